@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from data_tools.documents.problems import Problem, shown
+from submission.arrays import Scores
 from submission.editions import Edition
 from submission.formats.columns import (
     EMPTY_LINE,
@@ -36,8 +36,6 @@ _OF_NUMBERS = b"0123456789+-.eE"
 _TOO_LARGE = 2.0**128 - 2.0**103
 # From here on scores are written with an exponent: 1.5e+06.
 _LONG = 1e6
-
-Scores = npt.NDArray[np.float32]
 
 
 def write_matrix_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:

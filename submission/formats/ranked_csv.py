@@ -5,12 +5,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from data_tools.audio.read import AUDIO_SUFFIXES
 from data_tools.cli import counted
 from data_tools.documents.problems import Problem, shown
+from submission.arrays import Ints
 from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.formats.columns import (
@@ -69,7 +67,7 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
 
 def write_best(
     labels: ScoreMatrix | Labels,
-    columns: npt.NDArray[np.int64],
+    columns: Ints,
     path: Path,
     edition: Edition,
     truth: Truth | None = None,

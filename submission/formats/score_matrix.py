@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from data_tools.cli import counted
 from data_tools.documents.json_text import parse_json, sealed, sha256_of, unsealed
 from data_tools.errors import DataError
 from data_tools.files import writing
+from submission.arrays import Scores
 from submission.blocks import row_blocks
 from submission.errors import SubmissionError
 from submission.ordering import require_finite
@@ -96,7 +96,7 @@ class ScoreMatrix:
     Raises SubmissionError on construction for whatever breaks these lines.
     """
 
-    values: npt.NDArray[np.float32]
+    values: Scores
     query_ids: list[str]
     query_texts: list[str]
     clip_ids: list[str]
@@ -137,7 +137,7 @@ def write_scores(path: Path, matrix: ScoreMatrix) -> None:
     write_blocks(path, matrix.labels, (matrix.values[block] for block in row_blocks(matrix.values)))
 
 
-def write_blocks(path: Path, labels: Labels, blocks: Iterable[npt.NDArray[np.float32]]) -> None:
+def write_blocks(path: Path, labels: Labels, blocks: Iterable[Scores]) -> None:
     """Write NAME.npy and then NAME.json beside it; each appears whole or not at all.
 
     blocks: (n, C) finite scores of n queries, one block behind the other; only one of them is held at a time.
@@ -176,7 +176,7 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[npt.NDArray[np.flo
         file.write(labels.document(checksum.hexdigest()))
 
 
-def of_blocks(labels: Labels, blocks: Iterable[npt.NDArray[np.float32]]) -> ScoreMatrix:
+def of_blocks(labels: Labels, blocks: Iterable[Scores]) -> ScoreMatrix:
     """The matrix of these blocks: in memory, or, of more than MAX_IN_MEMORY scores, memory-mapped from a temporary
     file, which is gone with the last array on it. Raises as write_blocks does."""
     if math.prod(labels.shape) > MAX_IN_MEMORY:

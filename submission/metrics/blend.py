@@ -7,9 +7,9 @@ from itertools import zip_longest
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from data_tools.cli import counted
+from submission.arrays import Scores, Values
 from submission.blocks import release, row_blocks
 from submission.editions import Edition
 from submission.errors import SubmissionError
@@ -20,9 +20,6 @@ from submission.ordering import ranked_columns
 
 How = Literal["raw", "standardised", "rank"]
 PICKS = 20  # of the search: weights are whole 20ths
-
-Values = npt.NDArray[np.float64]
-Scores = npt.NDArray[np.float32]
 
 
 def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None) -> ScoreMatrix:
@@ -40,7 +37,7 @@ def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[
 
 def blended(
     parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None
-) -> tuple[Labels, Iterator[npt.NDArray[np.float32]]]:
+) -> tuple[Labels, Iterator[Scores]]:
     """What blend gives, as its labels and its scores, a block of queries after the other."""
     _require_same(parts)
     factors = weight_factors(weights, len(parts))
@@ -51,12 +48,12 @@ def blended(
         "of": {name: part.facts for name, part in parts.items()},
     }
 
-    def block_of(rows: slice) -> npt.NDArray[np.float32]:
+    def block_of(rows: slice) -> Scores:
         total = np.zeros((rows.stop - rows.start, first.values.shape[1]))
         for factor, part in zip(factors, parts.values(), strict=True):
             total += factor * SCALES[how](part.values[rows], part.file_names)
             release(part.values)
-        mean: npt.NDArray[np.float32] = (total / factors.sum()).astype(np.float32)
+        mean: Scores = (total / factors.sum()).astype(np.float32)
         return mean
 
     return replace(first.labels, facts=facts), map(block_of, row_blocks(first.values))

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data_tools.cli import counted
+from submission.arrays import Ints, Values
 from submission.errors import SubmissionError
 
 CONFIDENCE = 0.95
@@ -20,8 +21,7 @@ RESAMPLES = 2_000
 FLIPS = 10_000
 _DRAWN_AT_ONCE = 2**21  # numbers, to bound memory
 
-Values = npt.NDArray[np.float64]
-Groups = npt.NDArray[np.int64]
+Groups = Ints
 
 
 def jackknife_interval(per_query: npt.ArrayLike, confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -133,7 +133,7 @@ def _samples(per_query: npt.ArrayLike) -> Values:
     return samples
 
 
-def _by_group(samples: Values, groups: Groups | None) -> tuple[Values, npt.NDArray[np.int64]]:
+def _by_group(samples: Values, groups: Groups | None) -> tuple[Values, Ints]:
     """Sum and number of the samples of every group."""
     if groups is None:
         return samples, np.ones(len(samples), dtype=np.int64)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from submission.arrays import Flags, Ints, Values
 from submission.errors import SubmissionError
 
 THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
@@ -25,7 +25,6 @@ LENGTHS: Mapping[str, tuple[float, float]] = {
 _WINDOWS_AT_ONCE = 2**14  # true ones, to bound memory
 _ADDED_IN_PAIRS = 8  # numbers that numpy adds in pairs
 
-Values = npt.NDArray[np.float64]
 Windows = Sequence[Sequence[float]]
 
 
@@ -41,7 +40,7 @@ class MomentScores:
     qids: list[str]
     ious: Values
     precisions: Values
-    n_true: npt.NDArray[np.int64]
+    n_true: Ints
     n_dropped: int
     left_out: list[str]
 
@@ -179,7 +178,7 @@ def padded(windows: Sequence[Windows], width: int) -> Values:
     return array
 
 
-def _portions(n_true: npt.NDArray[np.int64]) -> Iterable[npt.NDArray[np.int64]]:
+def _portions(n_true: Ints) -> Iterable[Ints]:
     """Numbers of the queries, those of few true windows first, so that little is filled up; in parts for memory."""
     order = np.argsort(n_true, kind="stable")
     start = 0
@@ -212,7 +211,7 @@ def _ious_of_first(first: Values, truths: Values) -> Values:
         return np.where(hull == 0, 0.0, shared / hull)
 
 
-def _hits(ious: Values) -> npt.NDArray[np.bool_]:
+def _hits(ious: Values) -> Flags:
     """(Q, T, W) whether each window, in this order, is right."""
     n_queries, n_windows, n_truths = ious.shape
     thresholds = np.array(THRESHOLDS)
@@ -228,7 +227,7 @@ def _hits(ious: Values) -> npt.NDArray[np.bool_]:
     return hits
 
 
-def _average_precisions(hits: npt.NDArray[np.bool_], n_true: npt.NDArray[np.int64]) -> Values:
+def _average_precisions(hits: Flags, n_true: Ints) -> Values:
     """(Q, T) AP. hits: (Q, T, W).
 
     Equal to the official script's to the last bit, so that means which end in 5 are rounded alike: shares of recall are

@@ -9,11 +9,12 @@ import numpy as np
 
 from data_tools.cli import counted
 from data_tools.documents.json_lines import Window
+from submission.arrays import Values
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
 from submission.formats.moments_jsonl import Moments, is_scored
 from submission.formats.moments_truth import MomentQuery, MomentTruth
-from submission.metrics.blend import Values, ensemble_selection, weight_factors
+from submission.metrics.blend import ensemble_selection, weight_factors
 from submission.metrics.moment_metrics import ious_of, padded, score_moments
 from submission.metrics.moments_summary import metric_values
 

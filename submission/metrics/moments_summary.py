@@ -6,19 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-import numpy.typing as npt
-
 from data_tools.cli import counted
 from data_tools.documents.problems import Problem
 from data_tools.files import require_file
+from submission.arrays import Ints, Values
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
 from submission.formats.columns import refuse
 from submission.formats.moments_jsonl import check_moments
 from submission.formats.moments_truth import MomentTruth
 from submission.metrics.intervals import Groups, bootstrap_interval, grouped, jackknife_interval
-from submission.metrics.moment_metrics import MomentScores, Values, Windows, published, score_moments
+from submission.metrics.moment_metrics import MomentScores, Windows, published, score_moments
 from submission.metrics.summary import format_interval
 
 
@@ -28,7 +26,7 @@ class FoundMoments:
     groups: (Q,) number of each query's recording. n_pool: recordings."""
 
     texts: list[str]
-    n_relevant: npt.NDArray[np.int64]
+    n_relevant: Ints
     groups: Groups
     n_pool: int
 

@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from data_tools.cli import counted
+from submission.arrays import Ints, Values
 from submission.errors import SubmissionError
 from submission.ordering import NEVER
-
-Values = npt.NDArray[np.float64]
 
 
 @overload
@@ -115,7 +114,7 @@ def chance(n_clips: int, k: int = 10, n_relevant: float = 1) -> float:
     return (harmonic + (depth - harmonic) * further) / n_clips
 
 
-def _checked(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _checked(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike) -> tuple[Ints, Ints]:
     array, totals = np.asarray(ranks), np.asarray(n_relevant)
     if array.size == 0:
         array = array.reshape(*array.shape[:-1], 0).astype(np.int64)
@@ -129,5 +128,5 @@ def _checked(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike) -> tuple[npt.NDArr
     return array, totals
 
 
-def _result(values: npt.NDArray[np.float64]) -> Values | float:
+def _result(values: Values) -> Values | float:
     return float(values) if values.ndim == 0 else values

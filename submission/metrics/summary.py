@@ -5,16 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numpy as np
-import numpy.typing as npt
-
 from data_tools.cli import counted
+from submission.arrays import Ints, Values
 from submission.errors import SubmissionError
 from submission.metrics.intervals import Groups, bootstrap_interval, jackknife_interval
 from submission.metrics.retrieval import average_precision, chance, hit_rate, median_rank, pooled_recall, recall
 from submission.ordering import Ranks
-
-Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -27,7 +23,7 @@ class RelevantRanks:
     """
 
     ranks: Ranks
-    n_relevant: npt.NDArray[np.int64]
+    n_relevant: Ints
     groups: Groups
     texts: list[str]
     n_pool: int

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from submission.arrays import Ints, Values
 from submission.metrics.moments_summary import MomentSummary
 from submission.metrics.summary import Summary
 from submission.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, save
@@ -15,7 +15,6 @@ from submission.report.statistics import Bar
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Values = npt.NDArray[np.float64]
 LONGEST = 56  # characters of a label
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, GREY)
 DASHES = ("--", ":", "-.")
@@ -66,7 +65,7 @@ def draw_ranks(path: Path, labels: Sequence[str], counts: Sequence[int], random:
     save(figure, path)
 
 
-def draw_scores(path: Path, edges: Values, counts: Mapping[str, npt.NDArray[np.int64]], unit: str) -> None:
+def draw_scores(path: Path, edges: Values, counts: Mapping[str, Ints], unit: str) -> None:
     """Histograms over the same edges, each filled in a colour and a hatch of its own."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel=unit, ylabel="queries")
@@ -77,9 +76,7 @@ def draw_scores(path: Path, edges: Values, counts: Mapping[str, npt.NDArray[np.i
     save(figure, path)
 
 
-def draw_score_differences(
-    path: Path, edges: Values, counts: npt.NDArray[np.int64], unit: str, marks: Sequence[float]
-) -> None:
+def draw_score_differences(path: Path, edges: Values, counts: Ints, unit: str, marks: Sequence[float]) -> None:
     """Histogram of differences between relevant clip and hardest negative, 0 and the loss's margins marked."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel=unit, ylabel="queries")

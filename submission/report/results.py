@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from submission.arrays import Ints, Values
 from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.metrics.compare import compare
@@ -172,7 +172,7 @@ def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
     )
 
 
-def _bins_table(unit: str, edges: statistics.Values, counts: Mapping[str, npt.NDArray[np.int64]]) -> Table:
+def _bins_table(unit: str, edges: Values, counts: Mapping[str, Ints]) -> Table:
     rows = [
         [end, *map(str, cells)] for end, *cells in zip(statistics.edge_labels(edges), *counts.values(), strict=True)
     ]
@@ -219,7 +219,7 @@ def experts(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> S
     return Section("experts", title, paragraphs=[f"{mean} {text}"], drawings=drawings)
 
 
-def _format_shares(names: Sequence[str], shares: statistics.Values) -> Iterator[str]:
+def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:
     """A clause an expert. shares: (experts, C)."""
     largest = shares.argmax(axis=0)
     for number, (name, share) in enumerate(zip(names, shares, strict=True)):
@@ -229,7 +229,7 @@ def _format_shares(names: Sequence[str], shares: statistics.Values) -> Iterator[
         )
 
 
-def _norms_table(norms: Mapping[str, statistics.Values], shares: statistics.Values) -> Table:
+def _norms_table(norms: Mapping[str, Values], shares: Values) -> Table:
     rows = [
         [name, *(f"{value:.3f}" for value in np.percentile(norm, (5, 25, 50, 75, 95))), percent(float(share.mean()))]
         for (name, norm), share in zip(norms.items(), shares, strict=True)

@@ -7,13 +7,11 @@ from itertools import pairwise
 from statistics import NormalDist
 
 import numpy as np
-import numpy.typing as npt
 
+from submission.arrays import Flags, Ints, Values
 from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.intervals import CONFIDENCE, Groups
 from submission.ordering import Ranks
-
-Values = npt.NDArray[np.float64]
 
 LISTENED = 5  # queries of a group that is listened to
 WORDS = (1, 5, 8, 11, 14, 17, 20)  # of a caption: where bins begin; Clotho's captions have 8 to 20
@@ -27,7 +25,7 @@ class Rivals:
 
     positive: Values
     negative: Values
-    tied: npt.NDArray[np.bool_]
+    tied: Flags
 
     @property
     def margin(self) -> Values:
@@ -74,7 +72,7 @@ def count_ranks(first: Ranks, bins: Sequence[tuple[int, int]]) -> list[int]:
     return [int(np.count_nonzero((first >= low) & (first <= high))) for low, high in bins]
 
 
-def random_shares(bins: Sequence[tuple[int, int]], n_pool: int, n_relevant: npt.NDArray[np.int64]) -> list[float]:
+def random_shares(bins: Sequence[tuple[int, int]], n_pool: int, n_relevant: Ints) -> list[float]:
     """Expected share of queries in each bin if clips stood in a random order.
 
     n_relevant: (Q,) relevant clips, R each. No relevant clip is among the first r of C with the probability
