@@ -9,7 +9,7 @@ remembered  could not be read again; correct it in the record if the year's page
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from submission.errors import SubmissionError
 
@@ -17,7 +17,7 @@ CUSTOM = "custom"
 
 
 class Source(NamedTuple):
-    """Where a fact comes from, and how sure it is: confirmed, secondary, inferred or remembered."""
+    """Place a fact comes from. sure: confirmed, secondary, inferred or remembered."""
 
     sure: str
     where: str
@@ -43,37 +43,45 @@ BY_LABEL_JSONL = Names("{label}.output.jsonl", "{label}.meta.yaml", "{label}.tec
 
 
 @dataclass(frozen=True)
-class Edition:
-    """One year of the language-based audio retrieval task in which clips are retrieved.
+class Year:
+    """Facts that every year has.
 
     name: the challenge year, or `custom`. task: its number and subtask letter, as in submission labels.
-    output: what is handed in: `ranked`, the best file names of every query, or `matrix`, every score.
-    query_column: header of the queries. rank_prefix, ranking_length: the columns of a ranked CSV are the prefix and
-    the rank from 1 on; of a year whose output is a matrix they serve a ranked CSV made for one's own use.
-    map_ks: the k of every published mAP@k, the primary metric's first. recall_ks: of every published R@k.
-    label: pattern of a system's label. names: ways to name a package's files, the usual one first. systems: that one
-    may hand in. abbreviation: longest abbreviation of a system, in characters. excluded: where the list of Freesound
-    ids is that external data must not hold; None: none is known.
-    result: the block of meta.yaml's results. external: the keys of each data set among meta.yaml's external ones.
-    sources: field -> where the fact comes from.
+    label: pattern of a system's label. names: ways to name a package's files, the usual one first. systems: the most
+    systems of a package. abbreviation: longest abbreviation of a system, in characters. excluded: where the list of
+    Freesound ids is that external data must not hold; None: none is known. result: the block of meta.yaml's results.
+    sources: by field.
     """
 
     name: str
     task: str
-    output: Literal["ranked", "matrix"]
-    query_column: str
-    rank_prefix: str
-    ranking_length: int
-    map_ks: tuple[int, ...]
-    recall_ks: tuple[int, ...]
     label: str
     names: Mapping[str, Names]
     systems: int
     abbreviation: int
     excluded: str | None
     result: str
-    external: tuple[str, ...]
     sources: Mapping[str, Source]
+
+
+@dataclass(frozen=True)
+class Edition(Year):
+    """One year of the language-based audio retrieval task in which clips are retrieved.
+
+    output: the content of the file that is handed in: `ranked`, the best file names of every query, or `matrix`, every
+    score. query_column: header of the queries. rank_prefix, ranking_length: the columns of a ranked CSV are the prefix
+    and the rank from 1 on; in a year whose output is a matrix they serve a ranked CSV made for one's own use.
+    map_ks: the k of every published mAP@k, the primary metric's first. recall_ks: of every published R@k.
+    external: the keys of each data set among meta.yaml's external ones.
+    """
+
+    output: Literal["ranked", "matrix"]
+    query_column: str
+    rank_prefix: str
+    ranking_length: int
+    map_ks: tuple[int, ...]
+    recall_ks: tuple[int, ...]
+    external: tuple[str, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -102,18 +110,15 @@ class Edition:
 
 
 @dataclass(frozen=True)
-class MomentsEdition:
+class MomentsEdition(Year):
     """One year in which moments are retrieved: the windows of a recording in which a sentence is true.
 
-    name, task, label, names, systems, abbreviation, excluded, result: as of Edition. output: `windows`, JSON lines.
-    line: keys of a line that is handed in. metric: the primary one. metrics: every published one, as score prints them.
-    thresholds: of IoU, whose mean mAP is. max_windows: of a query that mAP looks at. max_seconds: of a true window that
-    counts. lengths: name -> above which and up to which length, in seconds, true windows are of a range.
-    sources: field -> where the fact comes from.
+    output: `windows`, JSON lines. line: keys of a line that is handed in. metric: the primary one. metrics: every
+    published one, in the order of score. thresholds: of IoU, over which mAP is a mean. max_windows: of a query that mAP
+    looks at. max_seconds: of a true window that counts. lengths: name -> above which and up to which length, in
+    seconds, true windows are of a range.
     """
 
-    name: str
-    task: str
     output: Literal["windows"]
     line: tuple[str, ...]
     metric: str
@@ -122,16 +127,10 @@ class MomentsEdition:
     max_windows: int
     max_seconds: float
     lengths: Mapping[str, tuple[float, float]]
-    label: str
-    names: Mapping[str, Names]
-    systems: int
-    abbreviation: int
-    excluded: str | None
-    result: str
-    sources: Mapping[str, Source]
 
 
 AnyEdition = Edition | MomentsEdition
+Known = TypeVar("Known", Edition, AnyEdition)
 
 _BASELINE_2022 = "github.com/xieh97/dcase2022-audio-retrieval"
 _BASELINE_2025 = "github.com/CPJKU/dcase2025_task6_baseline"
@@ -311,9 +310,7 @@ def get_edition(name: str | int) -> Edition:
             f"edition {name} is of moments, windows of a recording in files that end in .jsonl, and this is of clips; "
             f"choose one of: {', '.join(EDITIONS)}"
         )
-    if str(name) not in EDITIONS:
-        raise SubmissionError(f"no edition {name} is known; choose one of: {', '.join(EDITIONS)}")
-    return EDITIONS[str(name)]
+    return _known(name, EDITIONS)
 
 
 def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
@@ -328,8 +325,16 @@ def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
 
 def get_any_edition(name: str | int) -> AnyEdition:
     """The record of a year of clips or of moments, or of `custom`. Raises SubmissionError, naming all, for others."""
-    if str(name) not in {**EDITIONS, **MOMENTS}:
-        raise SubmissionError(
-            f"no edition {name} is known; choose one of: {', '.join(sorted({**EDITIONS, **MOMENTS}))}"
-        )
-    return get_moments_edition(name) if str(name) in MOMENTS else get_edition(name)
+    return _known(name, {edition.name: edition for edition in all_editions()})
+
+
+def all_editions() -> list[AnyEdition]:
+    """The records by year, `custom` last."""
+    every: list[AnyEdition] = [*EDITIONS.values(), *MOMENTS.values()]
+    return sorted(every, key=lambda edition: edition.name)
+
+
+def _known(name: str | int, editions: Mapping[str, Known]) -> Known:
+    if str(name) not in editions:
+        raise SubmissionError(f"no edition {name} is known; choose one of: {', '.join(editions)}")
+    return editions[str(name)]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from data_tools.cli import counted
-from data_tools.documents.json_text import parse_json, sealed, sha256_of, unsealed
+from data_tools.documents.json_text import read_shaped, sealed, sha256_of
 from data_tools.errors import DataError
 from data_tools.files import writing
 from submission.arrays import Scores
@@ -28,6 +28,7 @@ from submission.errors import SubmissionError
 from submission.ordering import require_finite
 
 MAX_IN_MEMORY = 1 << 28  # scores: 1 GiB
+AGAIN = "rank again what it holds, with the command that wrote it"
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +210,12 @@ def read_scores(path: Path) -> ScoreMatrix:
         raise SubmissionError(f"{path} is not a whole .npy file of numbers ({error}); write it again") from None
     if (size := path.stat().st_size) != (whole := values.offset + values.nbytes):
         raise SubmissionError(f"{path} has {size} bytes, its header says {whole}; write it again")
-    document = _read_sidecar(sidecar)
+    from submission.formats.sidecar import Sidecar  # pydantic, which scoring a ranked CSV does not need
+
+    try:
+        document = read_shaped(sidecar, Sidecar, AGAIN)
+    except DataError as error:
+        raise SubmissionError(str(error)) from None
     if document.sha256 not in (None, sha256_of(path)):
         raise SubmissionError(f"{path} is damaged: it has not the checksum that {sidecar.name} notes; {AGAIN}")
     try:
@@ -224,54 +230,6 @@ def read_scores(path: Path) -> ScoreMatrix:
         )
     except SubmissionError as error:
         raise SubmissionError(f"{path}: {error}") from None
-
-
-AGAIN = "rank again what it holds, with the command that wrote it"
-
-
-def _read_sidecar(path: Path) -> "_Sidecar":
-    # pydantic is slow to import, and scoring a ranked CSV does not need it.
-    from pydantic import TypeAdapter, ValidationError
-
-    from data_tools.documents.strict import faults_of
-
-    try:
-        document = parse_json(path.read_bytes(), str(path))
-        unsealed(document, str(path))
-        return TypeAdapter(_Sidecar).validate_python(document)
-    except DataError as error:
-        raise SubmissionError(f"{error}; {AGAIN}") from None
-    except ValidationError as error:
-        raise SubmissionError(f"{path}: {faults_of(error)[0]}; {AGAIN}") from None
-
-
-# What NAME.json holds, in the order written. Values of JSON are never taken for those of another type here.
-_SHAPE = {"extra": "forbid"}
-
-
-@dataclass(frozen=True)
-class _Query:
-    id: str
-    text: str
-    relevant: list[str] | None
-    __pydantic_config__ = _SHAPE
-
-
-@dataclass(frozen=True)
-class _Clip:
-    id: str
-    file_name: str
-    __pydantic_config__ = _SHAPE
-
-
-@dataclass(frozen=True)
-class _Sidecar:
-    facts: dict[str, Any]
-    queries: list[_Query]
-    clips: list[_Clip]
-    sha256: str | None = None
-    checksum: str | None = None
-    __pydantic_config__ = _SHAPE
 
 
 def _sidecar_path(path: Path) -> Path:

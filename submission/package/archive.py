@@ -21,7 +21,7 @@ from data_tools.documents.problems import Problem
 from data_tools.documents.yaml12 import parse_yaml
 from data_tools.errors import DataError
 from data_tools.files import writing
-from submission.editions import EDITIONS, MOMENTS, AnyEdition, MomentsEdition, Names
+from submission.editions import AnyEdition, MomentsEdition, Names, all_editions
 from submission.errors import SubmissionError
 from submission.formats.csv_table import SHOWN_PROBLEMS, format_problems
 from submission.formats.matrix_csv import check_matrix_csv
@@ -160,8 +160,7 @@ def fitting_editions(path: Path) -> list[AnyEdition]:
             names = [name for name in zipfile.ZipFile(file).namelist() if not name.endswith("/")]
         except Exception:  # as in check_archive, which says what is wrong
             return []
-    editions: list[AnyEdition] = [*EDITIONS.values(), *MOMENTS.values()]
-    return [edition for edition in editions if names and all(_is_named(name, edition) for name in names)]
+    return [edition for edition in all_editions() if names and all(_is_named(name, edition) for name in names)]
 
 
 def output_notes(
@@ -196,8 +195,7 @@ def _check_members(
     for name in sorted(name for name, times in names.items() if times > 1):
         yield f"{name}: is there twice"
     wrong = {name for name in names if not _is_placed(name, edition)}
-    others: list[AnyEdition] = [*EDITIONS.values(), *MOMENTS.values()]
-    theirs = next((other for other in others if all(_is_placed(name, other) for name in names)), None)
+    theirs = next((other for other in all_editions() if all(_is_placed(name, other) for name in names)), None)
     if wrong and theirs:
         yield f"this is a package of edition {theirs.name}, not of {edition.name}; add --edition {theirs.name}"
         return
