@@ -44,13 +44,17 @@ BY_LABEL_JSONL = Names("{label}.output.jsonl", "{label}.meta.yaml", "{label}.tec
 
 @dataclass(frozen=True)
 class Year:
-    """Facts that every year has.
+    """Facts of every year.
 
-    name: the challenge year, or `custom`. task: its number and subtask letter, as in submission labels.
-    label: pattern of a system's label. names: ways to name a package's files, the usual one first. systems: the most
-    systems of a package. abbreviation: longest abbreviation of a system, in characters. excluded: where the list of
-    Freesound ids is that external data must not hold; None: none is known. result: the block of meta.yaml's results.
-    sources: by field.
+    `name`: year of the challenge, or custom.
+    `task`: its number and subtask letter, as in submission labels.
+    `label`: pattern of a system's label.
+    `names`: styles of the names of a package's files, the usual one first.
+    `systems`: largest number of systems in a package.
+    `abbreviation`: most characters of a system's abbreviation.
+    `excluded`: address of the list of Freesound ids that external data must not hold; None if none is known.
+    `result`: key of meta.yaml's block of results.
+    `sources`: by field.
     """
 
     name: str
@@ -66,13 +70,15 @@ class Year:
 
 @dataclass(frozen=True)
 class Edition(Year):
-    """One year of the language-based audio retrieval task in which clips are retrieved.
+    """A year of the language-based audio retrieval task: queries retrieve clips.
 
-    output: the content of the file that is handed in: `ranked`, the best file names of every query, or `matrix`, every
-    score. query_column: header of the queries. rank_prefix, ranking_length: the columns of a ranked CSV are the prefix
-    and the rank from 1 on; in a year whose output is a matrix they serve a ranked CSV made for one's own use.
-    map_ks: the k of every published mAP@k, the primary metric's first. recall_ks: of every published R@k.
-    external: the keys of each data set among meta.yaml's external ones.
+    `output`: ranked, the best file names of every query, or matrix, every score.
+    `query_column`: header of the queries.
+    `rank_prefix`, `ranking_length`: the columns of a ranked CSV are the prefix and the rank from 1 on. If the output is a
+    matrix, they serve a ranked CSV for one's own use.
+    `map_ks`: the k of every published mAP@k, the primary metric's first.
+    `recall_ks`: the k of every published R@k.
+    `external`: keys of each data set among meta.yaml's external ones.
     """
 
     output: Literal["ranked", "matrix"]
@@ -111,12 +117,16 @@ class Edition(Year):
 
 @dataclass(frozen=True)
 class MomentsEdition(Year):
-    """One year in which moments are retrieved: the windows of a recording in which a sentence is true.
+    """A year of moment retrieval: queries retrieve the windows of a recording that they describe.
 
-    output: `windows`, JSON lines. line: keys of a line that is handed in. metric: the primary one. metrics: every
-    published one, in the order of score. thresholds: of IoU, over which mAP is a mean. max_windows: of a query that mAP
-    looks at. max_seconds: of a true window that counts. lengths: name -> above which and up to which length, in
-    seconds, true windows are of a range.
+    `output`: windows, in JSON lines.
+    `line`: keys of a line of the output.
+    `metric`: the primary one.
+    `metrics`: every published one, in the order of score.
+    `thresholds`: of IoU; mAP is a mean over them.
+    `max_windows`: number of a query's windows that mAP looks at.
+    `max_seconds`: longest true window that counts.
+    `lengths`: name of a range of true windows, above and up to which length in seconds.
     """
 
     output: Literal["windows"]

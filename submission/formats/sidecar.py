@@ -17,7 +17,7 @@ class LabelledClip(Strict):
 
 
 class Sidecar(Strict):
-    """What NAME.json holds, in the order written."""
+    """The whole file."""
 
     facts: dict[str, Any]
     queries: list[LabelledQuery]

@@ -166,7 +166,7 @@ def fitting_editions(path: Path) -> list[AnyEdition]:
 def output_notes(
     path: Path, edition: AnyEdition, truth: AnyTruth | None, shown: int | None = SHOWN_PROBLEMS
 ) -> Iterator[str]:
-    """Oddities of the windows of an archive in which check_archive finds no problem, a sentence each."""
+    """Oddities of the windows of an archive without problems, a sentence each."""
     if not isinstance(edition, MomentsEdition):
         return
     assert not isinstance(truth, Truth)

@@ -113,7 +113,7 @@ def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) 
 
 
 def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Namespace) -> _Found:
-    """Of answers, or of a truth."""
+    """Check answers, or a truth."""
     refuse_options(arguments, scores=None, audio=None, ranked=False)
     data = path.read_bytes()
     if is_truth(data):
