@@ -74,8 +74,8 @@ class Edition(Year):
 
     `output`: ranked, the best file names of every query, or matrix, every score.
     `query_column`: header of the queries.
-    `rank_prefix`, `ranking_length`: the columns of a ranked CSV are the prefix and the rank from 1 on. If the output is a
-    matrix, they serve a ranked CSV for one's own use.
+    `rank_prefix`, `ranking_length`: the columns of a ranked CSV are the prefix and the rank from 1 on. If the output is
+    a matrix, they serve a ranked CSV for one's own use.
     `map_ks`: the k of every published mAP@k, the primary metric's first.
     `recall_ks`: the k of every published R@k.
     `external`: keys of each data set among meta.yaml's external ones.

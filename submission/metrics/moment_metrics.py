@@ -12,16 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from submission.arrays import Flags, Ints, Values
+from submission.editions import get_moments_edition
 from submission.errors import SubmissionError
 
-THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-MAX_WINDOWS = 10  # of a query that AP looks at
-MAX_SECONDS = 1500.0  # of a true window; longer ones do not count
-LENGTHS: Mapping[str, tuple[float, float]] = {
-    "short": (0.0, 10.0),
-    "middle": (10.0, 30.0),
-    "long": (30.0, MAX_SECONDS),
-}
+_EDITION = get_moments_edition()
+THRESHOLDS = _EDITION.thresholds  # of IoU
+MAX_WINDOWS = _EDITION.max_windows  # of a query that AP looks at
+MAX_SECONDS = _EDITION.max_seconds  # of a true window; longer ones do not count
+LENGTHS = _EDITION.lengths
 _WINDOWS_AT_ONCE = 2**14  # true ones, to bound memory
 _ADDED_IN_PAIRS = 8  # numbers that numpy adds in pairs
 
@@ -64,13 +62,6 @@ class MomentScores:
         """
         means = self.precisions.mean(axis=0)
         return float(means.mean() if threshold is None else means[THRESHOLDS.index(threshold)])
-
-    def published(self) -> dict[str, dict[str, float]]:
-        """All figures as the official script prints them, per cent with two decimals: `MR-R1` and `MR-mAP`, each by
-        threshold, and the latter's `average`."""
-        recalls = {str(threshold): published(self.recall(threshold)) for threshold in THRESHOLDS}
-        means = {str(threshold): published(self.mean_precision(threshold)) for threshold in THRESHOLDS}
-        return {"MR-R1": recalls, "MR-mAP": means | {"average": published(self.mean_precision())}}
 
 
 def published(share: float) -> float:

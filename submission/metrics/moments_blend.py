@@ -16,7 +16,7 @@ from submission.formats.moments_jsonl import Moments, is_scored
 from submission.formats.moments_truth import MomentQuery, MomentTruth
 from submission.metrics.blend import ensemble_selection, weight_factors
 from submission.metrics.moment_metrics import ious_of, padded, score_moments
-from submission.metrics.moments_summary import metric_values
+from submission.metrics.moments_summary import metric_value
 
 # Q queries, M candidates of a query: the windows of all files, W windows of one file
 
@@ -58,7 +58,7 @@ def search_moment_weights(
     def score(answers: Sequence[Moments]) -> float:
         found = {answer.qid: answer.windows for answer in answers}
         scores = score_moments(found, true_windows, (0.0, edition.max_seconds))
-        return metric_values(scores, [edition.metric])[edition.metric]
+        return metric_value(scores, edition.metric)
 
     with np.errstate(over="ignore"):  # candidates.best refuses it
         weights, _ = ensemble_selection(candidates.votes, lambda total: score(candidates.best(total, edition)))

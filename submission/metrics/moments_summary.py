@@ -114,12 +114,13 @@ class MomentSummary:
 
 
 def metric_values(scores: MomentScores, metrics: Sequence[str] | Mapping[str, float]) -> dict[str, float]:
-    """Metric as published (`R1@0.7`, `mAP`, `mAP@0.75`) -> mean over queries, in [0, 1]."""
-    found = {}
-    for metric in metrics:
-        name, threshold = _parts(metric)
-        found[metric] = scores.recall(threshold) if name == "R1" and threshold else scores.mean_precision(threshold)
-    return found
+    """Mean over queries, in [0, 1], by metric as published (`R1@0.7`, `mAP`, `mAP@0.75`)."""
+    return {metric: metric_value(scores, metric) for metric in metrics}
+
+
+def metric_value(scores: MomentScores, metric: str) -> float:
+    name, threshold = _parts(metric)
+    return scores.recall(threshold) if name == "R1" and threshold else scores.mean_precision(threshold)
 
 
 def summarise_moments(
@@ -185,9 +186,7 @@ def _trivial(truth: MomentTruth, edition: MomentsEdition) -> float | None:
     whole = {qid: [[0.0, seconds]] for qid, seconds in lengths.items() if seconds is not None}
     if len(whole) < len(lengths):
         return None
-    return metric_values(score_moments(whole, truth.windows(), (0.0, edition.max_seconds)), [edition.metric])[
-        edition.metric
-    ]
+    return metric_value(score_moments(whole, truth.windows(), (0.0, edition.max_seconds)), edition.metric)
 
 
 def _left_out(scores: MomentScores, edition: MomentsEdition) -> list[str]:
