@@ -136,15 +136,6 @@ def spread(interval: tuple[float, float]) -> str:
     return NONE if math.isnan(low) else f"{low:.4f}{BLANK}to{BLANK}{high:.4f}"
 
 
-def plural(count: int, noun: str, many: str = "") -> str:
-    """E.g. `1 query`, `1,500 queries`."""
-    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
-
-
-def queries(count: int) -> str:
-    return plural(count, "query", "queries")
-
-
 _START = r"(?<![\w./~…$-])"  # of a path: what stands in front is no part of a longer one
 _NAME = r"[^\s/\\\"'<>|,;:(){}\[\]=]+"
 _FOLDER = r"(?!\s)[^/\\\"'<>|,;:(){}\[\]=\n]+(?<!\s)"  # may hold blanks within

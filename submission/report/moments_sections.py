@@ -5,6 +5,7 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
+from data_tools.cli import counted
 from data_tools.errors import DataError
 from data_tools.manifest import read_manifest
 from submission.errors import SubmissionError
@@ -12,7 +13,7 @@ from submission.formats.moments_jsonl import Moments
 from submission.metrics.compare import compare
 from submission.metrics.moments_summary import MomentSummary, metric_values, summarise_moments
 from submission.report import figures
-from submission.report.elements import NONE, Axis, Drawing, Section, Span, Table, figure4, plural, queries, spread
+from submission.report.elements import NONE, Axis, Drawing, Section, Span, Table, figure4, spread
 from submission.report.listening import TITLES, AudioStore
 from submission.report.results import PAIRED, THIS
 from submission.report.statistics import choose_queries
@@ -53,9 +54,9 @@ def result(run: FinishedMoments, this: MomentSummary, others: Mapping[str, Momen
         title="Result",
         headline=(
             f"{this.primary} {this.values[this.primary]:.4f}",
-            f"95 % {spread(this.bootstrap)} by bootstrap over recordings; {queries(len(this.found.texts))}, "
-            f"{plural(this.found.n_pool, 'recording')}; {constants}. Metrics are those of edition {run.edition.name}, "
-            "shares from 0 to 1.",
+            f"95 % {spread(this.bootstrap)} by bootstrap over recordings; "
+            f"{counted(len(this.found.texts), 'query', ',')}, {counted(this.found.n_pool, 'recording', ',')}; "
+            f"{constants}. Metrics are those of edition {run.edition.name}, shares from 0 to 1.",
         ),
         drawings=[Drawing(path, f"{this.primary} with its 95 % intervals", f"{this.primary}: {alt}.", drawn)],
         tables=tables,

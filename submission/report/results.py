@@ -5,13 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
+from data_tools.cli import counted
 from submission.arrays import Ints, Values
 from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.metrics.compare import compare
 from submission.metrics.summary import Summary
 from submission.report import figures, statistics
-from submission.report.elements import NONE, Drawing, Section, Table, figure4, percent, plural, queries, spread
+from submission.report.elements import NONE, Drawing, Section, Table, figure4, percent, spread
 from submission.report.statistics import Bar, Rivals
 from submission.runs.clips import Clips
 from submission.runs.finished import FinishedRun
@@ -51,7 +52,8 @@ def result(run: FinishedRun, this: Summary, others: Mapping[str, Summary], editi
         headline=(
             f"{this.primary} {this.values[this.primary]:.4f}",
             f"95 % {spread(this.interval)} by jackknife over queries, {spread(this.bootstrap)} by bootstrap over "
-            f"queries that share clips; {queries(len(found.texts))}, {plural(found.n_pool, 'clip')}; {constants}. "
+            f"queries that share clips; {counted(len(found.texts), 'query', ',')}, "
+            f"{counted(found.n_pool, 'clip', ',')}; {constants}. "
             f"Metrics are those of edition {edition.name}, shares from 0 to 1.",
         ),
         drawings=[drawing],
@@ -119,8 +121,8 @@ def ranks(summary: Summary, path: Path) -> Section:
     n = len(found.texts)
     ten, beyond = (percent(float(np.mean(which))) for which in (first <= 10, first > 100))
     alt = (
-        f"Of {queries(n)}, {percent(counts[0] / n)} find a relevant clip first ({percent(random[0])} in a random "
-        f"order), {ten} among the first ten, and {beyond} beyond rank 100."
+        f"Of {counted(n, 'query', ',')}, {percent(counts[0] / n)} find a relevant clip first ({percent(random[0])} in "
+        f"a random order), {ten} among the first ten, and {beyond} beyond rank 100."
     )
     rows = [
         [label, f"{count:,}", percent(count / n), percent(share)]
@@ -140,16 +142,16 @@ def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
     if not ranked.any():
         return Section("scores", "Scores", paragraphs=["Every clip is relevant to every query; there is no negative."])
     positive, negative, margin = found.positive[ranked], found.negative[ranked], found.margin[ranked]
-    n, wins = len(margin), float(np.mean(margin > 0))
+    n, wins = counted(len(margin), "query", ","), float(np.mean(margin > 0))
     unit = f"score ({run.recipe.model.score.kind})"
     marks = loss_margins(run)
     text = (
-        f"At {percent(wins)} of {queries(n)} the best relevant clip scores higher than every clip that is not "
-        f"relevant; its score is {np.median(positive):.3f} at the median, that of the hardest negative "
+        f"At {percent(wins)} of {n} the best relevant clip scores higher than every clip that is "
+        f"not relevant; its score is {np.median(positive):.3f} at the median, that of the hardest negative "
         f"{np.median(negative):.3f}."
     )
     reached = [f"{percent(float(np.mean(margin >= mark)))} reach {name}." for mark, name in marks.items()]
-    apart = f"The difference is {np.median(margin):.3f} at the median, and above 0 at {percent(wins)} of {queries(n)}."
+    apart = f"The difference is {np.median(margin):.3f} at the median, and above 0 at {percent(wins)} of {n}."
     if np.ptp(margin) == 0:  # a single bar shows nothing
         return Section("scores", "Scores", paragraphs=[" ".join([text, *reached])])
     edges = np.histogram_bin_edges(np.concatenate([positive, negative]), BINS)
@@ -225,7 +227,7 @@ def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:
     for number, (name, share) in enumerate(zip(names, shares, strict=True)):
         yield (
             f"{name} has {percent(float(share.mean()))} of the sum of norms on average, and the largest norm of "
-            f"{np.count_nonzero(largest == number):,} of {plural(len(largest), 'clip')}"
+            f"{np.count_nonzero(largest == number):,} of {counted(len(largest), 'clip', ',')}"
         )
 
 
