@@ -29,7 +29,7 @@ OTHER_SET, DIFFERING, UNKNOWN_QUERY, UNKNOWN_NAME = (  # kinds of problems
 
 
 class QueryColumn:
-    """The queries of a file as its rows go by, held against an edition and, where there is one, a truth."""
+    """The queries of a file as its rows go by, compared with an edition and with a truth, if there is one."""
 
     def __init__(self, edition: Edition, truth: Truth | None) -> None:
         self._name = edition.query_column
@@ -37,7 +37,7 @@ class QueryColumn:
         self._line_of: dict[str, int] = {}
 
     def faults(self, line: int, query: str) -> Iterator[Fault]:
-        """What is wrong with the query of the row on this line: empty, unknown to the truth, given before."""
+        """Faults of the query of the row on this line: empty, unknown to the truth, repeated."""
         if not query.strip():
             yield f"{self._name} is empty", "an empty query"
             return
@@ -47,19 +47,28 @@ class QueryColumn:
             before = f"it stands on line {self._line_of[query]} already"
             yield f"the query {shown(query)} is repeated; {before}", "a query repeated"
 
-    def missing(self) -> Iterator[Problem]:
-        """A problem of the whole file for every query of the truth that no row answered, or one for them all."""
-        unknown = [query for query in self._line_of if self._truth and query not in self._truth.queries]
-        if self._truth and len(unknown) > len(self._line_of) / 2 and (note := _differing(unknown, self._truth)):
-            yield Problem(None, note, DIFFERING)
-            return
-        if self._truth and unknown and len(unknown) == len(self._line_of):
+    def with_missing(self, problems: list[Problem]) -> list[Problem]:
+        """These problems and one for every query of the truth without a row, or one of the whole file that explains
+        them all."""
+        if not self._truth:
+            return problems
+        known, found = self._truth.queries, self._line_of
+        unknown = [query for query in found if query not in known]
+        if len(unknown) > len(found) / 2 and (note := _differing(unknown, self._truth)):
+            return [*_without(problems, UNKNOWN_QUERY), Problem(None, note, DIFFERING)]
+        if unknown and len(unknown) == len(found):
             hint = "this is of another split or data set; name the captions that it answers"
-            yield Problem(None, f"none of its queries is known: {hint}", OTHER_SET)
-            return
-        for text, query in self._truth.queries.items() if self._truth else ():
-            if text not in self._line_of:
-                yield Problem(None, f"no row for the query {shown(text)} ({query.where})", "no row for a query")
+            note = f"none of its queries is known: {hint}"
+            return [*_without(problems, UNKNOWN_QUERY, UNKNOWN_NAME), Problem(None, note, OTHER_SET)]
+        missing = ((text, query) for text, query in known.items() if text not in found)
+        return problems + [
+            Problem(None, f"no row for the query {shown(text)} ({query.where})", "no row for a query")
+            for text, query in missing
+        ]
+
+
+def _without(problems: list[Problem], *kinds: str) -> list[Problem]:
+    return [problem for problem in problems if problem.kind not in kinds]
 
 
 def _differing(unknown: list[str], truth: Truth) -> str:
@@ -76,14 +85,6 @@ def _differing(unknown: list[str], truth: Truth) -> str:
 def unknown_name(name: str, where: str, truth: Truth) -> Fault:
     """Of a file that is not in the truth's pool."""
     return f"unknown file name {shown(name)} in {where}{instead(truth.similar_file_names, name)}", UNKNOWN_NAME
-
-
-def with_missing(problems: list[Problem], queries: QueryColumn) -> list[Problem]:
-    """The problems of all rows, and those of the whole file, without those that follow from one of the whole file."""
-    missing = list(queries.missing())
-    kinds = {problem.kind for problem in missing}
-    others = {UNKNOWN_QUERY, UNKNOWN_NAME} if OTHER_SET in kinds else {UNKNOWN_QUERY} if DIFFERING in kinds else set()
-    return [*(problem for problem in problems if problem.kind not in others), *missing]
 
 
 def trimmed(cells: list[str], width: int) -> list[str]:
@@ -109,11 +110,6 @@ def has_index_column(header: list[str]) -> bool:
     return header[:1] in ([""], ["Unnamed: 0"]) and len(header) > 1 and header[1] in columns
 
 
-def ranked_editions(header: list[str]) -> list[Edition]:
-    """The editions whose ranked CSVs have this header."""
-    return [edition for edition in EDITIONS.values() if header == list(edition.of_pool(len(header) - 1).columns)]
-
-
 def is_ranked(header: list[str]) -> bool:
     """Whether the header goes on with the first rank of some edition's ranked CSV."""
     return len(header) > 1 and header[1] in {f"{edition.rank_prefix}1" for edition in EDITIONS.values()}
@@ -129,8 +125,9 @@ def matrix_edition(header: list[str]) -> Edition | None:
 
 def editions_of(header: list[str]) -> list[Edition]:
     """The editions one of whose CSVs has this header."""
-    matrix = matrix_edition(header)
-    return [matrix] if matrix else ranked_editions(header)
+    if matrix := matrix_edition(header):
+        return [matrix]
+    return [edition for edition in EDITIONS.values() if header == list(edition.of_pool(len(header) - 1).columns)]
 
 
 def names_of(editions: list[Edition]) -> str:

@@ -14,14 +14,13 @@ from submission.formats.columns import (
     TRAILING_COMMA,
     Fault,
     QueryColumn,
+    editions_of,
     is_ranked,
     names_of,
-    ranked_editions,
     refuse,
     rows_of,
     trimmed,
     unknown_name,
-    with_missing,
     write_sound,
 )
 from submission.formats.csv_table import format_table
@@ -95,7 +94,7 @@ def check_matrix_csv(
         if row.line == 1:
             header = row.cells
             if is_ranked(header):
-                its = names_of(ranked_editions(header))
+                its = names_of(editions_of(header))
                 sentence = f"this is a ranked CSV (with the header of {its}); edition {edition.name} needs every score"
                 sentence += "; make them from the score matrix, or add the lists' own --edition"
                 return None, [*problems, Problem(1, sentence, "a ranked CSV")]
@@ -110,13 +109,15 @@ def check_matrix_csv(
         if names is None:  # no header: columns bear their numbers
             names = [f"column {number}" for number in range(2, len(cells) + 1)]
         problems += [Problem(row.line, *fault) for fault in queries.faults(row.line, cells[0])]
-        scores, faults = _scores(cells, names)
-        problems += [Problem(row.line, *fault) for fault in faults]
         texts.append(cells[0])
-        values += scores.tobytes()
+        scores = _parsed(cells[1:]) if len(cells) == len(names) + 1 else None
+        if scores is None:
+            problems += [Problem(row.line, *fault) for fault in _score_faults(cells, names)]
+        else:
+            values += scores.tobytes()
     if not texts and not problems:
         problems.append(Problem(1, "no row follows the header", "no row"))
-    problems = with_missing(problems, queries) if texts else problems
+    problems = queries.with_missing(problems) if texts else problems
     if problems or names is None:
         return None, problems
     return _matrix(np.frombuffer(values, dtype=np.float32).reshape(len(texts), len(names)), texts, names, truth), []
@@ -166,16 +167,8 @@ def _is_score(cell: str) -> bool:
         return False
 
 
-def _scores(cells: list[str], names: list[str]) -> tuple[Scores, Iterator[Fault]]:
-    """The scores of a row and what is wrong with them; where something is, the scores do not matter."""
+def _score_faults(cells: list[str], names: list[str]) -> Iterator[Fault]:
     scores = trimmed(cells, len(names) + 1)[1:]
-    values = _parsed(scores)
-    if values is not None and len(cells) == len(names) + 1:
-        return values, iter(())
-    return np.empty(0, dtype=np.float32), _score_faults(cells, scores, names)
-
-
-def _score_faults(cells: list[str], scores: list[str], names: list[str]) -> Iterator[Fault]:
     if len(scores) + 1 != len(cells):
         yield TRAILING_COMMA
     if len(scores) != len(names):

@@ -16,15 +16,14 @@ from submission.formats.columns import (
     TRAILING_COMMA,
     Fault,
     QueryColumn,
+    editions_of,
     matrix_edition,
     names_of,
-    ranked_editions,
     refuse,
     rows_of,
     to_add,
     trimmed,
     unknown_name,
-    with_missing,
     write_sound,
 )
 from submission.formats.csv_table import Row, format_table
@@ -146,7 +145,7 @@ def check_ranked_csv(
             ranked.append(RankedList(row.line, cells[0], cells[1:]))
     if not n_rows and not problems:
         problems.append(Problem(1, "no row follows the header", "no row"))
-    return ranked, with_missing(problems, queries) if n_rows else problems
+    return ranked, queries.with_missing(problems) if n_rows else problems
 
 
 def _write(lists: Iterable[tuple[str, list[str]]], path: Path, edition: Edition, truth: Truth | None) -> None:
@@ -171,7 +170,7 @@ def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> 
         for number, (found, wanted) in enumerate(zip(header, columns, strict=False), start=1)
         if found != wanted
     ]
-    others = ranked_editions(header)
+    others = editions_of(header)
     if _is_row(header, edition, truth):
         yield f"the header is missing; {expected}", "header"
         return

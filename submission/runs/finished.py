@@ -34,8 +34,8 @@ class Finished(ABC):
 
     @property
     @abstractmethod
-    def edition_name(self) -> str:
-        """The edition that the entry was ranked for."""
+    def ranked(self) -> record.RankedResult | record.MomentsResult:
+        """The entry in result.json."""
 
     @property
     @abstractmethod
@@ -67,12 +67,7 @@ class FinishedRun(Finished):
 
     @property
     def ranked(self) -> record.RankedResult:
-        """What result.json says of the entry."""
         return self.result.rank[self.entry]
-
-    @property
-    def edition_name(self) -> str:
-        return self.ranked.edition
 
     @property
     def ranks_blind(self) -> bool:
@@ -113,12 +108,7 @@ class FinishedMoments(Finished):
 
     @property
     def ranked(self) -> record.MomentsResult:
-        """What result.json says of the entry."""
         return self.result.moments[self.entry]
-
-    @property
-    def edition_name(self) -> str:
-        return self.ranked.edition
 
     @property
     def members(self) -> list[record.RankSettings]:

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if not arguments.about or not arguments.out:
         raise SubmissionError("give --about ABOUT.yaml and --out NAME.zip; --template ABOUT.yaml writes the first")
-    noted = {str(run.folder): run.edition_name for system in systems for run in system}
+    noted = {str(run.folder): run.ranked.edition for system in systems for run in system}
     edition, out = chosen_any_edition(arguments, noted), arguments.out
     if out.suffix != ".zip" or "." in out.stem:
         raise SubmissionError(f"{out}: a package is NAME.zip, without other dots in its name")
