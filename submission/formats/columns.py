@@ -95,19 +95,15 @@ def trimmed(cells: list[str], width: int) -> list[str]:
 def rows_of(data: bytes) -> Iterator[Row | Problem]:
     """Rows as parse_rows gives them, without the row numbers that pandas writes in front, which are reported."""
     first_column = 0
+    query_columns = {edition.query_column for edition in EDITIONS.values()}
     for row in parse_rows(data):
         if isinstance(row, Row):
-            if row.line == 1 and has_index_column(row.cells):
+            header = row.cells if row.line == 1 else []
+            if header[:1] in ([""], ["Unnamed: 0"]) and query_columns.issuperset(header[1:2] or [""]):
                 first_column = 1
                 yield Problem(1, *INDEX_COLUMN)
             row = Row(row.line, row.cells[first_column:])
         yield row
-
-
-def has_index_column(header: list[str]) -> bool:
-    """Whether pandas' row numbers stand before an edition's query column."""
-    columns = {edition.query_column for edition in EDITIONS.values()}
-    return header[:1] in ([""], ["Unnamed: 0"]) and len(header) > 1 and header[1] in columns
 
 
 def is_ranked(header: list[str]) -> bool:

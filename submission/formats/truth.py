@@ -138,8 +138,12 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
         _refuse_repeated(queries, row.line, "query", row.cells[column], line_of_query)
     if not line_of_query:
         raise SubmissionError(f"{queries}: line 1: no query follows the header")
+    require_folder(audio)
+    names, _ = audio_tree(audio)
+    if not names:
+        raise SubmissionError(f"{audio}: no audio file is in this folder; give the one that holds them")
     blind = {text: TruthQuery(f"line {line} of {queries.name}", None) for text, line in line_of_query.items()}
-    return Truth(blind, _audio_names(audio))
+    return Truth(blind, frozenset(names))
 
 
 def read_annotations(path: Path, pool: Truth) -> Truth:
@@ -213,14 +217,6 @@ def _listed_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
         if name in seen:
             raise SubmissionError(f"{where}: the file {name!r} is listed twice")
         seen.add(name)
-    return frozenset(names)
-
-
-def _audio_names(folder: Path) -> frozenset[str]:
-    require_folder(folder)
-    names, _ = audio_tree(folder)
-    if not names:
-        raise SubmissionError(f"{folder}: no audio file is in this folder; give the one that holds them")
     return frozenset(names)
 
 

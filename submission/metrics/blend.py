@@ -109,10 +109,6 @@ def parts_of(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [each for part in parts.values() for each in parts_of(part if isinstance(part, dict) else {})]
 
 
-def _raw(scores: Scores, names: Sequence[str]) -> Values:
-    return scores.astype(np.float64)
-
-
 def _standardised(scores: Scores, names: Sequence[str]) -> Values:
     values = scores.astype(np.float64)
     values -= values.mean(axis=1, keepdims=True)
@@ -129,7 +125,7 @@ def _rank(scores: Scores, names: Sequence[str]) -> Values:
 
 
 SCALES: Mapping[How, Callable[[Scores, Sequence[str]], Values]] = {
-    "raw": _raw, "standardised": _standardised, "rank": _rank
+    "raw": lambda scores, names: scores.astype(np.float64), "standardised": _standardised, "rank": _rank
 }  # fmt: skip
 
 

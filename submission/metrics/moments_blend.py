@@ -114,13 +114,11 @@ class _Candidates:
             found[there, rank] = column[there]
             left[self.ious[rows, column] > MAX_IOU] = -np.inf
             left[rows, column] = -np.inf
+        windows = np.dstack([self.windows, scores])
         return [
-            replace(answer, windows=[self._window(row, column, scores) for column in columns if column >= 0])
-            for row, (answer, columns) in enumerate(zip(self.answers, found.tolist(), strict=True))
+            replace(answer, windows=each[columns[columns >= 0]].tolist())
+            for answer, each, columns in zip(self.answers, windows, found, strict=True)
         ]
-
-    def _window(self, row: int, column: int, scores: Values) -> Window:
-        return [*self.windows[row, column].tolist(), float(scores[row, column])]
 
 
 def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:

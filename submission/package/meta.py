@@ -110,7 +110,11 @@ def _description(runs: Sequence[FinishedRun]) -> dict[str, Any]:
         "optimizer": _joined(optimizer.kind for optimizer in optimizers),
         "learning_rate": _only([optimizer.lr for optimizer in optimizers]),
         "weight_decay": _only([optimizer.weight_decay for optimizer in optimizers]),
-        "metric_monitored": _joined(monitored for run in runs for monitored in _checkpoint_choices(run)),
+        "metric_monitored": _joined(
+            "none (last checkpoint)" if member.checkpoint == "last" else f"validation {member.checkpoint}"
+            for run in runs
+            for member in run.members
+        ),
     }
 
 
@@ -217,8 +221,3 @@ def loss_in_words(term: LossSettings) -> str:
     """Such as `ranking (weight 1, margin 0.2, relax none)`."""
     settings = {key: value for key, value in term.document().items() if key != "kind" and value is not None}
     return f"{term.kind} ({', '.join(f'{key} {value}' for key, value in settings.items())})"
-
-
-def _checkpoint_choices(run: FinishedRun) -> Iterator[str]:
-    for member in run.members:
-        yield "none (last checkpoint)" if member.checkpoint == "last" else f"validation {member.checkpoint}"

@@ -99,7 +99,7 @@ class FinishedRun(Finished):
         if settings.kind == "mean":
             for part in settings.of:
                 yield from self._leaves(part)
-        elif settings.by_one_model:
+        elif "stage" in settings.model_fields_set:  # it ranks by one model
             yield settings
 
 
@@ -190,6 +190,11 @@ def open_finished_moments(text: str) -> FinishedMoments:
     return run
 
 
+def open_any_finished(text: str) -> FinishedRun | FinishedMoments:
+    """An entry of clips, or of moments if the run ranks nothing else or one of them is named."""
+    return open_finished_moments(text) if has_moments(text) else open_finished(text)
+
+
 def has_moments(text: str) -> bool:
     """Whether RUN, or RUN:ENTRY, is of moments; of a run that ranks clips too, only where the entry is named. Raises as
     open_finished does."""
@@ -224,6 +229,6 @@ def broken_links(result: record.RunResult, recipe: record.ResolvedRecipe) -> Ite
             if part not in ranked:
                 yield f"rank.{name}.of: no earlier entry {part!r}"
         ranked.add(name)
-    for name in (*result.rank, *result.blind):
+    for name in (*result.rank, *result.blind, *result.moments):
         if name not in ranked:
             yield f"rank.{name}: is in result.json only"

@@ -13,7 +13,7 @@ from submission.package.about import Asked, about_template
 from submission.package.meta import missing_addresses
 from submission.package.moments_package import figures_of
 from submission.package.pack import not_blind, pack
-from submission.runs.finished import Finished, FinishedMoments, has_moments, open_finished, open_finished_moments
+from submission.runs.finished import Finished, FinishedMoments, open_any_finished
 from submission.verbs.options import chosen_any_edition
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    systems = [[_opened(name) for name in text.split(",")] for text in arguments.runs]
+    systems = [[open_any_finished(name) for name in text.split(",")] for text in arguments.runs]
     if arguments.template:
         _write_template(arguments.template, arguments.runs, systems)
         print(f"wrote {arguments.template}; fill it in, and give it as --about")
@@ -80,8 +80,3 @@ def _to_compare(path: Path, edition: AnyEdition) -> str:
     """The command that holds a package against the blind set."""
     blind = "LIST.jsonl" if isinstance(edition, MomentsEdition) else "QUERIES.csv --audio FOLDER"
     return f"python -m submission check {shlex.quote(str(path))} --edition {edition.name} --queries {blind}"
-
-
-def _opened(name: str) -> Finished:
-    """An entry of clips, or of moments where the run ranks nothing else or one of them is named."""
-    return open_finished_moments(name) if has_moments(name) else open_finished(name)
