@@ -12,20 +12,19 @@ from submission.formats.moments_truth import size_of
 from submission.metrics.moments_summary import summarise_moments
 from submission.package.about import About, System
 from submission.package.archive import Packed
-from submission.package.meta import label_of
 from submission.package.moments_meta import make_moments_meta
 from submission.runs.finished import FinishedMoments
 
 
 def packed_moments(
-    runs: Sequence[FinishedMoments], about: About, system: System, edition: MomentsEdition, index: int, folder: Path
+    runs: Sequence[FinishedMoments], about: About, system: System, edition: MomentsEdition, label: str, folder: Path
 ) -> Packed:
     """One system: what it hands in, in the order of its queries and without scores, and its meta.yaml.
 
     runs: one, or those of an ensemble, whose windows are `output` and `scored`. folder: beside which these lie.
     Raises SubmissionError for files that do not fit the queries, and for figures of a blind list.
     """
-    first, label = runs[0], label_of(about, edition, index)
+    first = runs[0]
     source, figures = first.blind or first, figures_of(first)
     if system.scored:
         scored = read_moments(folder / system.scored, edition, first.truth)

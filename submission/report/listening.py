@@ -21,7 +21,7 @@ RATE = 24_000  # Hz
 COMPRESSION = 0.79  # of libsndfile's range at this rate: 40 kbit/s
 
 TITLES = {"best": "The best", "median": "The middle", "worst": "The worst"}
-PLACES = {"best": "first", "median": "middle", "worst": "last"}
+ORDINALS = {"best": "first", "median": "middle", "worst": "last"}
 
 
 class AudioStore:
@@ -72,7 +72,7 @@ def listening(matrix: ScoreMatrix, summary: Summary, found: Rivals, clips: Clips
         margin = float(found.margin[row])
         return QueryPlayers(matrix.query_texts[row], int(first[row]), margin, players, len(ranks) - len(shown))
 
-    sizes = [f"the {PLACES[name]} {len(rows)}" for name, rows in chosen.items()]
+    sizes = [f"the {ORDINALS[name]} {len(rows)}" for name, rows in chosen.items()]
     return Section(
         anchor="listening",
         title="Listening",

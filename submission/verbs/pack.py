@@ -9,7 +9,7 @@ from pathlib import Path
 from data_tools.files import write_text
 from submission.editions import AnyEdition, Edition, MomentsEdition
 from submission.errors import SubmissionError
-from submission.package.about import Asked, about_template
+from submission.package.about import about_template
 from submission.package.meta import missing_addresses
 from submission.package.moments_package import figures_of
 from submission.package.pack import not_blind, pack
@@ -68,12 +68,11 @@ def _write_template(path: Path, names: Sequence[str], systems: Sequence[Sequence
         raise SubmissionError("these runs are of clips and of moments; a package is of one kind, so make two")
     for run in of_moments:
         figures_of(run)
-    asked = [
-        Asked(name, output=len(runs) > 1 or not runs[0].ranks_blind, scored=len(runs) > 1)
+    named = [
+        (name, ["output", "scored"] if len(runs) > 1 else [] if runs[0].ranks_blind else ["output"])
         for name, runs in zip(names, systems, strict=True)
     ]
-    unknown = missing_addresses(every)
-    write_text(path, about_template(asked, unknown, bool(of_moments)))
+    write_text(path, about_template(named, missing_addresses(every), bool(of_moments)))
 
 
 def _to_compare(path: Path, edition: AnyEdition) -> str:
