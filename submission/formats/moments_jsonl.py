@@ -7,7 +7,7 @@ handed in has none. Both forms are read; a file is of one form.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,11 @@ class Moments:
     query: str | None
     vid: str | None
     windows: list[Window]
+
+
+def windows_by_query(answers: Iterable[Moments]) -> dict[str, list[Window]]:
+    """The windows of every answer, by query id."""
+    return {answer.qid: answer.windows for answer in answers}
 
 
 def is_scored(answers: Sequence[Moments]) -> bool:

@@ -12,7 +12,7 @@ from data_tools.documents.json_lines import Window
 from submission.arrays import Values
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
-from submission.formats.moments_jsonl import Moments, is_scored
+from submission.formats.moments_jsonl import Moments, is_scored, windows_by_query
 from submission.formats.moments_truth import MomentQuery, MomentTruth
 from submission.metrics.blend import ensemble_selection, weight_factors
 from submission.metrics.moment_metrics import ious_of, padded, score_moments
@@ -56,8 +56,7 @@ def search_moment_weights(
     candidates, true_windows = _candidates(parts, how, edition), truth.windows()
 
     def score(answers: Sequence[Moments]) -> float:
-        found = {answer.qid: answer.windows for answer in answers}
-        scores = score_moments(found, true_windows, (0.0, edition.max_seconds))
+        scores = score_moments(windows_by_query(answers), true_windows, (0.0, edition.max_seconds))
         return metric_value(scores, edition.metric)
 
     with np.errstate(over="ignore"):  # candidates.best refuses it

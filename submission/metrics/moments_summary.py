@@ -13,7 +13,7 @@ from submission.arrays import Ints, Values
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
 from submission.formats.columns import refuse
-from submission.formats.moments_jsonl import check_moments
+from submission.formats.moments_jsonl import check_moments, windows_by_query
 from submission.formats.moments_truth import MomentTruth
 from submission.metrics.intervals import Groups, bootstrap_interval, grouped, jackknife_interval
 from submission.metrics.moment_metrics import MomentScores, Windows, published, score_moments
@@ -165,9 +165,10 @@ def summarise_moments_file(path: Path, truth: MomentTruth, edition: MomentsEditi
     require_file(path)
     answers, problems, odd = check_moments(path.read_bytes(), edition, truth)
     refuse(str(path), problems)
-    predictions = {answer.qid: answer.windows for answer in answers}
     of_lines = [problem for problem in odd if problem.line is not None]
-    return summarise_moments(predictions, truth, edition, [*_counts(of_lines, path.name), *notes_of(truth)])
+    return summarise_moments(
+        windows_by_query(answers), truth, edition, [*_counts(of_lines, path.name), *notes_of(truth)]
+    )
 
 
 def notes_of(truth: MomentTruth) -> list[str]:

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
-from submission.formats.moments_jsonl import Moments, read_moments, write_moments
+from submission.formats.moments_jsonl import Moments, read_moments, windows_by_query, write_moments
 from submission.formats.moments_truth import size_of
 from submission.metrics.moments_summary import summarise_moments
 from submission.package.about import About, System
@@ -28,8 +28,7 @@ def packed_moments(
     source, figures = first.blind or first, figures_of(first)
     if system.scored:
         scored = read_moments(folder / system.scored, edition, first.truth)
-        windows = {answer.qid: answer.windows for answer in scored}
-        figures = summarise_moments(windows, first.truth, edition).values
+        figures = summarise_moments(windows_by_query(scored), first.truth, edition).values
     meta = make_moments_meta(runs, about, system, figures, edition, label)
     if system.output:
         path, of = folder / system.output, f"hands in {system.output}"

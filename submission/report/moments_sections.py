@@ -9,7 +9,7 @@ from data_tools.cli import counted
 from data_tools.errors import DataError
 from data_tools.manifest import read_manifest
 from submission.errors import SubmissionError
-from submission.formats.moments_jsonl import Moments
+from submission.formats.moments_jsonl import Moments, windows_by_query
 from submission.metrics.compare import compare
 from submission.metrics.moments_summary import MomentSummary, metric_values, summarise_moments
 from submission.report import figures
@@ -25,7 +25,7 @@ FAINT = 0.1  # of the best window's score: below, a window is not drawn
 
 def summary_of(run: FinishedMoments) -> MomentSummary:
     """The figures of an entry. SubmissionError for a blind list."""
-    return summarise_moments({answer.qid: answer.windows for answer in run.answers}, run.truth, run.edition)
+    return summarise_moments(windows_by_query(run.answers), run.truth, run.edition)
 
 
 def result(run: FinishedMoments, this: MomentSummary, others: Mapping[str, MomentSummary], path: Path) -> Section:

@@ -15,6 +15,7 @@ from submission.formats.moments_jsonl import (
     check_moments,
     is_scored,
     read_moments,
+    windows_by_query,
     write_moments,
     write_scored_moments,
 )
@@ -62,8 +63,7 @@ def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -
     summaries = []
     for name in names:
         if run := runs.get(name):
-            windows = {answer.qid: answer.windows for answer in run.answers}
-            summaries.append(summarise_moments(windows, run.truth, edition, notes_of(run.truth)))
+            summaries.append(summarise_moments(windows_by_query(run.answers), run.truth, edition, notes_of(run.truth)))
         else:
             summaries.append(summarise_moments_file(Path(name), truths[name], edition))
     return summaries
