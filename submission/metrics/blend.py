@@ -152,13 +152,18 @@ def weight_factors(weights: Sequence[float] | None, n_parts: int) -> Values:
 def require_apart(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, ScoreMatrix]) -> None:
     """Weights are never searched on what they are then tested on, nor with other models."""
     for (name, test), (other, weighted) in zip(tested.items(), validation.items(), strict=True):
-        if shared := set(test.clip_ids) & set(weighted.clip_ids):
-            common = f"{name} and {other} have {counted(len(shared), 'clip')} in common (first {min(shared)!r})"
-            hint = "weights are searched on a validation split, never on what is tested"
-            raise SubmissionError(f"{common}; {hint}")
+        refuse_common(f"{name} and {other}", "clip", set(test.clip_ids) & set(weighted.clip_ids))
         for makers in zip_longest(makers_of(test.facts), makers_of(weighted.facts), fillvalue=(None, None)):
             for facts in zip(*makers, strict=True):
                 if facts[0] != facts[1]:
                     one, another = (fact or "a model it does not name" for fact in facts)
                     hint = "give --validation the matrices of the same models in the same order"
                     raise SubmissionError(f"{name} comes from {one} and {other} from {another}; {hint}")
+
+
+def refuse_common(both: str, what: str, shared: set[str]) -> None:
+    """Raises SubmissionError if validation and test share anything."""
+    if shared:
+        common = f"{both} have {counted(len(shared), what)} in common (first {min(shared)!r})"
+        hint = "weights are searched on a validation split, never on what is tested"
+        raise SubmissionError(f"{common}; {hint}")

@@ -7,14 +7,13 @@ from typing import Literal
 
 import numpy as np
 
-from data_tools.cli import counted
 from data_tools.documents.json_lines import Window
 from submission.arrays import Values
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
 from submission.formats.moments_jsonl import Moments, is_scored, windows_by_query
 from submission.formats.moments_truth import MomentQuery, MomentTruth
-from submission.metrics.blend import ensemble_selection, weight_factors
+from submission.metrics.blend import ensemble_selection, refuse_common, weight_factors
 from submission.metrics.moment_metrics import ious_of, padded, score_moments
 from submission.metrics.moments_summary import metric_value
 
@@ -70,14 +69,9 @@ def require_apart(tested: Parts, validation: Parts, truth: MomentTruth) -> None:
     searched: list[tuple[str, Iterable[Moments | MomentQuery]]] = [*validation.items()]
     searched.append((truth.name, truth.queries.values()))
     for (name, test), (other, weighted) in product(tested.items(), searched):
-        for what, one, another in (
-            ("query", {answer.qid for answer in test}, {answer.qid for answer in weighted}),
-            ("recording", {answer.vid for answer in test} - {None}, {answer.vid for answer in weighted} - {None}),
-        ):
-            if shared := sorted(map(str, one & another)):
-                common = f"{name} and {other} have {counted(len(shared), what)} in common (first {shared[0]!r})"
-                hint = "weights are searched on a validation split, never on what is tested"
-                raise SubmissionError(f"{common}; {hint}")
+        qids, vids = ({getattr(answer, key) for answer in weighted} for key in ("qid", "vid"))
+        refuse_common(f"{name} and {other}", "query", {answer.qid for answer in test} & qids)
+        refuse_common(f"{name} and {other}", "recording", {answer.vid for answer in test if answer.vid} & vids)
 
 
 @dataclass(frozen=True)
