@@ -11,7 +11,7 @@ from itertools import chain
 
 import numpy as np
 
-from submission.arrays import Floats, Ints
+from submission.arrays import Floats, Ints, sizes
 from submission.blocks import release, row_blocks, spans
 from submission.errors import SubmissionError
 
@@ -35,7 +35,7 @@ def relevant_ranks(values: Floats, relevant: Sequence[Sequence[int]], names: Seq
             f"scores of shape {values.shape} need {values.shape[0]} lists of relevant columns and {values.shape[1]} "
             f"file names; there are {len(relevant)} and {len(names)}"
         )
-    counts = np.array([len(ids) for ids in relevant], dtype=np.int64)
+    counts = sizes(relevant)
     rows = np.repeat(np.arange(len(relevant)), counts)
     columns = np.fromiter(chain.from_iterable(relevant), dtype=np.int64, count=len(rows))
     _require_columns(columns, rows, len(names))
@@ -54,7 +54,7 @@ def relevant_ranks(values: Floats, relevant: Sequence[Sequence[int]], names: Seq
 
 def ranks_of_lists(lists: Sequence[Sequence[int]]) -> Ranks:
     """(Q, R) ranks of lists of them, each rising; rows with fewer than the longest end in NEVER."""
-    counts = np.array([len(ids) for ids in lists], dtype=np.int64)
+    counts = sizes(lists)
     return _filled(np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=counts.sum()), counts)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from submission.arrays import Flags, Ints, Values
+from submission.arrays import Flags, Ints, Values, sizes
 from submission.editions import get_moments_edition
 from submission.errors import SubmissionError
 
@@ -123,7 +123,7 @@ def score_moments(
         order = np.argsort(-handed[:, :, 2], axis=1, kind="stable")  # NaN, which fills up, comes last
         handed = np.take_along_axis(handed, order[:, :, None], axis=1)
     right_ones = list(kept.values())
-    n_true = np.array([len(windows) for windows in right_ones], dtype=np.int64)
+    n_true = sizes(right_ones)
     ious, precisions = np.zeros(len(kept)), np.zeros((len(kept), len(THRESHOLDS)))
     undefined = math.inf if undefined_hits else 0.0
     for rows in _portions(n_true):
@@ -163,7 +163,7 @@ def _require_sound(predictions: Mapping[str, Windows], truth: Mapping[str, Windo
 def padded(windows: Sequence[Windows], width: int) -> Values:
     """(Q, W, width), rows filled up with NaN."""
     array = np.full((len(windows), max(map(len, windows)), width), np.nan)
-    counts = np.array([len(each) for each in windows])
+    counts = sizes(windows)
     flat = np.array([window[:width] for each in windows for window in each], dtype=np.float64)
     array[np.arange(array.shape[1]) < counts[:, None]] = flat
     return array

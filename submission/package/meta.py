@@ -177,13 +177,12 @@ def _external(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, A
             "total_audio_length": round(60 * sum(part.hours for part in parts), 1),
             "licences": dict(licences),
         }
-    for purpose, names in (
-        ("audio_modelling", [run.result.experts[name].model for run in runs for name in frozen_experts(run)]),
-        ("audio_modelling", [weights for run in runs if (weights := audio_name(run))]),
-        ("word_modelling", [text for run in runs if (text := _pretrained_text(run))]),
-    ):
-        for name in dict.fromkeys(names):
-            yield {"name": name, "purpose": purpose, "url": addresses[name], "total_audio_length": None}
+    audio = [run.result.experts[name].model for run in runs for name in frozen_experts(run)]
+    audio += filter(None, map(audio_name, runs))
+    purposes = dict.fromkeys(audio, "audio_modelling")
+    purposes |= dict.fromkeys(filter(None, map(_pretrained_text, runs)), "word_modelling")
+    for name, purpose in purposes.items():
+        yield {"name": name, "purpose": purpose, "url": addresses[name], "total_audio_length": None}
 
 
 def addresses_of(runs: Sequence[Finished]) -> dict[str, str | None]:

@@ -145,7 +145,7 @@ def comparison_of(systems: list[ScoreReport], found: Difference) -> CompareRepor
 
 
 def problems_of(problems: Sequence[Problem]) -> list[FileProblem]:
-    return [FileProblem(line=line, sentence=sentence, kind=kind) for line, sentence, kind in problems]
+    return [FileProblem(**problem._asdict()) for problem in problems]
 
 
 def _interval(bounds: Interval) -> Interval | None:
