@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from data_tools.documents.json_text import other_encoding, parse_json
-from data_tools.documents.problems import Problem, shown
+from data_tools.documents.problems import Fault, Problem, shown
 from data_tools.errors import DataError
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -20,7 +20,6 @@ _KINDS = {
 TRUE_WINDOWS = "relevant_windows"
 WINDOWS = "pred_relevant_windows"  # of an answer
 
-Fault = tuple[str, str]  # what is wrong, as a sentence about one line and as its kind in general
 Window = list[float]  # [start, end] or [start, end, score]; seconds
 
 

@@ -5,15 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_tools.cli import counted
-from data_tools.documents.problems import Problem, shown
+from data_tools.documents.problems import Fault, Problem, shown
 from data_tools.files import writing
 from submission.editions import EDITIONS, Edition
 from submission.errors import SubmissionError
 from submission.formats.csv_table import Row, parse_rows
 from submission.formats.truth import Truth, instead
-
-# What is wrong, as a sentence about one place and as its kind in general: the last two fields of a Problem.
-Fault = tuple[str, str]
 
 EMPTY_LINE: Fault = ("an empty line; remove it", "an empty line")
 TRAILING_COMMA: Fault = ("a comma at the end of the line makes one column more; remove it", "a comma at the end")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from data_tools.documents.problems import Problem
+from data_tools.documents.problems import Problem, Problems
 from data_tools.tables import holds_rows
 
 # One cell is quoted, with its own quotes doubled, or holds no quote, comma or line break at all. csv alone is more
@@ -80,14 +80,8 @@ def parse_rows(data: bytes) -> Iterator[Row | Problem]:
 
 def parse_table(data: bytes) -> tuple[list[Row], list[Problem]]:
     """All that parse_rows gives, rows and problems apart."""
-    rows: list[Row] = []
-    problems: list[Problem] = []
-    for parsed in parse_rows(data):
-        if isinstance(parsed, Row):
-            rows.append(parsed)
-        else:
-            problems.append(parsed)
-    return rows, problems
+    problems = Problems()
+    return list(problems.except_for(parse_rows(data))), problems
 
 
 def format_table(rows: Iterable[Iterable[str]]) -> bytes:

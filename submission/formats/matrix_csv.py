@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from data_tools.documents.problems import Problem, shown
+from data_tools.documents.problems import Fault, Problem, Problems, shown
 from submission.arrays import Scores
 from submission.editions import Edition
 from submission.formats.columns import (
     EMPTY_LINE,
     TRAILING_COMMA,
-    Fault,
     QueryColumn,
     editions_of,
     is_ranked,
@@ -82,15 +81,12 @@ def check_matrix_csv(
     What hides the rest is reported, and the rest is then checked as it was meant: row numbers in front, a comma at the
     end of lines, no header. A ranked CSV, and a file with another separator, is reported as such and no further.
     """
-    problems: list[Problem] = []
+    problems = Problems()
     queries = QueryColumn(edition, truth)
     texts: list[str] = []
     values = bytearray()
     names: list[str] | None = None
-    for row in rows_of(data):
-        if isinstance(row, Problem):
-            problems.append(row)
-            continue
+    for row in problems.except_for(rows_of(data)):
         if row.line == 1:
             header = row.cells
             if is_ranked(header):
@@ -98,7 +94,7 @@ def check_matrix_csv(
                 sentence = f"this is a ranked CSV (with the header of {its}); edition {edition.name} needs every score"
                 sentence += "; make them from the score matrix, or add the lists' own --edition"
                 return None, [*problems, Problem(1, sentence, "a ranked CSV")]
-            problems += [Problem(1, *fault) for fault in _header_faults(header, edition, truth)]
+            problems.add(1, _header_faults(header, edition, truth))
             if not _is_row(header, edition):
                 names = header[1:-1] if header[-1:] == [""] else header[1:]
                 continue
@@ -108,18 +104,18 @@ def check_matrix_csv(
             continue
         if names is None:  # no header: columns bear their numbers
             names = [f"column {number}" for number in range(2, len(cells) + 1)]
-        problems += [Problem(row.line, *fault) for fault in queries.faults(row.line, cells[0])]
+        problems.add(row.line, queries.faults(row.line, cells[0]))
         texts.append(cells[0])
         scores = _parsed(cells[1:]) if len(cells) == len(names) + 1 else None
         if scores is None:
-            problems += [Problem(row.line, *fault) for fault in _score_faults(cells, names)]
+            problems.add(row.line, _score_faults(cells, names))
         else:
             values += scores.tobytes()
     if not texts and not problems:
         problems.append(Problem(1, "no row follows the header", "no row"))
-    problems = queries.with_missing(problems) if texts else problems
-    if problems or names is None:
-        return None, problems
+    found = queries.with_missing(problems) if texts else problems
+    if found or names is None:
+        return None, found
     return _matrix(np.frombuffer(values, dtype=np.float32).reshape(len(texts), len(names)), texts, names, truth), []
 
 

@@ -15,7 +15,6 @@ from typing import Any
 from data_tools.documents.json_lines import (
     TRUE_WINDOWS,
     WINDOWS,
-    Fault,
     Object,
     Window,
     fault_of_text,
@@ -24,7 +23,7 @@ from data_tools.documents.json_lines import (
     seconds,
     window_faults,
 )
-from data_tools.documents.problems import Problem, shown
+from data_tools.documents.problems import Fault, Problem, Problems, shown
 from data_tools.files import require_file
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
@@ -118,16 +117,12 @@ def check_moments(
     error for what else is refused, or reads it).
     """
     answers: list[Moments] = []
-    problems: list[Problem] = []
-    notes: list[Problem] = []
+    problems, notes = Problems(), Problems()
     line_of: dict[str, int] = {}
     width: tuple[int, int] | None = None  # numbers of a window, and the line that says so
     if other := other_file(data) or _without_answers(data):
         return [], [other], []
-    for parsed in parse_objects(data):
-        if isinstance(parsed, Problem):
-            problems.append(parsed)
-            continue
+    for parsed in problems.except_for(parse_objects(data)):
         line, content = parsed
         faults = list(_faults(content))
         if not faults:
@@ -139,12 +134,12 @@ def check_moments(
                 faults.append((text, "a query repeated"))
             if truth and qid not in truth.queries:
                 faults.append((f"unknown query {shown(qid)}{instead(truth.similar_ids, qid)}", UNKNOWN_QUERY))
-        problems += [Problem(line, *fault) for fault in faults]
+        problems.add(line, faults)
         if not faults:
             texts = {key: content[key] for key in ("query", "vid") if isinstance(content.get(key), str)}
             found = Moments(line, content["qid"], texts.get("query"), texts.get("vid"), content[WINDOWS])
             answers.append(found)
-            notes += [Problem(line, *odd) for odd in _oddities(found, parsed, edition, truth)]
+            notes.add(line, _oddities(found, parsed, edition, truth))
     if truth:
         problems = _with_missing(problems, line_of, truth)
     if answers and not problems:
@@ -234,14 +229,14 @@ def _oddities_of_file(answers: Sequence[Moments], truth: MomentTruth | None) -> 
         yield Problem(None, f"its queries stand in another order than in {truth.name}", "another order")
 
 
-def _with_missing(problems: list[Problem], line_of: dict[str, int], truth: MomentTruth) -> list[Problem]:
+def _with_missing(problems: Problems, line_of: dict[str, int], truth: MomentTruth) -> Problems:
     """These and a problem for every query that no line answers; of a file of another set one for them all."""
     if line_of and not line_of.keys() & truth.queries.keys():
         hint = "this is of another split or data set; name the queries that it answers"
         others = [problem for problem in problems if problem.kind != UNKNOWN_QUERY]
-        return [*others, Problem(None, f"none of its queries is known: {hint}", OTHER_SET)]
-    missing = [query for qid, query in truth.queries.items() if qid not in line_of] if line_of else []
-    return problems + [
-        Problem(None, f"no line for the query {shown(query.qid)} (line {query.line} of {truth.name})", "no line")
-        for query in missing
-    ]
+        return Problems([*others, Problem(None, f"none of its queries is known: {hint}", OTHER_SET)])
+    for query in truth.queries.values() if line_of else ():
+        if query.qid not in line_of:
+            where = f"line {query.line} of {truth.name}"
+            problems.append(Problem(None, f"no line for the query {shown(query.qid)} ({where})", "no line"))
+    return problems

@@ -12,14 +12,13 @@ from data_tools.datasets.nearest import TEXT_WAYS, Nearest
 from data_tools.documents.json_lines import (
     TRUE_WINDOWS,
     WINDOWS,
-    Fault,
     Object,
     Window,
     parse_objects,
     query_faults,
     seconds,
 )
-from data_tools.documents.problems import Problem, shown
+from data_tools.documents.problems import Fault, Problem, Problems, shown
 from data_tools.files import require_file
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
@@ -119,17 +118,12 @@ def check_moment_truth(
     any; and a recording whose lines give it several lengths.
     """
     queries: dict[str, MomentQuery] = {}
-    problems: list[Problem] = []
-    notes: list[Problem] = []
+    problems, notes = Problems(), Problems()
     has_windows: bool | None = None
     seconds_of: dict[str, float | None] = {}
     if other := other_file(data):
         return {}, [other], []
-    for parsed in parse_objects(data):
-        if isinstance(parsed, Problem):
-            problems.append(parsed)
-            continue
-        line, content = parsed
+    for line, content in problems.except_for(parse_objects(data)):
         faults = list(query_faults(content))
         if isinstance(qid := content.get("qid"), str) and qid in queries:
             faults.append((f"the query {shown(qid)} stands on line {queries[qid].line} already", "a query repeated"))
@@ -138,7 +132,7 @@ def check_moment_truth(
         if has_windows != (TRUE_WINDOWS in content):
             here = "has" if TRUE_WINDOWS in content else "has no"
             faults.append((f"{here} {TRUE_WINDOWS}, unlike line 1; all lines do or none", f"{TRUE_WINDOWS} in part"))
-        problems += [Problem(line, *fault) for fault in faults]
+        problems.add(line, faults)
         if faults:
             continue
         windows = content.get(TRUE_WINDOWS)
@@ -148,7 +142,7 @@ def check_moment_truth(
         if (known := seconds_of.setdefault(query.vid, query.seconds)) != query.seconds:
             lengths = " and ".join("none" if each is None else seconds(each) for each in (query.seconds, known))
             odd.append((f"the recording {shown(query.vid)} has two lengths, {lengths}", "a recording of two lengths"))
-        notes += [Problem(line, *each) for each in odd]
+        notes.add(line, odd)
     return queries, problems, notes
 
 

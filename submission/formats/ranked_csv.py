@@ -7,14 +7,13 @@ from pathlib import Path
 
 from data_tools.audio.read import AUDIO_SUFFIXES
 from data_tools.cli import counted
-from data_tools.documents.problems import Problem, shown
+from data_tools.documents.problems import Fault, Problem, Problems, shown
 from submission.arrays import Ints
 from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.formats.columns import (
     EMPTY_LINE,
     TRAILING_COMMA,
-    Fault,
     QueryColumn,
     editions_of,
     matrix_edition,
@@ -118,15 +117,12 @@ def check_ranked_csv(
     Stricter than the official 2022 script, which skips empty lines, lets a repeated query's last row win, counts a
     repeated file twice, and fails on a missing query.
     """
-    problems: list[Problem] = []
+    problems = Problems()
     ranked: list[RankedList] = []
     queries = QueryColumn(edition, truth)
     edition = edition.of_pool(len(truth.file_names) if truth else 0)
     n_rows = 0
-    for row in rows_of(data):
-        if isinstance(row, Problem):
-            problems.append(row)
-            continue
+    for row in problems.except_for(rows_of(data)):
         if row.line == 1:
             header = row.cells
             if truth is None and header == list(edition.columns[: len(header)]):
@@ -135,11 +131,11 @@ def check_ranked_csv(
                 sentence = f"this is a score matrix, and edition {edition.name} is checked as ranked lists of names"
                 sentence += f"; add --edition {its.name}, or let `convert` make them of it"
                 return [], [*problems, Problem(1, sentence, "a score matrix")]
-            problems += [Problem(1, *fault) for fault in _header_faults(header, edition, truth)]
+            problems.add(1, _header_faults(header, edition, truth))
             if not _is_row(header, edition, truth):
                 continue
         n_rows += 1
-        problems += [Problem(row.line, *fault) for fault in _row_faults(row, edition, truth, queries)]
+        problems.add(row.line, _row_faults(row, edition, truth, queries))
         cells = trimmed(row.cells, len(edition.columns))
         if len(cells) == len(edition.columns):
             ranked.append(RankedList(row.line, cells[0], cells[1:]))
