@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from data_tools.audio.read import AUDIO_SUFFIXES
 from data_tools.cli import counted
@@ -34,8 +34,7 @@ from submission.ordering import ranked_columns
 _SCORE = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+(?=e))(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class RankedList:
+class RankedList(NamedTuple):
     """The answer to one query. line: where it starts in its file. file_names: (ranking length,), best first."""
 
     line: int

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from data_tools.cli import counted
 from data_tools.datasets.nearest import NAME_WAYS, TEXT_WAYS, Nearest
@@ -24,8 +25,7 @@ from submission.formats.score_matrix import Labels, ScoreMatrix
 MAX_SHOWN_LINES = 20
 
 
-@dataclass(frozen=True)
-class TruthQuery:
+class TruthQuery(NamedTuple):
     """One query. where: its place in the source, for messages. relevant: file names, or None when not known.
 
     id: the source's own id of it; None where the source has none.

@@ -6,8 +6,8 @@ official one and takes every query as independent; on Clotho it is the narrower.
 """
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,8 +67,7 @@ def bootstrap_interval(
     return (float(low), float(high))
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """Of two systems over the same queries, the second minus the first.
 
     mean: of the differences. interval: its bootstrap interval. p: chance of a mean at least so far from 0 if the

@@ -7,7 +7,7 @@ Times are seconds. Everything here takes windows as they are, reversed ones incl
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,7 @@ _ADDED_IN_PAIRS = 8  # numbers that numpy adds in pairs
 Windows = Sequence[Sequence[float]]
 
 
-@dataclass(frozen=True)
-class MomentScores:
+class MomentScores(NamedTuple):
     """What each query that counts got.
 
     qids: (Q,) in the order they were handed in. ious: (Q,) best IoU of the first window, in [0, 1]. precisions: (Q, T)

@@ -1,9 +1,9 @@
 """One file of moments of several: every window is worth what all files say of it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -74,8 +74,7 @@ def require_apart(tested: Parts, validation: Parts, truth: MomentTruth) -> None:
         refuse_common(f"{name} and {other}", "recording", {answer.vid for answer in test if answer.vid} & vids)
 
 
-@dataclass(frozen=True)
-class _Candidates:
+class _Candidates(NamedTuple):
     """names: of the files. answers: (Q,) of the first file. windows: (Q, M, 2) by start, then by end; NaN fills up.
     ious: (Q, M, M) of each with each. votes: by file, (2, Q, M) what it gives each, and 1 for its own windows, else
     0."""

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from data_tools.cli import counted
 from data_tools.documents.problems import Problem
@@ -20,8 +20,7 @@ from submission.metrics.moment_metrics import MomentScores, Windows, published, 
 from submission.metrics.summary import format_interval
 
 
-@dataclass(frozen=True)
-class FoundMoments:
+class FoundMoments(NamedTuple):
     """What was asked, and of which recordings. texts: (Q,) query ids. n_relevant: (Q,) true windows that count.
     groups: (Q,) number of each query's recording. n_pool: recordings."""
 

@@ -13,9 +13,8 @@ import stat
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from data_tools.documents.problems import Problem
 from data_tools.documents.yaml12 import parse_yaml
@@ -41,8 +40,7 @@ _DAWN = (1980, 1, 1, 0, 0, 0)  # of every member, so that the same package is th
 AnyTruth = Truth | MomentTruth
 
 
-@dataclass(frozen=True)
-class Packed:
+class Packed(NamedTuple):
     """One system. label: of its folder. of: what is handed in, in words. output: bytes of that file. meta: content of
     meta.yaml. truth: what the file must answer; None where only its form can be checked. known: what has the answers to
     its queries, such as an entry of the run; "" for a blind set's."""

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ WORDS = (1, 5, 8, 11, 14, 17, 20)  # of a caption: where bins begin; Clotho's ca
 SECONDS = (0, 5, 10, 15, 20, 25, 30)  # of a clip; Clotho's have 15 to 30
 
 
-@dataclass(frozen=True)
-class Rivals:
+class Rivals(NamedTuple):
     """Per query, (Q,): score of its best relevant clip, of its hardest negative (the best clip that is not relevant;
     NaN where all are), and whether any negative has exactly the relevant clip's score."""
 
@@ -90,8 +89,7 @@ def random_shares(bins: Sequence[tuple[int, int]], n_pool: int, n_relevant: Ints
     return [beyond(low - 1) - beyond(high) for low, high in bins]
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """Mean of the queries in a bin, its 95 % interval, and how many they are."""
 
     label: str

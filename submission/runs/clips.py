@@ -1,8 +1,8 @@
 """What a run says of the clips it ranked: scores/ENTRY.clips.csv with their audio, lengths, and experts' norms."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from submission.errors import SubmissionError
 NORM = "norm "  # an expert's column begins so
 
 
-@dataclass(frozen=True)
-class Clips:
+class Clips(NamedTuple):
     """The C clips of a pool, in its order. paths: audio files. seconds: (C,), NaN if not known. norms: by expert,
     (C,) norms of its embedding of each clip; empty for a mean."""
 

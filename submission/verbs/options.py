@@ -3,8 +3,8 @@
 import argparse
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from data_tools.files import require_file
 from submission.editions import EDITIONS, MOMENTS, AnyEdition, Edition, get_any_edition, get_edition
@@ -72,8 +72,7 @@ def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--direction", choices=directions, default="text-to-audio", help=sides)
 
 
-@dataclass(frozen=True)
-class System:
+class System(NamedTuple):
     """Something to score. name: as it was given. matrix: None of a CSV. edition: its own, None where it says none."""
 
     name: str
