@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from data_tools.audio.read import AUDIO_SUFFIXES
 from data_tools.cli import counted
@@ -34,7 +34,8 @@ from submission.ordering import ranked_columns
 _SCORE = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+(?=e))(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
-class RankedList(NamedTuple):
+@dataclass(frozen=True)
+class RankedList:
     """The answer to one query. line: where it starts in its file. file_names: (ranking length,), best first."""
 
     line: int
@@ -51,7 +52,6 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     that share a text, and for any text or name that would make a file check_ranked_csv reports; OSError when writing
     fails.
     """
-    truth = matrix_truth(matrix)
     edition = edition.of_pool(len(matrix.file_names))
     length = edition.ranking_length
     if (n_clips := len(matrix.file_names)) < length:
@@ -59,22 +59,16 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
         raise SubmissionError(
             f"the pool has {counted(n_clips, 'clip')} and {row}; rank a larger pool, or use edition custom"
         )
-    write_best(matrix, ranked_columns(matrix.values, matrix.file_names, length), path, edition, truth)
+    write_best(matrix, ranked_columns(matrix.values, matrix.file_names, length), path, edition)
 
 
-def write_best(
-    labels: ScoreMatrix | Labels,
-    columns: Ints,
-    path: Path,
-    edition: Edition,
-    truth: Truth | None = None,
-) -> None:
+def write_best(labels: ScoreMatrix | Labels, columns: Ints, path: Path, edition: Edition) -> None:
     """Write the clips in these columns of every query, (Q, ranking length) of the edition, as a ranked CSV.
 
-    truth: that of the labels, where it is made already. Raises as write_ranked_csv does.
+    Raises as write_ranked_csv does.
     """
     names = ([labels.file_names[column] for column in best] for best in columns)
-    _write(zip(labels.query_texts, names, strict=True), path, edition, truth or matrix_truth(labels))
+    _write(zip(labels.query_texts, names, strict=True), path, edition, matrix_truth(labels))
 
 
 def write_ranked_lists(ranked: list[RankedList], path: Path, edition: Edition) -> None:

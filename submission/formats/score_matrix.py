@@ -239,8 +239,14 @@ def _sidecar_path(path: Path) -> Path:
 
 
 def _require_unique(what: str, ids: Sequence[str]) -> None:
-    seen: set[str] = set()
-    for id_ in ids:
-        if id_ in seen:
-            raise SubmissionError(f"{what} {id_!r} occurs twice; each must be unique")
-        seen.add(id_)
+    if repeated := first_repeat(ids):
+        raise SubmissionError(f"{what} {ids[repeated[0]]!r} occurs twice; each must be unique")
+
+
+def first_repeat(texts: Iterable[str]) -> tuple[int, int] | None:
+    """The places of the first text that comes again."""
+    first_index: dict[str, int] = {}
+    for index, text in enumerate(texts):
+        if first_index.setdefault(text, index) != index:
+            return first_index[text], index
+    return None

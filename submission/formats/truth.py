@@ -6,7 +6,7 @@ it, and every reader here refuses it: the official 2022 scorer would keep the la
 
 import ast
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from data_tools.files import require_folder
 from data_tools.names import audio_tree
 from submission.errors import SubmissionError
 from submission.formats.csv_table import Row, parse_table
-from submission.formats.score_matrix import Labels, ScoreMatrix
+from submission.formats.score_matrix import Labels, ScoreMatrix, first_repeat
 
 # Places named in one message; Clotho's development split has 16.
 MAX_SHOWN_LINES = 20
@@ -69,7 +69,7 @@ def read_clotho_truth(path: Path) -> Truth:
     header, *clips = _rows(path)
     n_captions = max(1, len(header.cells) - 1)
     expected = ["file_name", *(f"caption_{number}" for number in range(1, n_captions + 1))]
-    if header.line != 1 or header.cells != expected:
+    if header.cells != expected:
         raise _header_error(path, header, "be file_name,caption_1,caption_2,... as in Clotho's caption files")
     if not clips:
         raise SubmissionError(f"{path}: line 1: no clip follows the header")
@@ -96,13 +96,13 @@ def matrix_truth(matrix: ScoreMatrix | Labels) -> Truth:
 
     Raises SubmissionError when a ranked CSV could not tell two of its clips (by file name) or queries (by text) apart.
     """
-    if same_name := _first_repeat(matrix.file_names):
+    if same_name := first_repeat(matrix.file_names):
         one, other = (matrix.clip_ids[index] for index in same_name)
         raise SubmissionError(
             f"clips {one!r} and {other!r} have the same file name {matrix.file_names[same_name[0]]!r}, and a ranked "
             "CSV could not tell them apart; rank a pool in which every file name is unique"
         )
-    if same_text := _first_repeat(matrix.query_texts):
+    if same_text := first_repeat(matrix.query_texts):
         one, other = (matrix.query_ids[index] for index in same_text)
         raise SubmissionError(
             f"queries {one!r} and {other!r} have the same text {matrix.query_texts[same_text[0]]!r}, and the official "
@@ -232,11 +232,3 @@ def _refuse_shared(path: Path, rows_of_caption: Mapping[str, list[Row]]) -> None
             f"{path}: captions shared by several files make {counted(len(shared), 'query')} of a ranked CSV ambiguous "
             f"(lines {lines}; the first is {next(iter(shared))!r}); score the score matrix of this split instead"
         )
-
-
-def _first_repeat(texts: Iterable[str]) -> tuple[int, int] | None:
-    first_index: dict[str, int] = {}
-    for index, text in enumerate(texts):
-        if first_index.setdefault(text, index) != index:
-            return first_index[text], index
-    return None

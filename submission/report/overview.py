@@ -12,7 +12,7 @@ from submission.plots import CURVES
 from submission.report.elements import NONE, Drawing, Section, Table, figure4, without_folders
 from submission.report.settings import settings_of
 from submission.report.statistics import Rivals
-from submission.runs.finished import Finished, FinishedMoments, FinishedRun
+from submission.runs.finished import Finished
 from submission.runs.record import EpochLine, Parameters, Provenance, RelevanceSettings
 
 MEANING_OF_M = (
@@ -22,7 +22,7 @@ MEANING_OF_M = (
 LICENCES = 4  # of a data set that are named
 
 
-def what_was_run(run: FinishedRun | FinishedMoments) -> Section:
+def what_was_run(run: Finished) -> Section:
     result, ranked = run.result, run.ranked
     noted = run.provenance or Provenance.model_construct()  # of whose keys only those with a default are shown
     command = noted.command
@@ -69,7 +69,7 @@ def _parameters(parameters: Parameters) -> str:
     return f"trained {format_parts(parameters.trained)}; frozen {format_parts(parameters.frozen)}"
 
 
-def _data_table(run: FinishedRun | FinishedMoments) -> Table:
+def _data_table(run: Finished) -> Table:
     rows = []
     for source, about in run.result.data.items():
         uses = [*(f"trains {stage}" for stage in about.trains), *_other_uses(run, source)]
@@ -79,7 +79,7 @@ def _data_table(run: FinishedRun | FinishedMoments) -> Table:
     return Table("Data", ("source", "set", "use", "clips", "captions", "hours", "licences (clips)"), rows)
 
 
-def _other_uses(run: FinishedRun | FinishedMoments, source: str) -> Iterator[str]:
+def _other_uses(run: Finished, source: str) -> Iterator[str]:
     for stage, settings in run.recipe.stages.items():
         if source in settings.monitor.data:
             yield f"monitors {stage}"
@@ -166,7 +166,7 @@ def _relevance(file: Path, settings: RelevanceSettings) -> Drawing:
     )
 
 
-def caveats(run: FinishedRun | FinishedMoments, found: Rivals | None) -> Section:
+def caveats(run: Finished, found: Rivals | None) -> Section:
     broken = run.result.broken
     folded = [("Clips left out, and why", "\n".join(f"{clip}: {_without_path(why)}" for clip, why in broken.items()))]
     points = [
@@ -197,7 +197,7 @@ def _collapses(lines: list[EpochLine]) -> Iterator[str]:
         )
 
 
-def _caveats_of_data(run: FinishedRun | FinishedMoments) -> Iterator[str]:
+def _caveats_of_data(run: Finished) -> Iterator[str]:
     trained, broken = run.ranked.also_trained_on, len(run.result.broken)
     if trained:
         yield f"Beware: {trained:,} ranked clips were also trained on, by content or Freesound id."
