@@ -9,7 +9,7 @@ from data_tools.cli import counted
 from submission.arrays import Ints, Values
 from submission.editions import Edition
 from submission.errors import SubmissionError
-from submission.metrics.compare import compare
+from submission.metrics.compare import Comparable, compare
 from submission.metrics.summary import Summary
 from submission.report import figures, statistics
 from submission.report.elements import NONE, Drawing, Section, Table, figure4, percent, spread
@@ -57,7 +57,7 @@ def result(run: FinishedRun, this: Summary, others: Mapping[str, Summary], editi
             f"Metrics are those of edition {edition.name}, shares from 0 to 1.",
         ),
         drawings=[drawing],
-        tables=[_figures_table(summaries, levels), *([_differences(this, others)] if others else [])],
+        tables=[_figures_table(summaries, levels), *([differences(this, others, "This run")] if others else [])],
         paragraphs=[*(f"{note}." for note in this.notes), *notes, *([PAIRED] if others else [])],
     )
 
@@ -96,7 +96,8 @@ def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str
     return levels, notes
 
 
-def _differences(this: Summary, others: Mapping[str, Summary]) -> Table:
+def differences(this: Comparable, others: Mapping[str, Comparable], subject: str) -> Table:
+    """The primary metric of this system less that of each other one."""
     rows = []
     for name, summary in others.items():
         try:
@@ -107,7 +108,7 @@ def _differences(this: Summary, others: Mapping[str, Summary]) -> Table:
         counts = f"{found.better:,} / {found.equal:,} / {found.worse:,}"
         rows.append([name, f"{found.mean:+.4f}", spread(found.interval), f"{found.p:.4f}", counts])
     header = ("other", "difference", "95 % bootstrap", "p", "queries better / equal / worse")
-    return Table(f"This run minus another: {this.primary}, query by query", header, rows)
+    return Table(f"{subject} minus another: {this.primary}, query by query", header, rows)
 
 
 def ranks(summary: Summary, path: Path) -> Section:
