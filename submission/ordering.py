@@ -88,7 +88,16 @@ class ClipOrder:
 
     def best(self, values: Floats, k: int) -> Ints:
         """(Q, C) finite scores -> (Q, k) columns, as ranked_columns gives them; copies of all scores are made."""
-        return self._by_name[_best_columns(values[:, self._by_name], k)]
+        values = values[:, self._by_name]
+        start = values.shape[1] - k
+        # A partition finds the best k of a row in any order; in column order, a stable sort keeps the order of ties.
+        best = np.sort(np.argpartition(values, start, axis=1)[:, start:], axis=1)
+        scores = np.take_along_axis(values, best, axis=1)
+        best = np.take_along_axis(best, np.argsort(-scores, axis=1, kind="stable"), axis=1)
+        # If the k-th score is also that of clips left out, the partition has chosen among them at will.
+        split = np.count_nonzero(values >= scores.min(axis=1, keepdims=True), axis=1) > k
+        best[split] = np.argsort(-values[split], axis=1, kind="stable")[:, :k]
+        return self._by_name[best]
 
 
 def require_finite(values: Floats, before: int = 0) -> None:
@@ -103,19 +112,6 @@ def require_finite(values: Floats, before: int = 0) -> None:
             where = f"row {before + block.start + row}, column {column} (from 0)"
             problem = f"is {values[block][row, column]}; every score must be a finite number"
             raise SubmissionError(f"the score in {where} {problem}")
-
-
-def _best_columns(values: Floats, k: int) -> Ints:
-    """(rows, k) columns by score descending, then column ascending."""
-    n_clips = values.shape[1]
-    # A partition finds the best k of a row in any order; put in column order, a stable sort leaves ties as they stand.
-    best = np.sort(np.argpartition(values, n_clips - k, axis=1)[:, n_clips - k :], axis=1)
-    scores = np.take_along_axis(values, best, axis=1)
-    best = np.take_along_axis(best, np.argsort(-scores, axis=1, kind="stable"), axis=1)
-    # Where the k-th score is also that of clips left out, the partition has chosen among them at will.
-    split = np.count_nonzero(values >= scores.min(axis=1, keepdims=True), axis=1) > k
-    best[split] = np.argsort(-values[split], axis=1, kind="stable")[:, :k]
-    return best
 
 
 def _filled(ranks: Ranks, counts: Ints) -> Ranks:
