@@ -4,13 +4,22 @@ Two forms: lines of JSON, a query each (CASTELLA's and Clotho-Moment's *_release
 list of recordings of line/CASTELLA (json/en/*.json).
 """
 
+import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data_tools.documents.json_lines import TRUE_WINDOWS, fault_of_text, parse_objects, query_faults, recording_faults
+from data_tools.documents.json_lines import (
+    TRUE_WINDOWS,
+    WINDOWS,
+    fault_of_text,
+    first_object,
+    parse_objects,
+    query_faults,
+    recording_faults,
+)
 from data_tools.documents.json_text import other_encoding, parse_json
 from data_tools.documents.problems import Problem
 from data_tools.errors import DataError
@@ -107,14 +116,10 @@ def is_annotation(path: Path) -> bool:
         data = file.readline(1 << 20)
     if other_encoding(data):
         return True
-    first = data.decode("utf-8-sig", errors="replace")
     if path.suffix == ".json":
-        return first.lstrip()[:1] == "["
-    try:
-        line = parse_json(first, path.name)
-    except DataError:
-        return False
-    return isinstance(line, dict) and {"qid", "vid"} <= line.keys() and "pred_relevant_windows" not in line
+        return data.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
+    first = first_object(data)
+    return {"qid", "vid"} <= first.keys() and WINDOWS not in first
 
 
 def read_annotations(path: Path) -> Annotations:

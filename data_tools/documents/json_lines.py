@@ -62,6 +62,11 @@ def parse_objects(data: bytes) -> Iterator[Object | Problem]:
             yield Problem(number, f"an object {{...}} belongs here, not {shown(repr(content))}", "no object")
 
 
+def first_object(data: bytes) -> dict[str, Any]:
+    """The first object of a file of JSON lines; {} for a file without one."""
+    return next((line.content for line in parse_objects(data) if isinstance(line, Object)), {})
+
+
 def fault_of_text(content: dict[str, Any], key: str) -> Fault | None:
     """What is wrong with a text that must be there: missing, no text, or blank."""
     if key not in content:

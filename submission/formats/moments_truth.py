@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from data_tools.cli import counted
 from data_tools.datasets.nearest import TEXT_WAYS, Nearest
@@ -14,6 +13,7 @@ from data_tools.documents.json_lines import (
     WINDOWS,
     Object,
     Window,
+    first_object,
     parse_objects,
     query_faults,
     seconds,
@@ -78,21 +78,17 @@ def read_moment_truth(path: Path, edition: MomentsEdition) -> MomentTruth:
 
 def is_truth(data: bytes) -> bool:
     """Whether the first object of these bytes is a query of a truth rather than an answer."""
-    first = _first_object(data)
+    first = first_object(data)
     return TRUE_WINDOWS in first and WINDOWS not in first
 
 
 def other_file(data: bytes) -> Problem | None:
     """What a file is whose every line would be wrong in the same way: the kit's own file of moments."""
-    first = _first_object(data)
+    first = first_object(data)
     if "qid" in first or not set(KIT_KEYS) <= first.keys():
         return None
     wanted = "name the published list, whose lines have qid, query and vid"
     return Problem(None, f"this is the kit's own file of moments ({', '.join(KIT_KEYS)}); {wanted}", "the kit's own")
-
-
-def _first_object(data: bytes) -> dict[str, Any]:
-    return next((line.content for line in parse_objects(data) if isinstance(line, Object)), {})
 
 
 def is_blind_list(data: bytes) -> bool:
