@@ -7,8 +7,10 @@ handed in has none. Both forms are read; a file is of one form.
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +79,7 @@ def write_moments(path: Path, answers: Sequence[Moments], edition: MomentsEditio
         if answer.query is None or answer.vid is None:
             missing = "query" if answer.query is None else "vid"
             raise SubmissionError(f"line {answer.line}: {missing} is missing, and a line that is handed in has it")
-        best = sorted(answer.windows, key=lambda window: -window[2]) if len(answer.windows[0]) == 3 else answer.windows
+        best = sorted(answer.windows, key=lambda window: -window[2]) if is_scored([answer]) else answer.windows
         windows = [window[:2] for window in best[: edition.max_windows]]
         lines.append((answer.qid, answer.query, answer.vid, windows))
     _write(path, lines, edition)
@@ -186,28 +188,25 @@ def _faults_of_form(windows: list[Window], width: int, line: int) -> Iterator[Fa
 def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: MomentTruth | None) -> Iterator[Fault]:
     asked = truth.queries.get(answer.qid) if truth else None
     length = asked.seconds if asked else parsed.content.get("duration")
-    end_of = float(length) if is_number(length) else None  # type: ignore[arg-type]
+    end_of = float(length) if is_number(length) else math.inf  # type: ignore[arg-type]
+    number_of: dict[tuple[float, float], int] = {}
     for number, (start, end, *_) in enumerate(answer.windows, start=1):
         window = f"window {number}, [{start:.10g}, {end:.10g}],"
         if end == start:
             yield f"{window} has no length", "a window of no length"
-        elif end <= 0 or (end_of is not None and start >= end_of):
+        elif end <= 0 or start >= end_of:
             yield f"{window} lies outside the recording", "a window outside the recording"
         elif start < 0:
             yield f"{window} begins before the recording", "a window that begins before the recording"
-        elif end_of is not None and end > end_of:
+        elif end > end_of:
             text = f"{window} ends behind the recording, which has {seconds(end_of)}"
             yield text, "a window that ends behind the recording"
-    number_of: dict[tuple[float, float], int] = {}
-    for number, (start, end, *_) in enumerate(answer.windows, start=1):
         if (first := number_of.setdefault((start, end), number)) != number:
             yield f"window {number} is window {first} again", "a window that stands twice"
     if (count := len(answer.windows)) > edition.max_windows:
         text = f"{count} windows, of which the first {edition.max_windows} count"
         yield text, "more windows than count"
-    if len(answer.windows[0]) == 3 and any(
-        one[2] < other[2] for one, other in zip(answer.windows, answer.windows[1:], strict=False)
-    ):
+    if is_scored([answer]) and any(one[2] < other[2] for one, other in pairwise(answer.windows)):
         text = "the scores do not fall: R1 takes the first window of the file, mAP the highest score first"
         yield text, "windows not sorted by score"
     for key, given, known in (
