@@ -1,8 +1,8 @@
 """What a ranked CSV and a matrix CSV have in common when they are checked: a header and a column of queries."""
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mode
 
 from data_tools.cli import counted
 from data_tools.documents.problems import Fault, Problem, shown
@@ -73,7 +73,7 @@ def _differing(unknown: list[str], truth: Truth) -> str:
     found = {query: pair for query in unknown if (pair := truth.similar_queries.to(query))}
     if len(found) * 2 < len(unknown):
         return ""
-    difference, _ = Counter(how for _, how in found.values()).most_common(1)[0]
+    difference = mode(how for _, how in found.values())
     query, known = next((query, known) for query, (known, how) in found.items() if how == difference)
     differing = f"{counted(len(found), 'query')} differ from known ones, most in {difference}"
     return f"{differing}: {shown(query)} is {shown(known)}; submit the queries as published, byte for byte"

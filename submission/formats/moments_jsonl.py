@@ -58,6 +58,12 @@ def is_scored(answers: Sequence[Moments]) -> bool:
     return bool(answers) and len(answers[0].windows[0]) == 3
 
 
+def best_windows(answer: Moments, edition: MomentsEdition) -> list[Window]:
+    """The windows that count: by falling score, or without scores in their order."""
+    windows = sorted(answer.windows, key=lambda window: -window[2]) if is_scored([answer]) else answer.windows
+    return windows[: edition.max_windows]
+
+
 def read_moments(path: Path, edition: MomentsEdition, truth: MomentTruth | None = None) -> list[Moments]:
     """The answers of a file in which check_moments finds no problem; SubmissionError for any other."""
     require_file(path)
@@ -79,8 +85,7 @@ def write_moments(path: Path, answers: Sequence[Moments], edition: MomentsEditio
         if answer.query is None or answer.vid is None:
             missing = "query" if answer.query is None else "vid"
             raise SubmissionError(f"line {answer.line}: {missing} is missing, and a line that is handed in has it")
-        best = sorted(answer.windows, key=lambda window: -window[2]) if is_scored([answer]) else answer.windows
-        windows = [window[:2] for window in best[: edition.max_windows]]
+        windows = [window[:2] for window in best_windows(answer, edition)]
         lines.append((answer.qid, answer.query, answer.vid, windows))
     _write(path, lines, edition)
 

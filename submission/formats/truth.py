@@ -210,13 +210,11 @@ def _listed_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
             f"{where}: audio_filenames must be a Python list of one or more file names, such as "
             f"['rain.wav', 'a door.wav']; found {shown(listed)}"
         )
-    seen: set[str] = set()
     for name in names:
         if name not in pool.file_names:
             raise SubmissionError(f"{where}: unknown file name {name!r}{instead(pool.similar_file_names, name)}")
-        if name in seen:
-            raise SubmissionError(f"{where}: the file {name!r} is listed twice")
-        seen.add(name)
+    if repeated := first_repeat(names):
+        raise SubmissionError(f"{where}: the file {names[repeated[0]]!r} is listed twice")
     return frozenset(names)
 
 

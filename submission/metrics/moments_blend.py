@@ -11,7 +11,7 @@ from data_tools.documents.json_lines import Window
 from submission.arrays import Values
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
-from submission.formats.moments_jsonl import Moments, is_scored, windows_by_query
+from submission.formats.moments_jsonl import Moments, best_windows, is_scored, windows_by_query
 from submission.formats.moments_truth import MomentQuery, MomentTruth
 from submission.metrics.blend import ensemble_selection, refuse_common, weight_factors
 from submission.metrics.moment_metrics import ious_of, padded, score_moments
@@ -150,11 +150,9 @@ def _same_queries(parts: Parts) -> list[Moments]:
 
 def _scaled(name: str, answer: Moments, how: How, edition: MomentsEdition) -> list[Window]:
     """[start, end, score] of the windows that count, by falling score."""
-    scored = is_scored([answer])
-    if how == "raw" and not scored:
+    if how == "raw" and not is_scored([answer]):
         raise SubmissionError(f"{name}: its windows have no scores; add --how rank, or name the file with scores")
-    best = sorted(answer.windows, key=lambda window: -window[2]) if scored else answer.windows
-    best = best[: edition.max_windows]
+    best = best_windows(answer, edition)
     if how == "rank":
         return [[start, end, 1 / rank] for rank, (start, end, *_) in enumerate(best, start=1)]
     if (lowest := best[-1][2]) < 0:
