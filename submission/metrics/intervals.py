@@ -22,9 +22,10 @@ FLIPS = 10_000
 _DRAWN_AT_ONCE = 2**21  # numbers, to bound memory
 
 Groups = Ints
+Interval = tuple[float, float]
 
 
-def jackknife_interval(per_query: npt.ArrayLike, confidence: float = CONFIDENCE) -> tuple[float, float]:
+def jackknife_interval(per_query: npt.ArrayLike, confidence: float = CONFIDENCE) -> Interval:
     """Confidence interval of a mean over queries.
 
     per_query: (Q,) one metric's value per query. confidence: in (0, 1).
@@ -47,7 +48,7 @@ def jackknife_interval(per_query: npt.ArrayLike, confidence: float = CONFIDENCE)
 
 def bootstrap_interval(
     per_query: npt.ArrayLike, groups: Groups | None = None, confidence: float = CONFIDENCE, seed: int = 0
-) -> tuple[float, float]:
+) -> Interval:
     """Percentile bootstrap interval of a mean over queries: RESAMPLES times as many groups are drawn as there are.
 
     per_query: (Q,). groups: (Q,) number of each query's group, as grouped gives them; None: each is its own.
@@ -75,7 +76,7 @@ class Difference(NamedTuple):
     """
 
     mean: float
-    interval: tuple[float, float]
+    interval: Interval
     p: float
     better: int
     equal: int

@@ -15,7 +15,7 @@ from submission.errors import SubmissionError
 from submission.formats.columns import refuse
 from submission.formats.moments_jsonl import check_moments, windows_by_query
 from submission.formats.moments_truth import MomentTruth
-from submission.metrics.intervals import Groups, bootstrap_interval, grouped, jackknife_interval
+from submission.metrics.intervals import Groups, Interval, bootstrap_interval, grouped, jackknife_interval
 from submission.metrics.moment_metrics import MomentScores, Windows, published, score_moments
 from submission.metrics.summary import format_interval
 
@@ -44,8 +44,8 @@ class MomentSummary:
     values: dict[str, float]
     primary: str
     per_query: dict[str, Values]
-    interval: tuple[float, float]
-    bootstraps: dict[str, tuple[float, float]]
+    interval: Interval
+    bootstraps: dict[str, Interval]
     chance: float | None
     found: FoundMoments
     scores: MomentScores
@@ -56,7 +56,7 @@ class MomentSummary:
     sharing: ClassVar[str] = "their recording"
 
     @property
-    def bootstrap(self) -> tuple[float, float]:
+    def bootstrap(self) -> Interval:
         """Of the primary metric."""
         return self.bootstraps[self.primary]
 

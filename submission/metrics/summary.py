@@ -8,7 +8,7 @@ from typing import ClassVar
 from data_tools.cli import counted
 from submission.arrays import Ints, Values
 from submission.errors import SubmissionError
-from submission.metrics.intervals import Groups, bootstrap_interval, jackknife_interval
+from submission.metrics.intervals import Groups, Interval, bootstrap_interval, jackknife_interval
 from submission.metrics.retrieval import average_precision, chance, hit_rate, median_rank, pooled_recall, recall
 from submission.ordering import Ranks
 
@@ -48,8 +48,8 @@ class Summary:
     values: dict[str, float]
     primary: str
     per_query: dict[str, Values]
-    interval: tuple[float, float]
-    bootstrap: tuple[float, float]
+    interval: Interval
+    bootstrap: Interval
     median_rank: float
     chance: float
     found: RelevantRanks
@@ -138,7 +138,7 @@ def _summary(found: RelevantRanks, per_query: dict[str, Values], k: int, notes: 
     )
 
 
-def format_interval(interval: tuple[float, float], digits: str = ".4f") -> str:
+def format_interval(interval: Interval, digits: str = ".4f") -> str:
     """Both bounds in this format, or why there are none."""
     low, high = interval
     return "none, one group of queries shows no spread" if math.isnan(low) else f"{low:{digits}} to {high:{digits}}"

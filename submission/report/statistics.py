@@ -10,7 +10,7 @@ import numpy as np
 
 from submission.arrays import Flags, Ints, Values
 from submission.formats.score_matrix import ScoreMatrix
-from submission.metrics.intervals import CONFIDENCE, Groups
+from submission.metrics.intervals import CONFIDENCE, Groups, Interval
 from submission.ordering import Ranks
 
 LISTENED = 5  # queries of a group that is listened to
@@ -94,7 +94,7 @@ class Bar(NamedTuple):
 
     label: str
     mean: float
-    interval: tuple[float, float]
+    interval: Interval
     n: int
 
 
@@ -109,7 +109,7 @@ def bars(values: Values, keys: Sequence[object], labels: Mapping[object, str], g
     return found
 
 
-def share_interval(values: Values, groups: Groups) -> tuple[float, float]:
+def share_interval(values: Values, groups: Groups) -> Interval:
     """95 % interval of the mean of values in [0, 1] that come in groups; within [0, 1], and wide where few agree.
 
     Returns Wilson's score interval for as many trials as there are groups, or, where they differ in size, as Kish's

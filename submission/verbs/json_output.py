@@ -6,11 +6,9 @@ from types import MappingProxyType
 from data_tools.documents.problems import Problem
 from data_tools.documents.strict import Report, number
 from submission.editions import Edition, MomentsEdition
-from submission.metrics.intervals import Difference
+from submission.metrics.intervals import Difference, Interval
 from submission.metrics.moments_summary import MomentSummary
 from submission.metrics.summary import Summary
-
-Interval = tuple[float, float]
 
 
 class Fact(Report):
