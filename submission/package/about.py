@@ -93,8 +93,8 @@ class About(Strict):
 def about_template(systems: Sequence[tuple[str, Sequence[str]]], sources: Iterable[str], of_moments: bool) -> str:
     """The file with FILL_IN for every missing fact.
 
-    systems: the names of each one's runs, and those of `output` and `scored` that it needs.
-    sources: data sets and models whose address no run knows.
+    `systems`: the names of each one's runs, and those of `output` and `scored` that it needs.
+    `sources`: data sets and models whose address no run knows.
     """
     files = "file of windows (.jsonl)" if of_moments else "scores (.npy) or CSV"
     quoted = json.dumps(FILL_IN)

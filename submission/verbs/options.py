@@ -110,7 +110,7 @@ def chosen_edition(
 ) -> Edition:
     """The edition of clips that --edition names, else the one that all of these name.
 
-    noted: by name, None if it names no edition. file: the one that is read, for the message. hint: options to add.
+    `noted`: by name, None if it names no edition. `file`: the one that is read, for the message. `hint`: what to add.
     Raises SubmissionError if none is given and these name none or several.
     """
     return get_edition(_edition_name(arguments, noted, file, hint or f"--edition YEAR, one of {', '.join(EDITIONS)}"))
