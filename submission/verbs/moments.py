@@ -11,7 +11,6 @@ from data_tools.files import require_other
 from submission.editions import MomentsEdition, get_moments_edition
 from submission.errors import SubmissionError
 from submission.formats.moments_jsonl import (
-    Moments,
     check_moments,
     is_scored,
     read_moments,
@@ -143,10 +142,11 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
     edition = moments_edition(arguments)
     if arguments.out.is_file() and (kind := _kept(arguments.out, edition, scores=False)):
         raise SubmissionError(f"{arguments.out} is there already and {kind}; name another file")
-    parts, weights = _read_each(arguments.scores, edition), arguments.weights
+    parts = {str(path): read_moments(path, edition) for path in arguments.scores}
+    weights = arguments.weights
     if arguments.validation:
         truth = read_moment_truth(arguments.truth, edition)
-        validation = _read_each(arguments.validation, edition, truth)
+        validation = {str(path): read_moments(path, edition, truth) for path in arguments.validation}
         require_apart(parts, validation, truth)
         weights, reached = search_moment_weights(validation, arguments.how, truth, edition)
         print(f"searched on validation: {edition.metric} {published(reached):.2f} there")
@@ -157,19 +157,6 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
         print(f"  {share:.2f}  {name}")
     print(f"wrote {arguments.out}: {counted(len(answers), 'query')}, windows with {arguments.how} scores")
     return 0
-
-
-def _read_each(
-    paths: Sequence[Path], edition: MomentsEdition, truth: MomentTruth | None = None
-) -> dict[str, list[Moments]]:
-    require_each_once(paths)
-    return {str(path): read_moments(path, edition, truth) for path in paths}
-
-
-def require_each_once(paths: Sequence[Path]) -> None:
-    """Raises SubmissionError for a file that is to be blended twice."""
-    if len({path.resolve() for path in paths}) < len(paths):
-        raise SubmissionError("one file is named twice; name each once and give it a larger weight")
 
 
 def refuse_options(arguments: argparse.Namespace, **usual: object) -> None:
