@@ -107,9 +107,9 @@ def figure_keys(edition: AnyEdition) -> dict[str, str]:
 
 def meta_faults(meta: Any, label: str, edition: AnyEdition) -> list[str]:
     """Everything that the official validator would refuse, a line each. label: name of the folder of the file."""
-    highest = _highest_figure(edition)
+    highest = 1 if isinstance(edition, Edition) else 100  # figures of clips are shares, those of moments per cent
     try:
-        _meta_model(label, edition).model_validate(meta)
+        _meta_model(label, edition, highest).model_validate(meta)
     except ValidationError as error:
         return [_fault(item, highest) for item in error.errors(include_url=False)]
     return []
@@ -118,24 +118,13 @@ def meta_faults(meta: Any, label: str, edition: AnyEdition) -> list[str]:
 def _fault(item: Mapping[str, Any], highest: int) -> str:
     key, value = ".".join(map(str, item["loc"])) or "meta.yaml", item["input"]
     kind = "missing" if value in (None, "") else item["type"]
-    facts = item.get("ctx", {}) | {"key": key, "value": _in_words(value), "highest": highest}
-    return MESSAGES[kind].format(**facts)
+    number_or_type = repr(value) if isinstance(value, int | float) else f"a {type(value).__name__}"
+    named = shown(value) if isinstance(value, str) else number_or_type
+    return MESSAGES[kind].format(**item.get("ctx", {}), key=key, value=named, highest=highest)
 
 
-def _in_words(value: Any) -> str:
-    """A text or number itself; the kind of any other value."""
-    if isinstance(value, str):
-        return shown(value)
-    return repr(value) if isinstance(value, int | float) else f"a {type(value).__name__}"
-
-
-def _highest_figure(edition: AnyEdition) -> int:
-    """Figures of clips are shares, those of moments per cent."""
-    return 1 if isinstance(edition, Edition) else 100
-
-
-def _meta_model(label: str, edition: AnyEdition) -> type[Part]:
-    figure = Annotated[float, Field(ge=0, le=_highest_figure(edition))]
+def _meta_model(label: str, edition: AnyEdition, highest: int) -> type[Part]:
+    figure = Annotated[float, Field(ge=0, le=highest)]
     figures = _part(**dict.fromkeys(figure_keys(edition).values(), figure))
     abbreviation = Annotated[str, Field(max_length=edition.abbreviation)]
     submission = _part(label=Literal[label], name=Given, abbreviation=abbreviation, authors=Authors)
