@@ -7,54 +7,58 @@ from data_tools.cli import Verb, run_cli
 from submission.editions import EDITIONS, MOMENTS
 
 VERBS = {
-    "facts": Verb(
-        "what an edition asks for, with sources; or all editions, a line each",
-        "python -m submission facts --edition 2025",
-        module="verbs.facts",
-    ),
-    "write": Verb(
-        "an edition's file from a score matrix or a finished run",
-        "python -m submission write SCORES.npy --edition 2025 --out mine.output.csv",
-        module="verbs.write",
-    ),
-    "convert": Verb(
-        "a CSV as another edition's, or as a score matrix",
-        "python -m submission convert mine.csv --out scores.npy",
-        module="verbs.convert",
-    ),
-    "check": Verb(
-        "every problem of a file or a package",
-        "python -m submission check mine.output.csv --edition 2025 --truth clotho_captions_evaluation.csv",
-        module="verbs.check",
-    ),
-    "score": Verb(
-        "figures of a CSV, a score matrix, or a finished run",
-        "python -m submission score mine.output.csv --truth clotho_captions_evaluation.csv\n"
-        "  python -m submission score mine.output.jsonl --truth castella_test_release.jsonl --edition 2026\n"
-        "  python -m submission score runs/A:by_m1",
-        module="verbs.score",
-    ),
-    "compare": Verb(
-        "a paired test between a system and others",
-        "python -m submission compare blend.npy runs/A runs/B runs/C",
-        module="verbs.compare",
-    ),
-    "blend": Verb(
-        "one score matrix of several",
-        "python -m submission blend a.npy b.npy --validation val_a.npy val_b.npy --how standardised --out blend.npy",
-        module="verbs.blend",
-    ),
-    "report": Verb(
-        "one page of a finished run: figures, failures, and clips to listen to",
-        "python -m submission report runs/A:by_m1 --beside runs/B --out a.html",
-        module="verbs.report",
-    ),
-    "pack": Verb(
-        "the archive that is handed in, of finished runs",
-        "python -m submission pack runs/A runs/B:by_m1 --about about.yaml --edition 2024 --report report.pdf "
-        "--out package.zip",
-        module="verbs.pack",
-    ),
+    name: Verb(purpose, example, module=f"verbs.{name}")
+    for name, purpose, example in (
+        (
+            "facts",
+            "what an edition asks for, with sources; or all editions, a line each",
+            "python -m submission facts --edition 2025",
+        ),
+        (
+            "write",
+            "an edition's file from a score matrix or a finished run",
+            "python -m submission write SCORES.npy --edition 2025 --out mine.output.csv",
+        ),
+        (
+            "convert",
+            "a CSV as another edition's, or as a score matrix",
+            "python -m submission convert mine.csv --out scores.npy",
+        ),
+        (
+            "check",
+            "every problem of a file or a package",
+            "python -m submission check mine.output.csv --edition 2025 --truth clotho_captions_evaluation.csv",
+        ),
+        (
+            "score",
+            "figures of a CSV, a score matrix, or a finished run",
+            "python -m submission score mine.output.csv --truth clotho_captions_evaluation.csv\n"
+            "  python -m submission score mine.output.jsonl --truth castella_test_release.jsonl --edition 2026\n"
+            "  python -m submission score runs/A:by_m1",
+        ),
+        (
+            "compare",
+            "a paired test between a system and others",
+            "python -m submission compare blend.npy runs/A runs/B runs/C",
+        ),
+        (
+            "blend",
+            "one score matrix of several",
+            "python -m submission blend a.npy b.npy --validation val_a.npy val_b.npy --how standardised "
+            "--out blend.npy",
+        ),
+        (
+            "report",
+            "one page of a finished run: figures, failures, and clips to listen to",
+            "python -m submission report runs/A:by_m1 --beside runs/B --out a.html",
+        ),
+        (
+            "pack",
+            "the archive that is handed in, of finished runs",
+            "python -m submission pack runs/A runs/B:by_m1 --about about.yaml --edition 2024 --report report.pdf "
+            "--out package.zip",
+        ),
+    )
 }
 
 

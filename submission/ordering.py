@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
+from submission.arrays import Floats, Ints, sizes
 from submission.blocks import release, row_blocks, spans
 from submission.errors import SubmissionError
 
-Ranks = npt.NDArray[np.int64]
+Ranks = Ints
 NEVER = np.iinfo(np.int64).max  # the rank of a clip that is not found, and what fills up rows of ranks
 
 
-def relevant_ranks(values: npt.NDArray[np.floating], relevant: Sequence[Sequence[int]], names: Sequence[str]) -> Ranks:
+def relevant_ranks(values: Floats, relevant: Sequence[Sequence[int]], names: Sequence[str]) -> Ranks:
     """Ranks of every query's relevant clips.
 
     values: (Q, C) scores, finite, higher is better. relevant: per query the columns of its relevant clips.
@@ -35,7 +35,7 @@ def relevant_ranks(values: npt.NDArray[np.floating], relevant: Sequence[Sequence
             f"scores of shape {values.shape} need {values.shape[0]} lists of relevant columns and {values.shape[1]} "
             f"file names; there are {len(relevant)} and {len(names)}"
         )
-    counts = np.array([len(ids) for ids in relevant], dtype=np.int64)
+    counts = sizes(relevant)
     rows = np.repeat(np.arange(len(relevant)), counts)
     columns = np.fromiter(chain.from_iterable(relevant), dtype=np.int64, count=len(rows))
     _require_columns(columns, rows, len(names))
@@ -54,7 +54,7 @@ def relevant_ranks(values: npt.NDArray[np.floating], relevant: Sequence[Sequence
 
 def ranks_of_lists(lists: Sequence[Sequence[int]]) -> Ranks:
     """(Q, R) ranks of lists of them, each rising; rows with fewer than the longest end in NEVER."""
-    counts = np.array([len(ids) for ids in lists], dtype=np.int64)
+    counts = sizes(lists)
     return _filled(np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=counts.sum()), counts)
 
 
@@ -65,7 +65,7 @@ def joined_ranks(parts: Sequence[Ranks]) -> Ranks:
     return np.concatenate(filled) if filled else np.empty((0, 0), dtype=np.int64)
 
 
-def ranked_columns(values: npt.NDArray[np.floating], names: Sequence[str], k: int) -> npt.NDArray[np.int64]:
+def ranked_columns(values: Floats, names: Sequence[str], k: int) -> Ints:
     """Columns of the k best clips of every query, best first, in this module's one order.
 
     values: (Q, C) scores, finite. names: (C,) file names. k: 1 to C.
@@ -86,12 +86,21 @@ class ClipOrder:
         """names: (C,) file names."""
         self._by_name = _by_name(names)
 
-    def best(self, values: npt.NDArray[np.floating], k: int) -> npt.NDArray[np.int64]:
+    def best(self, values: Floats, k: int) -> Ints:
         """(Q, C) finite scores -> (Q, k) columns, as ranked_columns gives them; copies of all scores are made."""
-        return self._by_name[_best_columns(values[:, self._by_name], k)]
+        values = values[:, self._by_name]
+        start = values.shape[1] - k
+        # A partition finds the best k of a row in any order; in column order, a stable sort keeps the order of ties.
+        best = np.sort(np.argpartition(values, start, axis=1)[:, start:], axis=1)
+        scores = np.take_along_axis(values, best, axis=1)
+        best = np.take_along_axis(best, np.argsort(-scores, axis=1, kind="stable"), axis=1)
+        # If the k-th score is also that of clips left out, the partition has chosen among them at will.
+        split = np.count_nonzero(values >= scores.min(axis=1, keepdims=True), axis=1) > k
+        best[split] = np.argsort(-values[split], axis=1, kind="stable")[:, :k]
+        return self._by_name[best]
 
 
-def require_finite(values: npt.NDArray[np.floating], before: int = 0) -> None:
+def require_finite(values: Floats, before: int = 0) -> None:
     """Raises SubmissionError naming the first NaN or infinite score: it has no place in an order.
 
     before: rows of the matrix that stand before these.
@@ -105,20 +114,7 @@ def require_finite(values: npt.NDArray[np.floating], before: int = 0) -> None:
             raise SubmissionError(f"the score in {where} {problem}")
 
 
-def _best_columns(values: npt.NDArray[np.floating], k: int) -> npt.NDArray[np.int64]:
-    """(rows, k) columns by score descending, then column ascending."""
-    n_clips = values.shape[1]
-    # A partition finds the best k of a row in any order; put in column order, a stable sort leaves ties as they stand.
-    best = np.sort(np.argpartition(values, n_clips - k, axis=1)[:, n_clips - k :], axis=1)
-    scores = np.take_along_axis(values, best, axis=1)
-    best = np.take_along_axis(best, np.argsort(-scores, axis=1, kind="stable"), axis=1)
-    # Where the k-th score is also that of clips left out, the partition has chosen among them at will.
-    split = np.count_nonzero(values >= scores.min(axis=1, keepdims=True), axis=1) > k
-    best[split] = np.argsort(-values[split], axis=1, kind="stable")[:, :k]
-    return best
-
-
-def _filled(ranks: Ranks, counts: npt.NDArray[np.int64]) -> Ranks:
+def _filled(ranks: Ranks, counts: Ints) -> Ranks:
     """Ranks of all queries one behind the other -> a rising row for each, filled up with NEVER."""
     filled = np.full((len(counts), counts.max(initial=0)), NEVER)
     filled[np.arange(filled.shape[1]) < counts[:, None]] = ranks
@@ -126,7 +122,7 @@ def _filled(ranks: Ranks, counts: npt.NDArray[np.int64]) -> Ranks:
     return filled
 
 
-def _require_columns(columns: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], n_clips: int) -> None:
+def _require_columns(columns: Ints, rows: Ints, n_clips: int) -> None:
     if np.any((columns < 0) | (columns >= n_clips)):
         raise SubmissionError(f"a relevant column is outside 0 to {n_clips - 1}")
     cells, times = np.unique(rows * n_clips + columns, return_counts=True)
@@ -135,5 +131,5 @@ def _require_columns(columns: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
         raise SubmissionError(f"row {row} of the scores names one relevant column twice")
 
 
-def _by_name(names: Sequence[str]) -> npt.NDArray[np.int64]:
+def _by_name(names: Sequence[str]) -> Ints:
     return np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)

@@ -4,14 +4,24 @@ Two forms: lines of JSON, a query each (CASTELLA's and Clotho-Moment's *_release
 list of recordings of line/CASTELLA (json/en/*.json).
 """
 
-import math
+import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from data_tools.documents.json_lines import (
+    TRUE_WINDOWS,
+    WINDOWS,
+    fault_of_text,
+    first_object,
+    parse_objects,
+    query_faults,
+    recording_faults,
+)
 from data_tools.documents.json_text import other_encoding, parse_json
+from data_tools.documents.problems import Problem
 from data_tools.errors import DataError
 from data_tools.files import read_text
 
@@ -106,14 +116,10 @@ def is_annotation(path: Path) -> bool:
         data = file.readline(1 << 20)
     if other_encoding(data):
         return True
-    first = data.decode("utf-8-sig", errors="replace")
     if path.suffix == ".json":
-        return first.lstrip()[:1] == "["
-    try:
-        line = parse_json(first, path.name)
-    except DataError:
-        return False
-    return isinstance(line, dict) and {"qid", "vid"} <= line.keys() and "pred_relevant_windows" not in line
+        return data.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
+    first = first_object(data)
+    return {"qid", "vid"} <= first.keys() and WINDOWS not in first
 
 
 def read_annotations(path: Path) -> Annotations:
@@ -133,11 +139,10 @@ def read_annotations(path: Path) -> Annotations:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
-        content = parse_json(line, f"{path}, line {number}")
-        if not isinstance(content, dict):
-            raise DataError(f"{path}, line {number}: an object with qid, query and vid belongs here")
-        yield f"line {number}", content
+    for parsed in parse_objects(read_text(path).encode()):
+        if isinstance(parsed, Problem):
+            raise DataError(f"{path}, {parsed}")
+        yield f"line {parsed.line}", parsed.content
 
 
 def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -161,31 +166,35 @@ def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _read_one(found: Annotations, content: dict[str, Any], where: str, source: str, lines: dict[str, str]) -> None:
     """lines: where each query id stands."""
-    vid, seconds = _text(content, "vid", source), _seconds(content.get("duration"), source)
+    is_asked = "qid" in content or "caption" not in content
+    for text, _ in query_faults(content) if is_asked else recording_faults(content):
+        raise DataError(f"{source}: {text}")
+    vid, seconds = content["vid"], content.get("duration")
     if vid not in found.seconds and seconds is None:
         found.fault(where, NO_SECONDS, f"the recording {vid!r} has no duration")
     known = found.seconds.setdefault(vid, seconds)
     if known != seconds:
-        text = f"the recording {vid!r} has {_shown(seconds)} here and {_shown(known)} before"
-        found.fault(where, TWO_LENGTHS, text)
+        lengths = [f"{length:.10g} s" if length else "no length" for length in (seconds, known)]
+        found.fault(where, TWO_LENGTHS, f"the recording {vid!r} has {lengths[0]} here and {lengths[1]} before")
     if content.get("caption"):
-        found.captions[vid] = _text(content, "caption", source)
-    if "qid" not in content and "caption" in content:
+        if fault := fault_of_text(content, "caption"):
+            raise DataError(f"{source}: {fault[0]}")
+        found.captions[vid] = content["caption"]
+    if not is_asked:
         return
-    qid, text = _text(content, "qid", source), _text(content, "query", source)
+    qid, text = content["qid"], content["query"]
     if qid in lines:
         raise DataError(f"{source}: the query {qid!r} is already in {lines[qid]}")
     lines[qid] = where
-    if "relevant_windows" not in content:
+    if TRUE_WINDOWS not in content:
         found.queries.append(PublishedQuery(where, qid, text, vid, None))
         return
-    windows = _windows(content["relevant_windows"], source)
-    kept = []
-    for window in windows:
+    kept, windows = [], content[TRUE_WINDOWS]
+    for window in map(tuple, windows):
         left, kind = repaired(window, known)
         if kind:
             is_behind = kind in (BEHIND, OVER, FAR_OVER)
-            behind = f" of a recording of {_shown(known)}" if is_behind else ""
+            behind = f" of a recording of {known:.10g} s" if is_behind else ""
             shown = f"[{window[0]:.10g}, {window[1]:.10g}]"
             keeps = is_behind and found.is_scored and window[0] >= 0
             left = window if keeps else left
@@ -216,33 +225,3 @@ def repaired(window: Window, seconds: float | None) -> tuple[Window | None, str]
     if start < 0:
         return ((0, end), BEFORE) if end > 0 else (None, BEHIND)
     return window, ""
-
-
-def _text(content: dict[str, Any], key: str, source: str) -> str:
-    value = content.get(key)
-    if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{source}: {key} must be text, not {value!r:.40}")
-    return value
-
-
-def _seconds(value: object, source: str) -> float | None:
-    if value is None or (_is_number(value) and value > 0):  # type: ignore[operator]
-        return value  # type: ignore[return-value]
-    raise DataError(f"{source}: duration must be a number of seconds above 0, not {value!r:.40}")
-
-
-def _windows(value: object, source: str) -> list[Window]:
-    if not isinstance(value, list):
-        raise DataError(f"{source}: the windows must be a list of [start, end], not {value!r:.40}")
-    for window in value:
-        if not isinstance(window, list) or len(window) != 2 or not all(map(_is_number, window)):
-            raise DataError(f"{source}: a window must be [start, end] in seconds, not {window!r:.40}")
-    return [(start, end) for start, end in value]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _shown(seconds: float | None) -> str:
-    return "no length" if seconds is None else f"{seconds:.10g} s"

@@ -1,16 +1,16 @@
 """What a ranked CSV and a matrix CSV have in common when they are checked: a header and a column of queries."""
 
-from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
+from statistics import mode
 
 from data_tools.cli import counted
+from data_tools.documents.problems import Fault, Problem, shown
+from data_tools.files import writing
 from submission.editions import EDITIONS, Edition
 from submission.errors import SubmissionError
-from submission.formats.csv_table import Problem, Row, parse_rows, shown
+from submission.formats.csv_table import Row, parse_rows
 from submission.formats.truth import Truth, instead
-
-# What is wrong, as a sentence about one place and as its kind in general: the last two fields of a Problem.
-Fault = tuple[str, str]
 
 EMPTY_LINE: Fault = ("an empty line; remove it", "an empty line")
 TRAILING_COMMA: Fault = ("a comma at the end of the line makes one column more; remove it", "a comma at the end")
@@ -26,7 +26,7 @@ OTHER_SET, DIFFERING, UNKNOWN_QUERY, UNKNOWN_NAME = (  # kinds of problems
 
 
 class QueryColumn:
-    """The queries of a file as its rows go by, held against an edition and, where there is one, a truth."""
+    """The queries of a file as its rows go by, compared with an edition and with a truth, if there is one."""
 
     def __init__(self, edition: Edition, truth: Truth | None) -> None:
         self._name = edition.query_column
@@ -34,7 +34,7 @@ class QueryColumn:
         self._line_of: dict[str, int] = {}
 
     def faults(self, line: int, query: str) -> Iterator[Fault]:
-        """What is wrong with the query of the row on this line: empty, unknown to the truth, given before."""
+        """Faults of the query of the row on this line: empty, unknown to the truth, repeated."""
         if not query.strip():
             yield f"{self._name} is empty", "an empty query"
             return
@@ -44,19 +44,28 @@ class QueryColumn:
             before = f"it stands on line {self._line_of[query]} already"
             yield f"the query {shown(query)} is repeated; {before}", "a query repeated"
 
-    def missing(self) -> Iterator[Problem]:
-        """A problem of the whole file for every query of the truth that no row answered, or one for them all."""
-        unknown = [query for query in self._line_of if self._truth and query not in self._truth.queries]
-        if self._truth and len(unknown) > len(self._line_of) / 2 and (note := _differing(unknown, self._truth)):
-            yield Problem(None, note, DIFFERING)
-            return
-        if self._truth and unknown and len(unknown) == len(self._line_of):
+    def with_missing(self, problems: list[Problem]) -> list[Problem]:
+        """These problems and one for every query of the truth without a row, or one of the whole file that explains
+        them all."""
+        if not self._truth:
+            return problems
+        known, found = self._truth.queries, self._line_of
+        unknown = [query for query in found if query not in known]
+        if len(unknown) > len(found) / 2 and (note := _differing(unknown, self._truth)):
+            return [*_without(problems, UNKNOWN_QUERY), Problem(None, note, DIFFERING)]
+        if unknown and len(unknown) == len(found):
             hint = "this is of another split or data set; name the captions that it answers"
-            yield Problem(None, f"none of its queries is known: {hint}", OTHER_SET)
-            return
-        for text, query in self._truth.queries.items() if self._truth else ():
-            if text not in self._line_of:
-                yield Problem(None, f"no row for the query {shown(text)} ({query.where})", "no row for a query")
+            note = f"none of its queries is known: {hint}"
+            return [*_without(problems, UNKNOWN_QUERY, UNKNOWN_NAME), Problem(None, note, OTHER_SET)]
+        missing = ((text, query) for text, query in known.items() if text not in found)
+        return problems + [
+            Problem(None, f"no row for the query {shown(text)} ({query.where})", "no row for a query")
+            for text, query in missing
+        ]
+
+
+def _without(problems: list[Problem], *kinds: str) -> list[Problem]:
+    return [problem for problem in problems if problem.kind not in kinds]
 
 
 def _differing(unknown: list[str], truth: Truth) -> str:
@@ -64,7 +73,7 @@ def _differing(unknown: list[str], truth: Truth) -> str:
     found = {query: pair for query in unknown if (pair := truth.similar_queries.to(query))}
     if len(found) * 2 < len(unknown):
         return ""
-    difference, _ = Counter(how for _, how in found.values()).most_common(1)[0]
+    difference = mode(how for _, how in found.values())
     query, known = next((query, known) for query, (known, how) in found.items() if how == difference)
     differing = f"{counted(len(found), 'query')} differ from known ones, most in {difference}"
     return f"{differing}: {shown(query)} is {shown(known)}; submit the queries as published, byte for byte"
@@ -75,14 +84,6 @@ def unknown_name(name: str, where: str, truth: Truth) -> Fault:
     return f"unknown file name {shown(name)} in {where}{instead(truth.similar_file_names, name)}", UNKNOWN_NAME
 
 
-def with_missing(problems: list[Problem], queries: QueryColumn) -> list[Problem]:
-    """The problems of all rows, and those of the whole file, without those that follow from one of the whole file."""
-    missing = list(queries.missing())
-    kinds = {problem.kind for problem in missing}
-    others = {UNKNOWN_QUERY, UNKNOWN_NAME} if OTHER_SET in kinds else {UNKNOWN_QUERY} if DIFFERING in kinds else set()
-    return [*(problem for problem in problems if problem.kind not in others), *missing]
-
-
 def trimmed(cells: list[str], width: int) -> list[str]:
     """The cells without an empty last one that only a comma at the end of the line makes, if one is beyond width."""
     return cells[:-1] if len(cells) == width + 1 and not cells[-1] else cells
@@ -91,24 +92,15 @@ def trimmed(cells: list[str], width: int) -> list[str]:
 def rows_of(data: bytes) -> Iterator[Row | Problem]:
     """Rows as parse_rows gives them, without the row numbers that pandas writes in front, which are reported."""
     first_column = 0
+    query_columns = {edition.query_column for edition in EDITIONS.values()}
     for row in parse_rows(data):
         if isinstance(row, Row):
-            if row.line == 1 and has_index_column(row.cells):
+            header = row.cells if row.line == 1 else []
+            if header[:1] in ([""], ["Unnamed: 0"]) and query_columns.issuperset(header[1:2] or [""]):
                 first_column = 1
                 yield Problem(1, *INDEX_COLUMN)
             row = Row(row.line, row.cells[first_column:])
         yield row
-
-
-def has_index_column(header: list[str]) -> bool:
-    """Whether pandas' row numbers stand before an edition's query column."""
-    columns = {edition.query_column for edition in EDITIONS.values()}
-    return header[:1] in ([""], ["Unnamed: 0"]) and len(header) > 1 and header[1] in columns
-
-
-def ranked_editions(header: list[str]) -> list[Edition]:
-    """The editions whose ranked CSVs have this header."""
-    return [edition for edition in EDITIONS.values() if header == list(edition.of_pool(len(header) - 1).columns)]
 
 
 def is_ranked(header: list[str]) -> bool:
@@ -126,8 +118,9 @@ def matrix_edition(header: list[str]) -> Edition | None:
 
 def editions_of(header: list[str]) -> list[Edition]:
     """The editions one of whose CSVs has this header."""
-    matrix = matrix_edition(header)
-    return [matrix] if matrix else ranked_editions(header)
+    if matrix := matrix_edition(header):
+        return [matrix]
+    return [edition for edition in EDITIONS.values() if header == list(edition.of_pool(len(header) - 1).columns)]
 
 
 def names_of(editions: list[Edition]) -> str:
@@ -138,6 +131,13 @@ def names_of(editions: list[Edition]) -> str:
 def to_add(editions: list[Edition]) -> str:
     """What to add to a command, e.g. `--edition 2023 or --edition 2024`."""
     return " or ".join(f"--edition {edition.name}" for edition in editions)
+
+
+def write_sound(path: Path, data: bytes, problems: list[Problem]) -> None:
+    """Write a file whole or not at all. Raises SubmissionError for one with problems; OSError when writing fails."""
+    refuse(f"{path} would not pass its check", problems)
+    with writing(path) as file:
+        file.write(data)
 
 
 def refuse(what: str, problems: list[Problem]) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from data_tools.documents.problems import Problem, Problems
 from data_tools.tables import holds_rows
 
 # One cell is quoted, with its own quotes doubled, or holds no quote, comma or line break at all. csv alone is more
@@ -29,7 +30,6 @@ _KINDS = {
     b"%PDF-": "a PDF",
     b"{": "JSON, such as a manifest",
 }
-SHOWN_CHARACTERS = 70  # of a text in a message
 SHOWN_PROBLEMS = 20  # of one kind that are printed in full; of the others the lines
 
 
@@ -38,20 +38,6 @@ class Row(NamedTuple):
 
     line: int
     cells: list[str]
-
-
-class Problem(NamedTuple):
-    """Something wrong with a file. line: where (from 1), or None when no one line is to blame.
-
-    sentence: what is wrong here. kind: what is wrong in general, the same words for every problem of its kind.
-    """
-
-    line: int | None
-    sentence: str
-    kind: str
-
-    def __str__(self) -> str:
-        return f"{'whole file' if self.line is None else f'line {self.line}'}: {self.sentence}"
 
 
 def parse_rows(data: bytes) -> Iterator[Row | Problem]:
@@ -94,14 +80,8 @@ def parse_rows(data: bytes) -> Iterator[Row | Problem]:
 
 def parse_table(data: bytes) -> tuple[list[Row], list[Problem]]:
     """All that parse_rows gives, rows and problems apart."""
-    rows: list[Row] = []
-    problems: list[Problem] = []
-    for parsed in parse_rows(data):
-        if isinstance(parsed, Row):
-            rows.append(parsed)
-        else:
-            problems.append(parsed)
-    return rows, problems
+    problems = Problems()
+    return list(problems.except_for(parse_rows(data))), problems
 
 
 def format_table(rows: Iterable[Iterable[str]]) -> bytes:
@@ -132,11 +112,6 @@ def format_problems(problems: Sequence[Problem], shown: int | None = SHOWN_PROBL
         lines = sorted({problem.line for problem in folded if problem.line is not None})
         where = f"lines {_spans(lines)}" if lines else "whole file"
         yield f"{where}: {len(folded)} more of: {kind} (`check --all` prints each)"
-
-
-def shown(text: str) -> str:
-    """Text in quotes on one line, its blanks visible, cut when long."""
-    return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...")
 
 
 def _whole_row(line: bytes, file: io.BytesIO) -> list[bytes]:

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from data_tools.cli import counted
+from data_tools.documents.problems import Problem
 from submission.editions import Edition
 from submission.errors import SubmissionError
-from submission.formats.columns import editions_of, is_ranked, names_of
-from submission.formats.csv_table import Problem, parse_rows
+from submission.formats.columns import editions_of, names_of
+from submission.formats.csv_table import parse_rows
 from submission.formats.matrix_csv import write_matrix_csv
 from submission.formats.ranked_csv import write_ranked_csv
 from submission.formats.score_matrix import ScoreMatrix
@@ -38,18 +39,9 @@ def require_replaceable(path: Path, edition: Edition, force: bool) -> None:
         raise SubmissionError(f"{path} is there already and is {there}; {hint}")
 
 
-def source_edition(path: Path) -> tuple[Edition, bool]:
-    """The edition whose CSV this is by its header, and whether it holds ranked lists.
-
-    Editions with one header (2023 and 2024) have one format too; the first is named. Raises SubmissionError for the
-    header of none.
-    """
-    editions, header = source_editions(path)
-    return editions[0], is_ranked(header)
-
-
 def source_editions(path: Path) -> tuple[list[Edition], list[str]]:
-    """All editions whose CSV this is by its header, and the header. Raises SubmissionError for the header of none."""
+    """All editions whose CSV this is by its header, and the header. Editions with one header (2023 and 2024) have one
+    format. Raises SubmissionError for the header of none."""
     first = next(parse_rows(path.read_bytes()))
     if isinstance(first, Problem):
         raise SubmissionError(f"{path}: {first}")

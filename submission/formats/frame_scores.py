@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data_tools.files import require_file, writing
+from submission.arrays import sizes
 from submission.errors import SubmissionError
 
 ARRAYS = ("qids", "lengths", "edges", "frames")
@@ -22,7 +23,7 @@ class FrameScores(NamedTuple):
 def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
     """By query id, all in one file (.npz). The file appears whole or not at all."""
     qids, each = np.array(list(scores), dtype=np.str_), list(scores.values())
-    lengths = np.array([len(one.frames) for one in each], np.int64)
+    lengths = sizes(one.frames for one in each)
     edges = np.concatenate([one.edges for one in each], dtype=np.float64)
     frames = np.concatenate([one.frames for one in each], dtype=np.float32)
     with writing(path) as file:

@@ -5,25 +5,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from data_tools.files import writing
+from data_tools.documents.problems import Fault, Problem, Problems, shown
+from submission.arrays import Scores
 from submission.editions import Edition
 from submission.formats.columns import (
     EMPTY_LINE,
     TRAILING_COMMA,
-    Fault,
     QueryColumn,
+    editions_of,
     is_ranked,
     names_of,
-    ranked_editions,
     refuse,
     rows_of,
     trimmed,
     unknown_name,
-    with_missing,
+    write_sound,
 )
-from submission.formats.csv_table import Problem, format_table, shown
+from submission.formats.csv_table import format_table
 from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.truth import Truth, matrix_truth
 
@@ -35,8 +34,6 @@ _OF_NUMBERS = b"0123456789+-.eE"
 _TOO_LARGE = 2.0**128 - 2.0**103
 # From here on scores are written with an exponent: 1.5e+06.
 _LONG = 1e6
-
-Scores = npt.NDArray[np.float32]
 
 
 def write_matrix_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
@@ -56,11 +53,8 @@ def write_matrix_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     for text, scores in zip(matrix.query_texts, matrix.values, strict=True):
         file.write(format_table([[text]]).removesuffix(b"\n"))
         file.write(("," + ",".join(_texts(scores)) + "\n").encode())
-    data = file.getvalue()
-    _, problems = check_matrix_csv(data, edition, truth)
-    refuse(f"{path} would not pass its check", problems)
-    with writing(path) as whole:
-        whole.write(data)
+    _, problems = check_matrix_csv(file.getvalue(), edition, truth)
+    write_sound(path, file.getvalue(), problems)
 
 
 def read_matrix_csv(path: Path, edition: Edition, truth: Truth | None = None) -> ScoreMatrix:
@@ -87,23 +81,20 @@ def check_matrix_csv(
     What hides the rest is reported, and the rest is then checked as it was meant: row numbers in front, a comma at the
     end of lines, no header. A ranked CSV, and a file with another separator, is reported as such and no further.
     """
-    problems: list[Problem] = []
+    problems = Problems()
     queries = QueryColumn(edition, truth)
     texts: list[str] = []
     values = bytearray()
     names: list[str] | None = None
-    for row in rows_of(data):
-        if isinstance(row, Problem):
-            problems.append(row)
-            continue
+    for row in problems.except_for(rows_of(data)):
         if row.line == 1:
             header = row.cells
             if is_ranked(header):
-                its = names_of(ranked_editions(header))
+                its = names_of(editions_of(header))
                 sentence = f"this is a ranked CSV (with the header of {its}); edition {edition.name} needs every score"
                 sentence += "; make them from the score matrix, or add the lists' own --edition"
                 return None, [*problems, Problem(1, sentence, "a ranked CSV")]
-            problems += [Problem(1, *fault) for fault in _header_faults(header, edition, truth)]
+            problems.add(1, _header_faults(header, edition, truth))
             if not _is_row(header, edition):
                 names = header[1:-1] if header[-1:] == [""] else header[1:]
                 continue
@@ -113,16 +104,18 @@ def check_matrix_csv(
             continue
         if names is None:  # no header: columns bear their numbers
             names = [f"column {number}" for number in range(2, len(cells) + 1)]
-        problems += [Problem(row.line, *fault) for fault in queries.faults(row.line, cells[0])]
-        scores, faults = _scores(cells, names)
-        problems += [Problem(row.line, *fault) for fault in faults]
+        problems.add(row.line, queries.faults(row.line, cells[0]))
         texts.append(cells[0])
-        values += scores.tobytes()
+        scores = _parsed(cells[1:]) if len(cells) == len(names) + 1 else None
+        if scores is None:
+            problems.add(row.line, _score_faults(cells, names))
+        else:
+            values += scores.tobytes()
     if not texts and not problems:
         problems.append(Problem(1, "no row follows the header", "no row"))
-    problems = with_missing(problems, queries) if texts else problems
-    if problems or names is None:
-        return None, problems
+    found = queries.with_missing(problems) if texts else problems
+    if found or names is None:
+        return None, found
     return _matrix(np.frombuffer(values, dtype=np.float32).reshape(len(texts), len(names)), texts, names, truth), []
 
 
@@ -170,16 +163,8 @@ def _is_score(cell: str) -> bool:
         return False
 
 
-def _scores(cells: list[str], names: list[str]) -> tuple[Scores, Iterator[Fault]]:
-    """The scores of a row and what is wrong with them; where something is, the scores do not matter."""
+def _score_faults(cells: list[str], names: list[str]) -> Iterator[Fault]:
     scores = trimmed(cells, len(names) + 1)[1:]
-    values = _parsed(scores)
-    if values is not None and len(cells) == len(names) + 1:
-        return values, iter(())
-    return np.empty(0, dtype=np.float32), _score_faults(cells, scores, names)
-
-
-def _score_faults(cells: list[str], scores: list[str], names: list[str]) -> Iterator[Fault]:
     if len(scores) + 1 != len(cells):
         yield TRAILING_COMMA
     if len(scores) != len(names):

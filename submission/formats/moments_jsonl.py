@@ -7,28 +7,30 @@ handed in has none. Both forms are read; a file is of one form.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from data_tools.files import require_file, writing
-from submission.editions import MomentsEdition
-from submission.errors import SubmissionError
-from submission.formats.columns import OTHER_SET, UNKNOWN_QUERY, refuse
-from submission.formats.csv_table import Problem, shown
-from submission.formats.json_lines import (
-    Fault,
+from data_tools.documents.json_lines import (
+    TRUE_WINDOWS,
+    WINDOWS,
     Object,
     Window,
     fault_of_text,
     is_number,
-    optional_text,
     parse_objects,
     seconds,
     window_faults,
 )
-from submission.formats.moments_truth import TRUE_WINDOWS, WINDOWS, MomentTruth, is_blind_list, other_file
+from data_tools.documents.problems import Fault, Problem, Problems, shown
+from data_tools.files import require_file
+from submission.editions import MomentsEdition
+from submission.errors import SubmissionError
+from submission.formats.columns import OTHER_SET, UNKNOWN_QUERY, refuse, write_sound
+from submission.formats.moments_truth import MomentTruth, is_blind_list, other_file
 from submission.formats.truth import instead
 
 NOT_HANDED_IN = frozenset({"scores", "no query", "no vid"})  # kinds of oddities that a package has not
@@ -46,9 +48,20 @@ class Moments:
     windows: list[Window]
 
 
+def windows_by_query(answers: Iterable[Moments]) -> dict[str, list[Window]]:
+    """The windows of every answer, by query id."""
+    return {answer.qid: answer.windows for answer in answers}
+
+
 def is_scored(answers: Sequence[Moments]) -> bool:
     """Whether the windows of a file have scores."""
     return bool(answers) and len(answers[0].windows[0]) == 3
+
+
+def best_windows(answer: Moments, edition: MomentsEdition) -> list[Window]:
+    """The windows that count: by falling score, or without scores in their order."""
+    windows = sorted(answer.windows, key=lambda window: -window[2]) if is_scored([answer]) else answer.windows
+    return windows[: edition.max_windows]
 
 
 def read_moments(path: Path, edition: MomentsEdition, truth: MomentTruth | None = None) -> list[Moments]:
@@ -72,31 +85,27 @@ def write_moments(path: Path, answers: Sequence[Moments], edition: MomentsEditio
         if answer.query is None or answer.vid is None:
             missing = "query" if answer.query is None else "vid"
             raise SubmissionError(f"line {answer.line}: {missing} is missing, and a line that is handed in has it")
-        best = sorted(answer.windows, key=lambda window: -window[2]) if len(answer.windows[0]) == 3 else answer.windows
-        windows = [window[:2] for window in best[: edition.max_windows]]
-        values = (answer.qid, answer.query, answer.vid, windows)
-        lines.append(json.dumps(dict(zip(edition.line, values, strict=True)), ensure_ascii=False) + "\n")
-    data = "".join(lines).encode()
-    _, problems, _ = check_moments(data, edition)
-    refuse(f"{path} would not pass its check", problems)
-    with writing(path) as file:
-        file.write(data)
+        windows = [window[:2] for window in best_windows(answer, edition)]
+        lines.append((answer.qid, answer.query, answer.vid, windows))
+    _write(path, lines, edition)
 
 
 def write_scored_moments(path: Path, answers: Sequence[Moments], edition: MomentsEdition) -> None:
     """Write what is scored and blended while one develops: all windows [start, end, score], in their order; of an
     answer without query or vid a line without it. The file appears whole or not at all. Raises SubmissionError for
     anything that would make a file check_moments reports."""
+    _write(path, [(answer.qid, answer.query, answer.vid, answer.windows) for answer in answers], edition)
+
+
+def _write(path: Path, answers: Sequence[tuple[object, ...]], edition: MomentsEdition) -> None:
+    """Write the values of each line, in the order of the edition's keys; None is left out."""
     lines = []
-    for answer in answers:
-        values = (answer.qid, answer.query, answer.vid, answer.windows)
+    for values in answers:
         line = {key: value for key, value in zip(edition.line, values, strict=True) if value is not None}
         lines.append(json.dumps(line, ensure_ascii=False) + "\n")
     data = "".join(lines).encode()
     _, problems, _ = check_moments(data, edition)
-    refuse(f"{path} would not pass its check", problems)
-    with writing(path) as file:
-        file.write(data)
+    write_sound(path, data, problems)
 
 
 def check_moments(
@@ -115,16 +124,12 @@ def check_moments(
     error for what else is refused, or reads it).
     """
     answers: list[Moments] = []
-    problems: list[Problem] = []
-    notes: list[Problem] = []
+    problems, notes = Problems(), Problems()
     line_of: dict[str, int] = {}
     width: tuple[int, int] | None = None  # numbers of a window, and the line that says so
     if other := other_file(data) or _without_answers(data):
         return [], [other], []
-    for parsed in parse_objects(data):
-        if isinstance(parsed, Problem):
-            problems.append(parsed)
-            continue
+    for parsed in problems.except_for(parse_objects(data)):
         line, content = parsed
         faults = list(_faults(content))
         if not faults:
@@ -136,11 +141,12 @@ def check_moments(
                 faults.append((text, "a query repeated"))
             if truth and qid not in truth.queries:
                 faults.append((f"unknown query {shown(qid)}{instead(truth.similar_ids, qid)}", UNKNOWN_QUERY))
-        problems += [Problem(line, *fault) for fault in faults]
+        problems.add(line, faults)
         if not faults:
-            texts = (optional_text(content, "query"), optional_text(content, "vid"))
-            answers.append(Moments(line, content["qid"], *texts, content[WINDOWS]))
-            notes += [Problem(line, *odd) for odd in _oddities(answers[-1], parsed, edition, truth)]
+            texts = {key: content[key] for key in ("query", "vid") if isinstance(content.get(key), str)}
+            found = Moments(line, content["qid"], texts.get("query"), texts.get("vid"), content[WINDOWS])
+            answers.append(found)
+            notes.add(line, _oddities(found, parsed, edition, truth))
     if truth:
         problems = _with_missing(problems, line_of, truth)
     if answers and not problems:
@@ -187,28 +193,25 @@ def _faults_of_form(windows: list[Window], width: int, line: int) -> Iterator[Fa
 def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: MomentTruth | None) -> Iterator[Fault]:
     asked = truth.queries.get(answer.qid) if truth else None
     length = asked.seconds if asked else parsed.content.get("duration")
-    end_of = float(length) if is_number(length) else None  # type: ignore[arg-type]
+    end_of = float(length) if is_number(length) else math.inf  # type: ignore[arg-type]
+    number_of: dict[tuple[float, float], int] = {}
     for number, (start, end, *_) in enumerate(answer.windows, start=1):
         window = f"window {number}, [{start:.10g}, {end:.10g}],"
         if end == start:
             yield f"{window} has no length", "a window of no length"
-        elif end <= 0 or (end_of is not None and start >= end_of):
+        elif end <= 0 or start >= end_of:
             yield f"{window} lies outside the recording", "a window outside the recording"
         elif start < 0:
             yield f"{window} begins before the recording", "a window that begins before the recording"
-        elif end_of is not None and end > end_of:
+        elif end > end_of:
             text = f"{window} ends behind the recording, which has {seconds(end_of)}"
             yield text, "a window that ends behind the recording"
-    number_of: dict[tuple[float, float], int] = {}
-    for number, (start, end, *_) in enumerate(answer.windows, start=1):
         if (first := number_of.setdefault((start, end), number)) != number:
             yield f"window {number} is window {first} again", "a window that stands twice"
     if (count := len(answer.windows)) > edition.max_windows:
         text = f"{count} windows, of which the first {edition.max_windows} count"
         yield text, "more windows than count"
-    if len(answer.windows[0]) == 3 and any(
-        one[2] < other[2] for one, other in zip(answer.windows, answer.windows[1:], strict=False)
-    ):
+    if is_scored([answer]) and any(one[2] < other[2] for one, other in pairwise(answer.windows)):
         text = "the scores do not fall: R1 takes the first window of the file, mAP the highest score first"
         yield text, "windows not sorted by score"
     for key, given, known in (
@@ -230,14 +233,14 @@ def _oddities_of_file(answers: Sequence[Moments], truth: MomentTruth | None) -> 
         yield Problem(None, f"its queries stand in another order than in {truth.name}", "another order")
 
 
-def _with_missing(problems: list[Problem], line_of: dict[str, int], truth: MomentTruth) -> list[Problem]:
+def _with_missing(problems: Problems, line_of: dict[str, int], truth: MomentTruth) -> Problems:
     """These and a problem for every query that no line answers; of a file of another set one for them all."""
     if line_of and not line_of.keys() & truth.queries.keys():
         hint = "this is of another split or data set; name the queries that it answers"
         others = [problem for problem in problems if problem.kind != UNKNOWN_QUERY]
-        return [*others, Problem(None, f"none of its queries is known: {hint}", OTHER_SET)]
-    missing = [query for qid, query in truth.queries.items() if qid not in line_of] if line_of else []
-    return problems + [
-        Problem(None, f"no line for the query {shown(query.qid)} (line {query.line} of {truth.name})", "no line")
-        for query in missing
-    ]
+        return Problems([*others, Problem(None, f"none of its queries is known: {hint}", OTHER_SET)])
+    for query in truth.queries.values() if line_of else ():
+        if query.qid not in line_of:
+            where = f"line {query.line} of {truth.name}"
+            problems.append(Problem(None, f"no line for the query {shown(query.qid)} ({where})", "no line"))
+    return problems

@@ -5,28 +5,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from data_tools.cli import counted
 from data_tools.datasets.nearest import TEXT_WAYS, Nearest
+from data_tools.documents.json_lines import (
+    TRUE_WINDOWS,
+    WINDOWS,
+    Object,
+    Window,
+    first_object,
+    parse_objects,
+    query_faults,
+    seconds,
+)
+from data_tools.documents.problems import Fault, Problem, Problems, shown
 from data_tools.files import require_file
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
 from submission.formats.columns import refuse
-from submission.formats.csv_table import Problem, shown
-from submission.formats.json_lines import (
-    Fault,
-    Object,
-    Window,
-    fault_of_text,
-    is_number,
-    parse_objects,
-    seconds,
-    window_faults,
-)
 
-TRUE_WINDOWS = "relevant_windows"
-WINDOWS = "pred_relevant_windows"  # of an answer
 KIT_KEYS = ("id", "text", "clip", "windows")  # keys of a file of moments that data_tools and system read
 
 
@@ -81,14 +78,14 @@ def read_moment_truth(path: Path, edition: MomentsEdition) -> MomentTruth:
 
 def is_truth(data: bytes) -> bool:
     """Whether the first object of these bytes is a query of a truth rather than an answer."""
-    first = next((line for line in parse_objects(data) if not isinstance(line, Problem)), None)
-    return first is not None and TRUE_WINDOWS in first.content and WINDOWS not in first.content
+    first = first_object(data)
+    return TRUE_WINDOWS in first and WINDOWS not in first
 
 
 def other_file(data: bytes) -> Problem | None:
     """What a file is whose every line would be wrong in the same way: the kit's own file of moments."""
-    first = next((line for line in parse_objects(data) if not isinstance(line, Problem)), None)
-    if first is None or "qid" in first.content or not set(KIT_KEYS) <= first.content.keys():
+    first = first_object(data)
+    if "qid" in first or not set(KIT_KEYS) <= first.keys():
         return None
     wanted = "name the published list, whose lines have qid, query and vid"
     return Problem(None, f"this is the kit's own file of moments ({', '.join(KIT_KEYS)}); {wanted}", "the kit's own")
@@ -117,18 +114,13 @@ def check_moment_truth(
     any; and a recording whose lines give it several lengths.
     """
     queries: dict[str, MomentQuery] = {}
-    problems: list[Problem] = []
-    notes: list[Problem] = []
+    problems, notes = Problems(), Problems()
     has_windows: bool | None = None
     seconds_of: dict[str, float | None] = {}
     if other := other_file(data):
         return {}, [other], []
-    for parsed in parse_objects(data):
-        if isinstance(parsed, Problem):
-            problems.append(parsed)
-            continue
-        line, content = parsed
-        faults = list(_faults(content))
+    for line, content in problems.except_for(parse_objects(data)):
+        faults = list(query_faults(content))
         if isinstance(qid := content.get("qid"), str) and qid in queries:
             faults.append((f"the query {shown(qid)} stands on line {queries[qid].line} already", "a query repeated"))
         if has_windows is None:
@@ -136,7 +128,7 @@ def check_moment_truth(
         if has_windows != (TRUE_WINDOWS in content):
             here = "has" if TRUE_WINDOWS in content else "has no"
             faults.append((f"{here} {TRUE_WINDOWS}, unlike line 1; all lines do or none", f"{TRUE_WINDOWS} in part"))
-        problems += [Problem(line, *fault) for fault in faults]
+        problems.add(line, faults)
         if faults:
             continue
         windows = content.get(TRUE_WINDOWS)
@@ -146,24 +138,8 @@ def check_moment_truth(
         if (known := seconds_of.setdefault(query.vid, query.seconds)) != query.seconds:
             lengths = " and ".join("none" if each is None else seconds(each) for each in (query.seconds, known))
             odd.append((f"the recording {shown(query.vid)} has two lengths, {lengths}", "a recording of two lengths"))
-        notes += [Problem(line, *each) for each in odd]
+        notes.add(line, odd)
     return queries, problems, notes
-
-
-def _faults(content: dict[str, Any]) -> Iterator[Fault]:
-    for key in ("qid", "query", "vid"):
-        if fault := fault_of_text(content, key):
-            yield fault
-    duration = content.get("duration")
-    if duration is not None and (not is_number(duration) or duration <= 0):
-        yield f"duration must be a number of seconds above 0, not {shown(repr(duration))}", "no duration"
-    if WINDOWS in content and TRUE_WINDOWS not in content:
-        yield f"{WINDOWS} belongs to an answer; name the file of the queries", "an answer"
-    windows = content.get(TRUE_WINDOWS, [])
-    if not isinstance(windows, list):
-        yield f"{TRUE_WINDOWS} must be a list of [start, end], not {shown(repr(windows))}", "no list of windows"
-    else:
-        yield from window_faults(windows, frozenset({2}), "[start, end]")
 
 
 def _oddities(query: MomentQuery, edition: MomentsEdition) -> Iterator[Fault]:

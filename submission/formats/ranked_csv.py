@@ -5,30 +5,27 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from data_tools.audio.read import AUDIO_SUFFIXES
 from data_tools.cli import counted
-from data_tools.files import writing
+from data_tools.documents.problems import Fault, Problem, Problems, shown
+from submission.arrays import Ints
 from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.formats.columns import (
     EMPTY_LINE,
     TRAILING_COMMA,
-    Fault,
     QueryColumn,
+    editions_of,
     matrix_edition,
     names_of,
-    ranked_editions,
     refuse,
     rows_of,
     to_add,
     trimmed,
     unknown_name,
-    with_missing,
+    write_sound,
 )
-from submission.formats.csv_table import Problem, Row, format_table, shown
+from submission.formats.csv_table import Row, format_table
 from submission.formats.score_matrix import Labels, ScoreMatrix
 from submission.formats.truth import Truth, matrix_truth
 from submission.ordering import ranked_columns
@@ -55,7 +52,6 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     that share a text, and for any text or name that would make a file check_ranked_csv reports; OSError when writing
     fails.
     """
-    truth = matrix_truth(matrix)
     edition = edition.of_pool(len(matrix.file_names))
     length = edition.ranking_length
     if (n_clips := len(matrix.file_names)) < length:
@@ -63,22 +59,16 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
         raise SubmissionError(
             f"the pool has {counted(n_clips, 'clip')} and {row}; rank a larger pool, or use edition custom"
         )
-    write_best(matrix, ranked_columns(matrix.values, matrix.file_names, length), path, edition, truth)
+    write_best(matrix, ranked_columns(matrix.values, matrix.file_names, length), path, edition)
 
 
-def write_best(
-    labels: ScoreMatrix | Labels,
-    columns: npt.NDArray[np.int64],
-    path: Path,
-    edition: Edition,
-    truth: Truth | None = None,
-) -> None:
+def write_best(labels: ScoreMatrix | Labels, columns: Ints, path: Path, edition: Edition) -> None:
     """Write the clips in these columns of every query, (Q, ranking length) of the edition, as a ranked CSV.
 
-    truth: that of the labels, where it is made already. Raises as write_ranked_csv does.
+    Raises as write_ranked_csv does.
     """
     names = ([labels.file_names[column] for column in best] for best in columns)
-    _write(zip(labels.query_texts, names, strict=True), path, edition, truth or matrix_truth(labels))
+    _write(zip(labels.query_texts, names, strict=True), path, edition, matrix_truth(labels))
 
 
 def write_ranked_lists(ranked: list[RankedList], path: Path, edition: Edition) -> None:
@@ -120,15 +110,12 @@ def check_ranked_csv(
     Stricter than the official 2022 script, which skips empty lines, lets a repeated query's last row win, counts a
     repeated file twice, and fails on a missing query.
     """
-    problems: list[Problem] = []
+    problems = Problems()
     ranked: list[RankedList] = []
     queries = QueryColumn(edition, truth)
     edition = edition.of_pool(len(truth.file_names) if truth else 0)
     n_rows = 0
-    for row in rows_of(data):
-        if isinstance(row, Problem):
-            problems.append(row)
-            continue
+    for row in problems.except_for(rows_of(data)):
         if row.line == 1:
             header = row.cells
             if truth is None and header == list(edition.columns[: len(header)]):
@@ -137,25 +124,23 @@ def check_ranked_csv(
                 sentence = f"this is a score matrix, and edition {edition.name} is checked as ranked lists of names"
                 sentence += f"; add --edition {its.name}, or let `convert` make them of it"
                 return [], [*problems, Problem(1, sentence, "a score matrix")]
-            problems += [Problem(1, *fault) for fault in _header_faults(header, edition, truth)]
+            problems.add(1, _header_faults(header, edition, truth))
             if not _is_row(header, edition, truth):
                 continue
         n_rows += 1
-        problems += [Problem(row.line, *fault) for fault in _row_faults(row, edition, truth, queries)]
+        problems.add(row.line, _row_faults(row, edition, truth, queries))
         cells = trimmed(row.cells, len(edition.columns))
         if len(cells) == len(edition.columns):
             ranked.append(RankedList(row.line, cells[0], cells[1:]))
     if not n_rows and not problems:
         problems.append(Problem(1, "no row follows the header", "no row"))
-    return ranked, with_missing(problems, queries) if n_rows else problems
+    return ranked, queries.with_missing(problems) if n_rows else problems
 
 
 def _write(lists: Iterable[tuple[str, list[str]]], path: Path, edition: Edition, truth: Truth | None) -> None:
     data = format_table([edition.columns, *([query, *names] for query, names in lists)])
     _, problems = check_ranked_csv(data, edition, truth)
-    refuse(f"{path} would not pass its check", problems)
-    with writing(path) as file:
-        file.write(data)
+    write_sound(path, data, problems)
 
 
 def _is_row(cells: list[str], edition: Edition, truth: Truth | None) -> bool:
@@ -174,7 +159,7 @@ def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> 
         for number, (found, wanted) in enumerate(zip(header, columns, strict=False), start=1)
         if found != wanted
     ]
-    others = ranked_editions(header)
+    others = editions_of(header)
     if _is_row(header, edition, truth):
         yield f"the header is missing; {expected}", "header"
         return

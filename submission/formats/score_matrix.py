@@ -17,17 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from data_tools.cli import counted
-from data_tools.documents.json_text import parse_json, sealed, sha256_of, unsealed
+from data_tools.documents.json_text import read_shaped, sealed, sha256_of
 from data_tools.errors import DataError
 from data_tools.files import writing
+from submission.arrays import Scores
 from submission.blocks import row_blocks
 from submission.errors import SubmissionError
 from submission.ordering import require_finite
 
 MAX_IN_MEMORY = 1 << 28  # scores: 1 GiB
+AGAIN = "rank again what it holds, with the command that wrote it"
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +97,7 @@ class ScoreMatrix:
     Raises SubmissionError on construction for whatever breaks these lines.
     """
 
-    values: npt.NDArray[np.float32]
+    values: Scores
     query_ids: list[str]
     query_texts: list[str]
     clip_ids: list[str]
@@ -137,7 +138,7 @@ def write_scores(path: Path, matrix: ScoreMatrix) -> None:
     write_blocks(path, matrix.labels, (matrix.values[block] for block in row_blocks(matrix.values)))
 
 
-def write_blocks(path: Path, labels: Labels, blocks: Iterable[npt.NDArray[np.float32]]) -> None:
+def write_blocks(path: Path, labels: Labels, blocks: Iterable[Scores]) -> None:
     """Write NAME.npy and then NAME.json beside it; each appears whole or not at all.
 
     blocks: (n, C) finite scores of n queries, one block behind the other; only one of them is held at a time.
@@ -176,7 +177,7 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[npt.NDArray[np.flo
         file.write(labels.document(checksum.hexdigest()))
 
 
-def of_blocks(labels: Labels, blocks: Iterable[npt.NDArray[np.float32]]) -> ScoreMatrix:
+def of_blocks(labels: Labels, blocks: Iterable[Scores]) -> ScoreMatrix:
     """The matrix of these blocks: in memory, or, of more than MAX_IN_MEMORY scores, memory-mapped from a temporary
     file, which is gone with the last array on it. Raises as write_blocks does."""
     if math.prod(labels.shape) > MAX_IN_MEMORY:
@@ -209,7 +210,12 @@ def read_scores(path: Path) -> ScoreMatrix:
         raise SubmissionError(f"{path} is not a whole .npy file of numbers ({error}); write it again") from None
     if (size := path.stat().st_size) != (whole := values.offset + values.nbytes):
         raise SubmissionError(f"{path} has {size} bytes, its header says {whole}; write it again")
-    document = _read_sidecar(sidecar)
+    from submission.formats.sidecar import Sidecar  # pydantic, which scoring a ranked CSV does not need
+
+    try:
+        document = read_shaped(sidecar, Sidecar, AGAIN)
+    except DataError as error:
+        raise SubmissionError(str(error)) from None
     if document.sha256 not in (None, sha256_of(path)):
         raise SubmissionError(f"{path} is damaged: it has not the checksum that {sidecar.name} notes; {AGAIN}")
     try:
@@ -226,54 +232,6 @@ def read_scores(path: Path) -> ScoreMatrix:
         raise SubmissionError(f"{path}: {error}") from None
 
 
-AGAIN = "rank again what it holds, with the command that wrote it"
-
-
-def _read_sidecar(path: Path) -> "_Sidecar":
-    # pydantic is slow to import, and scoring a ranked CSV does not need it.
-    from pydantic import TypeAdapter, ValidationError
-
-    from data_tools.documents.strict import faults_of
-
-    try:
-        document = parse_json(path.read_bytes(), str(path))
-        unsealed(document, str(path))
-        return TypeAdapter(_Sidecar).validate_python(document)
-    except DataError as error:
-        raise SubmissionError(f"{error}; {AGAIN}") from None
-    except ValidationError as error:
-        raise SubmissionError(f"{path}: {faults_of(error)[0]}; {AGAIN}") from None
-
-
-# What NAME.json holds, in the order written. Values of JSON are never taken for those of another type here.
-_SHAPE = {"extra": "forbid"}
-
-
-@dataclass(frozen=True)
-class _Query:
-    id: str
-    text: str
-    relevant: list[str] | None
-    __pydantic_config__ = _SHAPE
-
-
-@dataclass(frozen=True)
-class _Clip:
-    id: str
-    file_name: str
-    __pydantic_config__ = _SHAPE
-
-
-@dataclass(frozen=True)
-class _Sidecar:
-    facts: dict[str, Any]
-    queries: list[_Query]
-    clips: list[_Clip]
-    sha256: str | None = None
-    checksum: str | None = None
-    __pydantic_config__ = _SHAPE
-
-
 def _sidecar_path(path: Path) -> Path:
     if path.suffix != ".npy":
         raise SubmissionError(f"{path}: a score matrix is a pair NAME.npy and NAME.json; give the name ending in .npy")
@@ -281,8 +239,14 @@ def _sidecar_path(path: Path) -> Path:
 
 
 def _require_unique(what: str, ids: Sequence[str]) -> None:
-    seen: set[str] = set()
-    for id_ in ids:
-        if id_ in seen:
-            raise SubmissionError(f"{what} {id_!r} occurs twice; each must be unique")
-        seen.add(id_)
+    if repeated := first_repeat(ids):
+        raise SubmissionError(f"{what} {ids[repeated[0]]!r} occurs twice; each must be unique")
+
+
+def first_repeat(texts: Iterable[str]) -> tuple[int, int] | None:
+    """The places of the first text that comes again."""
+    first_index: dict[str, int] = {}
+    for index, text in enumerate(texts):
+        if first_index.setdefault(text, index) != index:
+            return first_index[text], index
+    return None

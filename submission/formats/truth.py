@@ -6,25 +6,26 @@ it, and every reader here refuses it: the official 2022 scorer would keep the la
 
 import ast
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from data_tools.cli import counted
 from data_tools.datasets.nearest import NAME_WAYS, TEXT_WAYS, Nearest
+from data_tools.documents.problems import shown
 from data_tools.files import require_folder
 from data_tools.names import audio_tree
 from submission.errors import SubmissionError
-from submission.formats.csv_table import Row, parse_table, shown
-from submission.formats.score_matrix import Labels, ScoreMatrix
+from submission.formats.csv_table import Row, parse_table
+from submission.formats.score_matrix import Labels, ScoreMatrix, first_repeat
 
 # Places named in one message; Clotho's development split has 16.
 MAX_SHOWN_LINES = 20
 
 
-@dataclass(frozen=True)
-class TruthQuery:
+class TruthQuery(NamedTuple):
     """One query. where: its place in the source, for messages. relevant: file names, or None when not known.
 
     id: the source's own id of it; None where the source has none.
@@ -68,7 +69,7 @@ def read_clotho_truth(path: Path) -> Truth:
     header, *clips = _rows(path)
     n_captions = max(1, len(header.cells) - 1)
     expected = ["file_name", *(f"caption_{number}" for number in range(1, n_captions + 1))]
-    if header.line != 1 or header.cells != expected:
+    if header.cells != expected:
         raise _header_error(path, header, "be file_name,caption_1,caption_2,... as in Clotho's caption files")
     if not clips:
         raise SubmissionError(f"{path}: line 1: no clip follows the header")
@@ -95,13 +96,13 @@ def matrix_truth(matrix: ScoreMatrix | Labels) -> Truth:
 
     Raises SubmissionError when a ranked CSV could not tell two of its clips (by file name) or queries (by text) apart.
     """
-    if same_name := _first_repeat(matrix.file_names):
+    if same_name := first_repeat(matrix.file_names):
         one, other = (matrix.clip_ids[index] for index in same_name)
         raise SubmissionError(
             f"clips {one!r} and {other!r} have the same file name {matrix.file_names[same_name[0]]!r}, and a ranked "
             "CSV could not tell them apart; rank a pool in which every file name is unique"
         )
-    if same_text := _first_repeat(matrix.query_texts):
+    if same_text := first_repeat(matrix.query_texts):
         one, other = (matrix.query_ids[index] for index in same_text)
         raise SubmissionError(
             f"queries {one!r} and {other!r} have the same text {matrix.query_texts[same_text[0]]!r}, and the official "
@@ -137,8 +138,12 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
         _refuse_repeated(queries, row.line, "query", row.cells[column], line_of_query)
     if not line_of_query:
         raise SubmissionError(f"{queries}: line 1: no query follows the header")
+    require_folder(audio)
+    names, _ = audio_tree(audio)
+    if not names:
+        raise SubmissionError(f"{audio}: no audio file is in this folder; give the one that holds them")
     blind = {text: TruthQuery(f"line {line} of {queries.name}", None) for text, line in line_of_query.items()}
-    return Truth(blind, _audio_names(audio))
+    return Truth(blind, frozenset(names))
 
 
 def read_annotations(path: Path, pool: Truth) -> Truth:
@@ -205,21 +210,11 @@ def _listed_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
             f"{where}: audio_filenames must be a Python list of one or more file names, such as "
             f"['rain.wav', 'a door.wav']; found {shown(listed)}"
         )
-    seen: set[str] = set()
     for name in names:
         if name not in pool.file_names:
             raise SubmissionError(f"{where}: unknown file name {name!r}{instead(pool.similar_file_names, name)}")
-        if name in seen:
-            raise SubmissionError(f"{where}: the file {name!r} is listed twice")
-        seen.add(name)
-    return frozenset(names)
-
-
-def _audio_names(folder: Path) -> frozenset[str]:
-    require_folder(folder)
-    names, _ = audio_tree(folder)
-    if not names:
-        raise SubmissionError(f"{folder}: no audio file is in this folder; give the one that holds them")
+    if repeated := first_repeat(names):
+        raise SubmissionError(f"{where}: the file {names[repeated[0]]!r} is listed twice")
     return frozenset(names)
 
 
@@ -235,11 +230,3 @@ def _refuse_shared(path: Path, rows_of_caption: Mapping[str, list[Row]]) -> None
             f"{path}: captions shared by several files make {counted(len(shared), 'query')} of a ranked CSV ambiguous "
             f"(lines {lines}; the first is {next(iter(shared))!r}); score the score matrix of this split instead"
         )
-
-
-def _first_repeat(texts: Iterable[str]) -> tuple[int, int] | None:
-    first_index: dict[str, int] = {}
-    for index, text in enumerate(texts):
-        if first_index.setdefault(text, index) != index:
-            return first_index[text], index
-    return None

@@ -7,9 +7,9 @@ from itertools import zip_longest
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from data_tools.cli import counted
+from submission.arrays import Scores, Values
 from submission.blocks import release, row_blocks
 from submission.editions import Edition
 from submission.errors import SubmissionError
@@ -20,9 +20,6 @@ from submission.ordering import ranked_columns
 
 How = Literal["raw", "standardised", "rank"]
 PICKS = 20  # of the search: weights are whole 20ths
-
-Values = npt.NDArray[np.float64]
-Scores = npt.NDArray[np.float32]
 
 
 def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None) -> ScoreMatrix:
@@ -40,7 +37,7 @@ def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[
 
 def blended(
     parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None
-) -> tuple[Labels, Iterator[npt.NDArray[np.float32]]]:
+) -> tuple[Labels, Iterator[Scores]]:
     """What blend gives, as its labels and its scores, a block of queries after the other."""
     _require_same(parts)
     factors = weight_factors(weights, len(parts))
@@ -51,12 +48,12 @@ def blended(
         "of": {name: part.facts for name, part in parts.items()},
     }
 
-    def block_of(rows: slice) -> npt.NDArray[np.float32]:
+    def block_of(rows: slice) -> Scores:
         total = np.zeros((rows.stop - rows.start, first.values.shape[1]))
         for factor, part in zip(factors, parts.values(), strict=True):
             total += factor * SCALES[how](part.values[rows], part.file_names)
             release(part.values)
-        mean: npt.NDArray[np.float32] = (total / factors.sum()).astype(np.float32)
+        mean: Scores = (total / factors.sum()).astype(np.float32)
         return mean
 
     return replace(first.labels, facts=facts), map(block_of, row_blocks(first.values))
@@ -112,10 +109,6 @@ def parts_of(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [each for part in parts.values() for each in parts_of(part if isinstance(part, dict) else {})]
 
 
-def _raw(scores: Scores, names: Sequence[str]) -> Values:
-    return scores.astype(np.float64)
-
-
 def _standardised(scores: Scores, names: Sequence[str]) -> Values:
     values = scores.astype(np.float64)
     values -= values.mean(axis=1, keepdims=True)
@@ -132,7 +125,7 @@ def _rank(scores: Scores, names: Sequence[str]) -> Values:
 
 
 SCALES: Mapping[How, Callable[[Scores, Sequence[str]], Values]] = {
-    "raw": _raw, "standardised": _standardised, "rank": _rank
+    "raw": lambda scores, names: scores.astype(np.float64), "standardised": _standardised, "rank": _rank
 }  # fmt: skip
 
 
@@ -159,13 +152,18 @@ def weight_factors(weights: Sequence[float] | None, n_parts: int) -> Values:
 def require_apart(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, ScoreMatrix]) -> None:
     """Weights are never searched on what they are then tested on, nor with other models."""
     for (name, test), (other, weighted) in zip(tested.items(), validation.items(), strict=True):
-        if shared := set(test.clip_ids) & set(weighted.clip_ids):
-            common = f"{name} and {other} have {counted(len(shared), 'clip')} in common (first {min(shared)!r})"
-            hint = "weights are searched on a validation split, never on what is tested"
-            raise SubmissionError(f"{common}; {hint}")
+        refuse_common(f"{name} and {other}", "clip", set(test.clip_ids) & set(weighted.clip_ids))
         for makers in zip_longest(makers_of(test.facts), makers_of(weighted.facts), fillvalue=(None, None)):
             for facts in zip(*makers, strict=True):
                 if facts[0] != facts[1]:
                     one, another = (fact or "a model it does not name" for fact in facts)
                     hint = "give --validation the matrices of the same models in the same order"
                     raise SubmissionError(f"{name} comes from {one} and {other} from {another}; {hint}")
+
+
+def refuse_common(both: str, what: str, shared: set[str]) -> None:
+    """Raises SubmissionError if validation and test share anything."""
+    if shared:
+        common = f"{both} have {counted(len(shared), what)} in common (first {min(shared)!r})"
+        hint = "weights are searched on a validation split, never on what is tested"
+        raise SubmissionError(f"{common}; {hint}")

@@ -1,37 +1,15 @@
 """A paired test between a system and others over the same queries."""
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from submission.errors import SubmissionError
-from submission.metrics.intervals import Difference, Groups, Values, paired_difference
+from submission.metrics.intervals import Difference, paired_difference
+from submission.metrics.moments_summary import MomentSummary
+from submission.metrics.summary import Summary
 
-
-class Found(Protocol):
-    """What was asked: of clips RelevantRanks, of moments FoundMoments."""
-
-    @property
-    def texts(self) -> list[str]: ...
-    @property
-    def n_relevant(self) -> npt.NDArray[np.int64]: ...
-    @property
-    def groups(self) -> Groups: ...
-    @property
-    def n_pool(self) -> int: ...
-
-
-class Comparable(Protocol):
-    """A Summary or a MomentSummary."""
-
-    @property
-    def found(self) -> Found: ...
-    @property
-    def primary(self) -> str: ...
-    @property
-    def per_query(self) -> Mapping[str, Values]: ...
+Comparable = Summary | MomentSummary
 
 
 def compare(system: Comparable, others: Sequence[Comparable], metric: str | None = None) -> Difference:

@@ -6,13 +6,14 @@ official one and takes every query as independent; on Clotho it is the narrower.
 """
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from data_tools.cli import counted
+from submission.arrays import Ints, Values
 from submission.errors import SubmissionError
 
 CONFIDENCE = 0.95
@@ -20,11 +21,11 @@ RESAMPLES = 2_000
 FLIPS = 10_000
 _DRAWN_AT_ONCE = 2**21  # numbers, to bound memory
 
-Values = npt.NDArray[np.float64]
-Groups = npt.NDArray[np.int64]
+Groups = Ints
+Interval = tuple[float, float]
 
 
-def jackknife_interval(per_query: npt.ArrayLike, confidence: float = CONFIDENCE) -> tuple[float, float]:
+def jackknife_interval(per_query: npt.ArrayLike, confidence: float = CONFIDENCE) -> Interval:
     """Confidence interval of a mean over queries.
 
     per_query: (Q,) one metric's value per query. confidence: in (0, 1).
@@ -47,7 +48,7 @@ def jackknife_interval(per_query: npt.ArrayLike, confidence: float = CONFIDENCE)
 
 def bootstrap_interval(
     per_query: npt.ArrayLike, groups: Groups | None = None, confidence: float = CONFIDENCE, seed: int = 0
-) -> tuple[float, float]:
+) -> Interval:
     """Percentile bootstrap interval of a mean over queries: RESAMPLES times as many groups are drawn as there are.
 
     per_query: (Q,). groups: (Q,) number of each query's group, as grouped gives them; None: each is its own.
@@ -67,8 +68,7 @@ def bootstrap_interval(
     return (float(low), float(high))
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """Of two systems over the same queries, the second minus the first.
 
     mean: of the differences. interval: its bootstrap interval. p: chance of a mean at least so far from 0 if the
@@ -76,7 +76,7 @@ class Difference:
     """
 
     mean: float
-    interval: tuple[float, float]
+    interval: Interval
     p: float
     better: int
     equal: int
@@ -133,7 +133,7 @@ def _samples(per_query: npt.ArrayLike) -> Values:
     return samples
 
 
-def _by_group(samples: Values, groups: Groups | None) -> tuple[Values, npt.NDArray[np.int64]]:
+def _by_group(samples: Values, groups: Groups | None) -> tuple[Values, Ints]:
     """Sum and number of the samples of every group."""
     if groups is None:
         return samples, np.ones(len(samples), dtype=np.int64)

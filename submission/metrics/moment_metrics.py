@@ -7,30 +7,26 @@ Times are seconds. Everything here takes windows as they are, reversed ones incl
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from submission.arrays import Flags, Ints, Values, sizes
+from submission.editions import get_moments_edition
 from submission.errors import SubmissionError
 
-THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-MAX_WINDOWS = 10  # of a query that AP looks at
-MAX_SECONDS = 1500.0  # of a true window; longer ones do not count
-LENGTHS: Mapping[str, tuple[float, float]] = {
-    "short": (0.0, 10.0),
-    "middle": (10.0, 30.0),
-    "long": (30.0, MAX_SECONDS),
-}
+_EDITION = get_moments_edition()
+THRESHOLDS = _EDITION.thresholds  # of IoU
+MAX_WINDOWS = _EDITION.max_windows  # of a query that AP looks at
+MAX_SECONDS = _EDITION.max_seconds  # of a true window; longer ones do not count
+LENGTHS = _EDITION.lengths
 _WINDOWS_AT_ONCE = 2**14  # true ones, to bound memory
 _ADDED_IN_PAIRS = 8  # numbers that numpy adds in pairs
 
-Values = npt.NDArray[np.float64]
 Windows = Sequence[Sequence[float]]
 
 
-@dataclass(frozen=True)
-class MomentScores:
+class MomentScores(NamedTuple):
     """What each query that counts got.
 
     qids: (Q,) in the order they were handed in. ious: (Q,) best IoU of the first window, in [0, 1]. precisions: (Q, T)
@@ -41,7 +37,7 @@ class MomentScores:
     qids: list[str]
     ious: Values
     precisions: Values
-    n_true: npt.NDArray[np.int64]
+    n_true: Ints
     n_dropped: int
     left_out: list[str]
 
@@ -65,13 +61,6 @@ class MomentScores:
         """
         means = self.precisions.mean(axis=0)
         return float(means.mean() if threshold is None else means[THRESHOLDS.index(threshold)])
-
-    def published(self) -> dict[str, dict[str, float]]:
-        """All figures as the official script prints them, per cent with two decimals: `MR-R1` and `MR-mAP`, each by
-        threshold, and the latter's `average`."""
-        recalls = {str(threshold): published(self.recall(threshold)) for threshold in THRESHOLDS}
-        means = {str(threshold): published(self.mean_precision(threshold)) for threshold in THRESHOLDS}
-        return {"MR-R1": recalls, "MR-mAP": means | {"average": published(self.mean_precision())}}
 
 
 def published(share: float) -> float:
@@ -133,7 +122,7 @@ def score_moments(
         order = np.argsort(-handed[:, :, 2], axis=1, kind="stable")  # NaN, which fills up, comes last
         handed = np.take_along_axis(handed, order[:, :, None], axis=1)
     right_ones = list(kept.values())
-    n_true = np.array([len(windows) for windows in right_ones], dtype=np.int64)
+    n_true = sizes(right_ones)
     ious, precisions = np.zeros(len(kept)), np.zeros((len(kept), len(THRESHOLDS)))
     undefined = math.inf if undefined_hits else 0.0
     for rows in _portions(n_true):
@@ -173,13 +162,13 @@ def _require_sound(predictions: Mapping[str, Windows], truth: Mapping[str, Windo
 def padded(windows: Sequence[Windows], width: int) -> Values:
     """(Q, W, width), rows filled up with NaN."""
     array = np.full((len(windows), max(map(len, windows)), width), np.nan)
-    counts = np.array([len(each) for each in windows])
+    counts = sizes(windows)
     flat = np.array([window[:width] for each in windows for window in each], dtype=np.float64)
     array[np.arange(array.shape[1]) < counts[:, None]] = flat
     return array
 
 
-def _portions(n_true: npt.NDArray[np.int64]) -> Iterable[npt.NDArray[np.int64]]:
+def _portions(n_true: Ints) -> Iterable[Ints]:
     """Numbers of the queries, those of few true windows first, so that little is filled up; in parts for memory."""
     order = np.argsort(n_true, kind="stable")
     start = 0
@@ -212,7 +201,7 @@ def _ious_of_first(first: Values, truths: Values) -> Values:
         return np.where(hull == 0, 0.0, shared / hull)
 
 
-def _hits(ious: Values) -> npt.NDArray[np.bool_]:
+def _hits(ious: Values) -> Flags:
     """(Q, T, W) whether each window, in this order, is right."""
     n_queries, n_windows, n_truths = ious.shape
     thresholds = np.array(THRESHOLDS)
@@ -228,7 +217,7 @@ def _hits(ious: Values) -> npt.NDArray[np.bool_]:
     return hits
 
 
-def _average_precisions(hits: npt.NDArray[np.bool_], n_true: npt.NDArray[np.int64]) -> Values:
+def _average_precisions(hits: Flags, n_true: Ints) -> Values:
     """(Q, T) AP. hits: (Q, T, W).
 
     Equal to the official script's to the last bit, so that means which end in 5 are rounded alike: shares of recall are

@@ -1,21 +1,21 @@
 """One file of moments of several: every window is worth what all files say of it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from data_tools.cli import counted
+from data_tools.documents.json_lines import Window
+from submission.arrays import Values
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
-from submission.formats.json_lines import Window
-from submission.formats.moments_jsonl import Moments, is_scored
+from submission.formats.moments_jsonl import Moments, best_windows, is_scored, windows_by_query
 from submission.formats.moments_truth import MomentQuery, MomentTruth
-from submission.metrics.blend import Values, ensemble_selection, weight_factors
+from submission.metrics.blend import ensemble_selection, refuse_common, weight_factors
 from submission.metrics.moment_metrics import ious_of, padded, score_moments
-from submission.metrics.moments_summary import metric_values
+from submission.metrics.moments_summary import metric_value
 
 # Q queries, M candidates of a query: the windows of all files, W windows of one file
 
@@ -55,9 +55,8 @@ def search_moment_weights(
     candidates, true_windows = _candidates(parts, how, edition), truth.windows()
 
     def score(answers: Sequence[Moments]) -> float:
-        found = {answer.qid: answer.windows for answer in answers}
-        scores = score_moments(found, true_windows, (0.0, edition.max_seconds))
-        return metric_values(scores, [edition.metric])[edition.metric]
+        scores = score_moments(windows_by_query(answers), true_windows, (0.0, edition.max_seconds))
+        return metric_value(scores, edition.metric)
 
     with np.errstate(over="ignore"):  # candidates.best refuses it
         weights, _ = ensemble_selection(candidates.votes, lambda total: score(candidates.best(total, edition)))
@@ -70,18 +69,12 @@ def require_apart(tested: Parts, validation: Parts, truth: MomentTruth) -> None:
     searched: list[tuple[str, Iterable[Moments | MomentQuery]]] = [*validation.items()]
     searched.append((truth.name, truth.queries.values()))
     for (name, test), (other, weighted) in product(tested.items(), searched):
-        for what, one, another in (
-            ("query", {answer.qid for answer in test}, {answer.qid for answer in weighted}),
-            ("recording", {answer.vid for answer in test} - {None}, {answer.vid for answer in weighted} - {None}),
-        ):
-            if shared := sorted(map(str, one & another)):
-                common = f"{name} and {other} have {counted(len(shared), what)} in common (first {shared[0]!r})"
-                hint = "weights are searched on a validation split, never on what is tested"
-                raise SubmissionError(f"{common}; {hint}")
+        qids, vids = ({getattr(answer, key) for answer in weighted} for key in ("qid", "vid"))
+        refuse_common(f"{name} and {other}", "query", {answer.qid for answer in test} & qids)
+        refuse_common(f"{name} and {other}", "recording", {answer.vid for answer in test if answer.vid} & vids)
 
 
-@dataclass(frozen=True)
-class _Candidates:
+class _Candidates(NamedTuple):
     """names: of the files. answers: (Q,) of the first file. windows: (Q, M, 2) by start, then by end; NaN fills up.
     ious: (Q, M, M) of each with each. votes: by file, (2, Q, M) what it gives each, and 1 for its own windows, else
     0."""
@@ -113,13 +106,11 @@ class _Candidates:
             found[there, rank] = column[there]
             left[self.ious[rows, column] > MAX_IOU] = -np.inf
             left[rows, column] = -np.inf
+        windows = np.dstack([self.windows, scores])
         return [
-            replace(answer, windows=[self._window(row, column, scores) for column in columns if column >= 0])
-            for row, (answer, columns) in enumerate(zip(self.answers, found.tolist(), strict=True))
+            replace(answer, windows=each[columns[columns >= 0]].tolist())
+            for answer, each, columns in zip(self.answers, windows, found, strict=True)
         ]
-
-    def _window(self, row: int, column: int, scores: Values) -> Window:
-        return [*self.windows[row, column].tolist(), float(scores[row, column])]
 
 
 def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
@@ -159,11 +150,9 @@ def _same_queries(parts: Parts) -> list[Moments]:
 
 def _scaled(name: str, answer: Moments, how: How, edition: MomentsEdition) -> list[Window]:
     """[start, end, score] of the windows that count, by falling score."""
-    scored = is_scored([answer])
-    if how == "raw" and not scored:
+    if how == "raw" and not is_scored([answer]):
         raise SubmissionError(f"{name}: its windows have no scores; add --how rank, or name the file with scores")
-    best = sorted(answer.windows, key=lambda window: -window[2]) if scored else answer.windows
-    best = best[: edition.max_windows]
+    best = best_windows(answer, edition)
     if how == "rank":
         return [[start, end, 1 / rank] for rank, (start, end, *_) in enumerate(best, start=1)]
     if (lowest := best[-1][2]) < 0:

@@ -4,31 +4,28 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import ClassVar, NamedTuple
 
 from data_tools.cli import counted
+from data_tools.documents.problems import Problem
 from data_tools.files import require_file
+from submission.arrays import Ints, Values
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
 from submission.formats.columns import refuse
-from submission.formats.csv_table import Problem
-from submission.formats.moments_jsonl import check_moments
+from submission.formats.moments_jsonl import check_moments, windows_by_query
 from submission.formats.moments_truth import MomentTruth
-from submission.metrics.intervals import Groups, bootstrap_interval, grouped, jackknife_interval
-from submission.metrics.moment_metrics import MomentScores, Values, Windows, published, score_moments
+from submission.metrics.intervals import Groups, Interval, bootstrap_interval, grouped, jackknife_interval
+from submission.metrics.moment_metrics import MomentScores, Windows, published, score_moments
 from submission.metrics.summary import format_interval
 
 
-@dataclass(frozen=True)
-class FoundMoments:
+class FoundMoments(NamedTuple):
     """What was asked, and of which recordings. texts: (Q,) query ids. n_relevant: (Q,) true windows that count.
     groups: (Q,) number of each query's recording. n_pool: recordings."""
 
     texts: list[str]
-    n_relevant: npt.NDArray[np.int64]
+    n_relevant: Ints
     groups: Groups
     n_pool: int
 
@@ -47,8 +44,8 @@ class MomentSummary:
     values: dict[str, float]
     primary: str
     per_query: dict[str, Values]
-    interval: tuple[float, float]
-    bootstraps: dict[str, tuple[float, float]]
+    interval: Interval
+    bootstraps: dict[str, Interval]
     chance: float | None
     found: FoundMoments
     scores: MomentScores
@@ -59,7 +56,7 @@ class MomentSummary:
     sharing: ClassVar[str] = "their recording"
 
     @property
-    def bootstrap(self) -> tuple[float, float]:
+    def bootstrap(self) -> Interval:
         """Of the primary metric."""
         return self.bootstraps[self.primary]
 
@@ -116,12 +113,13 @@ class MomentSummary:
 
 
 def metric_values(scores: MomentScores, metrics: Sequence[str] | Mapping[str, float]) -> dict[str, float]:
-    """Metric as published (`R1@0.7`, `mAP`, `mAP@0.75`) -> mean over queries, in [0, 1]."""
-    found = {}
-    for metric in metrics:
-        name, threshold = _parts(metric)
-        found[metric] = scores.recall(threshold) if name == "R1" and threshold else scores.mean_precision(threshold)
-    return found
+    """Mean over queries, in [0, 1], by metric as published (`R1@0.7`, `mAP`, `mAP@0.75`)."""
+    return {metric: metric_value(scores, metric) for metric in metrics}
+
+
+def metric_value(scores: MomentScores, metric: str) -> float:
+    name, threshold = _parts(metric)
+    return scores.recall(threshold) if name == "R1" and threshold else scores.mean_precision(threshold)
 
 
 def summarise_moments(
@@ -166,9 +164,10 @@ def summarise_moments_file(path: Path, truth: MomentTruth, edition: MomentsEditi
     require_file(path)
     answers, problems, odd = check_moments(path.read_bytes(), edition, truth)
     refuse(str(path), problems)
-    predictions = {answer.qid: answer.windows for answer in answers}
     of_lines = [problem for problem in odd if problem.line is not None]
-    return summarise_moments(predictions, truth, edition, [*_counts(of_lines, path.name), *notes_of(truth)])
+    return summarise_moments(
+        windows_by_query(answers), truth, edition, [*_counts(of_lines, path.name), *notes_of(truth)]
+    )
 
 
 def notes_of(truth: MomentTruth) -> list[str]:
@@ -187,9 +186,7 @@ def _trivial(truth: MomentTruth, edition: MomentsEdition) -> float | None:
     whole = {qid: [[0.0, seconds]] for qid, seconds in lengths.items() if seconds is not None}
     if len(whole) < len(lengths):
         return None
-    return metric_values(score_moments(whole, truth.windows(), (0.0, edition.max_seconds)), [edition.metric])[
-        edition.metric
-    ]
+    return metric_value(score_moments(whole, truth.windows(), (0.0, edition.max_seconds)), edition.metric)
 
 
 def _left_out(scores: MomentScores, edition: MomentsEdition) -> list[str]:

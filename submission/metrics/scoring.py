@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from data_tools.cli import counted
+from submission.arrays import sizes
 from submission.blocks import transposed_blocks
 from submission.editions import Edition
 from submission.errors import SubmissionError
@@ -38,7 +39,7 @@ def found_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth 
     ]
     return RelevantRanks(
         ranks=ranks_of_lists(lists),
-        n_relevant=np.array([len(names) for names in relevant], dtype=np.int64),
+        n_relevant=sizes(relevant),
         groups=grouped(relevant),
         texts=[answer.query for answer in answers],
         n_pool=len(truth.file_names),
@@ -57,7 +58,7 @@ def found_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
     relevant = matrix.relevant_columns()
     return RelevantRanks(
         ranks=relevant_ranks(matrix.values, relevant, matrix.file_names),
-        n_relevant=np.array([len(columns) for columns in relevant], dtype=np.int64),
+        n_relevant=sizes(relevant),
         groups=grouped(map(tuple, relevant)),
         texts=matrix.query_texts,
         n_pool=len(matrix.clip_ids),
@@ -83,7 +84,7 @@ def found_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
         done += len(values)
     return RelevantRanks(
         ranks=joined_ranks(ranks),
-        n_relevant=np.array([len(rows) for rows in relevant], dtype=np.int64),
+        n_relevant=sizes(relevant),
         groups=np.arange(len(asked)),
         texts=[matrix.file_names[column] for column in asked],
         n_pool=len(matrix.query_ids),

@@ -5,16 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numpy as np
-import numpy.typing as npt
-
 from data_tools.cli import counted
+from submission.arrays import Ints, Values
 from submission.errors import SubmissionError
-from submission.metrics.intervals import Groups, bootstrap_interval, jackknife_interval
+from submission.metrics.intervals import Groups, Interval, bootstrap_interval, jackknife_interval
 from submission.metrics.retrieval import average_precision, chance, hit_rate, median_rank, pooled_recall, recall
 from submission.ordering import Ranks
-
-Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -27,7 +23,7 @@ class RelevantRanks:
     """
 
     ranks: Ranks
-    n_relevant: npt.NDArray[np.int64]
+    n_relevant: Ints
     groups: Groups
     texts: list[str]
     n_pool: int
@@ -52,8 +48,8 @@ class Summary:
     values: dict[str, float]
     primary: str
     per_query: dict[str, Values]
-    interval: tuple[float, float]
-    bootstrap: tuple[float, float]
+    interval: Interval
+    bootstrap: Interval
     median_rank: float
     chance: float
     found: RelevantRanks
@@ -142,7 +138,7 @@ def _summary(found: RelevantRanks, per_query: dict[str, Values], k: int, notes: 
     )
 
 
-def format_interval(interval: tuple[float, float], digits: str = ".4f") -> str:
+def format_interval(interval: Interval, digits: str = ".4f") -> str:
     """Both bounds in this format, or why there are none."""
     low, high = interval
     return "none, one group of queries shows no spread" if math.isnan(low) else f"{low:{digits}} to {high:{digits}}"

@@ -16,7 +16,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
@@ -90,17 +90,12 @@ class About(Strict):
         return next(author for author in self.authors if author.corresponding)
 
 
-class Asked(NamedTuple):
-    """What a template asks for of a system. runs: as `pack` was given them. output: what is handed in is to be named.
-    scored: what the figures are of is to be named."""
+def about_template(systems: Sequence[tuple[str, Sequence[str]]], sources: Iterable[str], of_moments: bool) -> str:
+    """The file with FILL_IN for every missing fact.
 
-    runs: str
-    output: bool
-    scored: bool
-
-
-def about_template(systems: Sequence[Asked], sources: Iterable[str], of_moments: bool) -> str:
-    """The file with FILL_IN for what is to be filled in. sources: data sets and models whose address no run knows."""
+    `systems`: the names of each one's runs, and those of `output` and `scored` that it needs.
+    `sources`: data sets and models whose address no run knows.
+    """
     files = "file of windows (.jsonl)" if of_moments else "scores (.npy) or CSV"
     quoted = json.dumps(FILL_IN)
     lines = [
@@ -110,13 +105,12 @@ def about_template(systems: Sequence[Asked], sources: Iterable[str], of_moments:
         f"     affiliation: {{abbreviation: {quoted}, institute: {quoted}, department: null, location: {quoted}}}}}",
         f"systems:  # in the order of the runs; output, if any: the blind set's {files}, beside this file",
     ]
-    if any(system.scored for system in systems):
+    if any("scored" in named for _, named in systems):
         scored = "file of windows (.jsonl)" if of_moments else "scores (.npy)"
         lines.append(f"  # scored: the {scored} of the split that the figures are of, beside this file")
-    for runs, *asks in systems:
-        keys = ["name", "abbreviation", *(key for key, asked in zip(("output", "scored"), asks, strict=True) if asked)]
-        lines.append(f"  # {runs}{'' if 'output' in keys else ', which has ranked the blind set'}")
-        lines.append(f"  - {{{', '.join(f'{key}: {quoted}' for key in keys)}}}")
+    for runs, named in systems:
+        lines.append(f"  # {runs}{'' if 'output' in named else ', which has ranked the blind set'}")
+        lines.append(f"  - {{{', '.join(f'{key}: {quoted}' for key in ('name', 'abbreviation', *named))}}}")
     if sources := list(sources):
         lines.append("sources:  # where each is published, in quotes; null: nowhere")
         lines += [f"  {json.dumps(name, ensure_ascii=False)}: {{url: {quoted}}}" for name in sources]

@@ -13,23 +13,22 @@ import stat
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
+from data_tools.documents.problems import Problem
 from data_tools.documents.yaml12 import parse_yaml
 from data_tools.errors import DataError
 from data_tools.files import writing
-from submission.editions import EDITIONS, MOMENTS, AnyEdition, MomentsEdition, Names
+from submission.editions import AnyEdition, MomentsEdition, Names, all_editions
 from submission.errors import SubmissionError
-from submission.formats.csv_table import SHOWN_PROBLEMS, Problem, format_problems
+from submission.formats.csv_table import SHOWN_PROBLEMS, format_problems
 from submission.formats.matrix_csv import check_matrix_csv
 from submission.formats.moments_jsonl import NOT_HANDED_IN, check_moments
 from submission.formats.moments_truth import MomentTruth
 from submission.formats.ranked_csv import check_ranked_csv
 from submission.formats.truth import Truth
-from submission.package.meta import check_meta
-from submission.package.moments_meta import check_moments_meta
+from submission.package.meta_model import meta_faults
 
 LARGEST = 2**28  # bytes of an output, unpacked: a full matrix takes some 60 MB
 LARGEST_META, LARGEST_REPORT = 2**20, 2**27  # bytes, likewise
@@ -41,8 +40,7 @@ _DAWN = (1980, 1, 1, 0, 0, 0)  # of every member, so that the same package is th
 AnyTruth = Truth | MomentTruth
 
 
-@dataclass(frozen=True)
-class Packed:
+class Packed(NamedTuple):
     """One system. label: of its folder. of: what is handed in, in words. output: bytes of that file. meta: content of
     meta.yaml. truth: what the file must answer; None where only its form can be checked. known: what has the answers to
     its queries, such as an entry of the run; "" for a blind set's."""
@@ -160,14 +158,16 @@ def fitting_editions(path: Path) -> list[AnyEdition]:
             names = [name for name in zipfile.ZipFile(file).namelist() if not name.endswith("/")]
         except Exception:  # as in check_archive, which says what is wrong
             return []
-    editions: list[AnyEdition] = [*EDITIONS.values(), *MOMENTS.values()]
-    return [edition for edition in editions if names and all(_is_named(name, edition) for name in names)]
+    return [edition for edition in all_editions() if names and all(_is_named(name, edition) for name in names)]
 
 
 def output_notes(
-    path: Path, edition: MomentsEdition, truth: MomentTruth | None, shown: int | None = SHOWN_PROBLEMS
+    path: Path, edition: AnyEdition, truth: AnyTruth | None, shown: int | None = SHOWN_PROBLEMS
 ) -> Iterator[str]:
-    """What is odd in the windows of an archive in which check_archive finds no problem, a sentence each."""
+    """Oddities of the windows of an archive without problems, a sentence each."""
+    if not isinstance(edition, MomentsEdition):
+        return
+    assert not isinstance(truth, Truth)
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             if name.endswith(".jsonl"):
@@ -193,8 +193,7 @@ def _check_members(
     for name in sorted(name for name, times in names.items() if times > 1):
         yield f"{name}: is there twice"
     wrong = {name for name in names if not _is_placed(name, edition)}
-    others: list[AnyEdition] = [*EDITIONS.values(), *MOMENTS.values()]
-    theirs = next((other for other in others if all(_is_placed(name, other) for name in names)), None)
+    theirs = next((other for other in all_editions() if all(_is_placed(name, other) for name in names)), None)
     if wrong and theirs:
         yield f"this is a package of edition {theirs.name}, not of {edition.name}; add --edition {theirs.name}"
         return
@@ -284,13 +283,9 @@ def _check_system(
             yield from (f"{path}: {line}" for line in format_problems(problems, shown))
         elif path.name == style.meta:
             try:
-                meta = parse_yaml(archive.read(str(path)))
-                if isinstance(edition, MomentsEdition):
-                    faults = check_moments_meta(meta, label, edition)
-                else:
-                    faults = check_meta(meta, label, edition)
+                faults = meta_faults(parse_yaml(archive.read(str(path))), label, edition)
             except DataError as error:
-                faults = iter([str(error)])
+                faults = [str(error)]
             yield from (f"{path}: {line}" for line in faults)
         else:
             yield f"{path}: does not belong here; {label} has {style.output} and {style.meta}"
@@ -299,7 +294,9 @@ def _check_system(
 def _output_problems(data: bytes, edition: AnyEdition, truth: AnyTruth | None) -> list[Problem]:
     """Of what is handed in, by the edition's own check; of moments also scores and what else a package has not."""
     if isinstance(edition, MomentsEdition):
-        _, problems, notes = check_moments(data, edition, truth if isinstance(truth, MomentTruth) else None)
+        assert not isinstance(truth, Truth)
+        _, problems, notes = check_moments(data, edition, truth)
         return problems + [note for note in notes if note.kind in NOT_HANDED_IN]
+    assert not isinstance(truth, MomentTruth)
     check = check_ranked_csv if edition.output == "ranked" else check_matrix_csv
-    return check(data, edition, truth if isinstance(truth, Truth) else None)[1]
+    return check(data, edition, truth)[1]

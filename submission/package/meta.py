@@ -1,27 +1,18 @@
-"""meta.yaml of a system: filled from its run and from what the participant says, and checked as the validator does."""
+"""meta.yaml of a system, filled from its run and from about.yaml."""
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from submission.editions import AnyEdition, Edition
-from submission.formats.csv_table import shown
 from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.scoring import summarise_matrix
 from submission.package.about import About, System
+from submission.package.meta_model import figure_keys
 from submission.runs.finished import Finished, FinishedRun
 from submission.runs.record import LossSettings, SetFacts, StageSettings
-
-BLOCKS = {
-    "submission": ("label", "name", "abbreviation", "authors"),
-    "system": ("description", "complexity", "external_datasets"),
-    "results": (),
-}
-AUTHOR = ("lastname", "firstname", "email", "affiliation")
-AFFILIATION = ("abbreviation", "institute", "location")
-DESCRIPTION = ("input_sampling_rate", "acoustic_features", "machine_learning_method", "loss_function", "optimizer")
 
 
 def label_of(about: About, edition: AnyEdition, index: int) -> str:
@@ -68,7 +59,9 @@ def make_meta(
             "external_datasets": list(_external(runs, about)),
             "source_code": about.source_code,
         },
-        "results": {edition.result: {name.replace("@", ""): round(value, 4) for name, value in summary.values.items()}},
+        "results": {
+            edition.result: {key: round(summary.values[metric], 4) for metric, key in figure_keys(edition).items()}
+        },
     }
 
 
@@ -117,7 +110,11 @@ def _description(runs: Sequence[FinishedRun]) -> dict[str, Any]:
         "optimizer": _joined(optimizer.kind for optimizer in optimizers),
         "learning_rate": _only([optimizer.lr for optimizer in optimizers]),
         "weight_decay": _only([optimizer.weight_decay for optimizer in optimizers]),
-        "metric_monitored": _joined(monitored for run in runs for monitored in _checkpoint_choices(run)),
+        "metric_monitored": _joined(
+            "none (last checkpoint)" if member.checkpoint == "last" else f"validation {member.checkpoint}"
+            for run in runs
+            for member in run.members
+        ),
     }
 
 
@@ -165,96 +162,6 @@ def audio_name(run: Finished) -> str | None:
     return None if weights is None else Path(weights).name
 
 
-def check_meta(meta: Any, label: str, edition: Edition) -> Iterator[str]:
-    """What the validator would refuse, a sentence each. label: of the folder the file lies in."""
-    if missing := missing_blocks(meta, BLOCKS):
-        yield missing
-        return
-    system = meta["system"]
-    yield from check_submission(meta["submission"], label, edition)
-    yield from lacking(system["description"], DESCRIPTION, "system.description")
-    total = system["complexity"].get("total_parameters") if isinstance(system["complexity"], dict) else None
-    if not is_count(total):
-        yield f"system.complexity.total_parameters is {in_words(total)}, not a whole number"
-    if not isinstance(system["external_datasets"], list):
-        yield "system.external_datasets is no list"
-    else:
-        for number, entry in enumerate(system["external_datasets"]):
-            yield from lacking(entry, edition.external, f"system.external_datasets.{number}", null=True)
-    yield from _check_results(meta["results"].get(edition.result), edition)
-
-
-def missing_blocks(meta: Any, blocks: Mapping[str, Sequence[str]]) -> str:
-    """What of meta.yaml is not there, in a sentence; "" for nothing."""
-    if not isinstance(meta, dict):
-        return "not a mapping of submission, system and results"
-    missing = [
-        f"{block}.{key}" if key else block
-        for block, keys in blocks.items()
-        for key in ("", *keys)
-        if not (isinstance(meta.get(block), dict) and (not key or meta[block].get(key) is not None))
-    ]
-    return f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing" if missing else ""
-
-
-def is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def check_submission(submission: dict[str, Any], label: str, edition: AnyEdition) -> Iterator[str]:
-    """Of the first block, a sentence a fault. label: of the folder the file lies in."""
-    if submission["label"] != label:
-        yield f"submission.label is {in_words(submission['label'])}, but the folder's name is {label!r}"
-    abbreviation = submission["abbreviation"]
-    if not isinstance(abbreviation, str):
-        yield f"submission.abbreviation is {in_words(abbreviation)}, not text"
-    elif len(abbreviation) > edition.abbreviation:
-        yield f"submission.abbreviation {in_words(abbreviation)} has more than {edition.abbreviation} characters"
-    yield from _check_authors(submission["authors"])
-
-
-def _check_authors(authors: Any) -> Iterator[str]:
-    if not isinstance(authors, list) or not authors:
-        yield "submission.authors is no list of authors"
-        return
-    for number, author in enumerate(authors):
-        where = f"submission.authors.{number}"
-        yield from lacking(author, AUTHOR, where)
-        if isinstance(author, dict) and author.get("affiliation") is not None:
-            yield from lacking(author["affiliation"], AFFILIATION, f"{where}.affiliation")
-    corresponding = sum(isinstance(author, dict) and author.get("corresponding") is True for author in authors)
-    if corresponding != 1:
-        yield f"submission.authors: {corresponding} are corresponding authors, exactly one must be"
-
-
-def _check_results(results: Any, edition: Edition) -> Iterator[str]:
-    if not isinstance(results, dict):
-        yield f"results.{edition.result} is missing"
-        return
-    wanted = [*(f"R{k}" for k in edition.recall_ks), *(f"mAP{k}" for k in edition.map_ks)]
-    for key in wanted:
-        value = results.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            yield f"results.{edition.result}.{key} is {in_words(value)}, not a number from 0 to 1"
-
-
-def in_words(value: Any) -> str:
-    """A scalar as it stands; of anything else its kind."""
-    if isinstance(value, str):
-        return shown(value)
-    return repr(value) if value is None or isinstance(value, int | float) else f"a {type(value).__name__}"
-
-
-def lacking(part: Any, keys: tuple[str, ...], where: str, null: bool = False) -> Iterator[str]:
-    """null: a key must be there, but may say that it does not apply."""
-    if not isinstance(part, dict):
-        yield f"{where} is no mapping"
-        return
-    for key in keys:
-        if key not in part or (not null and part[key] in (None, "")):
-            yield f"{where}.{key} is missing"
-
-
 def _external(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, Any]]:
     addresses = addresses_of(runs) | {name: address.url for name, address in about.sources.items()}
     for name, parts in training_sets(runs).items():
@@ -270,13 +177,12 @@ def _external(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, A
             "total_audio_length": round(60 * sum(part.hours for part in parts), 1),
             "licences": dict(licences),
         }
-    for purpose, names in (
-        ("audio_modelling", [run.result.experts[name].model for run in runs for name in frozen_experts(run)]),
-        ("audio_modelling", [weights for run in runs if (weights := audio_name(run))]),
-        ("word_modelling", [text for run in runs if (text := _pretrained_text(run))]),
-    ):
-        for name in dict.fromkeys(names):
-            yield {"name": name, "purpose": purpose, "url": addresses[name], "total_audio_length": None}
+    audio = [run.result.experts[name].model for run in runs for name in frozen_experts(run)]
+    audio += filter(None, map(audio_name, runs))
+    purposes = dict.fromkeys(audio, "audio_modelling")
+    purposes |= dict.fromkeys(filter(None, map(_pretrained_text, runs)), "word_modelling")
+    for name, purpose in purposes.items():
+        yield {"name": name, "purpose": purpose, "url": addresses[name], "total_audio_length": None}
 
 
 def addresses_of(runs: Sequence[Finished]) -> dict[str, str | None]:
@@ -314,8 +220,3 @@ def loss_in_words(term: LossSettings) -> str:
     """Such as `ranking (weight 1, margin 0.2, relax none)`."""
     settings = {key: value for key, value in term.document().items() if key != "kind" and value is not None}
     return f"{term.kind} ({', '.join(f'{key} {value}' for key, value in settings.items())})"
-
-
-def _checkpoint_choices(run: FinishedRun) -> Iterator[str]:
-    for member in run.members:
-        yield "none (last checkpoint)" if member.checkpoint == "last" else f"validation {member.checkpoint}"

@@ -1,4 +1,4 @@
-"""meta.yaml of a system of moments: filled from its runs, and checked.
+"""meta.yaml of a system of moments, filled from its runs.
 
 Source: see MomentsEdition.sources, `result`; `freezed_parameters` is the template's spelling.
 """
@@ -12,30 +12,18 @@ from submission.package.meta import (
     addresses_of,
     audio_name,
     augmentation_of,
-    check_submission,
     frozen_experts,
-    in_words,
-    is_count,
-    lacking,
     loss_in_words,
     members_of,
-    missing_blocks,
     parameters_of,
     stages_of,
     submission_block,
     text_name,
     training_sets,
 )
+from submission.package.meta_model import figure_keys
 from submission.runs.finished import FinishedMoments
 
-BLOCKS = {
-    "submission": ("label", "name", "abbreviation", "authors"),
-    "system": ("model", "dataset", "ensemble"),
-    "results": (),
-}
-MODEL = ("audio_models", "text_models", "LLMs", "trainable_parameters", "freezed_parameters", "loss_function")
-DATASET = ("data_augmentation", "external_data_resources", "audio_captions")
-LISTS = ("audio_models", "text_models", "LLMs", "loss_function")
 OFFICIAL = frozenset({"castella", "clotho_moment"})  # training sets that are not external
 
 
@@ -80,42 +68,7 @@ def make_moments_meta(
 
 def results_of(figures: Mapping[str, float], edition: MomentsEdition) -> dict[str, dict[str, float]]:
     """The block `results`: figures in per cent with two digits, by the template's keys."""
-    return {edition.result: {key: round(100 * figures[metric], 2) for metric, key in _results(edition)}}
-
-
-def check_moments_meta(meta: Any, label: str, edition: MomentsEdition) -> Iterator[str]:
-    """What does not fit the template, a sentence each. label: of the folder the file lies in."""
-    if missing := missing_blocks(meta, BLOCKS):
-        yield missing
-        return
-    yield from check_submission(meta["submission"], label, edition)
-    model, dataset, ensemble = (meta["system"][key] for key in BLOCKS["system"])
-    yield from lacking(model, MODEL, "system.model")
-    yield from lacking(dataset, DATASET, "system.dataset", null=True)
-    for key in LISTS:
-        if isinstance(model, dict) and not isinstance(model.get(key, []), list):
-            yield f"system.model.{key} is {in_words(model[key])}, not a list"
-    if isinstance(dataset, dict):
-        if not isinstance(external := dataset.get("external_data_resources", []), list):
-            yield f"system.dataset.external_data_resources is {in_words(external)}, not a list"
-        if not is_count(dataset.get("audio_captions", 0)):
-            yield f"system.dataset.audio_captions is {in_words(dataset['audio_captions'])}, not a whole number"
-    if not isinstance(ensemble, bool):
-        yield f"system.ensemble is {in_words(ensemble)}, not true or false"
-    results = meta["results"].get(edition.result)
-    if not isinstance(results, dict):
-        yield f"results.{edition.result} is missing"
-        return
-    for _, key in _results(edition):
-        value = results.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
-            yield f"results.{edition.result}.{key} is {in_words(value)}, not a number from 0 to 100"
-
-
-def _results(edition: MomentsEdition) -> list[tuple[str, str]]:
-    """Metrics that meta.yaml gives, the primary one first, and their keys in it: Recall1@0.7 of R1@0.7."""
-    metrics = [metric for metric in edition.metrics if metric.startswith("R1@")]
-    return [(metric, f"Recall{metric[1:]}") for metric in sorted(metrics, key=lambda one: one != edition.metric)]
+    return {edition.result: {key: round(100 * figures[metric], 2) for metric, key in figure_keys(edition).items()}}
 
 
 def _audio_model(run: FinishedMoments) -> list[str]:

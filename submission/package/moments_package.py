@@ -7,35 +7,37 @@ from tempfile import TemporaryDirectory
 
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
-from submission.formats.moments_jsonl import Moments, read_moments, write_moments
-from submission.formats.moments_truth import MomentTruth, size_of
+from submission.formats.moments_jsonl import Moments, read_moments, windows_by_query, write_moments
+from submission.formats.moments_truth import size_of
 from submission.metrics.moments_summary import summarise_moments
 from submission.package.about import About, System
 from submission.package.archive import Packed
-from submission.package.meta import label_of
 from submission.package.moments_meta import make_moments_meta
 from submission.runs.finished import FinishedMoments
 
 
 def packed_moments(
-    runs: Sequence[FinishedMoments], about: About, system: System, edition: MomentsEdition, index: int, folder: Path
+    runs: Sequence[FinishedMoments], about: About, system: System, edition: MomentsEdition, label: str, folder: Path
 ) -> Packed:
     """One system: what it hands in, in the order of its queries and without scores, and its meta.yaml.
 
     runs: one, or those of an ensemble, whose windows are `output` and `scored`. folder: beside which these lie.
     Raises SubmissionError for files that do not fit the queries, and for figures of a blind list.
     """
-    first, label = runs[0], label_of(about, edition, index)
+    first = runs[0]
     source, figures = first.blind or first, figures_of(first)
     if system.scored:
-        figures = _figures_of_file(folder / system.scored, first, edition)
+        scored = read_moments(folder / system.scored, edition, first.truth)
+        figures = summarise_moments(windows_by_query(scored), first.truth, edition).values
     meta = make_moments_meta(runs, about, system, figures, edition, label)
     if system.output:
         path, of = folder / system.output, f"hands in {system.output}"
         truth = first.blind.truth if first.blind else None
     else:
         path, truth = source.file(f"submission/{source.entry}.jsonl"), source.truth
-        of = f"hands in {path}" if first.blind else _describe(first, truth)
+        ranked = f"{first.entry!r} ({size_of(truth)})"
+        hint = "for the blind list give this system an `output`"
+        of = f"hands in {path}" if first.blind else f"hands in what the run itself found, {ranked}; {hint}"
     answers = read_moments(path, edition, truth)
     if truth:
         position = {qid: number for number, qid in enumerate(truth.queries)}
@@ -58,11 +60,6 @@ def _known(answers: Sequence[Moments], runs: Sequence[FinishedMoments]) -> str:
     return ""
 
 
-def _describe(run: FinishedMoments, truth: MomentTruth) -> str:
-    ranked = f"{run.entry!r} ({size_of(truth)})"
-    return f"hands in what the run itself found, {ranked}; for the blind list give this system an `output`"
-
-
 def figures_of(run: FinishedMoments) -> Mapping[str, float]:
     """By metric, in [0, 1]. Raises SubmissionError for an entry of a blind list, which has none."""
     if run.ranked.figures is None:
@@ -70,8 +67,3 @@ def figures_of(run: FinishedMoments) -> Mapping[str, float]:
         hint = f"name {run.folder}:{known[0]}" if known else "give its recipe an entry of a set with true windows"
         raise SubmissionError(f"{run.folder}: {run.entry!r} is of a blind list, which has no figures; {hint}")
     return run.ranked.figures
-
-
-def _figures_of_file(path: Path, run: FinishedMoments, edition: MomentsEdition) -> Mapping[str, float]:
-    answers = read_moments(path, edition, run.truth)
-    return summarise_moments({answer.qid: answer.windows for answer in answers}, run.truth, edition).values

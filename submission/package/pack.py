@@ -1,6 +1,6 @@
 """From finished runs to the archive that is handed in."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -46,8 +46,9 @@ def pack(
     about = read_about(about_path, len(systems))
     if problems := list(_problems(systems, about, edition, style)):
         raise SubmissionError("\n".join(f"{about_path}: {problem}" for problem in problems))
+    pack_one: Callable[..., Packed] = packed_moments if isinstance(edition, MomentsEdition) else _packed_clips
     packed = [
-        _packed(runs, about, system, edition, index, about_path.parent)
+        pack_one(runs, about, system, edition, label_of(about, edition, index), about_path.parent)
         for index, (runs, system) in enumerate(zip(systems, about.systems, strict=True), start=1)
     ]
     reasons = [] if report else ["it has no technical report; add --report REPORT.pdf"]
@@ -90,21 +91,9 @@ def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyE
         yield f"sources.{name}.url: is missing; say where {name} is published, or null for nowhere"
 
 
-def _packed(
-    runs: Sequence[Finished], about: About, system: System, edition: AnyEdition, index: int, folder: Path
-) -> Packed:
-    """Of runs that are all of clips, or all of moments, as the edition is."""
-    if isinstance(edition, MomentsEdition):
-        of_moments = [run for run in runs if isinstance(run, FinishedMoments)]
-        return packed_moments(of_moments, about, system, edition, index, folder)
-    of_clips = [run for run in runs if isinstance(run, FinishedRun)]
-    return _packed_clips(of_clips, about, system, edition, index, folder)
-
-
 def _packed_clips(
-    runs: Sequence[FinishedRun], about: About, system: System, edition: Edition, index: int, folder: Path
+    runs: Sequence[FinishedRun], about: About, system: System, edition: Edition, label: str, folder: Path
 ) -> Packed:
-    label = label_of(about, edition, index)
     scored = _matrix(runs, folder / system.scored) if system.scored else runs[0].matrix
     if about.annotations:
         scored = annotated(scored, read_annotations(folder / about.annotations, matrix_truth(scored)))

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from submission.formats.frame_scores import FrameScores
 
@@ -13,15 +13,13 @@ NONE = "–"
 BLANK = "\N{NO-BREAK SPACE}"  # within a number and its unit
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     caption: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
-@dataclass(frozen=True)
-class Drawing:
+class Drawing(NamedTuple):
     """A figure: its file, what it shows (title), what it says to whoever cannot see it (alt), and its numbers."""
 
     path: Path
@@ -30,8 +28,7 @@ class Drawing:
     table: Table
 
 
-@dataclass(frozen=True)
-class Player:
+class Player(NamedTuple):
     """A clip beside a query. rank: for that query. audio: number of its audio on the page, or None and
     `why`."""
 
@@ -44,8 +41,7 @@ class Player:
     why: str
 
 
-@dataclass(frozen=True)
-class QueryPlayers:
+class QueryPlayers(NamedTuple):
     """A query to listen to. margin: score of its best relevant clip less that of its hardest negative. further:
     relevant clips that are left out."""
 
@@ -56,8 +52,7 @@ class QueryPlayers:
     further: int
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """A window. start, end: seconds. weight: how strongly it is drawn, in [0, 1]."""
 
     start: float
@@ -69,8 +64,7 @@ class Span:
         return f"{_clock(self.start)} – {_clock(self.end)}"
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """A query on the time axis of its recording, which has `seconds`. iou: of the first window found. audio: number of
     its audio on the page, or None and `why`. frames: probabilities of its frames."""
 
@@ -134,15 +128,6 @@ def percent(share: float) -> str:
 def spread(interval: tuple[float, float]) -> str:
     low, high = interval
     return NONE if math.isnan(low) else f"{low:.4f}{BLANK}to{BLANK}{high:.4f}"
-
-
-def plural(count: int, noun: str, many: str = "") -> str:
-    """E.g. `1 query`, `1,500 queries`."""
-    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
-
-
-def queries(count: int) -> str:
-    return plural(count, "query", "queries")
 
 
 _START = r"(?<![\w./~…$-])"  # of a path: what stands in front is no part of a longer one

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from submission.arrays import Ints, Values
 from submission.metrics.moments_summary import MomentSummary
 from submission.metrics.summary import Summary
 from submission.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, save
@@ -15,7 +15,6 @@ from submission.report.statistics import Bar
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Values = npt.NDArray[np.float64]
 LONGEST = 56  # characters of a label
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, GREY)
 DASHES = ("--", ":", "-.")
@@ -30,12 +29,14 @@ def draw_systems(
     figure = new_figure(1.1 + 0.45 * rows)
     axes = figure.add_subplot(xlabel=metric)
     for position, (name, summary) in enumerate(systems.items()):
-        value, colour, size = summary.values[metric], BLUE if position == 0 else GREY, 8 if position == 0 else 6
-        row = [position, position]
-        axes.plot(summary.bootstrap, row, color=colour, linewidth=5, alpha=0.4, label=_once("95 % bootstrap", position))
-        axes.plot(summary.interval, row, color=colour, linewidth=1.5, label=_once("95 % jackknife", position))
+        is_first, row = position == 0, [position, position]
+        colour, size = (BLUE, 8) if is_first else (GREY, 6)
+        names = ("95 % bootstrap", "95 % jackknife") if is_first else (None, None)  # a legend names each once
+        axes.plot(summary.bootstrap, row, color=colour, linewidth=5, alpha=0.4, label=names[0])
+        axes.plot(summary.interval, row, color=colour, linewidth=1.5, label=names[1])
+        value = summary.values[metric]
         axes.plot([value], [position], "o", color=colour, markersize=size)
-        _label(axes, f"{name}  {value:.3f}", position, bold=position == 0)
+        _label(axes, f"{name}  {value:.3f}", position, bold=is_first)
     for position, (name, value) in enumerate(levels.items(), start=len(systems)):
         axes.plot([value], [position], "D", color=ORANGE, markersize=5, fillstyle="none")
         _label(axes, f"{name}  {value:.3f}", position)
@@ -66,7 +67,7 @@ def draw_ranks(path: Path, labels: Sequence[str], counts: Sequence[int], random:
     save(figure, path)
 
 
-def draw_scores(path: Path, edges: Values, counts: Mapping[str, npt.NDArray[np.int64]], unit: str) -> None:
+def draw_scores(path: Path, edges: Values, counts: Mapping[str, Ints], unit: str) -> None:
     """Histograms over the same edges, each filled in a colour and a hatch of its own."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel=unit, ylabel="queries")
@@ -77,9 +78,7 @@ def draw_scores(path: Path, edges: Values, counts: Mapping[str, npt.NDArray[np.i
     save(figure, path)
 
 
-def draw_score_differences(
-    path: Path, edges: Values, counts: npt.NDArray[np.int64], unit: str, marks: Sequence[float]
-) -> None:
+def draw_score_differences(path: Path, edges: Values, counts: Ints, unit: str, marks: Sequence[float]) -> None:
     """Histogram of differences between relevant clip and hardest negative, 0 and the loss's margins marked."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel=unit, ylabel="queries")
@@ -121,11 +120,6 @@ def draw_bars(path: Path, bars: Sequence[Bar], xlabel: str, ylabel: str, level: 
     axes.set_xlim(-0.6, max(len(bars), 3) - 0.4)
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize="small")
     save(figure, path)
-
-
-def _once(label: str, position: int) -> str | None:
-    """A legend names what the first row shows."""
-    return label if position == 0 else None
 
 
 def _label(axes: "Axes", text: str, position: int, bold: bool = False) -> None:

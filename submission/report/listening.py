@@ -1,7 +1,6 @@
 """Queries to listen to: what the run found for them, what it should have found, and the audio of both."""
 
 import base64
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ RATE = 24_000  # Hz
 COMPRESSION = 0.79  # of libsndfile's range at this rate: 40 kbit/s
 
 TITLES = {"best": "The best", "median": "The middle", "worst": "The worst"}
+ORDINALS = {"best": "first", "median": "middle", "worst": "last"}
 
 
 class AudioStore:
@@ -72,22 +72,19 @@ def listening(matrix: ScoreMatrix, summary: Summary, found: Rivals, clips: Clips
         margin = float(found.margin[row])
         return QueryPlayers(matrix.query_texts[row], int(first[row]), margin, players, len(ranks) - len(shown))
 
+    sizes = [f"the {ORDINALS[name]} {len(rows)}" for name, rows in chosen.items()]
     return Section(
         anchor="listening",
         title="Listening",
         paragraphs=[
             "Queries are put in order by the rank of their first relevant clip, and those of one rank by the margin, "
             "the score of their best relevant clip less that of their hardest negative. Shown are "
-            f"{_sizes(chosen)} of that order. Each has its {TOP} best clips and up to {FURTHER} further relevant ones.",
+            f"{' and '.join(sizes)} of that order. Each has its {TOP} best clips and up to {FURTHER} further relevant "
+            "ones.",
             f"Players hold at most the first {LONGEST:g} s of a clip, as mono MP3 of {RATE // 1000} kHz.",
         ],
         listening={TITLES[name]: [query_players(row) for row in rows] for name, rows in chosen.items()},
     )
-
-
-def _sizes(chosen: Mapping[str, Sequence[int]]) -> str:
-    words = {"best": "first", "median": "middle", "worst": "last"}
-    return " and ".join(f"the {words[name]} {len(rows)}" for name, rows in chosen.items())
 
 
 def _player(

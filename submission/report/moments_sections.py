@@ -5,16 +5,15 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
+from data_tools.cli import counted
 from data_tools.errors import DataError
 from data_tools.manifest import read_manifest
-from submission.errors import SubmissionError
-from submission.formats.moments_jsonl import Moments
-from submission.metrics.compare import compare
+from submission.formats.moments_jsonl import Moments, windows_by_query
 from submission.metrics.moments_summary import MomentSummary, metric_values, summarise_moments
 from submission.report import figures
-from submission.report.elements import NONE, Axis, Drawing, Section, Span, Table, figure4, plural, queries, spread
+from submission.report.elements import NONE, Axis, Drawing, Section, Span, Table, figure4, spread
 from submission.report.listening import TITLES, AudioStore
-from submission.report.results import PAIRED, THIS
+from submission.report.results import PAIRED, THIS, differences
 from submission.report.statistics import choose_queries
 from submission.runs.finished import FinishedMoments
 
@@ -24,7 +23,7 @@ FAINT = 0.1  # of the best window's score: below, a window is not drawn
 
 def summary_of(run: FinishedMoments) -> MomentSummary:
     """The figures of an entry. SubmissionError for a blind list."""
-    return summarise_moments({answer.qid: answer.windows for answer in run.answers}, run.truth, run.edition)
+    return summarise_moments(windows_by_query(run.answers), run.truth, run.edition)
 
 
 def result(run: FinishedMoments, this: MomentSummary, others: Mapping[str, MomentSummary], path: Path) -> Section:
@@ -40,7 +39,10 @@ def result(run: FinishedMoments, this: MomentSummary, others: Mapping[str, Momen
     rows += [[name, *(figure4(values.get(m, np.nan)) for m in this.values)] for name, values in levels.items()]
     table = Table("All figures, with 95 % by bootstrap over recordings", ("system", *this.values), rows)
     constants = "; ".join(f"{name} {value:.4f}" for name, value in primary.items())
-    tables = [table, *([_differences(this, others)] if others else [])]
+    tables = [table]
+    if others:
+        caption, header, compared = differences(this, others, "This entry")
+        tables.append(Table(caption, header[:4], [row[:4] for row in compared]))
     drawn = Table(
         this.primary,
         ("system", this.primary, "95 % bootstrap"),
@@ -53,27 +55,14 @@ def result(run: FinishedMoments, this: MomentSummary, others: Mapping[str, Momen
         title="Result",
         headline=(
             f"{this.primary} {this.values[this.primary]:.4f}",
-            f"95 % {spread(this.bootstrap)} by bootstrap over recordings; {queries(len(this.found.texts))}, "
-            f"{plural(this.found.n_pool, 'recording')}; {constants}. Metrics are those of edition {run.edition.name}, "
-            "shares from 0 to 1.",
+            f"95 % {spread(this.bootstrap)} by bootstrap over recordings; "
+            f"{counted(len(this.found.texts), 'query', ',')}, {counted(this.found.n_pool, 'recording', ',')}; "
+            f"{constants}. Metrics are those of edition {run.edition.name}, shares from 0 to 1.",
         ),
         drawings=[Drawing(path, f"{this.primary} with its 95 % intervals", f"{this.primary}: {alt}.", drawn)],
         tables=tables,
         paragraphs=[*(f"{note}." for note in this.notes), *([PAIRED] if others else [])],
     )
-
-
-def _differences(this: MomentSummary, others: Mapping[str, MomentSummary]) -> Table:
-    rows = []
-    for name, other in others.items():
-        try:
-            found = compare(this, [other])
-        except SubmissionError as error:
-            rows.append([name, f"not comparable: {error}", NONE, NONE])
-            continue
-        rows.append([name, f"{found.mean:+.4f}", spread(found.interval), f"{found.p:.4f}"])
-    header = ("other", "difference", "95 % bootstrap", "p")
-    return Table(f"This entry minus another: {this.primary}, query by query", header, rows)
 
 
 def lengths(run: FinishedMoments, this: MomentSummary) -> Section:

@@ -4,14 +4,15 @@ import json
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from data_tools.cli import counted
 from submission.plots import CURVES
-from submission.report.elements import NONE, Drawing, Section, Table, figure4, plural, queries, without_folders
+from submission.report.elements import NONE, Drawing, Section, Table, figure4, without_folders
 from submission.report.settings import settings_of
 from submission.report.statistics import Rivals
-from submission.runs.finished import Finished, FinishedMoments, FinishedRun
+from submission.runs.finished import Finished
 from submission.runs.record import EpochLine, Parameters, Provenance, RelevanceSettings
 
 MEANING_OF_M = (
@@ -21,7 +22,7 @@ MEANING_OF_M = (
 LICENCES = 4  # of a data set that are named
 
 
-def what_was_run(run: FinishedRun | FinishedMoments) -> Section:
+def what_was_run(run: Finished) -> Section:
     result, ranked = run.result, run.ranked
     noted = run.provenance or Provenance.model_construct()  # of whose keys only those with a default are shown
     command = noted.command
@@ -38,8 +39,8 @@ def what_was_run(run: FinishedRun | FinishedMoments) -> Section:
         "Hardware": ", ".join(part for part in (result.hardware, noted.machine) if part),
         "Software": ", ".join(f"{name} {of}" for name, of in (("Python", noted.python), ("torch", noted.torch)) if of),
         "Time": f"{_duration(result.training_seconds)} of training, {_duration(result.seconds)} in the last process",
-        "Ranked": f"{run.entry}: {queries(ranked.queries)} against {plural(ranked.clips, 'clip')} of "
-        f"{ranked.data}",
+        "Ranked": f"{run.entry}: {counted(ranked.queries, 'query', ',')} against "
+        f"{counted(ranked.clips, 'clip', ',')} of {ranked.data}",
         "Checkpoint": ranked.checkpoint,
         "m1 and m2": MEANING_OF_M if any(f" best {name} " in f" {ranked.checkpoint} " for name in ("m1", "m2")) else "",
         "Parameters": _parameters(result.parameters),
@@ -68,7 +69,7 @@ def _parameters(parameters: Parameters) -> str:
     return f"trained {format_parts(parameters.trained)}; frozen {format_parts(parameters.frozen)}"
 
 
-def _data_table(run: FinishedRun | FinishedMoments) -> Table:
+def _data_table(run: Finished) -> Table:
     rows = []
     for source, about in run.result.data.items():
         uses = [*(f"trains {stage}" for stage in about.trains), *_other_uses(run, source)]
@@ -78,7 +79,7 @@ def _data_table(run: FinishedRun | FinishedMoments) -> Table:
     return Table("Data", ("source", "set", "use", "clips", "captions", "hours", "licences (clips)"), rows)
 
 
-def _other_uses(run: FinishedRun | FinishedMoments, source: str) -> Iterator[str]:
+def _other_uses(run: Finished, source: str) -> Iterator[str]:
     for stage, settings in run.recipe.stages.items():
         if source in settings.monitor.data:
             yield f"monitors {stage}"
@@ -121,8 +122,8 @@ def learning_curves(run: Finished) -> Section:
     if relevance.is_file() and run.recipe.relevance:
         drawings.append(_relevance(relevance, run.recipe.relevance))
     ran = Counter(line.stage for line in lines)
-    stages = [f"{name} ({plural(ran[name], 'epoch')})" for name in run.recipe.stages]
-    text = f"{plural(len(stages), 'stage')}: {', then '.join(stages)}."
+    stages = [f"{name} ({counted(ran[name], 'epoch', ',')})" for name in run.recipe.stages]
+    text = f"{counted(len(stages), 'stage', ',')}: {', then '.join(stages)}."
     if len(stages) > 1:
         text += " A dotted line stands between two stages; epochs count over all."
     if "validation.m1" in keys:
@@ -165,27 +166,18 @@ def _relevance(file: Path, settings: RelevanceSettings) -> Drawing:
     )
 
 
-def caveats(run: FinishedRun | FinishedMoments, found: Rivals | None) -> Section:
+def caveats(run: Finished, found: Rivals | None) -> Section:
     broken = run.result.broken
     folded = [("Clips left out, and why", "\n".join(f"{clip}: {_without_path(why)}" for clip, why in broken.items()))]
     points = [
         f"One run with one seed ({run.recipe.seed}): intervals say how sure the figures are over queries, not how "
         "much another seed would differ.",
         *_collapses(run.epochs),
-        _also_trained_on(run.ranked.also_trained_on),
-        _left_out(len(broken)),
-        *_unpublished(run),
+        *_caveats_of_data(run),
         *([_ties(int(found.tied.sum()), len(found.tied))] if found else []),
-        *_test_in_view(run),
-        *_changed_code(run.result.commits),
+        *_caveats_of_training(run),
     ]
     return Section("caveats", "Caveats", points=points, folded=folded if broken else ())
-
-
-def _unpublished(run: Finished) -> Iterator[str]:
-    for name, expert in run.result.experts.items():
-        for file in expert.unpublished:
-            yield f"{without_folders(file)}, which {name} was computed with, is not the published file."
 
 
 def _without_path(why: str) -> str:
@@ -200,41 +192,42 @@ def _collapses(lines: list[EpochLine]) -> Iterator[str]:
         epochs = [line for line in bad if line.stage == stage]
         text = "; ".join(epochs[-1].collapsed)
         yield (
-            f"The model collapsed: in {plural(len(epochs), 'epoch')} of stage {stage}, from {epochs[0].epoch} to "
+            f"The model collapsed: in {counted(len(epochs), 'epoch', ',')} of stage {stage}, from {epochs[0].epoch} to "
             f"{epochs[-1].epoch}; at the last of them {text}."
         )
 
 
-def _also_trained_on(count: int) -> str:
-    if not count:
-        return "No ranked clip was also trained on, by its content or its Freesound id."
-    return f"Beware: {count:,} ranked clips were also trained on, by content or Freesound id."
-
-
-def _left_out(count: int) -> str:
-    if not count:
-        return "No clip was left out for broken audio."
-    return f"{plural(count, 'clip')} with broken audio {'was' if count == 1 else 'were'} left out."
+def _caveats_of_data(run: Finished) -> Iterator[str]:
+    trained, broken = run.ranked.also_trained_on, len(run.result.broken)
+    if trained:
+        yield f"Beware: {trained:,} ranked clips were also trained on, by content or Freesound id."
+    else:
+        yield "No ranked clip was also trained on, by its content or its Freesound id."
+    if broken:
+        yield f"{counted(broken, 'clip', ',')} with broken audio {'was' if broken == 1 else 'were'} left out."
+    else:
+        yield "No clip was left out for broken audio."
+    for name, expert in run.result.experts.items():
+        for file in expert.unpublished:
+            yield f"{without_folders(file)}, which {name} was computed with, is not the published file."
 
 
 def _ties(count: int, n: int) -> str:
     if not count:
         return "No relevant clip is tied with one that is not."
     return (
-        f"At {count:,} of {queries(n)} a clip that is not relevant has exactly the score of the best relevant one; "
-        "clips of equal score stand by file name."
+        f"At {count:,} of {counted(n, 'query', ',')} a clip that is not relevant has exactly the score of the best "
+        "relevant one; clips of equal score stand by file name."
     )
 
 
-def _test_in_view(run: Finished) -> Iterator[str]:
+def _caveats_of_training(run: Finished) -> Iterator[str]:
     if stages := [name for name, stage in run.recipe.stages.items() if stage.monitor.test_split]:
         yield (
             f"A test split was watched during training ({', '.join(stages)}), as the recipe acknowledges: a checkpoint "
             "chosen so is chosen with the test in view, and its figures flatter."
         )
-
-
-def _changed_code(commits: Sequence[str]) -> Iterator[str]:
+    commits = run.result.commits
     if any(commit.endswith("+") for commit in commits):
         yield "The code had changes that no commit holds (+ behind the commit)."
     if len(commits) > 1:

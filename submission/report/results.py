@@ -4,14 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from data_tools.cli import counted
+from submission.arrays import Ints, Values
 from submission.editions import Edition
 from submission.errors import SubmissionError
-from submission.metrics.compare import compare
+from submission.metrics.compare import Comparable, compare
 from submission.metrics.summary import Summary
 from submission.report import figures, statistics
-from submission.report.elements import NONE, Drawing, Section, Table, figure4, percent, plural, queries, spread
+from submission.report.elements import NONE, Drawing, Section, Table, figure4, percent, spread
 from submission.report.statistics import Bar, Rivals
 from submission.runs.clips import Clips
 from submission.runs.finished import FinishedRun
@@ -51,11 +52,12 @@ def result(run: FinishedRun, this: Summary, others: Mapping[str, Summary], editi
         headline=(
             f"{this.primary} {this.values[this.primary]:.4f}",
             f"95 % {spread(this.interval)} by jackknife over queries, {spread(this.bootstrap)} by bootstrap over "
-            f"queries that share clips; {queries(len(found.texts))}, {plural(found.n_pool, 'clip')}; {constants}. "
+            f"queries that share clips; {counted(len(found.texts), 'query', ',')}, "
+            f"{counted(found.n_pool, 'clip', ',')}; {constants}. "
             f"Metrics are those of edition {edition.name}, shares from 0 to 1.",
         ),
         drawings=[drawing],
-        tables=[_figures_table(summaries, levels), *([_differences(this, others)] if others else [])],
+        tables=[_figures_table(summaries, levels), *([differences(this, others, "This run")] if others else [])],
         paragraphs=[*(f"{note}." for note in this.notes), *notes, *([PAIRED] if others else [])],
     )
 
@@ -94,7 +96,8 @@ def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str
     return levels, notes
 
 
-def _differences(this: Summary, others: Mapping[str, Summary]) -> Table:
+def differences(this: Comparable, others: Mapping[str, Comparable], subject: str) -> Table:
+    """The primary metric of this system less that of each other one."""
     rows = []
     for name, summary in others.items():
         try:
@@ -105,7 +108,7 @@ def _differences(this: Summary, others: Mapping[str, Summary]) -> Table:
         counts = f"{found.better:,} / {found.equal:,} / {found.worse:,}"
         rows.append([name, f"{found.mean:+.4f}", spread(found.interval), f"{found.p:.4f}", counts])
     header = ("other", "difference", "95 % bootstrap", "p", "queries better / equal / worse")
-    return Table(f"This run minus another: {this.primary}, query by query", header, rows)
+    return Table(f"{subject} minus another: {this.primary}, query by query", header, rows)
 
 
 def ranks(summary: Summary, path: Path) -> Section:
@@ -119,8 +122,8 @@ def ranks(summary: Summary, path: Path) -> Section:
     n = len(found.texts)
     ten, beyond = (percent(float(np.mean(which))) for which in (first <= 10, first > 100))
     alt = (
-        f"Of {queries(n)}, {percent(counts[0] / n)} find a relevant clip first ({percent(random[0])} in a random "
-        f"order), {ten} among the first ten, and {beyond} beyond rank 100."
+        f"Of {counted(n, 'query', ',')}, {percent(counts[0] / n)} find a relevant clip first ({percent(random[0])} in "
+        f"a random order), {ten} among the first ten, and {beyond} beyond rank 100."
     )
     rows = [
         [label, f"{count:,}", percent(count / n), percent(share)]
@@ -140,16 +143,16 @@ def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
     if not ranked.any():
         return Section("scores", "Scores", paragraphs=["Every clip is relevant to every query; there is no negative."])
     positive, negative, margin = found.positive[ranked], found.negative[ranked], found.margin[ranked]
-    n, wins = len(margin), float(np.mean(margin > 0))
+    n, wins = counted(len(margin), "query", ","), float(np.mean(margin > 0))
     unit = f"score ({run.recipe.model.score.kind})"
     marks = loss_margins(run)
     text = (
-        f"At {percent(wins)} of {queries(n)} the best relevant clip scores higher than every clip that is not "
-        f"relevant; its score is {np.median(positive):.3f} at the median, that of the hardest negative "
+        f"At {percent(wins)} of {n} the best relevant clip scores higher than every clip that is "
+        f"not relevant; its score is {np.median(positive):.3f} at the median, that of the hardest negative "
         f"{np.median(negative):.3f}."
     )
     reached = [f"{percent(float(np.mean(margin >= mark)))} reach {name}." for mark, name in marks.items()]
-    apart = f"The difference is {np.median(margin):.3f} at the median, and above 0 at {percent(wins)} of {queries(n)}."
+    apart = f"The difference is {np.median(margin):.3f} at the median, and above 0 at {percent(wins)} of {n}."
     if np.ptp(margin) == 0:  # a single bar shows nothing
         return Section("scores", "Scores", paragraphs=[" ".join([text, *reached])])
     edges = np.histogram_bin_edges(np.concatenate([positive, negative]), BINS)
@@ -172,7 +175,7 @@ def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
     )
 
 
-def _bins_table(unit: str, edges: statistics.Values, counts: Mapping[str, npt.NDArray[np.int64]]) -> Table:
+def _bins_table(unit: str, edges: Values, counts: Mapping[str, Ints]) -> Table:
     rows = [
         [end, *map(str, cells)] for end, *cells in zip(statistics.edge_labels(edges), *counts.values(), strict=True)
     ]
@@ -219,17 +222,17 @@ def experts(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> S
     return Section("experts", title, paragraphs=[f"{mean} {text}"], drawings=drawings)
 
 
-def _format_shares(names: Sequence[str], shares: statistics.Values) -> Iterator[str]:
+def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:
     """A clause an expert. shares: (experts, C)."""
     largest = shares.argmax(axis=0)
     for number, (name, share) in enumerate(zip(names, shares, strict=True)):
         yield (
             f"{name} has {percent(float(share.mean()))} of the sum of norms on average, and the largest norm of "
-            f"{np.count_nonzero(largest == number):,} of {plural(len(largest), 'clip')}"
+            f"{np.count_nonzero(largest == number):,} of {counted(len(largest), 'clip', ',')}"
         )
 
 
-def _norms_table(norms: Mapping[str, statistics.Values], shares: statistics.Values) -> Table:
+def _norms_table(norms: Mapping[str, Values], shares: Values) -> Table:
     rows = [
         [name, *(f"{value:.3f}" for value in np.percentile(norm, (5, 25, 50, 75, 95))), percent(float(share.mean()))]
         for (name, norm), share in zip(norms.items(), shares, strict=True)

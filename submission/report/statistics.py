@@ -2,32 +2,29 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from submission.arrays import Flags, Ints, Values
 from submission.formats.score_matrix import ScoreMatrix
-from submission.metrics.intervals import CONFIDENCE, Groups
+from submission.metrics.intervals import CONFIDENCE, Groups, Interval
 from submission.ordering import Ranks
-
-Values = npt.NDArray[np.float64]
 
 LISTENED = 5  # queries of a group that is listened to
 WORDS = (1, 5, 8, 11, 14, 17, 20)  # of a caption: where bins begin; Clotho's captions have 8 to 20
 SECONDS = (0, 5, 10, 15, 20, 25, 30)  # of a clip; Clotho's have 15 to 30
 
 
-@dataclass(frozen=True)
-class Rivals:
+class Rivals(NamedTuple):
     """Per query, (Q,): score of its best relevant clip, of its hardest negative (the best clip that is not relevant;
     NaN where all are), and whether any negative has exactly the relevant clip's score."""
 
     positive: Values
     negative: Values
-    tied: npt.NDArray[np.bool_]
+    tied: Flags
 
     @property
     def margin(self) -> Values:
@@ -74,7 +71,7 @@ def count_ranks(first: Ranks, bins: Sequence[tuple[int, int]]) -> list[int]:
     return [int(np.count_nonzero((first >= low) & (first <= high))) for low, high in bins]
 
 
-def random_shares(bins: Sequence[tuple[int, int]], n_pool: int, n_relevant: npt.NDArray[np.int64]) -> list[float]:
+def random_shares(bins: Sequence[tuple[int, int]], n_pool: int, n_relevant: Ints) -> list[float]:
     """Expected share of queries in each bin if clips stood in a random order.
 
     n_relevant: (Q,) relevant clips, R each. No relevant clip is among the first r of C with the probability
@@ -92,13 +89,12 @@ def random_shares(bins: Sequence[tuple[int, int]], n_pool: int, n_relevant: npt.
     return [beyond(low - 1) - beyond(high) for low, high in bins]
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """Mean of the queries in a bin, its 95 % interval, and how many they are."""
 
     label: str
     mean: float
-    interval: tuple[float, float]
+    interval: Interval
     n: int
 
 
@@ -113,7 +109,7 @@ def bars(values: Values, keys: Sequence[object], labels: Mapping[object, str], g
     return found
 
 
-def share_interval(values: Values, groups: Groups) -> tuple[float, float]:
+def share_interval(values: Values, groups: Groups) -> Interval:
     """95 % interval of the mean of values in [0, 1] that come in groups; within [0, 1], and wide where few agree.
 
     Returns Wilson's score interval for as many trials as there are groups, or, where they differ in size, as Kish's

@@ -1,33 +1,31 @@
 """What a run says of the clips it ranked: scores/ENTRY.clips.csv with their audio, lengths, and experts' norms."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from data_tools.cli import counted
 from data_tools.errors import DataError
 from data_tools.manifest import Clip
 from data_tools.tables import read_table, write_table
+from submission.arrays import Floats, Values
 from submission.errors import SubmissionError
 
 NORM = "norm "  # an expert's column begins so
 
 
-@dataclass(frozen=True)
-class Clips:
+class Clips(NamedTuple):
     """The C clips of a pool, in its order. paths: audio files. seconds: (C,), NaN if not known. norms: by expert,
     (C,) norms of its embedding of each clip; empty for a mean."""
 
     paths: list[Path]
-    seconds: npt.NDArray[np.float64]
-    norms: dict[str, npt.NDArray[np.float64]]
+    seconds: Values
+    norms: dict[str, Values]
 
 
-def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, npt.NDArray[np.floating[Any]]]) -> None:
+def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, Floats]) -> None:
     """Write the table, a line a clip. norms: by expert, (C,)."""
     rows = []
     for row, clip in enumerate(clips):
@@ -52,7 +50,7 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
     lines = [by_clip[clip] for clip in clip_ids]
     header = lines[0][1]
 
-    def numbers(name: str) -> npt.NDArray[np.float64]:
+    def numbers(name: str) -> Values:
         found = np.full(len(lines), np.nan)
         for number, (line, row) in enumerate(lines):
             try:

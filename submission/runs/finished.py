@@ -34,8 +34,8 @@ class Finished(ABC):
 
     @property
     @abstractmethod
-    def edition_name(self) -> str:
-        """The edition that the entry was ranked for."""
+    def ranked(self) -> record.RankedResult | record.MomentsResult:
+        """The entry in result.json."""
 
     @property
     @abstractmethod
@@ -67,12 +67,7 @@ class FinishedRun(Finished):
 
     @property
     def ranked(self) -> record.RankedResult:
-        """What result.json says of the entry."""
         return self.result.rank[self.entry]
-
-    @property
-    def edition_name(self) -> str:
-        return self.ranked.edition
 
     @property
     def ranks_blind(self) -> bool:
@@ -104,7 +99,7 @@ class FinishedRun(Finished):
         if settings.kind == "mean":
             for part in settings.of:
                 yield from self._leaves(part)
-        elif settings.by_one_model:
+        elif "stage" in settings.model_fields_set:  # it ranks by one model
             yield settings
 
 
@@ -113,12 +108,7 @@ class FinishedMoments(Finished):
 
     @property
     def ranked(self) -> record.MomentsResult:
-        """What result.json says of the entry."""
         return self.result.moments[self.entry]
-
-    @property
-    def edition_name(self) -> str:
-        return self.ranked.edition
 
     @property
     def members(self) -> list[record.RankSettings]:
@@ -200,6 +190,11 @@ def open_finished_moments(text: str) -> FinishedMoments:
     return run
 
 
+def open_any_finished(text: str) -> FinishedRun | FinishedMoments:
+    """An entry of clips, or of moments if the run ranks nothing else or one of them is named."""
+    return open_finished_moments(text) if has_moments(text) else open_finished(text)
+
+
 def has_moments(text: str) -> bool:
     """Whether RUN, or RUN:ENTRY, is of moments; of a run that ranks clips too, only where the entry is named. Raises as
     open_finished does."""
@@ -234,6 +229,6 @@ def broken_links(result: record.RunResult, recipe: record.ResolvedRecipe) -> Ite
             if part not in ranked:
                 yield f"rank.{name}.of: no earlier entry {part!r}"
         ranked.add(name)
-    for name in (*result.rank, *result.blind):
+    for name in (*result.rank, *result.blind, *result.moments):
         if name not in ranked:
             yield f"rank.{name}: is in result.json only"

@@ -299,10 +299,6 @@ class RankSettings(Kind):
     checkpoint: str | None = None
     of: list[str] = []
 
-    @property
-    def by_one_model(self) -> bool:
-        return "stage" in self.model_fields_set
-
 
 class RelaxPoint(Record):
     percentile: float

@@ -2,21 +2,15 @@
 validation."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 from data_tools.cli import counted
 from data_tools.files import require_other
 from submission.errors import SubmissionError
-from submission.formats.score_matrix import ScoreMatrix, read_scores, write_blocks
+from submission.formats.score_matrix import read_scores, write_blocks
 from submission.metrics.blend import SCALES, blended, require_apart, search_weights
-from submission.verbs.moments import blend_moment_files, is_moments, require_each_once
+from submission.verbs.moments import blend_moment_files, is_moments
 from submission.verbs.options import chosen_edition, edition_noted
-
-
-def _read_all(paths: Sequence[Path]) -> dict[str, ScoreMatrix]:
-    require_each_once(paths)
-    return {str(path): read_scores(path) for path in paths}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,14 +35,17 @@ def run(arguments: argparse.Namespace) -> int:
         raise SubmissionError("a blend needs two files or more")
     if arguments.validation and len(arguments.validation) != len(arguments.scores):
         raise SubmissionError(f"--validation needs {len(arguments.scores)} files, one a model, in the same order")
+    for paths in (arguments.scores, arguments.validation or []):
+        if len({path.resolve() for path in paths}) < len(paths):
+            raise SubmissionError("one file is named twice; name each once and give it a larger weight")
     if any(map(is_moments, named)):
         return blend_moment_files(arguments)
     if arguments.truth:
         raise SubmissionError("--truth is for moments (.jsonl); a score matrix holds its own, so leave it out")
-    parts = _read_all(arguments.scores)
+    parts = {str(path): read_scores(path) for path in arguments.scores}
     weights = arguments.weights
     if arguments.validation:
-        validation = _read_all(arguments.validation)
+        validation = {str(path): read_scores(path) for path in arguments.validation}
         require_apart(parts, validation)
         noted = {name: edition_noted(matrix) for name, matrix in (parts | validation).items()}
         edition = chosen_edition(arguments, noted)

@@ -7,16 +7,18 @@ from typing import NamedTuple
 from zipfile import is_zipfile
 
 from data_tools.cli import add_json, counted
+from data_tools.documents.problems import Problem
 from data_tools.files import require_file
 from submission.editions import AnyEdition, Edition, MomentsEdition
 from submission.errors import SubmissionError
-from submission.formats.csv_table import SHOWN_PROBLEMS, Problem, format_problems
+from submission.formats.csv_table import SHOWN_PROBLEMS, format_problems
 from submission.formats.matrix_csv import check_matrix_csv
-from submission.formats.moments_truth import MomentTruth
+from submission.formats.moments_jsonl import check_moments, is_scored
+from submission.formats.moments_truth import MomentTruth, check_moment_truth, is_truth, size_of
 from submission.formats.ranked_csv import check_ranked_csv
 from submission.formats.score_matrix import read_scores
 from submission.formats.truth import Truth
-from submission.verbs.moments import check_moments_file, is_moments, moment_reference, moments_edition
+from submission.verbs.moments import is_moments, moment_reference, moments_edition, refuse_options
 from submission.verbs.options import (
     add_ranked,
     add_reference_arguments,
@@ -45,19 +47,21 @@ def run(arguments: argparse.Namespace) -> int:
     require_file(path)
     require_csv(path)
     shown = None if arguments.all or arguments.json else SHOWN_PROBLEMS
+    edition: AnyEdition
     if is_moments(path):
-        return _report(path, moments_edition(arguments), _check_moments(path, arguments), arguments.json, shown)
-    if path.suffix.lower() == ".zip":
-        package = _package_edition(path, arguments)
-        found = _check_package(path, package, _package_truth(package, arguments), shown)
-        return _report(path, package, found, arguments.json, shown)
-    truth = chosen_truth(arguments)
-    edition = chosen_edition(arguments, _noted(arguments), path)
-    found = _check_csv(path, edition, truth, arguments.ranked)
+        edition = moments_edition(arguments)
+        found = _check_moments(path, edition, arguments)
+    elif path.suffix.lower() == ".zip":
+        edition = _package_edition(path, arguments)
+        found = _check_package(path, edition, arguments, shown)
+    else:
+        truth = chosen_truth(arguments)
+        edition = chosen_edition(arguments, _noted(arguments), path)
+        found = _check_csv(path, edition, truth, arguments.ranked)
     return _report(path, edition, found, arguments.json, shown)
 
 
-def _report(path: Path, edition: Edition | MomentsEdition, found: "_Found", as_json: bool, shown: int | None) -> int:
+def _report(path: Path, edition: AnyEdition, found: "_Found", as_json: bool, shown: int | None) -> int:
     if as_json:
         _print_json(path, edition, found)
     elif found.problems:
@@ -108,14 +112,25 @@ def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) 
     return _Found([], queries, columns, verdict, truth is not None, hint="" if truth else NOT_COMPARED)
 
 
-def _check_moments(path: Path, arguments: argparse.Namespace) -> _Found:
-    checked = check_moments_file(path, moments_edition(arguments), arguments)
-    verdict = f"ok: {checked.size}"
-    if checked.problems:
-        verdict = f"has {counted(len(checked.problems), 'problem')}, listed above"
-    hint = "" if checked.compared else MOMENTS_NOT_COMPARED
-    found = (checked.problems, checked.queries, checked.columns, verdict, checked.compared)
-    return _Found(*found, checked.notes, hint)
+def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Namespace) -> _Found:
+    """Check answers, or a truth."""
+    refuse_options(arguments, scores=None, audio=None, ranked=False)
+    data = path.read_bytes()
+    if is_truth(data):
+        queries, problems, notes = check_moment_truth(data, edition)
+        windows = [query.windows or [] for query in queries.values()]
+        size, compared = f"a truth of {size_of(MomentTruth(queries, path.name, notes))}", True
+    else:
+        truth = moment_reference(edition, arguments)
+        answers, problems, notes = check_moments(data, edition, truth)
+        windows = [answer.windows for answer in answers]
+        total = counted(sum(map(len, windows)), "window")
+        form = "with scores" if is_scored(answers) else "without scores"
+        size, compared = f"{counted(len(answers), 'query')}, {total} {form}", truth is not None
+    longest = max(map(len, windows), default=0)
+    verdict = f"has {counted(len(problems), 'problem')}, listed above" if problems else f"ok: {size}"
+    hint = "" if compared else MOMENTS_NOT_COMPARED
+    return _Found(problems, len(windows) or None, longest or None, verdict, compared, notes, hint)
 
 
 def _noted(arguments: argparse.Namespace) -> dict[str, str | None]:
@@ -135,29 +150,27 @@ def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
     return fitting[0] if len(fitting) == 1 else chosen_any_edition(arguments, noted, path)
 
 
-def _package_truth(edition: AnyEdition, arguments: argparse.Namespace) -> Truth | MomentTruth | None:
-    return moment_reference(edition, arguments) if isinstance(edition, MomentsEdition) else chosen_truth(arguments)
-
-
-def _check_package(path: Path, edition: AnyEdition, truth: Truth | MomentTruth | None, shown: int | None) -> _Found:
+def _check_package(path: Path, edition: AnyEdition, arguments: argparse.Namespace, shown: int | None) -> _Found:
     from submission.package.archive import check_archive, output_notes
 
+    truth: Truth | MomentTruth | None
+    if isinstance(edition, MomentsEdition):
+        truth, not_compared = moment_reference(edition, arguments), MOMENTS_NOT_COMPARED
+    else:
+        truth, not_compared = chosen_truth(arguments), NOT_COMPARED
     if problems := _of_package(check_archive(path, edition, lambda _: truth, shown=shown)):
         verdict = "is not fit to be handed in, for what is listed above"
         return _Found(problems, None, None, verdict, truth is not None)
-    hint, notes = NOT_COMPARED, []
-    if isinstance(edition, MomentsEdition):
-        hint = MOMENTS_NOT_COMPARED
-        notes = _of_package(output_notes(path, edition, truth if isinstance(truth, MomentTruth) else None, shown))
-    verdict = f"ok: a package of edition {edition.name}"
-    return _Found([], None, None, verdict, truth is not None, notes, "" if truth else hint)
+    notes = _of_package(output_notes(path, edition, truth, shown))
+    verdict, hint = f"ok: a package of edition {edition.name}", "" if truth else not_compared
+    return _Found([], None, None, verdict, truth is not None, notes, hint)
 
 
 def _of_package(sentences: Iterable[str]) -> list[Problem]:
     return [Problem(None, text, PACKAGE) for text in sentences]
 
 
-def _print_json(path: Path, edition: Edition | MomentsEdition, found: _Found) -> None:
+def _print_json(path: Path, edition: AnyEdition, found: _Found) -> None:
     from data_tools.documents.strict import print_report
     from submission.verbs.json_output import CheckReport, problems_of
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from data_tools.cli import counted
 from data_tools.files import require_other
 from submission.errors import SubmissionError
-from submission.formats.edition_csv import require_replaceable, source_edition, write_csv
+from submission.formats.columns import is_ranked
+from submission.formats.edition_csv import require_replaceable, source_editions, write_csv
 from submission.formats.matrix_csv import read_matrix_csv
 from submission.formats.ranked_csv import read_ranked_csv, write_ranked_lists
 from submission.formats.score_matrix import write_scores
@@ -40,12 +41,12 @@ def run(arguments: argparse.Namespace) -> int:
     require_other(out, [arguments.file, arguments.truth, arguments.scores, arguments.queries])
     truth = chosen_truth(arguments)
     require_csv(arguments.file)
-    source, is_ranked = source_edition(arguments.file)
+    (source, *_), header = source_editions(arguments.file)
     target = source
     if out.suffix != ".npy":
         target = chosen_edition(arguments, {}, out)
         require_replaceable(out, target, arguments.force)
-    if is_ranked:
+    if is_ranked(header):
         if out.suffix != ".csv" or not (arguments.ranked or target.output == "ranked"):
             wanted = f"edition {target.name}" if out.suffix == ".csv" else out
             hint = f"use the score matrix (.npy) for {wanted}"

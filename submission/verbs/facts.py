@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping
 
 from data_tools.cli import add_json
-from submission.editions import EDITIONS, MOMENTS, Edition, MomentsEdition, get_any_edition
+from submission.editions import all_editions, get_any_edition
 
 FILES = {
     "ranked": "the best file names of every query",
@@ -24,11 +24,11 @@ def run(arguments: argparse.Namespace) -> int:
         from data_tools.documents.strict import print_report
         from submission.verbs.json_output import FactsReport, facts_of
 
-        shown = [get_any_edition(arguments.edition)] if arguments.edition else _all()
+        shown = [get_any_edition(arguments.edition)] if arguments.edition else all_editions()
         print_report(FactsReport(editions=[facts_of(each, bool(arguments.edition)) for each in shown]))
         return 0
     if arguments.edition is None:
-        for edition in _all():
+        for edition in all_editions():
             print(f"{edition.name:8}task {edition.task:4}{FILES[edition.output]}; figure {edition.metric}")
         log.info("--edition YEAR prints all facts of one, with their sources")
         return 0
@@ -36,12 +36,6 @@ def run(arguments: argparse.Namespace) -> int:
     for name, (sure, where) in edition.sources.items():
         print(f"{name:15} {_format(getattr(edition, name))}\n{'':15} {sure}: {where}")
     return 0
-
-
-def _all() -> list[Edition | MomentsEdition]:
-    """By year, and `custom` last."""
-    every: list[Edition | MomentsEdition] = [*EDITIONS.values(), *MOMENTS.values()]
-    return sorted(every, key=lambda edition: edition.name)
 
 
 def _format(value: object) -> str:

@@ -3,14 +3,12 @@
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from data_tools.documents.problems import Problem
 from data_tools.documents.strict import Report, number
 from submission.editions import Edition, MomentsEdition
-from submission.formats.csv_table import Problem
-from submission.metrics.intervals import Difference
+from submission.metrics.intervals import Difference, Interval
 from submission.metrics.moments_summary import MomentSummary
 from submission.metrics.summary import Summary
-
-Interval = tuple[float, float]
 
 
 class Fact(Report):
@@ -145,7 +143,7 @@ def comparison_of(systems: list[ScoreReport], found: Difference) -> CompareRepor
 
 
 def problems_of(problems: Sequence[Problem]) -> list[FileProblem]:
-    return [FileProblem(line=line, sentence=sentence, kind=kind) for line, sentence, kind in problems]
+    return [FileProblem(**problem._asdict()) for problem in problems]
 
 
 def _interval(bounds: Interval) -> Interval | None:

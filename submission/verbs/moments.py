@@ -3,23 +3,22 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from data_tools.cli import counted
+from data_tools.documents.json_lines import Window
 from data_tools.files import require_other
 from submission.editions import MomentsEdition, get_moments_edition
 from submission.errors import SubmissionError
-from submission.formats.csv_table import Problem
-from submission.formats.json_lines import Window
 from submission.formats.moments_jsonl import (
-    Moments,
     check_moments,
     is_scored,
     read_moments,
+    windows_by_query,
     write_moments,
     write_scored_moments,
 )
-from submission.formats.moments_truth import MomentTruth, check_moment_truth, is_truth, read_moment_truth, size_of
+from submission.formats.moments_truth import MomentTruth, read_moment_truth
 from submission.metrics.blend import weight_factors
 from submission.metrics.moment_metrics import published
 from submission.metrics.moments_blend import SCALES, blend_moments, require_apart, search_moment_weights
@@ -45,31 +44,28 @@ def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -
     add_truth_arguments. Raises SubmissionError for what cannot be scored."""
     if others := [name for name in names if not is_moments(name) and not is_run_of_moments(name)]:
         raise SubmissionError(f"{others[0]} is of clips, and moments ({SUFFIX}) are compared with moments alone")
-    _refuse(arguments, annotations=None, direction="text-to-audio")
+    refuse_options(arguments, annotations=None, direction="text-to-audio")
     edition, files = moments_edition(arguments), [name for name in names if is_moments(name)]
     if files and not arguments.truth:
         raise SubmissionError(f"{files[0]} is scored against true windows; add --truth castella_test_release.jsonl")
     if arguments.truth and not files:
         raise SubmissionError(f"{names[0]} holds its own truth; leave out --truth")
-    listed = [name for name in names if name not in files]
-    runs = _opened(listed) if listed else {}
+    runs: dict[str, FinishedMoments] = {}
+    if listed := [name for name in names if name not in files]:
+        from submission.runs.finished import open_finished_moments  # pydantic, which a file does not need
+
+        runs = {name: open_finished_moments(name) for name in listed}
     truths = {name: run.truth for name, run in runs.items()}
     if files:
         truths |= dict.fromkeys(files, read_moment_truth(arguments.truth, edition))
     _require_same_windows(truths, edition)
-    return [
-        _summary_of_run(runs[name], edition)
-        if name in runs
-        else summarise_moments_file(Path(name), truths[name], edition)
-        for name in names
-    ]
-
-
-def _opened(names: Sequence[str]) -> "dict[str, FinishedMoments]":
-    """Runs of moments, by name."""
-    from submission.runs.finished import open_finished_moments  # pydantic, which a file does not need
-
-    return {name: open_finished_moments(name) for name in names}
+    summaries = []
+    for name in names:
+        if run := runs.get(name):
+            summaries.append(summarise_moments(windows_by_query(run.answers), run.truth, edition, notes_of(run.truth)))
+        else:
+            summaries.append(summarise_moments_file(Path(name), truths[name], edition))
+    return summaries
 
 
 def _require_same_windows(truths: Mapping[str, MomentTruth], edition: MomentsEdition) -> None:
@@ -102,51 +98,16 @@ def is_run(name: str) -> bool:
     return path.is_dir() or (folder.is_dir() and not path.exists())
 
 
-def _summary_of_run(run: "FinishedMoments", edition: MomentsEdition) -> MomentSummary:
-    windows = {answer.qid: answer.windows for answer in run.answers}
-    return summarise_moments(windows, run.truth, edition, notes_of(run.truth))
-
-
-class CheckedMoments(NamedTuple):
-    """queries, columns: of the file, where it could be read; columns are the windows of the longest answer. size: in
-    words. compared: with a truth or a blind list."""
-
-    problems: list[Problem]
-    notes: list[Problem]
-    queries: int | None
-    columns: int | None
-    size: str
-    compared: bool
-
-
-def check_moments_file(path: Path, edition: MomentsEdition, arguments: argparse.Namespace) -> CheckedMoments:
-    """Of a file that is handed in, or of a truth. arguments: of add_reference_arguments."""
-    _refuse(arguments, scores=None, audio=None, ranked=False)
-    data = path.read_bytes()
-    if is_truth(data):
-        queries, problems, notes = check_moment_truth(data, edition)
-        widest = max((len(query.windows or ()) for query in queries.values()), default=0)
-        size = f"a truth of {size_of(MomentTruth(queries, path.name, notes))}"
-        return CheckedMoments(problems, notes, len(queries) or None, widest or None, size, True)
-    truth = moment_reference(edition, arguments)
-    answers, problems, notes = check_moments(data, edition, truth)
-    widest = max((len(answer.windows) for answer in answers), default=0)
-    kind = "with scores" if is_scored(answers) else "without scores"
-    total = counted(sum(len(answer.windows) for answer in answers), "window")
-    size = f"{counted(len(answers), 'query')}, {total} {kind}"
-    return CheckedMoments(problems, notes, len(answers) or None, widest or None, size, truth is not None)
-
-
 def moment_reference(edition: MomentsEdition, arguments: argparse.Namespace) -> MomentTruth | None:
     """The queries that --truth or --queries names; None for neither. Raises SubmissionError for what is of clips."""
-    _refuse(arguments, scores=None, audio=None, ranked=False)
+    refuse_options(arguments, scores=None, audio=None, ranked=False)
     listed = arguments.truth or arguments.queries
     return read_moment_truth(listed, edition) if listed else None
 
 
 def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -> str:
     """What is handed in, from a file with scores or without. Returns what was written, in words."""
-    _refuse(arguments, ranked=False)
+    refuse_options(arguments, ranked=False)
     edition = moments_edition(arguments)
     if not is_moments(out):
         raise SubmissionError(f"{out}: what is handed in is JSON lines; give a name ending in {SUFFIX}")
@@ -181,10 +142,11 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
     edition = moments_edition(arguments)
     if arguments.out.is_file() and (kind := _kept(arguments.out, edition, scores=False)):
         raise SubmissionError(f"{arguments.out} is there already and {kind}; name another file")
-    parts, weights = _read_each(arguments.scores, edition), arguments.weights
+    parts = {str(path): read_moments(path, edition) for path in arguments.scores}
+    weights = arguments.weights
     if arguments.validation:
         truth = read_moment_truth(arguments.truth, edition)
-        validation = _read_each(arguments.validation, edition, truth)
+        validation = {str(path): read_moments(path, edition, truth) for path in arguments.validation}
         require_apart(parts, validation, truth)
         weights, reached = search_moment_weights(validation, arguments.how, truth, edition)
         print(f"searched on validation: {edition.metric} {published(reached):.2f} there")
@@ -197,20 +159,7 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read_each(
-    paths: Sequence[Path], edition: MomentsEdition, truth: MomentTruth | None = None
-) -> dict[str, list[Moments]]:
-    require_each_once(paths)
-    return {str(path): read_moments(path, edition, truth) for path in paths}
-
-
-def require_each_once(paths: Sequence[Path]) -> None:
-    """Raises SubmissionError for a file that is to be blended twice."""
-    if len({path.resolve() for path in paths}) < len(paths):
-        raise SubmissionError("one file is named twice; name each once and give it a larger weight")
-
-
-def _refuse(arguments: argparse.Namespace, **usual: object) -> None:
+def refuse_options(arguments: argparse.Namespace, **usual: object) -> None:
     """Raises SubmissionError for an option that says nothing of moments. usual: option -> its value where not given."""
     for option, value in usual.items():
         if getattr(arguments, option) != value:

@@ -3,8 +3,8 @@
 import argparse
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from data_tools.files import require_file
 from submission.editions import EDITIONS, MOMENTS, AnyEdition, Edition, get_any_edition, get_edition
@@ -72,8 +72,7 @@ def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--direction", choices=directions, default="text-to-audio", help=sides)
 
 
-@dataclass(frozen=True)
-class System:
+class System(NamedTuple):
     """Something to score. name: as it was given. matrix: None of a CSV. edition: its own, None where it says none."""
 
     name: str
@@ -107,47 +106,36 @@ def edition_noted(matrix: ScoreMatrix) -> str | None:
 
 
 def chosen_edition(
-    arguments: argparse.Namespace,
-    noted: Mapping[str, str | None],
-    file: Path | None = None,
-    among: Sequence[Edition] = (),
+    arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None = None, hint: str = ""
 ) -> Edition:
-    """The edition of clips that --edition names, else the one that all of these say they are of.
+    """The edition of clips that --edition names, else the one that all of these name.
 
-    noted: by name, None for what does not say it. file: of which it is asked, for the message. among: those that can be
-    meant, where not all can.
-    Raises SubmissionError where none is given and these say none or several.
+    `noted`: by name, None if it names no edition. `file`: the one that is read, for the message. `hint`: what to add.
+    Raises SubmissionError if none is given and these name none or several.
     """
-    return get_edition(_edition_name(arguments, noted, file, among, list(EDITIONS)))
+    return get_edition(_edition_name(arguments, noted, file, hint or f"--edition YEAR, one of {', '.join(EDITIONS)}"))
 
 
 def chosen_any_edition(
     arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None = None
 ) -> AnyEdition:
     """As chosen_edition, of clips or of moments: what a package is of."""
-    return get_any_edition(_edition_name(arguments, noted, file, (), [*EDITIONS, *MOMENTS]))
+    hint = f"--edition YEAR, one of {', '.join([*EDITIONS, *MOMENTS])}"
+    return get_any_edition(_edition_name(arguments, noted, file, hint))
 
 
-def _edition_name(
-    arguments: argparse.Namespace,
-    noted: Mapping[str, str | None],
-    file: Path | None,
-    among: Sequence[Edition],
-    known: Sequence[str],
-) -> str:
+def _edition_name(arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None, hint: str) -> str:
     if arguments.edition is not None:
         return str(arguments.edition)
     editions = set(noted.values())
     if len(editions) == 1 and (only := editions.pop()):
         return only
-    silent = [name for name, edition in noted.items() if edition is None]
-    if silent:
+    if silent := [name for name, edition in noted.items() if edition is None]:
         why = f"{silent[0]} does not say which edition it is of"
     elif noted:
         why = f"they are of several editions ({', '.join(f'{name}: {edition}' for name, edition in noted.items())})"
     else:
         why = f"{file}: its edition is not known" if file else "the edition is not known"
-    hint = to_add(list(among)) if among else f"--edition YEAR, one of {', '.join(known)}"
     raise SubmissionError(f"{why}; add {hint}")
 
 
@@ -168,7 +156,7 @@ def _edition_of(systems: Sequence[System], arguments: argparse.Namespace) -> Edi
     if agreed := next((edition.name for edition in shared if {*others.values()} <= {edition.name}), None):
         return chosen_edition(arguments, {str(path): agreed for path in csvs})
     its = " and ".join(edition.name for edition in shared)
-    return chosen_edition(arguments, others | {str(path): its for path in csvs}, among=shared)
+    return chosen_edition(arguments, others | {str(path): its for path in csvs}, hint=to_add(shared))
 
 
 def _to_convert(found: Mapping[Path, tuple[list[Edition], list[str]]], wanted: Edition | None) -> str:

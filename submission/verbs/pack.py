@@ -9,11 +9,11 @@ from pathlib import Path
 from data_tools.files import write_text
 from submission.editions import AnyEdition, Edition, MomentsEdition
 from submission.errors import SubmissionError
-from submission.package.about import Asked, about_template
+from submission.package.about import about_template
 from submission.package.meta import missing_addresses
 from submission.package.moments_package import figures_of
 from submission.package.pack import not_blind, pack
-from submission.runs.finished import Finished, FinishedMoments, has_moments, open_finished, open_finished_moments
+from submission.runs.finished import Finished, FinishedMoments, open_any_finished
 from submission.verbs.options import chosen_any_edition
 
 log = logging.getLogger(__name__)
@@ -31,14 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    systems = [[_opened(name) for name in text.split(",")] for text in arguments.runs]
+    systems = [[open_any_finished(name) for name in text.split(",")] for text in arguments.runs]
     if arguments.template:
         _write_template(arguments.template, arguments.runs, systems)
         print(f"wrote {arguments.template}; fill it in, and give it as --about")
         return 0
     if not arguments.about or not arguments.out:
         raise SubmissionError("give --about ABOUT.yaml and --out NAME.zip; --template ABOUT.yaml writes the first")
-    noted = {str(run.folder): run.edition_name for system in systems for run in system}
+    noted = {str(run.folder): run.ranked.edition for system in systems for run in system}
     edition, out = chosen_any_edition(arguments, noted), arguments.out
     if out.suffix != ".zip" or "." in out.stem:
         raise SubmissionError(f"{out}: a package is NAME.zip, without other dots in its name")
@@ -68,20 +68,14 @@ def _write_template(path: Path, names: Sequence[str], systems: Sequence[Sequence
         raise SubmissionError("these runs are of clips and of moments; a package is of one kind, so make two")
     for run in of_moments:
         figures_of(run)
-    asked = [
-        Asked(name, output=len(runs) > 1 or not runs[0].ranks_blind, scored=len(runs) > 1)
+    named = [
+        (name, ["output", "scored"] if len(runs) > 1 else [] if runs[0].ranks_blind else ["output"])
         for name, runs in zip(names, systems, strict=True)
     ]
-    unknown = missing_addresses(every)
-    write_text(path, about_template(asked, unknown, bool(of_moments)))
+    write_text(path, about_template(named, missing_addresses(every), bool(of_moments)))
 
 
 def _to_compare(path: Path, edition: AnyEdition) -> str:
     """The command that holds a package against the blind set."""
     blind = "LIST.jsonl" if isinstance(edition, MomentsEdition) else "QUERIES.csv --audio FOLDER"
     return f"python -m submission check {shlex.quote(str(path))} --edition {edition.name} --queries {blind}"
-
-
-def _opened(name: str) -> Finished:
-    """An entry of clips, or of moments where the run ranks nothing else or one of them is named."""
-    return open_finished_moments(name) if has_moments(name) else open_finished(name)

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from data_tools.cli import counted
 from submission.errors import SubmissionError
-from submission.report.elements import Drawing
-from submission.runs.finished import has_moments, open_finished, open_finished_moments
+from submission.runs.finished import FinishedMoments, open_any_finished, open_finished, open_finished_moments
 from submission.verbs.options import chosen_edition
 
 
@@ -19,31 +18,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from submission.report.page import figures_folder
+    from submission.report.page import figures_folder, write_moments_report, write_report
 
-    folder, figures, out = _write(arguments)
-    shown = f"{counted(len(figures), 'figure')} into {figures_folder(out, folder)}"
-    print(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB, and {shown}")
-    return 0
-
-
-def _write(arguments: argparse.Namespace) -> tuple[Path, list[Drawing], Path]:
-    """The run's folder, the figures, the page."""
-    from submission.report.page import write_moments_report, write_report
-
-    names = (arguments.run_folder, *arguments.beside)
-    if has_moments(arguments.run_folder):
-        run, *others = (open_finished_moments(name) for name in names)
-        out = _page(arguments, run.folder)
-        return run.folder, write_moments_report(out, run, others), out
-    ranked, *rivals = (open_finished(name) for name in names)
-    edition = chosen_edition(arguments, {arguments.run_folder: ranked.ranked.edition})
-    out = _page(arguments, ranked.folder)
-    return ranked.folder, write_report(out, ranked, rivals, edition), out
-
-
-def _page(arguments: argparse.Namespace, folder: Path) -> Path:
-    out: Path = arguments.out or folder / "report.html"
+    run = open_any_finished(arguments.run_folder)
+    out: Path = arguments.out or run.folder / "report.html"
     if out.suffix != ".html":
         raise SubmissionError(f"{out}: the report is a page; give it a name that ends in .html")
-    return out
+    if isinstance(run, FinishedMoments):
+        figures = write_moments_report(out, run, [open_finished_moments(name) for name in arguments.beside])
+    else:
+        others = [open_finished(name) for name in arguments.beside]
+        edition = chosen_edition(arguments, {arguments.run_folder: run.ranked.edition})
+        figures = write_report(out, run, others, edition)
+    shown = f"{counted(len(figures), 'figure')} into {figures_folder(out, run.folder)}"
+    print(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB, and {shown}")
+    return 0

@@ -13,7 +13,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import TEST_SPLITS, Clip, Query, read_manifest
 from data_tools.moments import Moment, inside_recordings, read_moments, require_names, write_published
 from submission.editions import MomentsEdition, get_moments_edition
-from submission.formats.moments_jsonl import Moments, write_scored_moments
+from submission.formats.moments_jsonl import Moments, windows_by_query, write_scored_moments
 from submission.formats.moments_truth import read_moment_truth
 from submission.metrics.moments_summary import MomentSummary, summarise_moments
 from system.features.build import Features
@@ -232,4 +232,4 @@ def write_windows(
     write_scored_moments(path, answers, edition)
     if truth.is_blind:
         return None
-    return summarise_moments({answer.qid: answer.windows for answer in answers}, truth, edition)
+    return summarise_moments(windows_by_query(answers), truth, edition)

@@ -15,6 +15,7 @@ from submission.metrics.compare import compare
 from submission.metrics.scoring import found_from_audio
 from submission.package import moments_meta
 from submission.package.meta import parameters_of
+from submission.package.meta_model import figure_keys
 from submission.report.overview import _licences
 
 
@@ -89,7 +90,7 @@ def test_parameters_of_every_member_are_counted(monkeypatch: pytest.MonkeyPatch)
 
 def test_figures_of_moments_have_two_digits() -> None:
     edition = get_moments_edition(2026)
-    figures = dict.fromkeys(dict(moments_meta._results(edition)), 0.123456)
+    figures = dict.fromkeys(figure_keys(edition), 0.123456)
     assert set(moments_meta.results_of(figures, edition)[edition.result].values()) == {12.35}
 
 

@@ -28,12 +28,16 @@ def test_facts_of_an_unknown_edition_name_all_known_ones(capsys: pytest.CaptureF
     assert "no edition 2021 is known; choose one of: 2022, 2023, 2024, 2025, 2026, custom" in capsys.readouterr().err
 
 
+SURE = {"confirmed", "secondary", "inferred", "remembered"}
+
+
 def test_every_edition_says_where_each_fact_comes_from() -> None:
     facts = {field.name for field in dataclasses.fields(Edition)} - {"name", "sources"}
     for year, edition in EDITIONS.items():
         assert year == edition.name
         assert set(edition.sources) == facts
-        assert all(edition.sources.values())
+        assert {source.sure for source in edition.sources.values()} <= SURE
+        assert all(source.where for source in edition.sources.values())
 
 
 CONFIRMED = {  # what was read in the organisers' own code or pages; all else was not

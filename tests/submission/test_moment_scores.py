@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from moment_figures import official_figures
 
 from submission.errors import SubmissionError
 from submission.metrics.moment_metrics import LENGTHS, THRESHOLDS, published, score_moments
@@ -87,7 +88,7 @@ def require_as_oracle(predictions: Answers, truth: Answers, lengths: tuple[float
     assert scores.qids == expected["qids"]
     assert scores.precisions.tolist() == expected["AP"]
     assert scores.ious.tolist() == expected["iou"]
-    assert scores.published() == {"MR-R1": expected["MR-R1"], "MR-mAP": expected["MR-mAP"]}
+    assert official_figures(scores) == {"MR-R1": expected["MR-R1"], "MR-mAP": expected["MR-mAP"]}
 
 
 def ap(windows: list[list[float]], truths: list[list[float]], threshold: float = 0.5) -> float:
@@ -132,12 +133,12 @@ def test_every_published_case_comes_out_to_the_printed_decimals(golden: dict[str
         expected |= {r: (LENGTHS[r], by) for r, by in case["by_length"].items() if by["queries"]}
         for part, (lengths, figures) in expected.items():
             slow = oracle(predictions, truth, lengths, undefined_hits=True)
-            ours = score_moments(predictions, truth, lengths, undefined_hits=True).published()
+            ours = official_figures(score_moments(predictions, truth, lengths, undefined_hits=True))
             for kind in ("MR-R1", "MR-mAP"):
                 assert slow[kind] == figures[kind], (name, part, "the oracle")
                 assert ours[kind] == figures[kind], (name, part)
             if name not in UNDEFINED:
-                assert score_moments(predictions, truth, lengths).published() == ours, (name, part)
+                assert official_figures(score_moments(predictions, truth, lengths)) == ours, (name, part)
             require_as_oracle(predictions, truth, lengths)
             if part != "whole":
                 assert len(slow["qids"]) == case["by_length"][part]["queries"]
@@ -202,7 +203,7 @@ def test_arrays_are_taken_as_lists_are() -> None:
     arrays = {qid: np.array(windows) for qid, windows in predictions.items()}
     right = {qid: np.array(windows) for qid, windows in truth.items()}
     found = score_moments(arrays, right)  # type: ignore[arg-type]
-    assert found.published() == score_moments(predictions, truth).published()
+    assert official_figures(found) == official_figures(score_moments(predictions, truth))
     with pytest.raises(SubmissionError, match="the query 'a' has no window"):
         score_moments({"a": np.zeros((0, 3))}, {"a": [[0, 1]]})  # type: ignore[dict-item]
 
@@ -271,7 +272,7 @@ def test_a_reversed_window_as_long_as_a_truth_is_worth_nothing() -> None:
 def test_windows_without_scores_stand_in_the_files_order(golden: dict[str, Any]) -> None:
     case = golden["cases"]["near"]
     bare = {qid: [window[:2] for window in windows] for qid, windows in case["predictions"].items()}
-    assert score_moments(bare, case["truth"]).published() == case["official"]
+    assert official_figures(score_moments(bare, case["truth"])) == case["official"]
     assert golden["faults"]["no_scores"]["error"] == "IndexError"  # of the official script
 
 

@@ -366,3 +366,14 @@ def test_an_overview_has_the_figure_of_the_first_entry_that_has_figures(here: Pa
 def test_a_package_of_clips_and_moments_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert packed("--edition", "2025", systems=["run1"] * 4) == 1
     assert "edition 2025 is of clips, and run1:posterior ranks moments" in capsys.readouterr().err
+
+
+def test_an_entry_of_moments_that_the_recipe_lacks_is_refused(
+    without_blind: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resolved = without_blind / "resolved.json"
+    content = json.loads(resolved.read_text())
+    del content["rank"]["posterior"]
+    resolved.write_text(json.dumps(content))
+    assert pack_alone(None) == 1
+    assert "alone: rank.posterior: is in result.json only; make the run again" in capsys.readouterr().err

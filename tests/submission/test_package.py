@@ -427,7 +427,7 @@ FAULTS: dict[str, tuple[Callable[[Members], object], str]] = {
         meta_change(lambda c: c["submission"].update(abbreviation="eleven_char")),
         "'eleven_char' has more than 10 characters",
     ),
-    "no system": (meta_change(lambda c: c.pop("system")), "system, system.description, "),
+    "no system": (meta_change(lambda c: c.pop("system")), ".meta.yaml: system is missing\n"),
     "no rate": (
         meta_change(lambda c: c["system"]["description"].update(input_sampling_rate=None)),
         "system.description.input_sampling_rate is missing",

@@ -1,12 +1,18 @@
 """What a package says of its systems, worked by hand from runs that are made up."""
 
+import copy
+import functools
+import operator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from submission.editions import get_edition
 from submission.package.about import About
 from submission.package.meta import _external, parameters_of
+from submission.package.meta_model import meta_faults
 from submission.runs.finished import FinishedRun
 from submission.runs.record import (
     EncoderSettings,
@@ -73,3 +79,50 @@ def test_captions_of_a_training_set_by_hand(clips: int, captions: int, has: bool
         "name": "tones", "purpose": "training", "url": None, "has_audio": True, "has_captions": has,
         "nb_captions_per_audio": each, "total_audio_length": 15.0, "licences": {"CC0": clips},
     }  # fmt: skip
+
+
+META: dict[str, Any] = {
+    "submission": {
+        "label": "Doe_EX_task8_1",
+        "name": "One",
+        "abbreviation": "one",
+        "authors": [
+            {
+                "lastname": "Doe",
+                "firstname": "Jo",
+                "email": "jo@example.org",
+                "affiliation": {"abbreviation": "EX", "institute": "Example", "location": "Town"},
+                "corresponding": True,
+            }
+        ],
+    },
+    "system": {
+        "description": dict.fromkeys(
+            ("input_sampling_rate", "acoustic_features", "machine_learning_method", "loss_function", "optimizer"), "a"
+        ),
+        "complexity": {"total_parameters": 3},
+        "external_datasets": [{"name": "a", "purpose": "training", "url": "x.org", "total_audio_length": 1.5}],
+    },
+    "results": {"development_testing": {"R1": 0.1, "R5": 0.2, "R10": 1, "mAP10": 0}},
+}
+NOT_CHECKED = {"corresponding", "purpose", "url", "total_audio_length"}  # of any value
+
+
+@pytest.mark.parametrize("odd", [None, "x", [[1]], -1, True])
+def test_odd_values_in_meta_yaml_are_named_by_their_key(odd: Any) -> None:
+    edition = get_edition(2024)
+    assert meta_faults(META, "Doe_EX_task8_1", edition) == []
+    for path in paths_of(META):
+        changed = copy.deepcopy(META)
+        part = functools.reduce(operator.getitem, path[:-1], changed)
+        is_text = isinstance(part[path[-1]], str)
+        part[path[-1]] = odd
+        faults = meta_faults(changed, "Doe_EX_task8_1", edition)
+        if not is_text and path[-1] not in NOT_CHECKED:
+            assert any(fault.startswith(".".join(map(str, path))) for fault in faults), path
+
+
+def paths_of(part: Any) -> Iterator[tuple[Any, ...]]:
+    for key in part if isinstance(part, dict) else range(len(part)) if isinstance(part, list) else ():
+        yield (key,)
+        yield from ((key, *rest) for rest in paths_of(part[key]))

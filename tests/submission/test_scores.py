@@ -79,20 +79,29 @@ def edit_json(path: Path, edit: Callable[[dict], object]) -> None:
         (lambda folder: (folder / "s.json").write_text('{"facts": {}, "facts": {}}'), "the key 'facts' is given twice"),
         (lambda folder: (folder / "s.json").write_text("[" * 100_000), "lie too deep within each other"),
         (lambda folder: os.truncate(folder / "s.npy", 1281), "has 1281 bytes, its header says 1280"),
-        (lambda folder: edit_json(folder / "s.json", lambda d: d.pop("clips")), r"s\.json: clips: is missing"),
+        (
+            lambda folder: edit_json(folder / "s.json", lambda d: d.pop("clips")),
+            r"json is damaged \(clips: is missing",
+        ),
         *(
             (lambda folder, wrong=wrong, at=at: edit_json(folder / "s.json", lambda d: d.update(wrong)), at)
             for wrong, at in (
                 ({"facts": {"a": ["\ud800"]}}, r"s\.json: text that UTF-8 cannot hold"),
                 ({"clips": [{"id": "\udfff", "file_name": "a"}]}, r"s\.json: text that UTF-8 cannot hold"),
-                ({"queries": {}}, r"s\.json: queries: must be a list"),
-                ({"facts": [["a", 1]]}, r"s\.json: facts: must be a mapping"),
-                ({"clips": [["a", "b"]]}, r"s\.json: clips\.0: must be a mapping"),
-                ({"sha256": 3}, r"s\.json: sha256: must be text"),
+                ({"queries": {}}, r"json is damaged \(queries: must be a list"),
+                ({"facts": [["a", 1]]}, r"json is damaged \(facts: must be a mapping"),
+                ({"clips": [["a", "b"]]}, r"json is damaged \(clips\.0: must be a mapping"),
+                ({"sha256": 3}, r"json is damaged \(sha256: must be text"),
             )
         ),
-        (lambda folder: edit_json(folder / "s.json", lambda d: d["clips"][3].update(id=3)), r"s\.json: clips\.3\.id"),
-        (lambda folder: edit_json(folder / "s.json", lambda d: d["queries"][0].update(x=1)), r"s\.json: queries\.0\.x"),
+        (
+            lambda folder: edit_json(folder / "s.json", lambda d: d["clips"][3].update(id=3)),
+            r"damaged \(clips\.3\.id",
+        ),
+        (
+            lambda folder: edit_json(folder / "s.json", lambda d: d["queries"][0].update(x=1)),
+            r"damaged \(queries\.0\.x",
+        ),
     ],
 )
 def test_damaged_pairs_are_refused_by_name(tmp_path: Path, damage: Callable[[Path], object], words: str) -> None:

@@ -1,12 +1,12 @@
-"""JSON lines, read strictly with line numbers: an object a line, and in it texts, numbers and windows."""
+"""JSON lines, read strictly with line numbers, one object per line; the faults of published queries of moments."""
 
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from data_tools.documents.json_text import other_encoding, parse_json
+from data_tools.documents.problems import Fault, Problem, shown
 from data_tools.errors import DataError
-from submission.formats.csv_table import Problem, shown
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_SECONDS = 1e9  # a time beyond it, on either side, is a mistake
@@ -17,7 +17,9 @@ _KINDS = {
     b"[": "one list of JSON",
 }
 
-Fault = tuple[str, str]  # what is wrong, as a sentence about one line and as its kind in general
+TRUE_WINDOWS = "relevant_windows"
+WINDOWS = "pred_relevant_windows"  # of an answer
+
 Window = list[float]  # [start, end] or [start, end, score]; seconds
 
 
@@ -60,6 +62,11 @@ def parse_objects(data: bytes) -> Iterator[Object | Problem]:
             yield Problem(number, f"an object {{...}} belongs here, not {shown(repr(content))}", "no object")
 
 
+def first_object(data: bytes) -> dict[str, Any]:
+    """The first object of a file of JSON lines; {} for a file without one."""
+    return next((line.content for line in parse_objects(data) if isinstance(line, Object)), {})
+
+
 def fault_of_text(content: dict[str, Any], key: str) -> Fault | None:
     """What is wrong with a text that must be there: missing, no text, or blank."""
     if key not in content:
@@ -70,11 +77,6 @@ def fault_of_text(content: dict[str, Any], key: str) -> Fault | None:
     return None if content[key].strip() else (f"{key} is empty", f"an empty {key}")
 
 
-def optional_text(content: dict[str, Any], key: str) -> str | None:
-    value = content.get(key)
-    return value if isinstance(value, str) else None
-
-
 def is_number(value: object) -> bool:
     """Whether this is a finite number; true and false are none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -83,6 +85,30 @@ def is_number(value: object) -> bool:
         return math.isfinite(float(value))
     except OverflowError:
         return False
+
+
+def query_faults(content: dict[str, Any]) -> Iterator[Fault]:
+    """Everything wrong with a published query: qid, query and vid, its recording's duration, and its true windows."""
+    for key in ("qid", "query"):
+        if fault := fault_of_text(content, key):
+            yield fault
+    yield from recording_faults(content)
+    if WINDOWS in content and TRUE_WINDOWS not in content:
+        yield f"{WINDOWS} belongs to an answer; name the file of the queries", "an answer"
+    windows = content.get(TRUE_WINDOWS, [])
+    if not isinstance(windows, list):
+        yield f"{TRUE_WINDOWS} must be a list of [start, end], not {shown(repr(windows))}", "no list of windows"
+    else:
+        yield from window_faults(windows, frozenset({2}), "[start, end]")
+
+
+def recording_faults(content: dict[str, Any]) -> Iterator[Fault]:
+    """Everything wrong with the vid and the duration of a recording. The duration may be missing."""
+    if fault := fault_of_text(content, "vid"):
+        yield fault
+    duration = content.get("duration")
+    if duration is not None and (not is_number(duration) or duration <= 0):
+        yield f"duration must be a number of seconds above 0, not {shown(repr(duration))}", "no duration"
 
 
 def window_faults(windows: list[Any], widths: frozenset[int], form: str) -> Iterator[Fault]:

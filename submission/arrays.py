@@ -1,0 +1,17 @@
+"""Types of the arrays that this floor calculates with, and the lengths of lists as one of them."""
+
+from collections.abc import Iterable, Sized
+
+import numpy as np
+import numpy.typing as npt
+
+Values = npt.NDArray[np.float64]
+Scores = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.floating]  # of either precision
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+def sizes(lists: Iterable[Sized]) -> Ints:
+    """Length of each list."""
+    return np.array([len(each) for each in lists], dtype=np.int64)

@@ -1,0 +1,142 @@
+"""Models of meta.yaml, one for each edition and system: the keys that it must have, and their types.
+
+Sources: see the editions' `sources`, `result` and `external`. Other keys are allowed and not checked.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic_core import PydanticCustomError
+
+from data_tools.documents.problems import shown
+from submission.editions import AnyEdition, Edition
+
+MESSAGES = {  # by pydantic's name for the error
+    "missing": "{key} is missing",
+    "model_type": "{key} is {value}, not a mapping",
+    "list_type": "{key} is {value}, not a list",
+    "bool_type": "{key} is {value}, not true or false",
+    "string_type": "{key} is {value}, not text",
+    "int_type": "{key} is {value}, not a whole number",
+    "float_type": "{key} is {value}, not a number from 0 to {highest}",
+    "less_than_equal": "{key} is {value}, not a number from 0 to {highest}",
+    "greater_than_equal": "{key} is {value}, not a number from 0",
+    "literal_error": "{key} is {value}, but the folder's name is {expected}",
+    "string_too_long": "{key} {value} has more than {max_length} characters",
+    "too_short": "{key} is no list of authors",
+    "corresponding": "{key}: {count} are corresponding authors, exactly one must be",
+}
+
+
+class Part(BaseModel):
+    """A mapping in meta.yaml. Nothing is converted."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+def _given(value: Any) -> Any:
+    if value in (None, ""):
+        raise PydanticCustomError("missing", "is missing")
+    return value
+
+
+Given = Annotated[Any, AfterValidator(_given)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Affiliation(Part):
+    abbreviation: Given
+    institute: Given
+    location: Given
+
+
+class Author(Part):
+    lastname: Given
+    firstname: Given
+    email: Given
+    affiliation: Affiliation
+    corresponding: Any = False
+
+
+def _with_one_corresponding(authors: list[Author]) -> list[Author]:
+    if (count := sum(author.corresponding is True for author in authors)) != 1:
+        raise PydanticCustomError("corresponding", "corresponding authors", {"count": count})
+    return authors
+
+
+Authors = Annotated[list[Author], Field(min_length=1), AfterValidator(_with_one_corresponding)]
+
+
+class Description(Part):
+    input_sampling_rate: Given
+    acoustic_features: Given
+    machine_learning_method: Given
+    loss_function: Given
+    optimizer: Given
+
+
+class Complexity(Part):
+    total_parameters: Count
+
+
+class MomentsModel(Part):
+    audio_models: list[Any]
+    text_models: list[Any]
+    LLMs: list[Any]
+    trainable_parameters: Given
+    freezed_parameters: Given  # the template's spelling
+    loss_function: list[Any]
+
+
+class MomentsData(Part):
+    data_augmentation: Any
+    external_data_resources: list[Any]
+    audio_captions: Count
+
+
+def figure_keys(edition: AnyEdition) -> dict[str, str]:
+    """Metrics that meta.yaml gives, and their keys there: R1 of R@1, or of moments Recall1@0.7 of R1@0.7."""
+    if isinstance(edition, Edition):
+        metrics = [*(f"R@{k}" for k in edition.recall_ks), *(f"mAP@{k}" for k in edition.map_ks)]
+        return {metric: metric.replace("@", "") for metric in metrics}
+    recalls = [metric for metric in edition.metrics if metric.startswith("R1@")]
+    primary_first = sorted(recalls, key=lambda metric: metric != edition.metric)
+    return {metric: f"Recall{metric[1:]}" for metric in primary_first}
+
+
+def meta_faults(meta: Any, label: str, edition: AnyEdition) -> list[str]:
+    """Everything that the official validator would refuse, a line each. label: name of the folder of the file."""
+    highest = 1 if isinstance(edition, Edition) else 100  # figures of clips are shares, those of moments per cent
+    try:
+        _meta_model(label, edition, highest).model_validate(meta)
+    except ValidationError as error:
+        return [_fault(item, highest) for item in error.errors(include_url=False)]
+    return []
+
+
+def _fault(item: Mapping[str, Any], highest: int) -> str:
+    key, value = ".".join(map(str, item["loc"])) or "meta.yaml", item["input"]
+    kind = "missing" if value in (None, "") else item["type"]
+    number_or_type = repr(value) if isinstance(value, int | float) else f"a {type(value).__name__}"
+    named = shown(value) if isinstance(value, str) else number_or_type
+    return MESSAGES[kind].format(**item.get("ctx", {}), key=key, value=named, highest=highest)
+
+
+def _meta_model(label: str, edition: AnyEdition, highest: int) -> type[Part]:
+    figure = Annotated[float, Field(ge=0, le=highest)]
+    figures = _part(**dict.fromkeys(figure_keys(edition).values(), figure))
+    abbreviation = Annotated[str, Field(max_length=edition.abbreviation)]
+    submission = _part(label=Literal[label], name=Given, abbreviation=abbreviation, authors=Authors)
+    if isinstance(edition, Edition):
+        data_set: Any = _part(**dict.fromkeys(edition.external, Any))
+        system = _part(description=Description, complexity=Complexity, external_datasets=list[data_set])
+    else:
+        system = _part(model=MomentsModel, dataset=MomentsData, ensemble=bool)
+    return _part(submission=submission, system=system, results=_part(**{edition.result: figures}))
+
+
+def _part(**kinds: Any) -> type[Part]:
+    """A model with these keys, each required."""
+    fields: dict[str, Any] = {key: (kind, ...) for key, kind in kinds.items()}
+    return create_model("Part", __base__=Part, **fields)
