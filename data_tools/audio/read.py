@@ -240,18 +240,15 @@ def _require_bytes(path: Path | str) -> None:
 @contextmanager
 def _source(path: Path | str) -> Iterator[Path | str | Reheaded]:
     """Open the path, or the file object, that libsndfile has to read."""
-    if str(path).lower().endswith(FFMPEG_SUFFIXES):
+    is_known = not str(path).lower().endswith(FFMPEG_SUFFIXES)
+    source = whole_sound(Path(path)) if is_known else None
+    if source:
+        with nullcontext() if isinstance(source, Path) else source:
+            yield source
+    else:
         with _by_ffmpeg(path) as wav:
             refuse_partial(Path(path))
             yield wav
-        return
-    source = whole_sound(Path(path))
-    if source is None:
-        with _by_ffmpeg(path) as wav:
-            yield wav
-        return
-    with nullcontext() if isinstance(source, Path) else source:
-        yield source
 
 
 @contextmanager

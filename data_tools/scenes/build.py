@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,37 +19,23 @@ from data_tools.errors import DataError
 from data_tools.files import remove_parts
 from data_tools.manifest import TEST_SPLITS, Split, write_manifest
 from data_tools.names import check_source
-from data_tools.scenes.captions import MAX_HELD_OUT, describe, describe_noisily
+from data_tools.scenes.captions import describe, describe_noisily
 from data_tools.scenes.ceiling import LABEL_COLUMNS
-from data_tools.scenes.compose import KINDS, Event, Pool, draw_events, render
+from data_tools.scenes.compose import KINDS, Event, draw_events, render
 from data_tools.scenes.long_recordings import MOMENT_COUNTS, MomentSettings, make_moments
-from data_tools.scenes.recordings import credit, read_recordings, table_path
-from data_tools.scenes.scene_folder import claim, parse_folds, write_samples
-from data_tools.scenes.synth import CLASSES
+from data_tools.scenes.recordings import Pool, credit, table_path
+from data_tools.scenes.scene_folder import FolderSettings, claim, parse_folds, write_samples
 from data_tools.scenes.timeline import SHAPES
 from data_tools.tables import write_table
 
-FORMAT = 1  # of the drawing: raised whenever the same arguments would give other files
 DEFAULT_COUNTS = {"development": 2400, "validation": 300, "evaluation": 300}
 
 
-@dataclass(frozen=True)
-class Settings:
-    """All that decides the files; kept in scenes.json.
+@dataclass(frozen=True, kw_only=True)
+class Settings(FolderSettings):
+    """captions: "5" or "1" a clip, or "noisy" (one description as uploaders write it)."""
 
-    counts: clips by split. captions: "5" or "1" a clip, or "noisy" (one description as uploaders write it).
-    held_out: the share of every list of phrasings and templates that development and validation do without.
-    recordings: SHA-256 of the recordings' table, None = synthesised events; folds: the recordings' folds by split.
-    """
-
-    name: str
-    seed: int
-    counts: dict[str, int]
     captions: str = "5"
-    held_out: float = 0.0
-    recordings: str | None = None
-    folds: dict[str, list[str]] | None = None
-    format: int = FORMAT
 
 
 @dataclass(frozen=True)
@@ -73,46 +59,27 @@ def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -
     manifest.jsonl last. One process per folder.
     Raises DataError for settings out of range, unusable recordings, and a folder of something else.
     """
-    _check(settings)
-    pools = _pools(settings, recordings)
+    settings.check("clip")
+    if settings.held_out and settings.captions == "noisy":
+        raise DataError("noisy captions have no phrasings to hold out; leave out --heldout-phrasings")
+    least = max(KINDS.values())
+    pools = settings.pools(recordings, least, f"a scene needs up to {least}")
     claim(out, asdict(settings))
     scenes = {split: _plan_split(settings, split, count, pools[split]) for split, count in settings.counts.items()}
     made = 0
     for split, planned in scenes.items():
         folder = out / split
         remove_parts(folder)
-        made += _write_audio(folder, [scene for scene in planned if not (folder / scene.file_name).is_file()])
+        missing = [scene for scene in planned if not (folder / scene.file_name).is_file()]
+        made += len(missing)
+        for scene in each(missing, split, "clip"):
+            samples = render(np.random.default_rng(scene.seed), scene.kind, scene.events)
+            write_samples(folder / scene.file_name, samples)
     if made or not (out / "manifest.jsonl").is_file():
         _write_tables(out, scenes)
         clips, _ = read_clotho(out, cast(list[Split], list(scenes)), settings.name)
         write_manifest(out / "manifest.jsonl", clips)
     return made
-
-
-def _check(settings: Settings) -> None:
-    if settings.seed < 0:
-        raise DataError(f"the seed {settings.seed} is negative; use 0 or more")
-    if not settings.counts:
-        raise DataError("no clips are asked for; give a split at least 1")
-    if any(count < 0 for count in settings.counts.values()):
-        raise DataError("a number of clips is negative; use 0 or more")
-    if not 0 <= settings.held_out <= MAX_HELD_OUT:
-        raise DataError(f"the held-out share {settings.held_out} is out of range; use 0 to {MAX_HELD_OUT}")
-    if settings.held_out and settings.captions == "noisy":
-        raise DataError("noisy captions have no phrasings to hold out; leave out --heldout-phrasings")
-
-
-def _pools(settings: Settings, recordings: Path | None) -> dict[str, Pool]:
-    """By split, what its events are drawn from."""
-    if recordings is None:
-        return {split: {name: [] for name in CLASSES} for split in settings.counts}
-    folds = settings.folds or {}
-    pools: dict[str, Pool] = {split: read_recordings(recordings, folds[split]) for split in settings.counts}
-    for split, pool in pools.items():
-        if len(pool) < max(KINDS.values()):
-            problem = f"the folds of {split} have {len(pool)} categories; a scene needs up to {max(KINDS.values())}"
-            raise DataError(f"{recordings}: {problem}, so name more folds")
-    return pools
 
 
 def _plan_split(settings: Settings, split: str, count: int, pool: Pool) -> list[Scene]:
@@ -141,13 +108,6 @@ def _plan(settings: Settings, split: str, number: int, pool: Pool, taken: Collec
         held_out = 0.0 if split in TEST_SPLITS else settings.held_out
         captions = describe(rng, kind, names, int(settings.captions), held_out, taken)
     return Scene(f"{settings.name}_{split}_{number:05d}.wav", split, kind, events, captions, (*seed, 2))
-
-
-def _write_audio(folder: Path, scenes: list[Scene]) -> int:
-    for scene in each(scenes, folder.name, "clip"):
-        samples = render(np.random.default_rng(scene.seed), scene.kind, scene.events)
-        write_samples(folder / scene.file_name, samples)
-    return len(scenes)
 
 
 def _write_tables(out: Path, scenes: Mapping[str, list[Scene]]) -> None:
@@ -209,47 +169,40 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError("--folds divides recordings; name their folder by --recordings")
     name = check_source(arguments.name or arguments.out.absolute().name)
     table = content_key(table_path(arguments.recordings)) if arguments.recordings else None
-    if arguments.moments:
-        return _run_moments(arguments, name, counts, table, folds)
-    if arguments.length is not None or arguments.whole_seconds:
-        raise DataError("--length and --whole-seconds are of long recordings, which --moments makes")
-    settings = Settings(
+    settings = FolderSettings(
         name=name,
         seed=arguments.seed,
         counts=counts,
-        captions=arguments.captions or "5",
         held_out=arguments.heldout_phrasings,
         recordings=table,
         folds=folds,
     )
+    return (_run_moments if arguments.moments else _run_scenes)(arguments, vars(settings))
+
+
+def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
+    """common: the values of FolderSettings."""
+    if arguments.length is not None or arguments.whole_seconds:
+        raise DataError("--length and --whole-seconds are of long recordings, which --moments makes")
+    settings = Settings(**common, captions=arguments.captions or "5")
     made = make_scenes(arguments.out, settings, arguments.recordings)
-    clips = f"{arguments.out / 'manifest.jsonl'}: {counted(sum(counts.values()), 'clip')}"
+    clips = f"{arguments.out / 'manifest.jsonl'}: {counted(sum(settings.counts.values()), 'clip')}"
     print(f"wrote {clips}, {made} of them made now" if made else f"{clips}, complete already")
     return 0
 
 
-def _run_moments(
-    arguments: argparse.Namespace,
-    name: str,
-    counts: dict[str, int],
-    table: str | None,
-    folds: dict[str, list[str]] | None,
-) -> int:
+def _run_moments(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
+    """common: the values of FolderSettings."""
     if arguments.captions:
         raise DataError("--captions is of short scenes; a query of --moments is one sentence, so leave it out")
     settings = MomentSettings(
-        name=name,
-        seed=arguments.seed,
+        **common,
         moments=arguments.moments,
-        counts=counts,
         seconds=60.0 if arguments.length is None else arguments.length,
-        held_out=arguments.heldout_phrasings,
         whole_seconds=arguments.whole_seconds,
-        recordings=table,
-        folds=folds,
     )
     queries, made = make_moments(arguments.out, settings, arguments.recordings)
-    clips = counted(sum(counts.values()), "recording")
+    clips = counted(sum(settings.counts.values()), "recording")
     if not queries:
         print(f"{arguments.out / 'moments.jsonl'}: of {clips}, complete already")
         return 0

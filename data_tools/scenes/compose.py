@@ -1,11 +1,11 @@
 """One composed scene: which events, when, how loud."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from data_tools.scenes.recordings import Recording, cut
+from data_tools.scenes.recordings import Pool, Recording, cut, draw_recording
 from data_tools.scenes.synth import SAMPLE_RATE, Rng, Samples, synthesise
 
 SECONDS = 8.0
@@ -26,8 +26,6 @@ _FLOOR_DB = (-70.0, -55.0)  # re full scale
 _LEVEL, _PEAK = 0.1, 0.95  # RMS of an event's loud parts before gains; highest sample after them
 _FADE = 0.02  # seconds
 
-Pool = Mapping[str, Sequence[Recording]]  # recordings by class; none of them = the class is synthesised
-
 
 class Event(NamedTuple):
     """A sound class, and the recording to take it from; None = it is synthesised."""
@@ -39,9 +37,7 @@ class Event(NamedTuple):
 def draw_events(rng: Rng, kind: str, pool: Pool) -> list[Event]:
     """Events of different classes, every class and every recording of a class equally likely."""
     names = rng.choice(sorted(pool), KINDS[kind], replace=False)
-    return [
-        Event(name, pool[name][int(rng.integers(len(pool[name])))] if pool[name] else None) for name in names.tolist()
-    ]
+    return [Event(name, draw_recording(rng, pool, name)) for name in names.tolist()]
 
 
 def render(rng: Rng, kind: str, events: Sequence[Event]) -> Samples:

@@ -4,7 +4,7 @@ Piczak, "ESC: Dataset for Environmental Sound Classification", ACM Multimedia 20
 ESC-50 is CC BY-NC, its part ESC-10 is CC BY; every clip comes from Freesound.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +31,14 @@ class Recording:
     author: str
     licence: str
     url: str
+
+
+Pool = Mapping[str, Sequence[Recording]]  # recordings by class; none of them = the class is synthesised
+
+
+def draw_recording(rng: Rng, pool: Pool, name: str) -> Recording | None:
+    """One of the recordings of a class, all equally likely; None if it is synthesised."""
+    return pool[name][int(rng.integers(len(pool[name])))] if pool[name] else None
 
 
 def table_path(folder: Path) -> Path:

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from data_tools.scenes.compose import Pool, gain, levelled
-from data_tools.scenes.recordings import Recording, cut, without_silent_ends
+from data_tools.scenes.compose import gain, levelled
+from data_tools.scenes.recordings import Pool, Recording, cut, draw_recording, without_silent_ends
 from data_tools.scenes.synth import SAMPLE_RATE, Rng, Samples, filtered_noise, synthesise
 
 AGAIN_SECONDS = 1.0  # after the end of an event another one of its class does not begin sooner: it would be the same
@@ -77,7 +77,7 @@ def draw_timeline(rng: Rng, shape: Shape, pool: Pool, n: int) -> list[TimedEvent
         if not (names := sorted(set(pool) - set(last))):
             return events
         name = names[int(rng.integers(len(names)))]
-        recording = pool[name][int(rng.integers(len(pool[name])))] if pool[name] else None
+        recording = draw_recording(rng, pool, name)
         sound = _sound(rng, shape, name, recording)
         start = end + round(gap * SAMPLE_RATE)
         if start + len(sound) > n:
