@@ -14,7 +14,7 @@ from data_tools.freesound.sounds import PAGE_SIZE
 from data_tools.sandbox.corpus import Catalogue, Numbers
 from data_tools.sandbox.filters import FilterError, UnsupportedError, found
 from data_tools.scenes.compose import Event, render
-from data_tools.scenes.synth import SAMPLE_RATE, Samples
+from data_tools.scenes.synth import SAMPLE_RATE
 
 DEFAULT_PAGE_SIZE = 15
 PREVIEW_RATE = 44_100
@@ -78,7 +78,7 @@ class Answers:
         if parameters.get("filter") == "":
             return Reply(400, {"detail": "Invalid filter."})
         try:
-            numbers = self._sorted(self._filtered(parameters.get("filter")), parameters.get("sort", "score"))
+            numbers = self._sorted(self._listed(parameters.get("filter")), parameters.get("sort", "score"))
         except (FilterError, RecursionError) as error:
             return Reply(400, {"detail": f"Search server error: {error} {HINT}"})
         except UnsupportedError as error:
@@ -107,30 +107,28 @@ class Answers:
 
     def audio(self, number: int, suffix: str) -> bytes:
         """A file of it: mp3, ogg or wav, mono, 44.1 kHz. A broken sound has bytes that no decoder takes."""
-        if self.corpus.is_broken(number):
-            return b"ID3\x04" + bytes(2000)
-        return encoded(self._samples(number), PREVIEW_RATE, *_FORMATS[suffix], **_QUALITY.get(suffix, {}))
-
-    def is_null(self, number: int) -> bool:
-        return self.corpus.one_uniform("null", number) < self._nulls
-
-    def _samples(self, number: int) -> Samples:
         import soxr
 
+        if self.corpus.is_broken(number):
+            return b"ID3\x04" + bytes(2000)
         scene = self.corpus.scene(number)
         rng = np.random.default_rng((self.corpus.seed, number, 2))
         sound = render(rng, scene.kind, [Event(name, None) for name in scene.events])
         count = round(float(self.corpus.seconds(np.array([number]))[0]) * PREVIEW_RATE)
-        resampled: Samples = soxr.resample(sound, SAMPLE_RATE, PREVIEW_RATE)
-        return np.resize(resampled, count)  # repeated, or cut
+        samples = np.resize(soxr.resample(sound, SAMPLE_RATE, PREVIEW_RATE), count)  # repeated, or cut
+        return encoded(samples, PREVIEW_RATE, *_FORMATS[suffix], **_QUALITY.get(suffix, {}))
+
+    def is_null(self, number: int) -> bool:
+        return self.corpus.one_uniform("null", number) < self._nulls
 
     def is_poison(self, number: int) -> bool:
         return self.corpus.one_uniform("poison", number) < self._poison
 
-    def _filtered(self, text: str | None) -> Numbers:
+    def _listed(self, text: str | None) -> Numbers:
+        """The sounds of a filter that are in the index."""
         numbers = found(self.corpus, text)
         numbers = numbers[numbers < self.seen * self.corpus.size]
-        return numbers[~np.isin(numbers, list(self._hidden))] if self._hidden else numbers
+        return numbers[~np.isin(numbers, list(self._hidden))]
 
     def _sorted(self, numbers: Numbers, sort: str) -> Numbers:
         if sort == "created_asc":
@@ -145,9 +143,8 @@ def _link(parameters: Mapping[str, str], site: str, page: int) -> str:
     kept = {name: parameters.get(name, "") for name in ("query", "filter", "weights")}
     sizes = {name: parameters[name] for name in ("page_size", "fields") if name in parameters}
     query = kept | {"sort": parameters.get("sort", "score"), "page": str(page)} | sizes
-    return (
-        f"{site}/apiv2/search/?{urlencode({name: value for name, value in query.items() if value or name == 'query'})}"
-    )
+    stated = {name: value for name, value in query.items() if value or name == "query"}
+    return f"{site}/apiv2/search/?{urlencode(stated)}"
 
 
 def _whole(text: str | None, default: int) -> int:

@@ -6,9 +6,8 @@ them are on the real exclusion lists. Uploads grow over the years and come in bu
 
 import bisect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -89,8 +88,7 @@ _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133
 Numbers = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(NamedTuple):
     """What is to be heard: kind and events as data_tools.scenes.compose has them."""
 
     kind: str

@@ -51,14 +51,12 @@ class Sandbox:
         fault = self.faults.draw()
         if of_api and request.method == "GET":
             if refusal := self._unauthorised(request):
-                headers = {"WWW-Authenticate": 'Bearer realm="api"'}
-                return _json(Reply(401, {"detail": refusal}), headers)
+                return _json(Reply(401, {"detail": refusal}), {"WWW-Authenticate": 'Bearer realm="api"'})
             if refusal := self.throttle.refusal():
                 return _json(Reply(429, {"detail": refusal}))
-        if fault == "429" and of_api:
-            return _json(Reply(429, {"detail": self.faults.throttled()}))
-        if fault == "throttle" and of_api:
-            return _json(Reply(429, {"detail": self.faults.throttled()}), {"Retry-After": "20"})
+        if fault in ("429", "throttle") and of_api:
+            headers = {"Retry-After": "20"} if fault == "throttle" else None
+            return _json(Reply(429, {"detail": self.faults.throttled()}), headers)
         if fault == "down" and of_api:
             return _json(Reply(400, {"detail": f"Search server error: {self.faults.choose(DOWN)} {HINT}"}))
         if fault == "proxy":
@@ -80,12 +78,12 @@ class Sandbox:
         if isinstance(response, web.Response) and isinstance(response.body, bytes) and response.status == 200:
             if fault == "truncate":
                 response.body = self.faults.cut(response.body)
-            if fault == "partial" and request.path.startswith("/apiv2/search/"):
+            if fault in ("partial", "null") and request.path.startswith("/apiv2/search/"):
                 content = json.loads(response.body)
-                return _json(Reply(200, content | {"results": content["results"][: len(content["results"]) // 2]}))
-            if fault == "null" and request.path.startswith("/apiv2/search/"):
-                content = json.loads(response.body)
-                return _json(Reply(200, content | {"results": self.faults.with_nulls(content["results"])}))
+                results = content["results"]
+                half = results[: len(results) // 2]
+                left = half if fault == "partial" else self.faults.with_nulls(results)
+                return _json(Reply(200, content | {"results": left}))
         return response
 
     def _unauthorised(self, request: web.Request) -> str | None:
@@ -101,9 +99,8 @@ class Sandbox:
     async def _access_token(self, request: web.Request) -> web.Response:
         """New tokens for the refresh token, which changes too. client_secret: the key."""
         form = await request.post()
-        if (form.get("grant_type"), form.get("client_secret")) != ("refresh_token", self.key) or not form.get(
-            "client_id"
-        ):
+        is_known = (form.get("grant_type"), form.get("client_secret")) == ("refresh_token", self.key)
+        if not is_known or not form.get("client_id"):
             return _json(Reply(401, {"error": "invalid_client"}))
         if form.get("refresh_token") != self.refresh:
             return _json(Reply(400, {"error": "invalid_grant"}))
