@@ -35,8 +35,8 @@ SHARED_CAPTION = "captions shared by different clips"
 NO_CAPTION = "clips without captions"
 
 FILES_AT_ONCE = 10_000
-KNOWN: dict[tuple[str, str, str | None], tuple[str, str, str | None]]
-KNOWN = {result: result for result in ((MISSING, "", None), ("", "", None))}  # of most files: kept once
+Result = tuple[str, str, str | None]  # of reading a file: see _read
+KNOWN: dict[Result, Result] = {one: one for one in ((MISSING, "", None), ("", "", None))}  # of most files: kept once
 
 log = logging.getLogger(__name__)
 
@@ -123,9 +123,9 @@ class _OnePerId:
         return compress(self._clips, self._taken)
 
 
-def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, tuple[str, str, str | None]]:
+def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
     """The result of `_read` for every file, by the hash of its path."""
-    found: dict[int, tuple[str, str, str | None]] = {}
+    found: dict[int, Result] = {}
     paths = sorted({clip.path for clip in clips})
     with ThreadPool() as pool, progress("reading", len(paths), "file") as bar:
         for start in range(0, len(paths), FILES_AT_ONCE):  # a pool keeps what is not read yet
@@ -136,7 +136,7 @@ def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, tuple[str, str, s
     return found
 
 
-def _read(path: str, quick: bool) -> tuple[str, str, str | None]:
+def _read(path: str, quick: bool) -> Result:
     """Read a file: (MISSING, "", None), (CORRUPT, the reason, None), or ("", the file's hash, why it holds no sound,
     or None); quick: ("", "", None)."""
     silent = None
