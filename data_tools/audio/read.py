@@ -120,16 +120,14 @@ def check_audio(path: Path | str) -> str | None:
         bits, whatever their mean. Channels cancel if their mean varies by less than CANCELS of what they do.
     """
     with _opened(path) as file:
-        low = high = mono_low = mono_high = np.float32(0)
-        for number, block in enumerate(_blocks(path, file, file.frames)):
+        low, high = mono_low, mono_high = np.inf, -np.inf
+        for block in _blocks(path, file, file.frames):
             mono = block.mean(axis=1)
-            if not number:
-                low, high, mono_low, mono_high = block[0], block[0], mono[0], mono[0]
             low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
             mono_low, mono_high = min(mono_low, mono.min()), max(mono_high, mono.max())
         if file.frames < SHORTEST * file.samplerate:
             return f"too short ({1000 * file.frames / file.samplerate:.3g} ms)"
-        each, together = float((high - low).max()), float(mono_high - mono_low)
+        each, together = float(np.max(high - low)), float(mono_high - mono_low)
     if each <= STEPS:
         return "silent" if max(abs(mono_low), abs(mono_high)) <= STEPS else "one constant value"
     if together <= max(STEPS, CANCELS * each):
