@@ -218,6 +218,10 @@ def ending_in(*suffixes: str) -> Callable[[str], Path]:
     return checked
 
 
+def add_manifest(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
+
+
 def counted(count: int, what: str, grouping: str = "") -> str:
     """`1 clip`, `2 clips`, `2 queries`. grouping: of the digits, "," for 1,000."""
     many = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from data_tools.audio.read import AUDIO_SUFFIXES, readable_seconds
-from data_tools.cli import counted, ending_in
+from data_tools.cli import add_manifest, counted
 from data_tools.errors import DataError
 from data_tools.files import require_file, require_folder
 from data_tools.manifest import Clip, Split, audio_clip, check_caption, write_manifest
@@ -146,7 +146,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--audio", type=Path, help="the folder with the audio, in <split>/ or directly (default: root)")
     parser.add_argument("--splits", nargs="+", choices=AUDIOCAPS_SPLITS, default=AUDIOCAPS_SPLITS, help="default: all")
     parser.add_argument("--keep-missing", action="store_true", help="list clips whose audio is missing too")
-    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
+    add_manifest(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

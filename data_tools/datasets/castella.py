@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from data_tools.audio.read import readable_seconds
-from data_tools.cli import SHOWN, counted, ending_in
+from data_tools.cli import SHOWN, add_manifest, counted, ending_in
 from data_tools.documents.annotations import SPLIT_OF_NAME, Annotations, Fault, is_annotation, read_annotations
 from data_tools.errors import DataError
 from data_tools.files import require_folder, require_other
@@ -140,7 +140,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kept = "list recordings whose file is missing too; those of a blind list always are"
     parser.add_argument("--keep-missing", action="store_true", help=kept)
     parser.add_argument("--name", default="castella", help="the recordings' source name (default: castella)")
-    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
+    add_manifest(parser)
     parser.add_argument(
         "--moments", type=ending_in(".jsonl"), required=True, help="the file of queries and windows to write (.jsonl)"
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_tools.audio.read import readable_seconds
-from data_tools.cli import counted, ending_in
+from data_tools.cli import add_manifest, counted
 from data_tools.datasets.nearest import similar_names
 from data_tools.errors import DataError
 from data_tools.files import require_file, require_folder
@@ -138,7 +138,7 @@ def _metadata(path: Path) -> dict[str, dict[str, str]]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("root", type=Path, help="Clotho's folder, as published")
-    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
+    add_manifest(parser)
     parser.add_argument("--splits", nargs="+", choices=CLOTHO_SPLITS, default=CLOTHO_SPLITS, help="default: all three")
     parser.add_argument(
         "--holdout", type=float, metavar="SHARE", help="make a validation split of this share of development (v1: 0.2)"

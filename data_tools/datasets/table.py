@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import get_args
 
 from data_tools.audio.read import readable_seconds
-from data_tools.cli import counted, ending_in
+from data_tools.cli import add_manifest, counted
 from data_tools.datasets.nearest import similar_names
 from data_tools.errors import DataError
 from data_tools.files import absolute
@@ -142,7 +142,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     quoting = "whether cells are quoted as in CSV (default; of tabs: none)"
     parser.add_argument("--quoting", choices=get_args(Quoting), help=quoting)
     parser.add_argument("--name", help="the clips' source name (default: the table's name)")
-    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
+    add_manifest(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

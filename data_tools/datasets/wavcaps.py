@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from data_tools.audio.read import AUDIO_SUFFIXES, readable_seconds
-from data_tools.cli import counted, ending_in
+from data_tools.cli import add_manifest, counted
 from data_tools.documents.json_text import parse_json
 from data_tools.documents.strict import faults_of
 from data_tools.errors import DataError
@@ -109,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep-missing", action="store_true", help="list items whose audio is missing too")
     lists = "lists of forbidden Freesound ids, whose clips are left out"
     parser.add_argument("--exclude", type=Path, nargs="+", default=[], metavar="LIST", help=lists)
-    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
+    add_manifest(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
