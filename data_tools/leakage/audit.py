@@ -316,7 +316,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError(f"no clip of a training split in {', '.join(map(str, arguments.manifests))}; nothing to audit")
     if not arguments.exclude and not any(_stage(clip) == 2 for clip in [*clips, *against]):
         raise DataError("no clip of a test split and no exclusion list; name what to audit against, or --exclude LIST")
-    exclusions = read_exclusions(arguments.exclude) if arguments.exclude else None
+    exclusions = read_exclusions(arguments.exclude)
     fingerprints = listen({clip.id: clip for clip in [*against, *clips]}.values()) if arguments.audio else None
     overlaps = audit(clips, against, exclusions, fingerprints)
 
@@ -326,7 +326,7 @@ def run(arguments: argparse.Namespace) -> int:
         clips=len(clips),
         training=len(training),
         against=len(against),
-        excluded={listed.name: listed.ids for listed in exclusions.sources} if exclusions else {},
+        excluded={listed.name: listed.ids for listed in exclusions.sources},
         without_id=without,
         compared=None if fingerprints is None else len(fingerprints.prints),
         not_compared=dict(fingerprints.without) if fingerprints else {},
@@ -341,7 +341,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_report(report)
     else:
         print(f"{len(clips):>7}  clips, {len(training)} of them for training; against {counted(len(against), 'other')}")
-        for listed in exclusions.sources if exclusions else ():
+        for listed in exclusions.sources:
             print(f"{listed.ids:>7}  Freesound ids on {listed.name}, and {listed.not_found} entries without one")
         if without:
             print(f"{without:>7}  training clips without a Freesound id: names, captions and sound alone can tell them")

@@ -34,6 +34,7 @@ Wave = npt.NDArray[np.float32]
 Whole = npt.NDArray[np.int64]
 Bins = npt.NDArray[np.uint16]
 Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.floating]
 
 RATE = 12_000  # Hz
 WINDOW, HOP = 1536, 240  # samples: 0.128 s every 20 ms
@@ -269,9 +270,7 @@ def _fingerprint(wave: Wave) -> Fingerprint | None:
     return found if len(found.codes) >= MIN_VOTES and _match(found, found, 0) else None
 
 
-def _from_peaks(
-    frames: Whole, bins: Whole, power: npt.NDArray[np.floating], outstanding: npt.NDArray[np.floating]
-) -> Fingerprint:
+def _from_peaks(frames: Whole, bins: Whole, power: Floats, outstanding: Floats) -> Fingerprint:
     """outstanding: (P,) how much each peak stands out, which says what it is paired with."""
     first, second = _pairs(frames, bins, outstanding)
     codes = bins[first] << 14 | (bins[second] - bins[first] + PAIR_BINS + 1) << 6 | (frames[second] - frames[first])
@@ -285,7 +284,7 @@ def _from_peaks(
     )
 
 
-def _best_of_each(groups: Whole, values: npt.NDArray[np.floating], count: int) -> Flags:
+def _best_of_each(groups: Whole, values: Floats, count: int) -> Flags:
     """Which values are among the `count` highest of their group."""
     order = np.lexsort((-values, groups))
     ranked = groups[order]
@@ -294,7 +293,7 @@ def _best_of_each(groups: Whole, values: npt.NDArray[np.floating], count: int) -
     return chosen
 
 
-def _pairs(frames: Whole, bins: Whole, outstanding: npt.NDArray[np.floating]) -> tuple[Whole, Whole]:
+def _pairs(frames: Whole, bins: Whole, outstanding: Floats) -> tuple[Whole, Whole]:
     """Both peaks of every pair, by rising first peak."""
     begins = np.maximum(np.searchsorted(frames, frames + PAIR_FRAMES[0]), np.arange(1, len(frames) + 1))
     sizes = np.maximum(0, np.searchsorted(frames, frames + PAIR_FRAMES[1], "right") - begins)
@@ -306,7 +305,7 @@ def _pairs(frames: Whole, bins: Whole, outstanding: npt.NDArray[np.floating]) ->
     return first[best], second[best]
 
 
-def _peaks(wave: Wave) -> Iterator[tuple[Whole, Whole, npt.NDArray[np.floating], npt.NDArray[np.floating]]]:
+def _peaks(wave: Wave) -> Iterator[tuple[Whole, Whole, Floats, Floats]]:
     """Frame, bin, power, and mean power around it of every local maximum, a block of frames after the other."""
     from scipy.ndimage import maximum_filter, uniform_filter
 
