@@ -200,24 +200,25 @@ def _hand_saw(rng: Rng, n: int) -> Samples:
     return np.where(forth, bright, rng.uniform(0.6, 0.9) * dark) * force * teeth
 
 
-_CLASSES: dict[str, Callable[[Rng, int], Samples]] = {
-    "siren": _siren,
-    "church_bells": _church_bells,
-    "clock_alarm": _clock_alarm,
-    "rain": _rain,
-    "wind": _wind,
-    "engine": _engine,
-    "door_wood_knock": _door_wood_knock,
-    "clock_tick": _clock_tick,
-    "chirping_birds": _chirping_birds,
-    "phone_ring": _phone_ring,
-    "footsteps": _footsteps,
-    "thunderstorm": _thunderstorm,
-    "whistle": _whistle,
-    "water_drops": _water_drops,
-    "crickets": _crickets,
-    "hand_saw": _hand_saw,
-}
+_FUNCTIONS = (
+    _siren,
+    _church_bells,
+    _clock_alarm,
+    _rain,
+    _wind,
+    _engine,
+    _door_wood_knock,
+    _clock_tick,
+    _chirping_birds,
+    _phone_ring,
+    _footsteps,
+    _thunderstorm,
+    _whistle,
+    _water_drops,
+    _crickets,
+    _hand_saw,
+)
+_CLASSES = {function.__name__.removeprefix("_"): function for function in _FUNCTIONS}
 CLASSES = tuple(_CLASSES)
 
 
