@@ -70,14 +70,13 @@ def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
 
 def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str, str]:
     """Clips, a line of counts, and a note on missing files whose names nearly fit."""
-    table = _table_path(root, f"clotho_captions_{split}.csv")
+    table = _published_path(root, "clotho_csv_files", f"clotho_captions_{split}.csv")
     require_file(table, "name Clotho's folder as published, and the --splits that it has")
     captions = _captions(table)
-    metadata_path = _table_path(root, f"clotho_metadata_{split}.csv")
+    metadata_path = _published_path(root, "clotho_csv_files", f"clotho_metadata_{split}.csv")
     metadata = _metadata(metadata_path) if metadata_path.is_file() else {}
     metadata_names = match_names(captions, metadata)
-    inner = root / "clotho_audio_files" / split
-    folder = inner if inner.is_dir() and not (root / split).is_dir() else root / split
+    folder = _published_path(root, "clotho_audio_files", split)
     present = audio_names(folder)
     disk_names = match_names(captions, present)
 
@@ -103,10 +102,10 @@ def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str,
     return clips, line, similar_names(missing, set(present) - set(disk_names.values())) if missing else ""
 
 
-def _table_path(root: Path, name: str) -> Path:
-    """root/name, or root/clotho_csv_files/name when only that is there."""
-    inner = root / "clotho_csv_files" / name
-    return inner if inner.is_file() and not (root / name).is_file() else root / name
+def _published_path(root: Path, folder: str, name: str) -> Path:
+    """root/name, or root/folder/name if only that exists."""
+    inner = root / folder / name
+    return inner if inner.exists() and not (root / name).exists() else root / name
 
 
 def _captions(path: Path) -> dict[str, list[str]]:

@@ -314,13 +314,14 @@ def run(arguments: argparse.Namespace) -> int:
     training = [clip for clip in clips if _stage(clip) == 0]
     if not training:
         raise DataError(f"no clip of a training split in {', '.join(map(str, arguments.manifests))}; nothing to audit")
-    if not arguments.exclude and not any(_stage(clip) == 2 for clip in [*clips, *against]):
+    by_id = {clip.id: clip for clip in [*against, *clips]}
+    tested = [clip for clip in by_id.values() if _stage(clip) == 2]
+    if not arguments.exclude and not tested:
         raise DataError("no clip of a test split and no exclusion list; name what to audit against, or --exclude LIST")
     exclusions = read_exclusions(arguments.exclude)
-    fingerprints = listen({clip.id: clip for clip in [*against, *clips]}.values()) if arguments.audio else None
+    fingerprints = listen(by_id.values()) if arguments.audio else None
     overlaps = audit(clips, against, exclusions, fingerprints)
 
-    tested = list({clip.id: clip for clip in [*clips, *against] if _stage(clip) == 2}.values())
     without = sum(not clip.freesound_id for clip in training)
     report = AuditReport(
         clips=len(clips),
@@ -350,9 +351,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"\n{report.verdict}")
     if arguments.list:
         rows = [(t.finding, t.clip.id, t.clip.freesound_id, t.other_split, t.other, t.evidence) for t in overlaps]
-        ids = {clip.id: clip.freesound_id for clip in [*against, *clips]}
-        rows += [(NOT_COMPARED, name, ids[name], "", "", why) for name, why in report.not_compared.items()]
-        rows += [(COMPARED_UNSURELY, name, ids[name], "", "", UNSURE) for name in report.unsure]
+        others = [(NOT_COMPARED, name, why) for name, why in report.not_compared.items()]
+        others += [(COMPARED_UNSURELY, name, UNSURE) for name in report.unsure]
+        rows += [(finding, name, by_id[name].freesound_id, "", "", why) for finding, name, why in others]
         write_table(arguments.list, ["finding", "clip", "freesound_id", "other_split", "other", "evidence"], rows)
         log.info("wrote %s: %s", arguments.list, counted(len(rows), "row"))
     return 0 if report.ok else 1

@@ -92,15 +92,18 @@ def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
     unique = _OnePerId(clips)
     audio = _read_all(unique, quick)
 
+    def read(clip: Clip) -> Result:
+        return audio[hash(clip.path)]
+
     def contents(clip: Clip) -> list[str]:
-        problem, key, _ = audio[hash(clip.path)]
+        problem, key, _ = read(clip)
         return [key] if key and not problem else []
 
     return [
-        *(Finding(MISSING, "", [clip]) for clip in unique if audio[hash(clip.path)][0] == MISSING),
-        *(Finding(*audio[hash(clip.path)][:2], [clip]) for clip in unique if audio[hash(clip.path)][0] == CORRUPT),
+        *(Finding(MISSING, "", [clip]) for clip in unique if read(clip)[0] == MISSING),
+        *(Finding(CORRUPT, read(clip)[1], [clip]) for clip in unique if read(clip)[0] == CORRUPT),
         *_shared(DUPLICATE_ID, clips, lambda clip: [clip.id]),
-        *(Finding(NO_SOUND, found, [clip]) for clip in unique if (found := audio[hash(clip.path)][2])),
+        *(Finding(NO_SOUND, found, [clip]) for clip in unique if (found := read(clip)[2])),
         *_shared(CONTENT_INSIDE, unique, lambda clip: [f"{clip.source}/{clip.split} {key}" for key in contents(clip)]),
         *across(CONTENT_ACROSS, unique, contents),
         *across(FREESOUND_ACROSS, unique, lambda clip: [plain_id(clip.freesound_id)] if clip.freesound_id else []),

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -38,8 +38,7 @@ class Settings(FolderSettings):
     captions: str = "5"
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(NamedTuple):
     """A planned clip. seed: of its audio, which is drawn apart from its events and captions."""
 
     file_name: str

@@ -5,9 +5,9 @@ ESC-50 is CC BY-NC, its part ESC-10 is CC BY; every clip comes from Freesound.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ SILENCE_DB, LOUD_DB = -40.0, -20.0
 _FRAME = SAMPLE_RATE // 100
 
 
-@dataclass(frozen=True)
-class Recording:
+class Recording(NamedTuple):
     """A row of the table; author, licence and url (its page on Freesound) are "" when the table has none."""
 
     path: Path
