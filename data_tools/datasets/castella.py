@@ -69,10 +69,8 @@ def read_castella(
                 clips[vid] = audio_clip(folder, name, source, split, captions, seconds if known is None else known)
         for query in annotations.queries:
             check_caption(query.text, f"{path}, {query.where}")
-            if query.vid not in clips:
-                continue
-            moment = Moment(id=query.qid, text=query.text, clip=clips[query.vid].id, windows=query.windows)
-            found.moments.append(moment)
+            if clip := clips.get(query.vid):
+                found.moments.append(Moment(id=query.qid, text=query.text, clip=clip.id, windows=query.windows))
         found.files.append(path)
         found.clips.extend(clips.values())
         found.faults.extend((path, fault) for fault in annotations.faults)

@@ -193,20 +193,11 @@ class _Index:
         ordered = np.sort(begins)
         if not (ordered[MIN_VOTES - 1 :] - ordered[: 1 - MIN_VOTES] <= 2).any():  # what most recordings end with
             return []
-        found, votes = np.unique(begins, return_counts=True)
-        summed = votes.copy()
-        follow = np.diff(found) == 1
-        summed[1:] += votes[:-1] * follow
-        summed[:-1] += votes[1:] * follow
-        enough = summed >= MIN_VOTES
-        if not enough.any():
-            return []
-        found, votes = found[enough], summed[enough]
-        at = np.minimum(np.searchsorted(found, begins), len(found) - 1)
-        positions, at = positions[found[at] == begins], at[found[at] == begins]
-        recordings = np.searchsorted(self.starts, positions, "right") - 1
-        shifts = self.starts[recordings] - found[at]
-        ranked = sorted(set(zip(recordings.tolist(), (-votes[at]).tolist(), shifts.tolist(), strict=True)))
+        votes = np.searchsorted(ordered, begins + 1, "right") - np.searchsorted(ordered, begins - 1)
+        enough = votes >= MIN_VOTES
+        recordings = np.searchsorted(self.starts, positions[enough], "right") - 1
+        shifts = self.starts[recordings] - begins[enough]
+        ranked = sorted(set(zip(recordings.tolist(), (-votes[enough]).tolist(), shifts.tolist(), strict=True)))
         groups = groupby(ranked, itemgetter(0))
         return [(one, shift) for _, group in groups for one, _, shift in islice(group, MAX_ALIGNMENTS)]
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_tools.scenes.recordings import Pool, Recording, cut, draw_recording
+from data_tools.scenes.recordings import Pool, Recording, cut, draw_recording, frame_powers
 from data_tools.scenes.synth import SAMPLE_RATE, Rng, Samples, synthesise
 
 SECONDS = 8.0
@@ -67,10 +67,10 @@ def _sound(rng: Rng, event: Event, n: int, fill: bool = False) -> Samples:
 
 def levelled(sound: Samples) -> Samples:
     """A sound with faded ends, its loudest quarter at the RMS 0.1."""
-    frames = np.pad(sound, (0, -len(sound) % (frame := SAMPLE_RATE // 20))).reshape(-1, frame)
-    power = np.sort(np.mean(frames**2, axis=1))[-max(1, len(frames) // 4) :]  # of its loudest quarter
+    power = np.sort(frame_powers(sound, SAMPLE_RATE // 20))
+    loudest = power[-max(1, len(power) // 4) :]
     fade = np.minimum(1, (np.arange(len(sound)) + 0.5) / (_FADE * SAMPLE_RATE))
-    result: Samples = sound * fade * fade[::-1] * (_LEVEL / np.sqrt(np.mean(power)))
+    result: Samples = sound * fade * fade[::-1] * (_LEVEL / np.sqrt(np.mean(loudest)))
     return result
 
 

@@ -105,7 +105,7 @@ def cut(recording: Recording, rng: Rng, n: int, fill: bool = False) -> Samples:
 def _trimmed(path: Path) -> tuple[Samples, list[int]]:
     """The recording between its silent ends, and the samples at which its loud frames begin."""
     sound = read_audio(path, SAMPLE_RATE).astype(np.float64)
-    power = _power(sound)
+    power = frame_powers(sound, _FRAME)
     if not power.any():
         raise AudioError(f"{path}: nothing but silence; remove its row")
     begin, end = _audible(power)
@@ -115,13 +115,13 @@ def _trimmed(path: Path) -> tuple[Samples, list[int]]:
 
 def without_silent_ends(sound: Samples) -> Samples:
     """A sound from its first to its last frame that can be heard, to 10 ms; silence as it is."""
-    begin, end = _audible(_power(sound))
+    begin, end = _audible(frame_powers(sound, _FRAME))
     return sound[begin:end]
 
 
-def _power(sound: Samples) -> Samples:
-    """Of every frame of 10 ms."""
-    result: Samples = np.mean(np.pad(sound, (0, -len(sound) % _FRAME)).reshape(-1, _FRAME) ** 2, axis=1)
+def frame_powers(sound: Samples, length: int) -> Samples:
+    """Mean power of every frame of so many samples; zeros fill the last one."""
+    result: Samples = np.mean(np.pad(sound, (0, -len(sound) % length)).reshape(-1, length) ** 2, axis=1)
     return result
 
 
