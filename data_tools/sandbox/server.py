@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from aiohttp import web
 
 from data_tools.freesound.sounds import PREVIEWS
-from data_tools.sandbox.answers import DOWN, HINT, Answers, PoisonError, Reply
+from data_tools.sandbox.answers import DOWN, HINT, Answers, PoisonError
 from data_tools.sandbox.faults import Faults, Throttle
 
 HANG = 3600.0  # seconds, longer than any client waits
@@ -51,20 +52,20 @@ class Sandbox:
         fault = self.faults.draw()
         if of_api and request.method == "GET":
             if refusal := self._unauthorised(request):
-                return _json(Reply(401, {"detail": refusal}), {"WWW-Authenticate": 'Bearer realm="api"'})
+                return _json(401, {"detail": refusal}, {"WWW-Authenticate": 'Bearer realm="api"'})
             if refusal := self.throttle.refusal():
-                return _json(Reply(429, {"detail": refusal}))
+                return _json(429, {"detail": refusal})
         if fault in ("429", "throttle") and of_api:
             headers = {"Retry-After": "20"} if fault == "throttle" else None
-            return _json(Reply(429, {"detail": self.faults.throttled()}), headers)
+            return _json(429, {"detail": self.faults.throttled()}, headers)
         if fault == "down" and of_api:
-            return _json(Reply(400, {"detail": f"Search server error: {self.faults.choose(DOWN)} {HINT}"}))
+            return _json(400, {"detail": f"Search server error: {self.faults.choose(DOWN)} {HINT}"})
         if fault == "proxy":
             return _html(self.faults.choose(PROXY))
         if fault == "500":
             return _html(500)
         if fault == "overload":
-            return _json(Reply(500, {"detail": "Search is overloaded, please try again later."}))
+            return _json(500, {"detail": "Search is overloaded, please try again later."})
         if fault == "timeout":
             await asyncio.sleep(HANG)
         if fault in ("reset", "timeout"):
@@ -83,7 +84,7 @@ class Sandbox:
                 results = content["results"]
                 half = results[: len(results) // 2]
                 left = half if fault == "partial" else self.faults.with_nulls(results)
-                return _json(Reply(200, content | {"results": left}))
+                return _json(200, content | {"results": left})
         return response
 
     def _unauthorised(self, request: web.Request) -> str | None:
@@ -101,21 +102,21 @@ class Sandbox:
         form = await request.post()
         is_known = (form.get("grant_type"), form.get("client_secret")) == ("refresh_token", self.key)
         if not is_known or not form.get("client_id"):
-            return _json(Reply(401, {"error": "invalid_client"}))
+            return _json(401, {"error": "invalid_client"})
         if form.get("refresh_token") != self.refresh:
-            return _json(Reply(400, {"error": "invalid_grant"}))
+            return _json(400, {"error": "invalid_grant"})
         self.token, self.refresh = f"{self.token}-2", f"{self.refresh}-2"
         content = {"access_token": self.token, "refresh_token": self.refresh, "expires_in": 86_399}
-        return _json(Reply(200, content))
+        return _json(200, content)
 
     async def _search(self, request: web.Request) -> web.Response:
-        return _json(self.answers.search(request.query, _site(request)))
+        return _json(*self.answers.search(request.query, _site(request)))
 
     async def _sound(self, request: web.Request) -> web.Response:
         number = self.answers.corpus.number(int(request.match_info["id"]))
         if number is None:
-            return _json(Reply(404, {"detail": "No Sound matches the given query."}))
-        return _json(Reply(200, self.answers.sound(number, request.query.get("fields"), _site(request))))
+            return _json(404, {"detail": "No Sound matches the given query."})
+        return _json(200, self.answers.sound(number, request.query.get("fields"), _site(request)))
 
     async def _preview(self, request: web.Request) -> web.Response:
         match = _PREVIEW.fullmatch(request.match_info["file"])
@@ -148,9 +149,9 @@ def _html(status: int) -> web.Response:
     return web.Response(status=status, text=f"<h1>{status}</h1>", content_type="text/html", headers=headers)
 
 
-def _json(reply: Reply, headers: Mapping[str, str] | None = None) -> web.Response:
-    body = json.dumps(reply.content, ensure_ascii=False).encode()
-    return web.Response(body=body, status=reply.status, content_type="application/json", headers=headers)
+def _json(status: int, content: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> web.Response:
+    body = json.dumps(content, ensure_ascii=False).encode()
+    return web.Response(body=body, status=status, content_type="application/json", headers=headers)
 
 
 def _site(request: web.Request) -> str:

@@ -67,16 +67,18 @@ def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = 
     _check(settings)
     pools = settings.pools(recordings, 2, "two are needed")
     claim(out, {**asdict(settings), "shape": asdict(settings.shape)})
-    missing = {split: _missing(out, settings, split) for split in settings.counts}
-    tables = [f"{split}_release.jsonl" for split in settings.counts]
+    numbers = {split: range(1, count + 1) for split, count in settings.counts.items()}
+    files = [_audio(out, settings, split, number) for split in numbers for number in numbers[split]]
+    missing = [path for path in files if not path.is_file()]
+    tables = [f"{split}_release.jsonl" for split in numbers]
     tables += ["events.csv", "moments.jsonl", "manifest.jsonl"]
-    if not any(missing.values()) and all((out / name).is_file() for name in tables):
+    if not missing and all((out / name).is_file() for name in tables):
         return 0, 0
     made: dict[str, list[Recorded]] = {}
-    for split, count in settings.counts.items():
+    for split in numbers:
         remove_parts(out / split)
-        numbers = each(range(1, count + 1), split, "recording")
-        made[split] = [_make(out, settings, split, n, pools[split], n in missing[split]) for n in numbers]
+        shown = each(numbers[split], split, "recording")
+        made[split] = [_make(out, settings, split, number, pools[split]) for number in shown]
     for split, recorded in made.items():
         _write_release(out / f"{split}_release.jsonl", recorded)
     recorded = [one for part in made.values() for one in part]
@@ -84,7 +86,7 @@ def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = 
     write_table(out / "events.csv", EVENT_COLUMNS, (row for one in recorded for row in one.rows))
     write_moments(out / "moments.jsonl", moments)
     write_manifest(out / "manifest.jsonl", [one.clip for one in recorded])
-    return len(moments), sum(map(len, missing.values()))
+    return len(moments), len(missing)
 
 
 def _check(settings: MomentSettings) -> None:
@@ -96,36 +98,29 @@ def _check(settings: MomentSettings) -> None:
         raise DataError(f"--whole-seconds and --length {settings.seconds:g}: give a length of whole seconds")
 
 
-def _vid(settings: MomentSettings, split: str, number: int) -> str:
-    return f"{settings.name}_{split}_{number:05d}"
+def _audio(out: Path, settings: MomentSettings, split: str, number: int) -> Path:
+    return out / split / f"{settings.name}_{split}_{number:05d}.wav"
 
 
-def _missing(out: Path, settings: MomentSettings, split: str) -> set[int]:
-    """Numbers of the recordings whose audio is not there."""
-    numbers = range(1, settings.counts[split] + 1)
-    return {number for number in numbers if not (out / split / f"{_vid(settings, split, number)}.wav").is_file()}
-
-
-def _make(out: Path, settings: MomentSettings, split: str, number: int, pool: Pool, write: bool) -> Recorded:
-    """One recording. write: its audio too."""
+def _make(out: Path, settings: MomentSettings, split: str, number: int, pool: Pool) -> Recorded:
+    """One recording, and its audio if it is missing."""
     seed = (settings.seed, CLOTHO_SPLITS.index(cast(Split, split)), number)
     n = round(settings.seconds * SAMPLE_RATE)
     events = draw_timeline(np.random.default_rng((*seed, 0)), settings.shape, pool, n)
-    vid = _vid(settings, split, number)
-    name = f"{vid}.wav"
-    if write:
-        write_samples(out / split / name, mixed(np.random.default_rng((*seed, 2)), settings.shape, events, n))
+    path = _audio(out, settings, split, number)
+    if not path.is_file():
+        write_samples(path, mixed(np.random.default_rng((*seed, 2)), settings.shape, events, n))
     _, authors, licences = credit(event.recording for event in events)
     facts = None, licences or None, authors or None
-    moments = ask(np.random.default_rng((*seed, 1)), settings, split, vid, events)
+    moments = ask(np.random.default_rng((*seed, 1)), settings, split, path.stem, events)
     texts = [text for text, _, _ in moments.values()]
-    clip = audio_clip(out / split, name, settings.name, cast(Split, split), texts, settings.seconds, *facts)
+    clip = audio_clip(path.parent, path.name, settings.name, cast(Split, split), texts, settings.seconds, *facts)
     queries = [Moment(id=qid, text=text, clip=clip.id, windows=windows) for qid, (text, _, windows) in moments.items()]
     asking = {event_name: qid for qid, (_, event_name, _) in moments.items()}
     rows = []
     for event in events:
         start, end = (f"{sample / SAMPLE_RATE:.4f}" for sample in (event.start, event.end))
-        rows.append((name, split, event.name, start, end, asking.get(event.name, "")))
+        rows.append((path.name, split, event.name, start, end, asking.get(event.name, "")))
     return Recorded(clip, queries, rows)
 
 
