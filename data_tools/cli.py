@@ -170,11 +170,9 @@ def _print_error(error: BaseException) -> None:
 @contextmanager
 def _results(inside: bool, several: bool) -> Iterator[None]:
     """Where results go: of several processes of one command those of the first are printed."""
-    if several and _of_rank():
-        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
-            yield
-    else:
-        with redirect_stdout(sys.stderr if inside else sys.stdout):
+    with Path(os.devnull).open("w") as nowhere:
+        printed = sys.stderr if inside else sys.stdout
+        with redirect_stdout(nowhere if several and _of_rank() else printed):
             yield
 
 

@@ -224,8 +224,6 @@ def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
         if holds_frames(path):
             raise AudioError(f"{path}: holds published frames, which the expert feature_files alone reads") from None
         raise AudioError(f"{path}: cannot be decoded; fetch it again, or convert it to WAV or FLAC") from None
-    except FileNotFoundError:
-        raise AudioError(f"{path}: no such file") from None
     except OSError as error:
         raise OSError(error.errno, error.strerror, error.filename or str(path)) from error
 

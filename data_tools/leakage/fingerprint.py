@@ -206,12 +206,8 @@ def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
     """What one alignment is worth; None when too few peaks agree. shift: frames by which things are later in other."""
     here, there = one.frames.astype(np.int64) + shift, other.frames.astype(np.int64)
     first = (here >= there[0] - 1) & (here <= there[-1] + 1)
-    if not first.any():
-        return None
     here = here[first]
     second = (there >= here[0] - 1) & (there <= here[-1] + 1)
-    if not second.any():
-        return None
     there = there[second]
     agree, score = _agreeing(there, other.bins[second], here, one.bins[first])
     if score < MIN_SCORE:

@@ -14,7 +14,7 @@ from data_tools.freesound.sounds import PAGE_SIZE
 from data_tools.sandbox.corpus import Catalogue, Numbers
 from data_tools.sandbox.filters import FilterError, UnsupportedError, found
 from data_tools.scenes.compose import Event, render
-from data_tools.scenes.synth import SAMPLE_RATE
+from data_tools.scenes.synth import SAMPLE_RATE, Samples
 
 DEFAULT_PAGE_SIZE = 15
 PREVIEW_RATE = 44_100
@@ -75,8 +75,6 @@ class Answers:
         while self._changes and self._changes[0].request <= self.requests:
             change = self._changes.pop(0)
             (self._hidden.discard if change.there else self._hidden.add)(change.number)
-        if parameters.get("filter") == "":
-            return Reply(400, {"detail": "Invalid filter."})
         try:
             numbers = self._sorted(self._listed(parameters.get("filter")), parameters.get("sort", "score"))
         except (FilterError, RecursionError) as error:
@@ -107,16 +105,18 @@ class Answers:
 
     def audio(self, number: int, suffix: str) -> bytes:
         """A file of it: mp3, ogg or wav, mono, 44.1 kHz. A broken sound has bytes that no decoder takes."""
-        import soxr
-
         if self.corpus.is_broken(number):
             return b"ID3\x04" + bytes(2000)
+        return encoded(self._samples(number), PREVIEW_RATE, *_FORMATS[suffix], **_QUALITY.get(suffix, {}))
+
+    def _samples(self, number: int) -> Samples:
+        import soxr
+
         scene = self.corpus.scene(number)
         rng = np.random.default_rng((self.corpus.seed, number, 2))
         sound = render(rng, scene.kind, [Event(name, None) for name in scene.events])
         count = round(float(self.corpus.seconds(np.array([number]))[0]) * PREVIEW_RATE)
-        samples = np.resize(soxr.resample(sound, SAMPLE_RATE, PREVIEW_RATE), count)  # repeated, or cut
-        return encoded(samples, PREVIEW_RATE, *_FORMATS[suffix], **_QUALITY.get(suffix, {}))
+        return np.resize(soxr.resample(sound, SAMPLE_RATE, PREVIEW_RATE), count)  # repeated, or cut
 
     def is_null(self, number: int) -> bool:
         return self.corpus.one_uniform("null", number) < self._nulls
