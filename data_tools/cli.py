@@ -22,7 +22,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from data_tools.errors import DataError, KitError, SaidElsewhere, sentences
+from data_tools.errors import DataError, KitError, SaidElsewhere, located, sentences
 from data_tools.names import is_utf8
 
 
@@ -79,7 +79,7 @@ def run_cli(
         try:
             sys.stdout.flush()
         except OSError as error:
-            raise OSError(error.errno, error.strerror, "standard output") from error
+            raise located(error, "standard output") from error
         return status
     except (KitError, ModuleNotFoundError, OSError, MemoryError) as error:
         if verbose:

@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from data_tools.audio.parts import AudioError, Reheaded, after_id3, joined, longer, read_at
+from data_tools.audio.parts import AudioError, Reheaded, after_id3, joined, longer, mapped, read_at
 
 _FLAC_STARTS = (b"fLaC\x00\x00\x00\x22", b"fLaC\x80\x00\x00\x22")  # the marker and the header of STREAMINFO
 _STARTS = (b"OggS\x00\x02", b"caff\x00\x01\x00\x00")  # of other formats; those below follow a name and a size
@@ -106,7 +106,7 @@ def refuse_longer_flac(path: Path) -> None:
 
 
 def _refuse_second(path: Path, file: BinaryIO, start: int) -> None:
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with mapped(file) as content:
         if any(content.find(marker, start + 8) >= 0 for marker in _FLAC_STARTS):
             raise joined(path, "FLAC")
         if _holds_container(content, _after_metadata(file, start)):  # metadata may keep the header of a WAV file

@@ -10,6 +10,7 @@ import numpy as np
 
 from data_tools.audio.parts import AudioError
 from data_tools.audio.read import FRAME_SUFFIXES, holds_frames, require_file
+from data_tools.errors import located
 
 MAX_FRAME_VALUES = 2**28  # of one array: 1 GiB as float32; 4 days of a frame per second with 768 values
 MAX_FRAME = 65_504.0  # greatest magnitude: that of float16, the type of banks
@@ -41,7 +42,7 @@ def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
     except OSError as error:
         if error.errno in (None, errno.EINVAL):  # a file that ends too early, or whose header leads before its start
             raise AudioError(f"{path}: cannot be read as frames ({error}); fetch it again") from None
-        raise OSError(error.errno, error.strerror, str(path)) from error  # of the disk: the file may be whole
+        raise located(error, path) from error  # of the disk: the file may be whole
     except Exception as error:  # parsers of damaged headers raise anything: TokenError, SyntaxError, RuntimeError, ...
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise AudioError(f"{path}: cannot be read as frames ({reason}); fetch it again") from None

@@ -4,7 +4,7 @@ import mmap
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from data_tools.audio.parts import Reheaded, after_tags, is_container, joined, longer, truncated
+from data_tools.audio.parts import Reheaded, after_tags, is_container, joined, longer, mapped, truncated
 
 
 class _Frame(NamedTuple):
@@ -52,7 +52,7 @@ def playable_mpeg(path: Path, file: BinaryIO, start: int, end: int | None = None
         start, end: offsets of the frames; end: None for the end of the file, a number for frames in a WAV file.
     Returns: as `whole_sound`.
     """
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with mapped(file) as content:
         first = _first_of_two(content, start)
         if not first:
             return path  # something else, or nothing to compare

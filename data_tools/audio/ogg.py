@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from data_tools.audio.mpeg import next_sound
-from data_tools.audio.parts import AudioError, Reheaded, after_tags, joined, truncated
+from data_tools.audio.parts import AudioError, Reheaded, after_tags, joined, mapped, truncated
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def playable_ogg(path: Path, file: BinaryIO, at: int) -> Path | Reheaded:
         at: offset of the first page.
     Raises AudioError unless all pages are present, in order and undamaged, and belong to one file.
     """
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with mapped(file) as content:
         last = _last_pages(path, content, at)
         if any(page.is_packet_open for page in last):
             raise truncated(path, "its last Ogg packet is not complete")

@@ -59,6 +59,10 @@ def read_at(file: BinaryIO | mmap.mmap, at: int, count: int) -> bytes:
     return file.read(count)
 
 
+def mapped(file: BinaryIO) -> mmap.mmap:
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
 def truncated(path: Path, problem: str) -> AudioError:
     return AudioError(f"{path}: truncated, {problem}; fetch the file again")
 

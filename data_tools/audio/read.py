@@ -18,6 +18,7 @@ from data_tools.audio.parts import AudioError as AudioError  # for all that read
 from data_tools.audio.parts import Reheaded
 from data_tools.audio.resampling import Resampling, Wave, resampler
 from data_tools.documents.json_text import sha256_of
+from data_tools.errors import located
 
 if TYPE_CHECKING:
     import soundfile
@@ -225,7 +226,7 @@ def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
             raise AudioError(f"{path}: holds published frames, which the expert feature_files alone reads") from None
         raise AudioError(f"{path}: cannot be decoded; fetch it again, or convert it to WAV or FLAC") from None
     except OSError as error:
-        raise OSError(error.errno, error.strerror, error.filename or str(path)) from error
+        raise located(error, error.filename or path) from error
 
 
 def _require_bytes(path: Path | str) -> None:

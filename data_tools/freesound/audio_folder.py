@@ -3,10 +3,8 @@ each file, hours by licence."""
 
 import logging
 import os
-import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -16,7 +14,7 @@ from data_tools.errors import DataError
 from data_tools.files import remove_parts
 from data_tools.freesound.access import SITE
 from data_tools.freesound.selection import Chosen
-from data_tools.freesound.store import naming, transaction
+from data_tools.freesound.store import connecting, naming, transaction
 from data_tools.manifest import audio_clip, write_manifest
 from data_tools.tables import write_table
 
@@ -52,9 +50,7 @@ class Folder:
         used."""
         self.path, self.rate, self.originals = path, rate, originals
         path.mkdir(parents=True, exist_ok=True)
-        with naming(path / DATABASE), ExitStack() as unfinished:
-            self.database = sqlite3.connect(path / DATABASE, isolation_level=None)
-            unfinished.callback(self.close)
+        with connecting(path / DATABASE) as self.database:
             self.database.executescript(_SCHEMA)
             for name, value in (("rate", rate), ("files", "originals" if originals else "previews")):
                 self.database.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
@@ -64,7 +60,6 @@ class Folder:
                     raise DataError(f"{path}: {problem}")
             rows = [StoredFile(*row) for row in self.database.execute("SELECT * FROM files")]
             self.lost: dict[int, str] = dict(self.database.execute("SELECT * FROM lost"))
-            unfinished.pop_all()
         self.files = {row.id: row for row in rows if self._is_whole(row)}
         remove_parts(path)
 

@@ -16,6 +16,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 
 from data_tools.cli import version
+from data_tools.errors import located
 from data_tools.freesound.access import is_local, read_access
 from data_tools.freesound.client import AgainError, Client, LostError, Response
 from data_tools.freesound.quota import Clock, Quota
@@ -81,7 +82,7 @@ class Http(AbstractAsyncContextManager["Http"]):
         except _BROKEN as error:  # its own text may hold the request's headers
             raise AgainError(f"no connection, or a broken one: {type(error).__name__}") from None
         except OSError as error:  # of writing the file
-            raise OSError(error.errno, error.strerror, str(into)) from None
+            raise located(error, into) from None
 
 
 def patience(timeout: float, file_bytes: int) -> aiohttp.ClientTimeout:

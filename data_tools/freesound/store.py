@@ -10,7 +10,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,6 +71,19 @@ def naming(path: Path) -> Iterator[None]:
 
 
 @contextmanager
+def connecting(path: Path) -> Iterator[sqlite3.Connection]:
+    """A database in autocommit mode, for an object that is being made: it is closed if that fails. Raises DataError as
+    naming does."""
+    with naming(path):
+        database = sqlite3.connect(path, isolation_level=None, timeout=60)
+        try:
+            yield database
+        except BaseException:
+            database.close()
+            raise
+
+
+@contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
     """All of it or nothing. database: in autocommit mode."""
     with database:  # commits, or rolls back
@@ -113,16 +126,13 @@ class Store:
                     hint = "name one that python -m data_tools crawl made"
                     raise DataError(f"{path}: is no store of Freesound sounds, or damaged at its beginning; {hint}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with naming(path), ExitStack() as unfinished:
-            self.database = sqlite3.connect(path, isolation_level=None, timeout=60)
-            unfinished.callback(self.close)
+        with connecting(path) as self.database:
             if create and not self.database.execute("SELECT 1 FROM sqlite_master").fetchone():
                 self.database.executescript(_SCHEMA)
             if self.database.execute("PRAGMA application_id").fetchone() != (FORMAT,):
                 raise DataError(f"{path}: not a store of Freesound sounds of format {FORMAT & 255}; name another file")
             for pragma in ["query_only = ON"] if read_only else ["journal_mode = WAL", "synchronous = NORMAL"]:
                 self.database.execute(f"PRAGMA {pragma}")
-            unfinished.pop_all()
 
     def close(self) -> None:
         self.database.close()

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Sequence
 from typing import overload
 
+from data_tools.errors import located
 from data_tools.leakage.fingerprint import Fingerprint
 
 
@@ -33,7 +34,7 @@ class StoredPrints:
             pickle.dump(one, self._file)
             self._file.flush()
         except OSError as error:
-            raise OSError(error.errno, error.strerror, tempfile.gettempdir()) from error
+            raise located(error, tempfile.gettempdir()) from error
         self._begins[clip_id] = begin
         if not one.sure:
             self.unsure.append(clip_id)
