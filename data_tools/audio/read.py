@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from data_tools.audio.containers import refuse_partial, whole_sound
 from data_tools.audio.flac import refuse_longer_flac
@@ -162,7 +161,7 @@ def content_key(path: Path | str) -> str:
     return sha256_of(Path(path))
 
 
-def encoded(samples: npt.NDArray[Any], rate: int, format: str, subtype: str, **quality: Any) -> bytes:
+def encoded(samples: np.ndarray, rate: int, format: str, subtype: str, **quality: Any) -> bytes:
     """The bytes of a file, made in memory, for libsndfile does not state why it cannot write."""
     import soundfile
 
@@ -171,7 +170,7 @@ def encoded(samples: npt.NDArray[Any], rate: int, format: str, subtype: str, **q
     return file.getvalue()
 
 
-def _blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -> Iterator[npt.NDArray[np.float32]]:
+def _blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -> Iterator[Wave]:
     """The first `length` samples, (n, channels) at a time."""
     done = 0
     while done < length:

@@ -80,7 +80,7 @@ class Fingerprint:
     """
 
     frames: npt.NDArray[np.int32]
-    bins: npt.NDArray[np.uint16]
+    bins: Bins
     levels: npt.NDArray[np.float16]
     codes: npt.NDArray[np.uint32]
     counts: npt.NDArray[np.uint8]
@@ -237,7 +237,7 @@ def _agreeing(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tup
     return agree, int(agree.sum()) - wrong
 
 
-def _of_strongest(agree: Flags, levels: npt.NDArray[np.float16]) -> float:
+def _of_strongest(agree: Flags, levels: np.ndarray) -> float:
     """The share of the strongest peaks that agree."""
     count = -(-len(levels) // STRONGEST_PART)
     return float(agree[np.argpartition(-levels, count - 1)[:count]].mean())

@@ -145,14 +145,14 @@ class Catalogue:
         mixed = (mixed ^ mixed >> 27) * _SECOND & _BITS
         return ((mixed ^ mixed >> 31) >> 11) / 2**53
 
-    def seconds(self, numbers: Numbers) -> npt.NDArray[np.float64]:
-        return np.round(np.interp(self.uniform("seconds", numbers), *_SECONDS), 3)
+    def seconds(self, numbers: Numbers) -> np.ndarray:
+        return np.interp(self.uniform("seconds", numbers), *_SECONDS).round(3)
 
-    def licences(self, numbers: Numbers) -> npt.NDArray[np.str_]:
+    def licences(self, numbers: Numbers) -> np.ndarray:
         """By the names that filters use."""
         return _pick(self.uniform("licence", numbers), {name: share for name, (_, share) in LICENCES.items()})
 
-    def preferences(self, numbers: Numbers) -> npt.NDArray[np.str_]:
+    def preferences(self, numbers: Numbers) -> np.ndarray:
         return _pick(self.uniform("preference", numbers), PREFERENCES)
 
     def scene(self, number: int) -> Scene:
@@ -220,7 +220,7 @@ def _name(rng: np.random.Generator, scene: Scene, sound_id: int) -> str:
     return f"{' '.join(scene.events)} {sound_id % 90 + 10}.wav"
 
 
-def _pick(values: npt.NDArray[np.float64], shares: Mapping[str, float]) -> npt.NDArray[np.str_]:
+def _pick(values: np.ndarray, shares: Mapping[str, float]) -> np.ndarray:
     edges = np.cumsum(list(shares.values()))[:-1]
     return np.array(list(shares))[np.searchsorted(edges, values, side="right")]
 

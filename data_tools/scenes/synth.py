@@ -288,7 +288,7 @@ def _smooth(curve: Samples, seconds: float) -> Samples:
     return result
 
 
-def _laid_at(n: int, onsets: npt.NDArray[np.floating], sounds: list[Samples]) -> Samples:
+def _laid_at(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples:
     """Sounds at their onsets (seconds), cut at n samples."""
     out = np.zeros(n)
     for start, sound in zip((onsets * SAMPLE_RATE).astype(int), sounds, strict=True):
