@@ -142,10 +142,11 @@ def _recordings(path: Path) -> list[_Recording]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("root", type=Path, help="the folder with train.csv, val.csv and test.csv")
-    parser.add_argument("--audio", type=Path, help="the folder with the audio, in <split>/ or directly (default: root)")
-    parser.add_argument("--splits", nargs="+", choices=AUDIOCAPS_SPLITS, default=AUDIOCAPS_SPLITS, help="default: all")
-    parser.add_argument("--keep-missing", action="store_true", help="list clips whose audio is missing too")
+    add = parser.add_argument
+    add("root", type=Path, help="the folder with train.csv, val.csv and test.csv")
+    add("--audio", type=Path, help="the folder with the audio, in <split>/ or directly (default: root)")
+    add("--splits", nargs="+", choices=AUDIOCAPS_SPLITS, default=AUDIOCAPS_SPLITS, help="default: all")
+    add("--keep-missing", action="store_true", help="list clips whose audio is missing too")
     add_manifest(parser)
 
 

@@ -130,18 +130,17 @@ def _count(split: str, annotations: Annotations, present: Set[str], listed: Set[
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("root", type=Path, help="the folder with the published annotations")
+    add = parser.add_argument
+    add("root", type=Path, help="the folder with the published annotations")
     files = parser.add_mutually_exclusive_group()
     files.add_argument("--audio", type=Path, help="the folder with the audio, in <split>/ or directly (default: root)")
     features = "published features in place of audio: <vid>.npz in <split>/ or directly, for the expert feature_files"
     files.add_argument("--features", type=Path, help=features)
     kept = "list recordings whose file is missing too; those of a blind list always are"
-    parser.add_argument("--keep-missing", action="store_true", help=kept)
-    parser.add_argument("--name", default="castella", help="the recordings' source name (default: castella)")
+    add("--keep-missing", action="store_true", help=kept)
+    add("--name", default="castella", help="the recordings' source name (default: castella)")
     add_manifest(parser)
-    parser.add_argument(
-        "--moments", type=ending_in(".jsonl"), required=True, help="the file of queries and windows to write (.jsonl)"
-    )
+    add("--moments", type=ending_in(".jsonl"), required=True, help="the file of queries and windows to write (.jsonl)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -136,14 +136,13 @@ def _metadata(path: Path) -> dict[str, dict[str, str]]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("root", type=Path, help="Clotho's folder, as published")
+    add = parser.add_argument
+    add("root", type=Path, help="Clotho's folder, as published")
     add_manifest(parser)
-    parser.add_argument("--splits", nargs="+", choices=CLOTHO_SPLITS, default=CLOTHO_SPLITS, help="default: all three")
-    parser.add_argument(
-        "--holdout", type=float, metavar="SHARE", help="make a validation split of this share of development (v1: 0.2)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="which clips --holdout draws (default: 0)")
-    parser.add_argument("--keep-missing", action="store_true", help="list clips even if no audio is present")
+    add("--splits", nargs="+", choices=CLOTHO_SPLITS, default=CLOTHO_SPLITS, help="default: all three")
+    add("--holdout", type=float, metavar="SHARE", help="make a validation split of this share of development (v1: 0.2)")
+    add("--seed", type=int, default=0, help="which clips --holdout draws (default: 0)")
+    add("--keep-missing", action="store_true", help="list clips even if no audio is present")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -130,18 +130,16 @@ def _split(text: str, where: str) -> Split:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("table", type=Path, help="a table with a header, in UTF-8 (.csv, .tsv)")
-    parser.add_argument("--audio", metavar="COLUMN", required=True, help="the column that names the audio file")
-    parser.add_argument("--caption", metavar="COLUMN", nargs="+", required=True, help="the columns that hold captions")
-    parser.add_argument("--folder", type=Path, help="where the audio files lie (default: the table's folder)")
-    parser.add_argument("--split", choices=SPLITS, default="development", help="of all rows (default: %(default)s)")
-    parser.add_argument("--split-column", metavar="COLUMN", help="the column that says each row's split, instead")
-    parser.add_argument(
-        "--delimiter", choices=tuple(DELIMITERS), default="comma", help="what parts the columns (default: %(default)s)"
-    )
-    quoting = "whether cells are quoted as in CSV (default; of tabs: none)"
-    parser.add_argument("--quoting", choices=get_args(Quoting), help=quoting)
-    parser.add_argument("--name", help="the clips' source name (default: the table's name)")
+    add = parser.add_argument
+    add("table", type=Path, help="a table with a header, in UTF-8 (.csv, .tsv)")
+    add("--audio", metavar="COLUMN", required=True, help="the column that names the audio file")
+    add("--caption", metavar="COLUMN", nargs="+", required=True, help="the columns that hold captions")
+    add("--folder", type=Path, help="where the audio files lie (default: the table's folder)")
+    add("--split", choices=SPLITS, default="development", help="of all rows (default: %(default)s)")
+    add("--split-column", metavar="COLUMN", help="the column that says each row's split, instead")
+    add("--delimiter", choices=tuple(DELIMITERS), default="comma", help="sign between columns (default: %(default)s)")
+    add("--quoting", choices=get_args(Quoting), help="whether cells are quoted as in CSV (default; of tabs: none)")
+    add("--name", help="the clips' source name (default: the table's name)")
     add_manifest(parser)
 
 

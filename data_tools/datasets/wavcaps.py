@@ -103,12 +103,13 @@ def _clip(item: dict[str, Any], folder: Path, found: str | None, expected: str, 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("json", type=Path, help="the part's JSON file, such as fsd_final.json")
-    parser.add_argument("--audio", type=Path, required=True, help="the folder with the part's audio files")
-    parser.add_argument("--name", help="the clips' source name (default: the JSON file's name without .json)")
-    parser.add_argument("--keep-missing", action="store_true", help="list items whose audio is missing too")
+    add = parser.add_argument
+    add("json", type=Path, help="the part's JSON file, such as fsd_final.json")
+    add("--audio", type=Path, required=True, help="the folder with the part's audio files")
+    add("--name", help="the clips' source name (default: the JSON file's name without .json)")
+    add("--keep-missing", action="store_true", help="list items whose audio is missing too")
     lists = "lists of forbidden Freesound ids, whose clips are left out"
-    parser.add_argument("--exclude", type=Path, nargs="+", default=[], metavar="LIST", help=lists)
+    add("--exclude", type=Path, nargs="+", default=[], metavar="LIST", help=lists)
     add_manifest(parser)
 
 

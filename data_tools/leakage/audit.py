@@ -269,18 +269,15 @@ def _format_compared(fingerprints: Fingerprints | None) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="audited, also with each other")
+    add = parser.add_argument
+    add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="audited, also with each other")
     against = "compared with, not audited: what these share among themselves is known and not listed"
-    parser.add_argument("--against", nargs="+", type=Path, default=[], metavar="MANIFEST", help=against)
-    parser.add_argument(
-        "--exclude", nargs="+", type=Path, default=[], metavar="LIST", help="lists of forbidden Freesound ids"
-    )
-    parser.add_argument("--audio", action="store_true", help="compare the sound of all clips too, by fingerprints")
-    parser.add_argument(
-        "--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings, one row per overlap"
-    )
+    add("--against", nargs="+", type=Path, default=[], metavar="MANIFEST", help=against)
+    add("--exclude", nargs="+", type=Path, default=[], metavar="LIST", help="lists of forbidden Freesound ids")
+    add("--audio", action="store_true", help="compare the sound of all clips too, by fingerprints")
+    add("--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings, one row per overlap")
     queries = "their queries count as captions of their recordings; those of Clotho-Moment are captions of Clotho"
-    parser.add_argument("--moments", nargs="+", type=Path, default=[], metavar="FILE.jsonl", help=queries)
+    add("--moments", nargs="+", type=Path, default=[], metavar="FILE.jsonl", help=queries)
     add_json(parser)
 
 

@@ -229,13 +229,12 @@ def _format_fault(fault: MomentFault) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="checked together")
+    add = parser.add_argument
+    add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="checked together")
     moments = "files of moments too, the kit's of these manifests or as published (_release.jsonl, json/en/*.json)"
-    parser.add_argument("--moments", nargs="+", type=Path, default=[], metavar="FILE", help=moments)
-    parser.add_argument("--quick", action="store_true", help="read audio headers only; compare no content")
-    parser.add_argument(
-        "--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings, one row per clip"
-    )
+    add("--moments", nargs="+", type=Path, default=[], metavar="FILE", help=moments)
+    add("--quick", action="store_true", help="read audio headers only; compare no content")
+    add("--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings, one row per clip")
     add_json(parser)
 
 

@@ -129,28 +129,24 @@ def _metadata(scene: Scene) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("out", type=Path, help="the folder to make; made again with the same arguments it is completed")
-    parser.add_argument(
-        "--seed", type=int, required=True, help="seed of the random choices; the same seed gives the same scenes"
-    )
+    add = parser.add_argument
+    add("out", type=Path, help="the folder to make; made again with the same arguments it is completed")
+    add("--seed", type=int, required=True, help="seed of the random choices; the same seed gives the same scenes")
     for split, count in DEFAULT_COUNTS.items():
         of_moments = f"clips (default: {count}; with --moments {MOMENT_COUNTS[split]})"
-        parser.add_argument(f"--{split}", type=int, metavar="N", help=of_moments)
-    captions = "a clip: 5, 1, or 1 as uploaders write it (default: 5)"
-    parser.add_argument("--captions", choices=["5", "1", "noisy"], help=captions)
+        add(f"--{split}", type=int, metavar="N", help=of_moments)
+    add("--captions", choices=["5", "1", "noisy"], help="a clip: 5, 1, or 1 as uploaders write it (default: 5)")
     held_out = "share of the wordings that only evaluation uses, 0 to 0.5 (default: 0)"
-    parser.add_argument("--heldout-phrasings", type=float, default=0.0, metavar="SHARE", help=held_out)
-    parser.add_argument("--recordings", type=Path, metavar="FOLDER", help="compose these, in ESC-50's layout")
-    parser.add_argument(
-        "--folds", nargs="+", metavar="SPLIT=FOLDS", help="of the recordings (default: as in the example)"
-    )
+    add("--heldout-phrasings", type=float, default=0.0, metavar="SHARE", help=held_out)
+    add("--recordings", type=Path, metavar="FOLDER", help="compose these, in ESC-50's layout")
+    add("--folds", nargs="+", metavar="SPLIT=FOLDS", help="of the recordings (default: as in the example)")
     moments = "long recordings instead, and sentences with the windows in which they are heard: short events, some of "
     moments += "them several times, as in CASTELLA, or Clotho-Moment's recipe"
-    parser.add_argument("--moments", nargs="?", const="castella", choices=list(SHAPES), help=moments)
-    parser.add_argument("--length", type=float, metavar="SECONDS", help="of a recording with --moments (default: 60)")
+    add("--moments", nargs="?", const="castella", choices=list(SHAPES), help=moments)
+    add("--length", type=float, metavar="SECONDS", help="of a recording with --moments (default: 60)")
     whole = "with --moments: windows begin and end with a second, as CASTELLA's do"
-    parser.add_argument("--whole-seconds", action="store_true", help=whole)
-    parser.add_argument("--name", help="the clips' source name (default: the folder's name)")
+    add("--whole-seconds", action="store_true", help=whole)
+    add("--name", help="the clips' source name (default: the folder's name)")
 
 
 def run(arguments: argparse.Namespace) -> int:
