@@ -341,8 +341,9 @@ def _csv_queries(path: Path) -> Iterator[Query]:
     rows = read_table(path, columns=[])
     first = rows[0][1]
     if ("caption" in first) == ("file_name" in first):
-        found = f"the first line has {', '.join(first)}"
-        raise DataError(f"{path}: expects the column caption, or file_name, caption_1 ..; {found}")
+        raise DataError(
+            f"{path}: expects the column caption, or file_name, caption_1 ..; the first line has {', '.join(first)}"
+        )
     columns = ["caption"] if "caption" in first else caption_columns(path, first)
     for row, (line, values) in enumerate(rows, 1):
         for number, column in enumerate(columns, 1):

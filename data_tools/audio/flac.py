@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from data_tools.audio.parts import AudioError, Reheaded, after_id3, joined, longer, mapped, read_at
+from data_tools.audio.parts import AudioError, Reheaded, after_tags, joined, longer, mapped, read_at
 
 _FLAC_STARTS = (b"fLaC\x00\x00\x00\x22", b"fLaC\x80\x00\x00\x22")  # the marker and the header of STREAMINFO
 _STARTS = (b"OggS\x00\x02", b"caff\x00\x01\x00\x00")  # of other formats; those below follow a name and a size
@@ -90,7 +90,7 @@ def refuse_longer_flac(path: Path) -> None:
     import soundfile
 
     with path.open("rb") as file:
-        start = after_id3(file, 0)
+        start = after_tags(file, 0)
         head = read_at(file, start, _HEAD)
         if not _samples(head):
             return  # counted

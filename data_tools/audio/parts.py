@@ -76,21 +76,6 @@ def joined(path: Path, kind: str) -> AudioError:
     return AudioError(f"{path}: joined, a second {kind} file follows the first, which alone would be read; {cure}")
 
 
-def id3_size(tag: bytes) -> int:
-    """Bytes of the ID3v2 tag with these first 10 bytes; 0 for anything else."""
-    if tag[:3] != b"ID3" or len(tag) < 10:
-        return 0
-    size = sum(byte << shift for byte, shift in zip(tag[6:], (21, 14, 7, 0), strict=True))
-    return 10 + size + (10 if tag[5] & 0x10 else 0)
-
-
-def after_id3(file: BinaryIO, at: int) -> int:
-    """Offset after the ID3v2 tags at an offset."""
-    while size := id3_size(read_at(file, at, 10)):
-        at += size
-    return at
-
-
 def after_tags(file: BinaryIO | mmap.mmap, at: int) -> int:
     """Offset after the tags at an offset, by the sizes that they state: ID3, APE, Lyrics3.
 
@@ -112,7 +97,10 @@ def _tag_size(file: BinaryIO | mmap.mmap, at: int) -> int:
     if head[:11] == b"LYRICSBEGIN":
         lyrics = read_at(file, at, 2**20)
         return 9 + max(lyrics.find(b"LYRICS200"), lyrics.find(b"LYRICSEND"))
-    return id3_size(head[:10])
+    if head[:3] == b"ID3" and len(head) >= 10:
+        size = sum(byte << shift for byte, shift in zip(head[6:10], (21, 14, 7, 0), strict=True))
+        return 10 + size + (10 if head[5] & 0x10 else 0)
+    return 0
 
 
 def is_container(head: bytes) -> bool:

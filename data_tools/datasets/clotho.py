@@ -129,8 +129,9 @@ def _metadata(path: Path) -> dict[str, dict[str, str]]:
         if sound_id in ("Not found", ""):
             del row["sound_id"]
         elif not is_freesound_id(sound_id):
-            problem = f"the sound_id {sound_id[:40]!r} is neither a Freesound id nor 'Not found'"
-            raise DataError(f"{path}, line {line}: {problem}")
+            raise DataError(
+                f"{path}, line {line}: the sound_id {sound_id[:40]!r} is neither a Freesound id nor 'Not found'"
+            )
         metadata[name] = row
     return metadata
 

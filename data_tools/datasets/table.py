@@ -64,8 +64,9 @@ def read_captions(
             raise DataError(f"{where}: the column {audio} is empty; name the audio file, or remove the row")
         named = _split(row[split_column], where) if split_column else split
         if spelled.setdefault(name, named) != named:
-            problem = f"{name} is in the split {named} here, and in {spelled[name]} above"
-            raise DataError(f"{where}: {problem}; give it one split")
+            raise DataError(
+                f"{where}: {name} is in the split {named} here, and in {spelled[name]} above; give it one split"
+            )
         filled = [column for column in captions if row[column].strip()] or [captions[0]]
         for column in filled:
             check_caption(row[column], f"{where}, {column}")

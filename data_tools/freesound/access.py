@@ -130,8 +130,9 @@ def read_key(file: Path | None) -> SecretStr:
     """
     key = _read_word(KEY, file)
     if key is None:
-        hint = f"set {KEY}, or name a file of mode 600 by --key-file (keys are given at {KEY_ADDRESS})"
-        raise DataError(f"no API key: {hint}")
+        raise DataError(
+            f"no API key: set {KEY}, or name a file of mode 600 by --key-file (keys are given at {KEY_ADDRESS})"
+        )
     return key
 
 

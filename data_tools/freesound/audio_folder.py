@@ -56,8 +56,7 @@ class Folder:
                 self.database.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
                 (before,) = self.database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
                 if before != value:
-                    problem = f"was begun with {name} {before}, not {value}; use that, or another folder"
-                    raise DataError(f"{path}: {problem}")
+                    raise DataError(f"{path}: was begun with {name} {before}, not {value}; use that, or another folder")
             rows = [StoredFile(*row) for row in self.database.execute("SELECT * FROM files")]
             self.lost: dict[int, str] = dict(self.database.execute("SELECT * FROM lost"))
         self.files = {row.id: row for row in rows if self._is_whole(row)}

@@ -86,8 +86,9 @@ def select(store: Store, scores: Path, wanted: Criteria, exclusions: Exclusions)
             selection.refused["on an exclusion list"] += 1
             selection.excluded[str(row.id)] = lists
         elif not row.caption.strip():
-            problem = f"the id {row.id} has no text to be its caption; run classify again"
-            raise DataError(f"{scores}, line {row.line}: {problem}")
+            raise DataError(
+                f"{scores}, line {row.line}: the id {row.id} has no text to be its caption; run classify again"
+            )
         else:
             selection.chosen.append(sound)
     return selection

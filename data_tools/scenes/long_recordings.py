@@ -162,6 +162,7 @@ def window_of(event: TimedEvent, settings: MomentSettings) -> tuple[float, float
 def _write_release(path: Path, recorded: Sequence[Recorded]) -> None:
     """The queries of a split as CASTELLA publishes them."""
     if not any(one.moments for one in recorded):
-        hint = "ask for more or longer ones"
-        raise DataError(f"{path}: none of the {len(recorded)} recordings of this split has an event; {hint}")
+        raise DataError(
+            f"{path}: none of the {len(recorded)} recordings of this split has an event; ask for more or longer ones"
+        )
     write_published(path, ((moment, one.clip) for one in recorded for moment in one.moments))

@@ -61,8 +61,9 @@ class FolderSettings:
         pools: dict[str, Pool] = {split: read_recordings(folder, folds[split]) for split in self.counts}
         for split, pool in pools.items():
             if len(pool) < least:
-                problem = f"the folds of {split} have {counted(len(pool), 'category')}; {need}"
-                raise DataError(f"{folder}: {problem}, so name more folds")
+                raise DataError(
+                    f"{folder}: the folds of {split} have {counted(len(pool), 'category')}; {need}, so name more folds"
+                )
         return pools
 
 
@@ -100,8 +101,9 @@ def parse_folds(values: list[str] | None) -> dict[str, list[str]]:
         folds[split] = []
         for name in names.split(","):
             if used := [other for other, taken in folds.items() if name in taken]:
-                problem = f"fold {name} is already in {used[0]}; no recording may be in two splits"
-                raise DataError(f"--folds {value}: {problem}")
+                raise DataError(
+                    f"--folds {value}: fold {name} is already in {used[0]}; no recording may be in two splits"
+                )
             folds[split].append(name)
     return folds
 
