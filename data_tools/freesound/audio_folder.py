@@ -14,7 +14,7 @@ from data_tools.errors import DataError
 from data_tools.files import remove_parts
 from data_tools.freesound.access import SITE
 from data_tools.freesound.selection import Chosen
-from data_tools.freesound.store import connecting, naming, transaction
+from data_tools.freesound.store import Facts, connecting, naming, transaction
 from data_tools.manifest import audio_clip, write_manifest
 from data_tools.tables import write_table
 
@@ -38,7 +38,7 @@ class StoredFile(NamedTuple):
     seconds: float
 
 
-class Folder:
+class Folder(Facts):
     """rate: of its files, Hz. files: the whole ones by id, checked when the folder is opened. lost: why a sound could
     not be had, by id. All of this is kept in fetched.sqlite.
 
@@ -52,18 +52,15 @@ class Folder:
         path.mkdir(parents=True, exist_ok=True)
         with connecting(path / DATABASE) as self.database:
             self.database.executescript(_SCHEMA)
-            for name, value in (("rate", rate), ("files", "originals" if originals else "previews")):
-                self.database.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
-                (before,) = self.database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-                if before != value:
+            kind = "originals" if originals else "previews"
+            for name, value in (("rate", rate), ("files", kind)):
+                if (before := self.fact(name, value)) != value:
                     raise DataError(f"{path}: was begun with {name} {before}, not {value}; use that, or another folder")
+            self.set_facts(rate=rate, files=kind)
             rows = [StoredFile(*row) for row in self.database.execute("SELECT * FROM files")]
             self.lost: dict[int, str] = dict(self.database.execute("SELECT * FROM lost"))
         self.files = {row.id: row for row in rows if self._is_whole(row)}
         remove_parts(path)
-
-    def close(self) -> None:
-        self.database.close()
 
     def audio(self, sound_id: int) -> Path:
         return self.path / f"{sound_id}.flac"

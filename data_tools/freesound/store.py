@@ -111,8 +111,25 @@ class Null(NamedTuple):
     position: int
 
 
-class Store:
-    """An open store. database: in autocommit mode; transactions are begun by hand."""
+class Facts:
+    """A database with a table of facts, in autocommit mode; transactions are begun by hand."""
+
+    database: sqlite3.Connection
+
+    def close(self) -> None:
+        self.database.close()
+
+    def fact(self, name: str, default: Any = None) -> Any:
+        """A number or text about the whole, such as the second `until` which a crawl reads."""
+        row = self.database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return row[0] if row else default
+
+    def set_facts(self, **facts: float | str) -> None:
+        self.database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
+
+
+class Store(Facts):
+    """An open store."""
 
     def __init__(self, path: Path, create: bool = False, read_only: bool = False) -> None:
         """Raises DataError for a file that is missing or empty (unless create), is no store of this format, or cannot
@@ -133,17 +150,6 @@ class Store:
                 raise DataError(f"{path}: not a store of Freesound sounds of format {FORMAT & 255}; name another file")
             for pragma in ["query_only = ON"] if read_only else ["journal_mode = WAL", "synchronous = NORMAL"]:
                 self.database.execute(f"PRAGMA {pragma}")
-
-    def close(self) -> None:
-        self.database.close()
-
-    def fact(self, name: str, default: Any = None) -> Any:
-        """A number or text about the crawl as a whole, such as the second `until` which it reads."""
-        row = self.database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-        return row[0] if row else default
-
-    def set_facts(self, **facts: float | str) -> None:
-        self.database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
 
     # windows
 
