@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class Scene(NamedTuple):
     """A planned clip. seed: of its audio, which is drawn apart from its events and captions."""
 
     file_name: str
-    split: str
+    split: Split
     kind: str
     events: list[Event]
     captions: list[str]
@@ -76,12 +76,12 @@ def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -
             write_samples(folder / scene.file_name, samples)
     if made or not (out / "manifest.jsonl").is_file():
         _write_tables(out, scenes)
-        clips, _ = read_clotho(out, cast(list[Split], list(scenes)), settings.name)
+        clips, _ = read_clotho(out, list(scenes), settings.name)
         write_manifest(out / "manifest.jsonl", clips)
     return made
 
 
-def _plan_split(settings: Settings, split: str, count: int, pool: Pool) -> list[Scene]:
+def _plan_split(settings: Settings, split: Split, count: int, pool: Pool) -> list[Scene]:
     """The first `count` clips of a split.
 
     In a test split no caption comes twice, since a ranked CSV knows a query by its text.
@@ -95,8 +95,8 @@ def _plan_split(settings: Settings, split: str, count: int, pool: Pool) -> list[
     return scenes
 
 
-def _plan(settings: Settings, split: str, number: int, pool: Pool, taken: Collection[str]) -> Scene:
-    seed = (settings.seed, CLOTHO_SPLITS.index(cast(Split, split)), number)
+def _plan(settings: Settings, split: Split, number: int, pool: Pool, taken: Collection[str]) -> Scene:
+    seed = (settings.seed, CLOTHO_SPLITS.index(split), number)
     kind = list(KINDS)[(number - 1) % len(KINDS)]
     events = draw_events(np.random.default_rng((*seed, 0)), kind, pool)
     names = [event.name for event in events]
@@ -109,7 +109,7 @@ def _plan(settings: Settings, split: str, number: int, pool: Pool, taken: Collec
     return Scene(f"{settings.name}_{split}_{number:05d}.wav", split, kind, events, captions, (*seed, 2))
 
 
-def _write_tables(out: Path, scenes: Mapping[str, list[Scene]]) -> None:
+def _write_tables(out: Path, scenes: Mapping[Split, list[Scene]]) -> None:
     for split, planned in scenes.items():
         header = ["file_name", *(f"caption_{number}" for number in range(1, len(planned[0].captions) + 1))]
         rows = [[scene.file_name, *scene.captions] for scene in planned]
@@ -153,7 +153,7 @@ def run(arguments: argparse.Namespace) -> int:
     defaults = MOMENT_COUNTS if arguments.moments else DEFAULT_COUNTS
     given = {split: getattr(arguments, split) for split in CLOTHO_SPLITS}
     asked = {split: defaults[split] if count is None else count for split, count in given.items()}
-    counts: dict[str, int] = {split: count for split, count in asked.items() if count}
+    counts: dict[Split, int] = {split: count for split, count in asked.items() if count}
     folds: dict[str, list[str]] | None = None
     if arguments.recordings:
         parsed = parse_folds(arguments.folds)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, floor
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
@@ -74,7 +74,7 @@ def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = 
     tables += ["events.csv", "moments.jsonl", "manifest.jsonl"]
     if not missing and all((out / name).is_file() for name in tables):
         return 0, 0
-    made: dict[str, list[Recorded]] = {}
+    made: dict[Split, list[Recorded]] = {}
     for split in numbers:
         remove_parts(out / split)
         shown = each(numbers[split], split, "recording")
@@ -98,13 +98,13 @@ def _check(settings: MomentSettings) -> None:
         raise DataError(f"--whole-seconds and --length {settings.seconds:g}: give a length of whole seconds")
 
 
-def _audio(out: Path, settings: MomentSettings, split: str, number: int) -> Path:
+def _audio(out: Path, settings: MomentSettings, split: Split, number: int) -> Path:
     return out / split / f"{settings.name}_{split}_{number:05d}.wav"
 
 
-def _make(out: Path, settings: MomentSettings, split: str, number: int, pool: Pool) -> Recorded:
+def _make(out: Path, settings: MomentSettings, split: Split, number: int, pool: Pool) -> Recorded:
     """One recording, and its audio if it is missing."""
-    seed = (settings.seed, CLOTHO_SPLITS.index(cast(Split, split)), number)
+    seed = (settings.seed, CLOTHO_SPLITS.index(split), number)
     n = round(settings.seconds * SAMPLE_RATE)
     events = draw_timeline(np.random.default_rng((*seed, 0)), settings.shape, pool, n)
     path = _audio(out, settings, split, number)
@@ -114,7 +114,7 @@ def _make(out: Path, settings: MomentSettings, split: str, number: int, pool: Po
     facts = None, licences or None, authors or None
     moments = ask(np.random.default_rng((*seed, 1)), settings, split, path.stem, events)
     texts = [text for text, _, _ in moments.values()]
-    clip = audio_clip(path.parent, path.name, settings.name, cast(Split, split), texts, settings.seconds, *facts)
+    clip = audio_clip(path.parent, path.name, settings.name, split, texts, settings.seconds, *facts)
     queries = [Moment(id=qid, text=text, clip=clip.id, windows=windows) for qid, (text, _, windows) in moments.items()]
     asking = {event_name: qid for qid, (_, event_name, _) in moments.items()}
     rows = []
@@ -128,7 +128,7 @@ Windows = list[tuple[float, float]]
 
 
 def ask(
-    rng: np.random.Generator, settings: MomentSettings, split: str, vid: str, events: Sequence[TimedEvent]
+    rng: np.random.Generator, settings: MomentSettings, split: Split, vid: str, events: Sequence[TimedEvent]
 ) -> Mapping[str, tuple[str, str, Windows]]:
     """By query id, "<vid>_<n>" from 1: a sentence, the class that it names, and all windows of that class.
 

@@ -14,6 +14,7 @@ from data_tools.datasets.clotho import CLOTHO_SPLITS
 from data_tools.documents.json_text import read_json
 from data_tools.errors import DataError
 from data_tools.files import replacing, write_text
+from data_tools.manifest import Split
 from data_tools.scenes.captions import MAX_HELD_OUT
 from data_tools.scenes.recordings import Pool, read_recordings
 from data_tools.scenes.synth import CLASSES, SAMPLE_RATE, Samples
@@ -33,7 +34,7 @@ class FolderSettings:
 
     name: str
     seed: int
-    counts: dict[str, int]
+    counts: dict[Split, int]
     held_out: float = 0.0
     recordings: str | None = None
     folds: dict[str, list[str]] | None = None
@@ -50,7 +51,7 @@ class FolderSettings:
         if not 0 <= self.held_out <= MAX_HELD_OUT:
             raise DataError(f"the held-out share {self.held_out} is out of range; use 0 to {MAX_HELD_OUT}")
 
-    def pools(self, folder: Path | None, least: int, need: str) -> dict[str, Pool]:
+    def pools(self, folder: Path | None, least: int, need: str) -> dict[Split, Pool]:
         """Return the sources of the events of each split.
 
         folder: with the recordings. least: categories that a split needs. need: the reason.
@@ -58,7 +59,7 @@ class FolderSettings:
         if folder is None:
             return {split: {name: [] for name in CLASSES} for split in self.counts}
         folds = self.folds or {}
-        pools: dict[str, Pool] = {split: read_recordings(folder, folds[split]) for split in self.counts}
+        pools: dict[Split, Pool] = {split: read_recordings(folder, folds[split]) for split in self.counts}
         for split, pool in pools.items():
             if len(pool) < least:
                 raise DataError(
