@@ -8,8 +8,8 @@ import argparse
 import re
 from collections import Counter
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from data_tools.audio.read import AUDIO_SUFFIXES, readable_seconds
 from data_tools.cli import add_manifest, counted
@@ -27,14 +27,13 @@ _LONGEST = 11  # seconds of a clip: 10, and one for rounding
 _NAMES = "<youtube_id>_<start_time>.wav, Y<youtube_id>.wav or <audiocap_id>.wav"
 
 
-@dataclass
-class _Recording:
+class _Recording(NamedTuple):
     """A clip as published: its captions, and their audiocap ids."""
 
     youtube_id: str
     start: int
-    captions: list[str] = field(default_factory=list)
-    ids: list[str] = field(default_factory=list)
+    captions: list[str]
+    ids: list[str]
 
     @property
     def stems(self) -> list[str]:
@@ -135,7 +134,7 @@ def _recordings(path: Path) -> list[_Recording]:
             raise DataError(
                 f"{where}: the audiocap_id {number[:40]!r} is already on line {lines[number]}; keep one row"
             )
-        recording = found.setdefault((youtube_id, int(start)), _Recording(youtube_id, int(start)))
+        recording = found.setdefault((youtube_id, int(start)), _Recording(youtube_id, int(start), [], []))
         recording.captions.append(row["caption"])
         recording.ids.append(number)
     return list(found.values())

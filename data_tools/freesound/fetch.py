@@ -112,7 +112,7 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
     wanted = Criteria(**{one.name: getattr(arguments, one.name) for one in fields(Criteria)})
     exclusions = read_exclusions([] if arguments.exclude == [NONE] else arguments.exclude)
     selection = select(store, arguments.scores, wanted, exclusions)
-    selection.chosen = selection.chosen[: arguments.limit]
+    selection = selection._replace(chosen=selection.chosen[: arguments.limit])
     _print_selection(selection)
     if not selection.chosen:
         raise DataError(f"{arguments.scores}: no sound is left to fetch; lower --threshold or widen the other rules")

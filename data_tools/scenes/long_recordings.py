@@ -66,7 +66,7 @@ def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = 
     """
     _check(settings)
     pools = settings.pools(recordings, 2, "two are needed")
-    claim(out, {**asdict(settings), "shape": asdict(settings.shape)})
+    claim(out, {**asdict(settings), "shape": settings.shape._asdict()})
     numbers = {split: range(1, count + 1) for split, count in settings.counts.items()}
     files = [_audio(out, settings, split, number) for split in numbers for number in numbers[split]]
     missing = [path for path in files if not path.is_file()]

@@ -6,7 +6,6 @@ Retrieval), one event a query.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -20,8 +19,7 @@ _TRIES = 20  # cuts of a recording, until one is long enough without its silent 
 _WHOLE_DB = -5.0  # Clotho-Moment: seconds at the ends below this, re the mean power, are cut off
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """How long recordings of a kind are made.
 
     gap_seconds: mean of the exponential gaps in front of the events. event_seconds: an event's length is drawn from it
