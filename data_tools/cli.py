@@ -344,7 +344,9 @@ def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool 
 
     Lines that the block logs stand above the bar. With -q there is neither a bar nor a line.
     """
-    if not sys.stderr.isatty() or _is_quiet():
+    handlers = logging.getLogger().handlers
+    is_quiet = any(type(one) is logging.StreamHandler and one.level > logging.INFO for one in handlers)
+    if not sys.stderr.isatty() or is_quiet:
         yield Lines(what, total, unit, done)
         return
     from tqdm import tqdm
@@ -354,11 +356,6 @@ def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool 
     bar = tqdm(total=total, initial=done, desc=what, unit="B" if scale else unit, unit_scale=scale, leave=keep)
     with bar, logging_redirect_tqdm():
         yield _Bar(bar)
-
-
-def _is_quiet() -> bool:
-    handlers = logging.getLogger().handlers
-    return any(type(handler) is logging.StreamHandler and handler.level > logging.INFO for handler in handlers)
 
 
 def each(items: Iterable[Item], what: str, unit: str, total: int | None = None) -> Iterator[Item]:

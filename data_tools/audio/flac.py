@@ -19,10 +19,12 @@ def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | Reheaded | N
     """Return what to open of a FLAC file; None if ffmpeg has to decode it.
 
     A file that states no number of samples is decoded once to count them. soundfile jumps in files whose frames are
-    not numbered from 0, as ffmpeg's segments. Raises AudioError for a stream that cannot be decoded to its end.
+    not numbered from 0 (RFC 9639, section 9.1), as ffmpeg's segments. Raises AudioError for a stream that cannot be
+    decoded to its end.
     """
     head = read_at(file, start, _HEAD)
-    is_late = _starts_late(file, start)
+    frame = read_at(file, _after_metadata(file, start), 5)
+    is_late = len(frame) == 5 and frame[0] == 0xFF and frame[1] & 0xFC == 0xF8 and frame[4] != 0
     if len(head) < _HEAD or (_samples(head) and not is_late):
         return path
     _refuse_second(path, file, start)
@@ -31,12 +33,6 @@ def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | Reheaded | N
     with Reheaded(path, head, start + _HEAD) as source:
         count = _count_samples(path, source)
     return Reheaded(path, _with_samples(head, count), start + _HEAD)
-
-
-def _starts_late(file: BinaryIO, start: int) -> bool:
-    """Return whether the first frame has another number than 0. Source: RFC 9639, section 9.1."""
-    frame = read_at(file, _after_metadata(file, start), 5)
-    return len(frame) == 5 and frame[0] == 0xFF and frame[1] & 0xFC == 0xF8 and frame[4] != 0
 
 
 def _after_metadata(file: BinaryIO, start: int) -> int:

@@ -6,7 +6,6 @@ the class.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +13,8 @@ from scipy import fft
 
 SAMPLE_RATE = 16_000  # Hz
 
-Samples: TypeAlias = npt.NDArray[np.float64]
-Rng: TypeAlias = np.random.Generator
+Samples = npt.NDArray[np.float64]
+Rng = np.random.Generator
 
 
 def synthesise(name: str, rng: Rng, n: int) -> Samples:
