@@ -30,8 +30,7 @@ FORMAT = 0x46530003  # SQLite's application_id of a store: "FS", and the version
 # missing: the second of the first search that did not find it, else 0; gone: 1 if a search for its id, hours later, did
 # not find it either.
 COLUMNS = (
-    *("id", "created", "name", "description", "tags", "username", "license", "gen_ai_preference", "duration"),
-    *("type", "channels", "samplerate", "filesize", "md5", "category", "subcategory", "pack", "is_explicit"),
+    *(name for name in Sound.model_fields if name != "previews"),
     *(preview.replace("-", "_") for preview in PREVIEWS),
 )
 
