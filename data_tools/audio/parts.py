@@ -28,12 +28,6 @@ class Reheaded(io.RawIOBase):
         self._head, self._skipped, self._at = head, skipped, 0
         self._size = len(head) - skipped + (end or os.fstat(self._file.fileno()).st_size)
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         self._at = max(0, offset + (0, self._at, self._size)[whence])
         return self._at
