@@ -116,7 +116,7 @@ def audio_clip(
     licence: str | None = None,
     uploader: str | None = None,
 ) -> Clip:
-    """The clip of the file `name` in a folder."""
+    """The clip of the file `name` in a folder. licence, uploader: "" and None are not known."""
     return Clip(
         id=f"{source}/{split}/{name}",
         file_name=name,
@@ -126,8 +126,8 @@ def audio_clip(
         source=source,
         split=split,
         freesound_id=freesound_id,
-        licence=licence,
-        uploader=uploader,
+        licence=licence or None,
+        uploader=uploader or None,
     )
 
 

@@ -85,7 +85,7 @@ def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str,
         file_name = disk_names.get(name, name)
         seconds = readable_seconds(folder / file_name) if name in disk_names else None
         row = metadata.get(metadata_names.get(name, ""), {})
-        facts = row.get("sound_id"), row.get("license") or None, row.get("manufacturer") or None
+        facts = [row.get(column) for column in ("sound_id", "license", "manufacturer")]
         clips.append(audio_clip(folder, file_name, source, split, texts, seconds, *facts))
     in_all = counted(sum(map(len, captions.values())), "caption")
     line = f"{split}: {counted(len(clips), 'clip')}, {in_all}, {len(disk_names)} with audio"

@@ -97,7 +97,7 @@ def _names(item_id: str, audio: object) -> list[str]:
 def _clip(item: dict[str, Any], folder: Path, found: str | None, expected: str, source: str) -> Clip:
     seconds = readable_seconds(folder / found) if found else item.get("duration")
     on_freesound = any(_FREESOUND_LINK.search(str(item.get(key, ""))) for key in ("download_link", "href"))
-    freesound_id, uploader = item["id"] if on_freesound else None, item.get("author") or None
+    freesound_id, uploader = item["id"] if on_freesound else None, item.get("author")
     captions = [item["caption"]]
     return audio_clip(folder, found or expected, source, "train", captions, seconds, freesound_id, uploader=uploader)
 

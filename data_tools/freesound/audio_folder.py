@@ -105,7 +105,7 @@ def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
     _write_licences(folder, there)
     clips = []
     for sound in there:
-        path, facts = folder.audio(sound.id), (str(sound.id), sound.licence or None, sound.uploader or None)
+        path, facts = folder.audio(sound.id), (str(sound.id), sound.licence, sound.uploader)
         seconds = folder.files[sound.id].seconds
         clips.append(audio_clip(folder.path, path.name, "freesound", "train", [sound.caption], seconds, *facts))
     write_manifest(folder.path / MANIFEST, clips)

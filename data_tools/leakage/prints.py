@@ -5,6 +5,7 @@ import pickle
 import tempfile
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import overload
 
 from data_tools.errors import located
@@ -49,14 +50,15 @@ class StoredPrints:
         return PrintsOf(self, clip_ids)
 
 
+@dataclass
 class PrintsOf(Sequence[Fingerprint]):
     """Some stored fingerprints, in an order."""
 
-    def __init__(self, prints: StoredPrints, clip_ids: Sequence[str]) -> None:
-        self._prints, self._clip_ids = prints, clip_ids
+    prints: StoredPrints
+    clip_ids: Sequence[str]
 
     def __len__(self) -> int:
-        return len(self._clip_ids)
+        return len(self.clip_ids)
 
     @overload
     def __getitem__(self, index: int) -> Fingerprint: ...
@@ -64,5 +66,5 @@ class PrintsOf(Sequence[Fingerprint]):
     def __getitem__(self, index: slice) -> "PrintsOf": ...
     def __getitem__(self, index: int | slice) -> "Fingerprint | PrintsOf":
         if isinstance(index, slice):
-            return PrintsOf(self._prints, self._clip_ids[index])
-        return self._prints[self._clip_ids[index]]
+            return PrintsOf(self.prints, self.clip_ids[index])
+        return self.prints[self.clip_ids[index]]

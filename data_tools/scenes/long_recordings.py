@@ -111,10 +111,9 @@ def _make(out: Path, settings: MomentSettings, split: Split, number: int, pool: 
     if not path.is_file():
         write_samples(path, mixed(np.random.default_rng((*seed, 2)), settings.shape, events, n))
     _, authors, licences = credit(event.recording for event in events)
-    facts = None, licences or None, authors or None
     moments = ask(np.random.default_rng((*seed, 1)), settings, split, path.stem, events)
     texts = [text for text, _, _ in moments.values()]
-    clip = audio_clip(path.parent, path.name, settings.name, split, texts, settings.seconds, *facts)
+    clip = audio_clip(path.parent, path.name, settings.name, split, texts, settings.seconds, None, licences, authors)
     queries = [Moment(id=qid, text=text, clip=clip.id, windows=windows) for qid, (text, _, windows) in moments.items()]
     asking = {event_name: qid for qid, (_, event_name, _) in moments.items()}
     rows = []

@@ -44,7 +44,7 @@ def _clock_alarm(rng: Rng, n: int) -> Samples:
     beeps, rest = rng.integers(2, 5), rng.uniform(0.2, 0.4)
     within = _seconds(n) % (2 * beep * beeps + rest)
     on = (within < 2 * beep * beeps) & (within % (2 * beep) < beep)
-    return np.tanh(2 * _tone(np.full(n, frequency))) * _smooth(on.astype(float), 0.003)
+    return np.tanh(2 * _tone(np.full(n, frequency))) * _smooth(on, 0.003)
 
 
 def _rain(rng: Rng, n: int) -> Samples:
@@ -123,7 +123,7 @@ def _phone_ring(rng: Rng, n: int) -> Samples:
     seconds = _seconds(n)
     hammer = np.exp(-4 * ((seconds * strokes) % 1))
     tone = sum(a * _tone(np.full(n, f)) for f, a in zip(modes, (1, rng.uniform(0.5, 1), 0.4), strict=True))
-    ringing = _smooth((seconds % (on + off) < on).astype(float), 0.02)
+    ringing = _smooth(seconds % (on + off) < on, 0.02)
     return tone * hammer * ringing
 
 
@@ -184,7 +184,7 @@ def _crickets(rng: Rng, n: int) -> Samples:
         pulses = 0.5 - 0.5 * np.cos(2 * np.pi * (rng.uniform(28, 42) * seconds + rng.random()))
         chirps = ((rng.uniform(2, 3.5) * seconds + rng.random()) % 1) < rng.uniform(0.4, 0.6)
         frequency = rng.uniform(4700, 5500)
-        chorus += rng.uniform(0.4, 1) * pulses * _smooth(chirps.astype(float), 0.01) * _tone(np.full(n, frequency))
+        chorus += rng.uniform(0.4, 1) * pulses * _smooth(chirps, 0.01) * _tone(np.full(n, frequency))
     return chorus
 
 
@@ -279,7 +279,7 @@ def _wander(rng: Rng, n: int, rate: float, low: float, high: float) -> Samples:
     return result
 
 
-def _smooth(curve: Samples, seconds: float) -> Samples:
+def _smooth(curve: np.ndarray, seconds: float) -> Samples:
     """The curve without steps: a moving average over the given time."""
     width = max(1, int(seconds * SAMPLE_RATE))
     total = np.cumsum(np.concatenate([np.full(width, curve[0]), curve]))
