@@ -274,9 +274,8 @@ def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:
     return unique_items(iter_manifest(path), path) if unique else [clip for _, clip in iter_manifest(path)]
 
 
-def of_split(clips: Iterable[Clip], split: str | None, where: object) -> Sequence[Clip]:
+def of_split(clips: Sequence[Clip], split: str | None, where: object) -> Sequence[Clip]:
     """The clips of a split; None: all. Raises DataError for none of them, which names the splits there are."""
-    clips = clips if isinstance(clips, Sequence) else list(clips)
     found = clips if split is None else in_split(clips, split)
     if not found:
         raise DataError(f"{where} has no split {split}, it has {', '.join(sorted({clip.split for clip in clips}))}")

@@ -80,7 +80,7 @@ class CheckReport(Report):
     ok: bool
 
 
-def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
+def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
     """All findings, sorted as KINDS. A split here is a source's split: clotho's evaluation, audiocaps' test.
 
     quick: read audio headers only, and compare no content; else every file is decoded and hashed. Files of published
@@ -88,7 +88,6 @@ def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
     Findings other than DUPLICATE_ID look at one clip per id. Content is the file's bytes: the same sound in two
     encodings is not found. Clips of a blind split have no captions and are not reported for it.
     """
-    clips = clips if isinstance(clips, Collection) else list(clips)
     unique = _OnePerId(clips)
     audio = _read_all(unique, quick)
 
