@@ -37,7 +37,7 @@ class Exclusions(NamedTuple):
         return self.by_id.get(plain_id(freesound_id), ())
 
 
-def read_exclusions(paths: Iterable[Path | str]) -> Exclusions:
+def read_exclusions(paths: Iterable[Path]) -> Exclusions:
     """All lists as one. What each is, its content tells:
 
     * the challenge's CSV with the column `sound_id` (dcase2025_task6_excluded_freesound_ids.csv);
@@ -52,7 +52,7 @@ def read_exclusions(paths: Iterable[Path | str]) -> Exclusions:
     Raises DataError for a file that is none of these, an id that is neither digits nor `Not found`, and a list
     without a single id.
     """
-    lists = [Path(path) for path in dict.fromkeys(map(str, paths))]
+    lists = list(dict.fromkeys(paths))
     names = [path.name for path in lists]
     sources = []
     by_id: dict[str, tuple[str, ...]] = {}
