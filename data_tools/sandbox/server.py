@@ -55,19 +55,20 @@ class Sandbox:
                 return _json(401, {"detail": refusal}, {"WWW-Authenticate": 'Bearer realm="api"'})
             if refusal := self.throttle.refusal():
                 return _json(429, {"detail": refusal})
-        if fault in ("429", "throttle") and of_api:
-            headers = {"Retry-After": "20"} if fault == "throttle" else None
-            return _json(429, {"detail": self.faults.throttled()}, headers)
-        if fault == "down" and of_api:
-            return _json(400, {"detail": f"Search server error: {self.faults.choose(DOWN)} {HINT}"})
-        if fault == "proxy":
-            return _html(self.faults.choose(PROXY))
-        if fault == "500":
-            return _html(500)
-        if fault == "overload":
-            return _json(500, {"detail": "Search is overloaded, please try again later."})
-        if fault == "timeout":
-            await asyncio.sleep(HANG)
+        match fault:
+            case "429" | "throttle" if of_api:
+                headers = {"Retry-After": "20"} if fault == "throttle" else None
+                return _json(429, {"detail": self.faults.throttled()}, headers)
+            case "down" if of_api:
+                return _json(400, {"detail": f"Search server error: {self.faults.choose(DOWN)} {HINT}"})
+            case "proxy":
+                return _html(self.faults.choose(PROXY))
+            case "500":
+                return _html(500)
+            case "overload":
+                return _json(500, {"detail": "Search is overloaded, please try again later."})
+            case "timeout":
+                await asyncio.sleep(HANG)
         if fault in ("reset", "timeout"):
             assert request.transport is not None
             request.transport.abort()
