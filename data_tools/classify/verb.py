@@ -16,7 +16,7 @@ import numpy as np
 
 from data_tools.classify.clean import RULES, Cleaned, clean
 from data_tools.classify.crossfit import CrossFit, Fitting, Texts, cross_fit
-from data_tools.classify.embed import DEFAULT_MODEL, Encoder, SentenceEncoder, open_embeddings
+from data_tools.classify.embed import DEFAULT_MODEL, SentenceEncoder, open_embeddings
 from data_tools.classify.inputs import Caption, Description, open_descriptions, read_captions
 from data_tools.classify.model_files import PACKAGES
 from data_tools.classify.report import FIGURES, draw, examples, summary, weighting_figures
@@ -36,7 +36,7 @@ class Described(NamedTuple):
 def classify(
     descriptions: Iterable[Description],
     captions: Sequence[Caption],
-    encoder: Encoder,
+    encoder: SentenceEncoder,
     out: Path,
     fitting: Fitting,
     threshold: float = 0.2,
