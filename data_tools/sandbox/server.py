@@ -60,9 +60,9 @@ class Sandbox:
                 headers = {"Retry-After": "20"} if fault == "throttle" else None
                 return _json(429, {"detail": self.faults.throttled()}, headers)
             case "down" if of_api:
-                return _json(400, {"detail": f"Search server error: {self.faults.choose(DOWN)} {HINT}"})
+                return _json(400, {"detail": f"Search server error: {self.faults.rng.choice(DOWN)} {HINT}"})
             case "proxy":
-                return _html(self.faults.choose(PROXY))
+                return _html(self.faults.rng.choice(PROXY))
             case "500":
                 return _html(500)
             case "overload":
