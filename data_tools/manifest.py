@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Literal, get_args, overload
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -186,11 +186,8 @@ class Clips(Sequence[Clip]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    @overload
-    def __getitem__(self, index: int) -> Clip: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Clips": ...
-    def __getitem__(self, index: int | slice) -> "Clip | Clips":
+    def __getitem__(self, index: Any) -> Any:
+        """A clip, or Clips for a slice."""
         if isinstance(index, slice):
             return Clips(self._manifest, self._rows[index])
         self._manifest.lines.require_unchanged()

@@ -8,9 +8,9 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from pydantic import SecretStr
@@ -255,13 +255,12 @@ class Client:
                 raise DataError(f"{problem}, and write it to {token.file}")
             token.renew(content)
 
-    async def _counted(
-        self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
-    ) -> Response:
+    async def _counted(self, url: str, *asked: Any) -> Response:
+        """A request that counts. asked: as Http.get has it."""
         request = await self.quota.take()
         self.requests += 1
         try:
-            return await self._transport.get(url, headers, into, limit)
+            return await self._transport.get(url, *asked)
         finally:
             self.quota.answered(request)
 

@@ -6,7 +6,7 @@ import tempfile
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Any
 
 from data_tools.errors import located
 from data_tools.leakage.fingerprint import Fingerprint
@@ -60,11 +60,8 @@ class PrintsOf(Sequence[Fingerprint]):
     def __len__(self) -> int:
         return len(self.clip_ids)
 
-    @overload
-    def __getitem__(self, index: int) -> Fingerprint: ...
-    @overload
-    def __getitem__(self, index: slice) -> "PrintsOf": ...
-    def __getitem__(self, index: int | slice) -> "Fingerprint | PrintsOf":
+    def __getitem__(self, index: Any) -> Any:
+        """A fingerprint, or PrintsOf for a slice."""
         if isinstance(index, slice):
             return PrintsOf(self.prints, self.clip_ids[index])
         return self.prints[self.clip_ids[index]]
