@@ -100,8 +100,7 @@ def read_audio(
 def audio_seconds(path: Path | str) -> float:
     """Length in seconds by the file's header; nothing is decoded. Raises AudioError as read_audio does, bar samples."""
     with _opened(path) as file:
-        result: float = file.frames / file.samplerate
-        return result
+        return float(file.frames / file.samplerate)
 
 
 def readable_seconds(path: Path | str) -> float | None:

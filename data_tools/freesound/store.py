@@ -249,8 +249,7 @@ class Store(Facts):
         if condition:
             return self.count(f"{_WITHIN} AND {condition}", *span)
         query = "SELECT COUNT(*) FROM nulls WHERE after_ms BETWEEN ? AND ?"
-        nulls: int = self.database.execute(query, span).fetchone()[0]
-        return self.count(_WITHIN, *span) + nulls
+        return self.count(_WITHIN, *span) + int(self.database.execute(query, span).fetchone()[0])
 
     def upsert(self, sounds: Iterable[Sound], indexed: Mapping[int, int]) -> None:
         """Insert or replace sounds. indexed: their index times by id; a stored sound that it lacks keeps its own."""
@@ -283,8 +282,7 @@ class Store(Facts):
 
     def count(self, condition: str = "NOT missing", *values: object) -> int:
         """Number of sounds. values: of the condition's question marks."""
-        found: int = self.database.execute(f"SELECT COUNT(*) FROM sounds WHERE {condition}", values).fetchone()[0]
-        return found
+        return int(self.database.execute(f"SELECT COUNT(*) FROM sounds WHERE {condition}", values).fetchone()[0])
 
     def forget_missing(self, since: float) -> None:
         """Sounds that are missing since that second or later, and not gone, are not missing."""

@@ -110,8 +110,7 @@ class Catalogue:
         return self._spread(number)
 
     def _spread(self, number: int) -> int:
-        result: int = FIRST_MS + round((LAST_MS - FIRST_MS) * ((number + 0.5) / self.size) ** 0.6)
-        return result
+        return int(FIRST_MS + round((LAST_MS - FIRST_MS) * ((number + 0.5) / self.size) ** 0.6))
 
     def from_time(self, milliseconds: float) -> int:
         """The first number uploaded at that time or later; size when there is none."""
