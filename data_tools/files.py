@@ -154,8 +154,6 @@ def short_name(name: str, longest: int = MAX_NAME - len(".") - len(".1234567.par
 
 def sync(path: Path) -> None:
     """Have the disk hold what was written to a file, or a folder's list of names, before anything else is done."""
-    if os.name == "nt" and path.is_dir():  # Windows opens no folders, and needs no such call for them
-        return
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)

@@ -202,8 +202,9 @@ class Clips(Sequence[Clip]):
         import numpy as np
 
         wanted = SPLITS.index(split) if split in SPLITS else len(SPLITS)
-        found = np.frombuffer(self._manifest.splits, np.uint8)[np.asarray(self._rows, np.int64)] == wanted
-        return Clips(self._manifest, array("q", np.asarray(self._rows, np.int64)[found].tobytes()))
+        rows = np.asarray(self._rows, np.int64)
+        splits = np.frombuffer(self._manifest.splits, np.uint8)[rows]
+        return Clips(self._manifest, array("q", rows[splits == wanted].tobytes()))
 
 
 class Joined(Collection[Clip]):
