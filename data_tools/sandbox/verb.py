@@ -71,7 +71,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _rates(arguments: argparse.Namespace) -> dict[str, float]:
-    rates = dict.fromkeys(KINDS, arguments.storm) if arguments.storm else {}
+    rates = dict.fromkeys(KINDS, arguments.storm)
     for text in arguments.fault:
         kind, _, rate = text.partition("=")
         try:
