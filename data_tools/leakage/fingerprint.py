@@ -79,11 +79,11 @@ class Fingerprint:
     noise_score: of its match with itself under white noise 20 dB down, 0.0 where that is none.
     """
 
-    frames: npt.NDArray[np.int32]
-    bins: Bins
-    levels: npt.NDArray[np.float16]
-    codes: npt.NDArray[np.uint32]
-    counts: npt.NDArray[np.uint8]
+    frames: np.ndarray
+    bins: np.ndarray
+    levels: np.ndarray
+    codes: np.ndarray
+    counts: np.ndarray
     noise_score: float
 
     @property
