@@ -74,9 +74,8 @@ def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[
             left.append(moment.model_copy(update={"windows": windows}))
     hint = "python -m data_tools check MANIFEST --moments FILE names them"
     if given and not left:
-        raise DataError(
-            f"all windows of {counted(len(given), 'moment', ',')} begin behind the end of their recording; {hint}"
-        )
+        count = counted(len(given), "moment", ",")
+        raise DataError(f"all windows of {count} begin behind the end of their recording; {hint}")  # prose: ok
     if behind:
         said = f"{counted(behind, 'window', ',')} and {counted(len(given) - len(left), 'moment', ',')} without another"
         log.warning("left out: %s, which begin behind the end of their recording; %s", said, hint)

@@ -44,9 +44,10 @@ def reliability(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> 
 def weighting_figures(labels: np.ndarray, fit: CrossFit, threshold: float) -> dict[str, dict[str, Any]]:
     """Quality of the scores of each weighting, which should tell captions (labels True) from descriptions.
 
-    roc_auc and average_precision: rank measures as counted, in [0, 1]; roc_auc_by_fold within each fold.
-    brier: weighted mean of (score - label)^2. reliability: see there. Both have the weights of the training, so that
-    each weighting is judged by its own balance of classes. kept: descriptions above each of THRESHOLDS.
+    Rank measures, in [0, 1], are as counted: roc_auc, average_precision, and roc_auc_by_fold within each fold.
+    The Brier score is the weighted mean of (score - label)^2; see `reliability` for the other one with weights.
+    Weights are those of the training, so that each weighting is judged by its own balance of classes.
+    Kept are the descriptions above each of THRESHOLDS.
     """
     from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
