@@ -8,95 +8,95 @@ VERBS = {
     "crawl": Verb(
         "read the descriptions of all of Freesound into a store; stop and start it anywhere",
         "python -m data_tools crawl data/freesound.sqlite",
-        module="freesound.crawl",
+        "freesound.crawl",
         resumes=True,
     ),
     "status": Verb(
         "print where a crawl stands, and what the API could not give",
         "python -m data_tools status data/freesound.sqlite",
-        module="freesound.status",
+        "freesound.status",
     ),
     "export": Verb(
         "write the sounds of a store as a table",
         "python -m data_tools export data/freesound.sqlite --out data/freesound.csv",
-        module="freesound.export",
+        "freesound.export",
     ),
     "fetch": Verb(
         "fetch the audio of the best descriptions, as FLAC with a manifest; never a sound that is on an exclusion list",
         "python -m data_tools fetch data/freesound.sqlite --scores data/classified/scores.csv "
         "--exclude data/dcase2025_task6_excluded_freesound_ids.csv --out data/freesound",
-        module="freesound.fetch",
+        "freesound.fetch",
         resumes=True,
     ),
     "sandbox": Verb(
         "serve invented sounds as Freesound's API does, to try crawl, classify and fetch without a key",
         "python -m data_tools sandbox --sounds 2000",
-        module="sandbox.verb",
+        "sandbox.verb",
     ),
     "clotho": Verb(
         "make a manifest of Clotho, or of a folder laid out like it",
         "python -m data_tools clotho data/clotho --out data/clotho.jsonl",
-        module="datasets.clotho",
+        "datasets.clotho",
     ),
     "audiocaps": Verb(
         "make a manifest of AudioCaps",
         "python -m data_tools audiocaps data/audiocaps --out data/audiocaps.jsonl",
-        module="datasets.audiocaps",
+        "datasets.audiocaps",
     ),
     "wavcaps": Verb(
         "make a manifest of one of WavCaps' four parts",
         "python -m data_tools wavcaps data/wavcaps/bbc_final.json --audio data/wavcaps/bbc --out data/bbc.jsonl",
-        module="datasets.wavcaps",
+        "datasets.wavcaps",
     ),
     "castella": Verb(
         "make a manifest and a file of moments of CASTELLA, or of what is published like it",
         "python -m data_tools castella data/castella --out data/castella.jsonl --moments data/castella_moments.jsonl",
-        module="datasets.castella",
+        "datasets.castella",
     ),
     "table": Verb(
         "make a manifest of any table of audio files and captions",
         "python -m data_tools table my.csv --audio file --caption caption --out data/my.jsonl",
-        module="datasets.table",
+        "datasets.table",
     ),
     "blind": Verb(
         "make a manifest of a folder of audio without captions",
         "python -m data_tools blind data/retrieval_audio/test --out data/blind.jsonl",
-        module="datasets.blind",
+        "datasets.blind",
     ),
     "queries": Verb(
         "make a query file from a captions CSV or a manifest's captions",
         "python -m data_tools queries data/retrieval_captions.csv --out data/blind_queries.jsonl",
-        module="datasets.queries",
+        "datasets.queries",
     ),
     "check": Verb(
         "find missing and corrupt audio and duplicate ids (exit status 1), and overlaps between splits",
         "python -m data_tools check data/clotho.jsonl data/audiocaps.jsonl --list findings.csv",
-        module="leakage.check",
+        "leakage.check",
     ),
     "audit": Verb(
         "find training clips that are forbidden or are in a test split too, by id, name or sound (exit status 1)",
         "python -m data_tools audit data/freesound.jsonl --against data/clotho.jsonl "
         "--exclude dcase2025_task6_excluded_freesound_ids.csv --audio --list findings.csv",
-        module="leakage.audit",
+        "leakage.audit",
     ),
     "scenes": Verb(
         "compose a captioned data set of synthetic or recorded sound events, laid out like Clotho",
         "python -m data_tools scenes data/scenes --seed 1\n"
         "  python -m data_tools scenes data/esc_scenes --seed 1 --recordings data/ESC-50 "
         "--folds development=1,2,3 validation=4 evaluation=5",
-        module="scenes.build",
+        "scenes.build",
         resumes=True,
     ),
     "ceiling": Verb(
         "print the mAP@10 that a perfect labeller of composed scenes would reach",
         "python -m data_tools ceiling data/scenes --split evaluation",
-        module="scenes.ceiling",
+        "scenes.ceiling",
     ),
     "classify": Verb(
         "score descriptions of sounds by how much they read like captions, for fetching those that do",
         "python -m data_tools classify data/freesound.sqlite --captions data/clotho/clotho_captions_development.csv "
         "--out data/classified",
-        module="classify.verb",
+        "classify.verb",
         resumes=True,
     ),
 }

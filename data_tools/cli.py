@@ -22,7 +22,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from data_tools.errors import DataError, KitError, SaidElsewhere, sentences
+from data_tools.errors import DataError, KitError, SaidElsewhere, located, sentences
 from data_tools.names import is_utf8
 
 
@@ -79,7 +79,7 @@ def run_cli(
         try:
             sys.stdout.flush()
         except OSError as error:
-            raise OSError(error.errno, error.strerror, "standard output") from error
+            raise located(error, "standard output") from error
         return status
     except (KitError, ModuleNotFoundError, OSError, MemoryError) as error:
         if verbose:
@@ -170,11 +170,9 @@ def _print_error(error: BaseException) -> None:
 @contextmanager
 def _results(inside: bool, several: bool) -> Iterator[None]:
     """Where results go: of several processes of one command those of the first are printed."""
-    if several and _of_rank():
-        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
-            yield
-    else:
-        with redirect_stdout(sys.stderr if inside else sys.stdout):
+    with Path(os.devnull).open("w") as nowhere:
+        printed = sys.stderr if inside else sys.stdout
+        with redirect_stdout(nowhere if several and _of_rank() else printed):
             yield
 
 
@@ -216,6 +214,10 @@ def ending_in(*suffixes: str) -> Callable[[str], Path]:
         return path
 
     return checked
+
+
+def add_manifest(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
 
 
 def counted(count: int, what: str, grouping: str = "") -> str:
@@ -342,7 +344,9 @@ def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool 
 
     Lines that the block logs stand above the bar. With -q there is neither a bar nor a line.
     """
-    if not sys.stderr.isatty() or _is_quiet():
+    handlers = logging.getLogger().handlers
+    is_quiet = any(type(one) is logging.StreamHandler and one.level > logging.INFO for one in handlers)
+    if not sys.stderr.isatty() or is_quiet:
         yield Lines(what, total, unit, done)
         return
     from tqdm import tqdm
@@ -352,11 +356,6 @@ def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool 
     bar = tqdm(total=total, initial=done, desc=what, unit="B" if scale else unit, unit_scale=scale, leave=keep)
     with bar, logging_redirect_tqdm():
         yield _Bar(bar)
-
-
-def _is_quiet() -> bool:
-    handlers = logging.getLogger().handlers
-    return any(type(handler) is logging.StreamHandler and handler.level > logging.INFO for handler in handlers)
 
 
 def each(items: Iterable[Item], what: str, unit: str, total: int | None = None) -> Iterator[Item]:

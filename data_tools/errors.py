@@ -48,6 +48,11 @@ _SAID = {
 }
 
 
+def located(error: OSError, path: object) -> OSError:
+    """The same error of the system, with the path that it is about."""
+    return OSError(error.errno, error.strerror, str(path))
+
+
 def sentences(error: BaseException) -> list[str]:
     """What is said of an error, a line each; of one that the kit does not expect, its kind too."""
     if isinstance(error, KitError):

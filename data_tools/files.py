@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from data_tools.errors import IS_FILE, IS_FOLDER, DataError
+from data_tools.errors import IS_FILE, IS_FOLDER, DataError, located
 
 MAX_NAME = 255  # bytes of a file's name, on all common file systems
 _EMPTY_OR_DOTS = re.compile(r"/\.{0,2}(?:/|$)")  # a part of a path that has no name
@@ -97,7 +97,7 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.filename not in (None, str(temporary)):
             raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        raise located(error, path) from error
     finally:
         temporary.unlink(missing_ok=True)
         _in_use.discard(temporary)
@@ -126,7 +126,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         sync(path.parent)
     except OSError as error:
         name = str(error.filename or path).replace(str(temporary), str(path))
-        raise OSError(error.errno, error.strerror, name) from error
+        raise located(error, name) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         _in_use.discard(temporary)
@@ -154,8 +154,6 @@ def short_name(name: str, longest: int = MAX_NAME - len(".") - len(".1234567.par
 
 def sync(path: Path) -> None:
     """Have the disk hold what was written to a file, or a folder's list of names, before anything else is done."""
-    if os.name == "nt" and path.is_dir():  # Windows opens no folders, and needs no such call for them
-        return
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)

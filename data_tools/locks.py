@@ -18,32 +18,30 @@ def lock(file: Path, busy: str, wait: bool = False) -> Iterator[None]:
     busy: what is said while another process holds it, which is waited for, or raised as DataError without `wait`; ""
     waits without a word.
     """
+    release = take_lock(file)
+    if release is None and not wait:
+        raise DataError(busy)
+    if release is None and busy:
+        log.info(busy)
+    release = release or take_lock(file, timeout=-1)
+    try:
+        yield
+    finally:
+        if release:
+            release()
+
+
+def take_lock(file: Path, timeout: float = 0) -> Callable[[], None] | None:
+    """Take a lock file; return its release function, or None if another process holds it.
+
+    timeout: seconds to wait for it; negative: without end.
+    """
     from filelock import FileLock, Timeout
 
     file.parent.mkdir(parents=True, exist_ok=True)
     file_lock = FileLock(file, thread_local=False)  # a generator that holds it may be closed by another thread
     try:
-        file_lock.acquire(timeout=0)
-    except Timeout:
-        if not wait:
-            raise DataError(busy) from None
-        if busy:
-            log.info(busy)
-        file_lock.acquire()
-    try:
-        yield
-    finally:
-        file_lock.release()
-
-
-def take_lock(file: Path) -> Callable[[], None] | None:
-    """Take a lock file; gives what releases it, or None where another process holds it."""
-    from filelock import FileLock, Timeout
-
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file_lock = FileLock(file, thread_local=False)
-    try:
-        file_lock.acquire(timeout=0)
+        file_lock.acquire(timeout=timeout)
     except Timeout:
         return None
     return file_lock.release
@@ -59,12 +57,9 @@ def lock_of(path: Path) -> Iterator[None]:
 
 def is_locked(file: Path) -> bool:
     """Whether a process holds a lock file now."""
-    from filelock import FileLock, Timeout
-
     if not file.exists():
         return False
-    try:
-        with FileLock(file, timeout=0):
-            return False
-    except Timeout:
-        return True
+    release = take_lock(file)
+    if release:
+        release()
+    return release is None

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Literal, get_args, overload
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -116,7 +116,7 @@ def audio_clip(
     licence: str | None = None,
     uploader: str | None = None,
 ) -> Clip:
-    """The clip of the file `name` in a folder."""
+    """The clip of the file `name` in a folder. licence, uploader: "" and None are not known."""
     return Clip(
         id=f"{source}/{split}/{name}",
         file_name=name,
@@ -126,8 +126,8 @@ def audio_clip(
         source=source,
         split=split,
         freesound_id=freesound_id,
-        licence=licence,
-        uploader=uploader,
+        licence=licence or None,
+        uploader=uploader or None,
     )
 
 
@@ -186,11 +186,8 @@ class Clips(Sequence[Clip]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    @overload
-    def __getitem__(self, index: int) -> Clip: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Clips": ...
-    def __getitem__(self, index: int | slice) -> "Clip | Clips":
+    def __getitem__(self, index: Any) -> Any:
+        """A clip, or Clips for a slice."""
         if isinstance(index, slice):
             return Clips(self._manifest, self._rows[index])
         self._manifest.lines.require_unchanged()
@@ -205,8 +202,9 @@ class Clips(Sequence[Clip]):
         import numpy as np
 
         wanted = SPLITS.index(split) if split in SPLITS else len(SPLITS)
-        found = np.frombuffer(self._manifest.splits, np.uint8)[np.asarray(self._rows, np.int64)] == wanted
-        return Clips(self._manifest, array("q", np.asarray(self._rows, np.int64)[found].tobytes()))
+        rows = np.asarray(self._rows, np.int64)
+        splits = np.frombuffer(self._manifest.splits, np.uint8)[rows]
+        return Clips(self._manifest, array("q", rows[splits == wanted].tobytes()))
 
 
 class Joined(Collection[Clip]):
@@ -274,9 +272,8 @@ def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:
     return unique_items(iter_manifest(path), path) if unique else [clip for _, clip in iter_manifest(path)]
 
 
-def of_split(clips: Iterable[Clip], split: str | None, where: object) -> Sequence[Clip]:
+def of_split(clips: Sequence[Clip], split: str | None, where: object) -> Sequence[Clip]:
     """The clips of a split; None: all. Raises DataError for none of them, which names the splits there are."""
-    clips = clips if isinstance(clips, Sequence) else list(clips)
     found = clips if split is None else in_split(clips, split)
     if not found:
         raise DataError(f"{where} has no split {split}, it has {', '.join(sorted({clip.split for clip in clips}))}")
@@ -341,8 +338,9 @@ def _csv_queries(path: Path) -> Iterator[Query]:
     rows = read_table(path, columns=[])
     first = rows[0][1]
     if ("caption" in first) == ("file_name" in first):
-        found = f"the first line has {', '.join(first)}"
-        raise DataError(f"{path}: expects the column caption, or file_name, caption_1 ..; {found}")
+        raise DataError(
+            f"{path}: expects the column caption, or file_name, caption_1 ..; the first line has {', '.join(first)}"
+        )
     columns = ["caption"] if "caption" in first else caption_columns(path, first)
     for row, (line, values) in enumerate(rows, 1):
         for number, column in enumerate(columns, 1):

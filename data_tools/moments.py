@@ -62,9 +62,8 @@ def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[
     given and none is left.
     """
     seconds = {clip.id: clip.seconds for clip in clips}
-    given, left, behind = 0, [], 0
-    for moment in moments:
-        given += 1
+    given, left, behind = list(moments), [], 0
+    for moment in given:
         end = seconds.get(moment.clip)
         if moment.windows is None or end is None:
             left.append(moment)
@@ -72,16 +71,13 @@ def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[
         windows = [window for window in moment.windows if window[0] < end]
         behind += len(moment.windows) - len(windows)
         if windows:
-            left.append(
-                moment if len(windows) == len(moment.windows) else moment.model_copy(update={"windows": windows})
-            )
+            left.append(moment.model_copy(update={"windows": windows}))
     hint = "python -m data_tools check MANIFEST --moments FILE names them"
     if given and not left:
-        raise DataError(
-            f"all windows of {counted(given, 'moment', ',')} begin behind the end of their recording; {hint}"
-        )
+        count = counted(len(given), "moment", ",")
+        raise DataError(f"all windows of {count} begin behind the end of their recording; {hint}")  # prose: ok
     if behind:
-        said = f"{counted(behind, 'window', ',')} and {counted(given - len(left), 'moment', ',')} without another"
+        said = f"{counted(behind, 'window', ',')} and {counted(len(given) - len(left), 'moment', ',')} without another"
         log.warning("left out: %s, which begin behind the end of their recording; %s", said, hint)
     return left
 

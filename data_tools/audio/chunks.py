@@ -62,16 +62,16 @@ class _Sound(NamedTuple):
     Attributes:
         start: offset of its first byte.
         size: bytes by the header.
-        field: offset, length and byte order of that size.
-        counted: as in _Layout.
+        field, width: offset of that size, and its bytes.
         frame: bytes of one sample of all channels, 0 if not known.
         is_mpeg: the sound of a WAV file is MPEG audio.
     """
 
+    layout: _Layout
     start: int
     size: int
-    field: tuple[int, int, Literal["little", "big"]]
-    counted: int = 0
+    field: int
+    width: int
     frame: int = 0
     is_mpeg: bool = False
 
@@ -85,13 +85,13 @@ def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | 
         return path
     present = end - sound.start
     container = int.from_bytes(head[4:8], layout.order)
-    is_streamed = _is_streamed(file, layout, sound, end)
+    is_streamed = _is_streamed(file, sound, end)
     if is_streamed and not sound.is_mpeg:
         return _with_size(path, file, sound, present)
     if not is_streamed and sound.size > present and not _is_overstated(sound, present, container, end - start):
         raise truncated(path, f"the header promises {sound.size} bytes of sound and {present} are there")  # prose: ok
     if not is_streamed and sound.size < present:
-        _refuse_longer(path, file, layout, sound, end)
+        _refuse_longer(path, file, sound, end)
     if sound.is_mpeg:
         return playable_mpeg(path, file, sound.start, end if is_streamed else min(end, sound.start + sound.size))
     if head[:4] == b"riff" and sound.size < present:  # libsndfile takes what follows for sound
@@ -108,11 +108,11 @@ def _find_sound(path: Path, file: BinaryIO, layout: _Layout, start: int) -> _Sou
         if name is None:
             return None
         if name == layout.sound:
-            field = (at + layout.name, layout.size, layout.order)
+            field, width = at + layout.name, layout.size
             if large and size == 0xFFFFFFFF:
-                field = (large, 8, layout.order)
+                field, width = large, 8
                 size = int.from_bytes(read_at(file, large, 8), layout.order)
-            return _Sound(body, size, field, layout.counted, frame, is_mpeg)
+            return _Sound(layout, body, size, field, width, frame, is_mpeg)
         if name == b"fmt ":
             frame = int.from_bytes(read_at(file, body + 12, 2), layout.order)
             is_mpeg = int.from_bytes(read_at(file, body, 2), layout.order) in _MPEG_CODES
@@ -139,17 +139,18 @@ def _next_chunk(file: BinaryIO, layout: _Layout, body: int, size: int) -> int:
     return padded
 
 
-def _is_streamed(file: BinaryIO, layout: _Layout, sound: _Sound, end: int) -> bool:
+def _is_streamed(file: BinaryIO, sound: _Sound, end: int) -> bool:
     """Return whether the header was written before the length was known.
 
     Programs then write 0, the largest number, or about 2 GiB: ffmpeg 0xffffffff (AIFF: 0), sox 0x7ffff000 (AIFF:
     0x7f000008), others 0x7fffffff or 0x80000000, each with or without their headers.
     """
     present = end - sound.start
-    if sound.size == 0 and present and layout.align == 2:
-        return _after_chunks(file, layout, sound.start, end) < end
-    if sound.field[1] == 8:
-        return sound.size + sound.counted >= _NO_LIMIT or sound.size + sound.counted < 0
+    if sound.size == 0 and present and sound.layout.align == 2:
+        return _after_chunks(file, sound.layout, sound.start, end) < end
+    if sound.width == 8:
+        stated = sound.size + sound.layout.counted
+        return stated >= _NO_LIMIT or stated < 0
     placeholders = (0x7F000000, 0x7FFFFFFF, 0xFFFFFFFF)
     return sound.size > present and any(abs(sound.size - number) <= 0x10000 for number in placeholders)
 
@@ -164,7 +165,7 @@ def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> 
         present: bytes from the first one of the sound on. container, length: bytes of the file by its header, and as
             they are.
     """
-    if sound.field[1] != 4:
+    if sound.width != 4:
         return False
     excess = sound.size - present
     counts_header = sound.size in (length, length - 8)
@@ -174,9 +175,9 @@ def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> 
 
 def _with_size(path: Path, file: BinaryIO, sound: _Sound, size: int, magic: bytes = b"") -> Reheaded:
     """The file with a corrected size of its sound."""
-    at, length, order = sound.field
+    layout, at, width = sound.layout, sound.field, sound.width
     head = bytearray(read_at(file, 0, sound.start))
-    head[at : at + length] = min(size + sound.counted, 256**length - 1).to_bytes(length, order)
+    head[at : at + width] = min(size + layout.counted, 256**width - 1).to_bytes(width, layout.order)
     head[: len(magic)] = magic
     return Reheaded(path, bytes(head), len(head))
 
@@ -192,9 +193,9 @@ def _after_chunks(file: BinaryIO, layout: _Layout, at: int, end: int) -> int:
     return min(end, at)
 
 
-def _refuse_longer(path: Path, file: BinaryIO, layout: _Layout, sound: _Sound, end: int) -> None:
+def _refuse_longer(path: Path, file: BinaryIO, sound: _Sound, end: int) -> None:
     """Raise AudioError if anything but chunks, tags and zeros follows the sound."""
-    at = _after_chunks(file, layout, _next_chunk(file, layout, sound.start, sound.size), end)
+    at = _after_chunks(file, sound.layout, _next_chunk(file, sound.layout, sound.start, sound.size), end)
     rest = read_at(file, at, 2**20)
     if is_container(rest.lstrip(b"\0")[:8]):
         raise joined(path, "audio")
@@ -205,17 +206,17 @@ def _refuse_longer(path: Path, file: BinaryIO, layout: _Layout, sound: _Sound, e
 
 def playable_au(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded:
     """Return what to open of an AU file."""
-    order: Literal["little", "big"] = "big" if read_at(file, start, 4) == b".snd" else "little"
+    is_big = read_at(file, start, 4) == b".snd"
+    layout = _RIFF._replace(align=1, order="big" if is_big else "little")  # AU has no chunks
     fields = read_at(file, start + 4, 8)
-    offset, size = int.from_bytes(fields[:4], order), int.from_bytes(fields[4:], order)
-    layout = _RIFF._replace(align=1)  # AU has no chunks
-    sound = _Sound(start + offset, size, (start + 8, 4, order))
+    offset, size = (int.from_bytes(field, layout.order) for field in (fields[:4], fields[4:]))
+    sound = _Sound(layout, start + offset, size, start + 8, 4)
     present = end - sound.start
     if size == 0xFFFFFFFF or len(fields) < 8:  # the format's own placeholder, which libsndfile knows
         return path
-    if present > 0 and (size == 0 or _is_streamed(file, layout, sound, end)):
+    if present > 0 and (size == 0 or _is_streamed(file, sound, end)):
         return _with_size(path, file, sound, present)
     if size > present:
         raise truncated(path, f"the header promises {size} bytes of sound and {max(0, present)} are there")  # prose: ok
-    _refuse_longer(path, file, layout, sound, end)
+    _refuse_longer(path, file, sound, end)
     return path

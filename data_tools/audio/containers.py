@@ -8,7 +8,7 @@ from data_tools.audio.chunks import LAYOUTS, playable_au, playable_chunks
 from data_tools.audio.flac import playable_flac
 from data_tools.audio.mpeg import frame_of, playable_mpeg
 from data_tools.audio.ogg import playable_ogg
-from data_tools.audio.parts import Reheaded, after_id3, is_name, joined, read_at, truncated
+from data_tools.audio.parts import Reheaded, after_tags, is_name, joined, mapped, read_at, truncated
 
 _ASF_START = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 
@@ -28,7 +28,7 @@ def whole_sound(path: Path) -> Path | Reheaded | None:
     """
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
-        start = after_id3(file, 0)
+        start = after_tags(file, 0)
         magic = read_at(file, start, 8)
         if magic[:4] in LAYOUTS:
             return playable_chunks(path, file, start, end)
@@ -45,7 +45,7 @@ def whole_sound(path: Path) -> Path | Reheaded | None:
 
 def refuse_partial(path: Path) -> None:
     """Raise AudioError for cut MP4 and WMA files, and for two one after the other: ffmpeg decodes a part silently."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with path.open("rb") as file, mapped(file) as content:
         if content[4:8] == b"ftyp":
             _refuse_partial_mp4(path, content)
         if content[:16] == _ASF_START:

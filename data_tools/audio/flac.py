@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from data_tools.audio.parts import AudioError, Reheaded, after_id3, joined, longer, read_at
+from data_tools.audio.parts import AudioError, Reheaded, after_tags, joined, longer, mapped, read_at
 
 _FLAC_STARTS = (b"fLaC\x00\x00\x00\x22", b"fLaC\x80\x00\x00\x22")  # the marker and the header of STREAMINFO
 _STARTS = (b"OggS\x00\x02", b"caff\x00\x01\x00\x00")  # of other formats; those below follow a name and a size
@@ -19,10 +19,12 @@ def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | Reheaded | N
     """Return what to open of a FLAC file; None if ffmpeg has to decode it.
 
     A file that states no number of samples is decoded once to count them. soundfile jumps in files whose frames are
-    not numbered from 0, as ffmpeg's segments. Raises AudioError for a stream that cannot be decoded to its end.
+    not numbered from 0 (RFC 9639, section 9.1), as ffmpeg's segments. Raises AudioError for a stream that cannot be
+    decoded to its end.
     """
     head = read_at(file, start, _HEAD)
-    is_late = _starts_late(file, start)
+    frame = read_at(file, _after_metadata(file, start), 5)
+    is_late = len(frame) == 5 and frame[0] == 0xFF and frame[1] & 0xFC == 0xF8 and frame[4] != 0
     if len(head) < _HEAD or (_samples(head) and not is_late):
         return path
     _refuse_second(path, file, start)
@@ -31,12 +33,6 @@ def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | Reheaded | N
     with Reheaded(path, head, start + _HEAD) as source:
         count = _count_samples(path, source)
     return Reheaded(path, _with_samples(head, count), start + _HEAD)
-
-
-def _starts_late(file: BinaryIO, start: int) -> bool:
-    """Return whether the first frame has another number than 0. Source: RFC 9639, section 9.1."""
-    frame = read_at(file, _after_metadata(file, start), 5)
-    return len(frame) == 5 and frame[0] == 0xFF and frame[1] & 0xFC == 0xF8 and frame[4] != 0
 
 
 def _after_metadata(file: BinaryIO, start: int) -> int:
@@ -67,7 +63,7 @@ def _count_samples(path: Path, source: Reheaded) -> int:
     with soundfile.SoundFile(source) as sound:
         block = np.empty((max(1, _BLOCK // sound.channels), sound.channels), np.float32)
         count = 0
-        while count < 2**36:
+        while True:
             block.fill(np.nan)
             try:
                 read = len(sound.read(out=block))
@@ -80,7 +76,6 @@ def _count_samples(path: Path, source: Reheaded) -> int:
             count += read
             if read < len(block):
                 return count
-    raise AudioError(f"{path}: has no end; export the file again")
 
 
 def refuse_longer_flac(path: Path) -> None:
@@ -91,7 +86,7 @@ def refuse_longer_flac(path: Path) -> None:
     import soundfile
 
     with path.open("rb") as file:
-        start = after_id3(file, 0)
+        start = after_tags(file, 0)
         head = read_at(file, start, _HEAD)
         if not _samples(head):
             return  # counted
@@ -107,7 +102,7 @@ def refuse_longer_flac(path: Path) -> None:
 
 
 def _refuse_second(path: Path, file: BinaryIO, start: int) -> None:
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with mapped(file) as content:
         if any(content.find(marker, start + 8) >= 0 for marker in _FLAC_STARTS):
             raise joined(path, "FLAC")
         if _holds_container(content, _after_metadata(file, start)):  # metadata may keep the header of a WAV file

@@ -10,6 +10,7 @@ import numpy as np
 
 from data_tools.audio.parts import AudioError
 from data_tools.audio.read import FRAME_SUFFIXES, holds_frames, require_file
+from data_tools.errors import located
 
 MAX_FRAME_VALUES = 2**28  # of one array: 1 GiB as float32; 4 days of a frame per second with 768 values
 MAX_FRAME = 65_504.0  # greatest magnitude: that of float16, the type of banks
@@ -38,11 +39,10 @@ def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
             return _frames(path, file, Path(path).stat().st_size)
     except AudioError:
         raise
-    except OSError as error:
-        if error.errno in (None, errno.EINVAL):  # a file that ends too early, or whose header leads before its start
-            raise AudioError(f"{path}: cannot be read as frames ({error}); fetch it again") from None
-        raise OSError(error.errno, error.strerror, str(path)) from error  # of the disk: the file may be whole
     except Exception as error:  # parsers of damaged headers raise anything: TokenError, SyntaxError, RuntimeError, ...
+        # A file that ends too early, or whose header leads before its start, gives an OSError without a cause.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise located(error, path) from error  # of the disk: the file may be whole
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise AudioError(f"{path}: cannot be read as frames ({reason}); fetch it again") from None
 
@@ -72,8 +72,8 @@ def _frames(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
     version = np.lib.format.read_magic(file)
     if size > MAX_FRAME_VALUES * 8:
         raise _too_many(path, f"an array of {size:,} bytes")
-    is_old = version == (1, 0)
-    read_header = np.lib.format.read_array_header_1_0 if is_old else np.lib.format.read_array_header_2_0
+    newer = np.lib.format.read_array_header_2_0
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else newer
     shape, _, dtype = read_header(file)
     if dtype.hasobject:
         raise AudioError(f"{path}: cannot be read as frames (it holds pickled objects); fetch it again")

@@ -4,7 +4,7 @@ import mmap
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from data_tools.audio.parts import Reheaded, after_tags, is_container, joined, longer, truncated
+from data_tools.audio.parts import Reheaded, after_tags, is_container, joined, longer, mapped, truncated
 
 
 class _Frame(NamedTuple):
@@ -18,13 +18,13 @@ class _Frame(NamedTuple):
 
 
 _KBITS = {  # by MPEG version 1 or 2 (2.5 is as 2) and layer
-    (1, 1): (32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),
+    (1, 1): tuple(range(32, 449, 32)),
     (1, 2): (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
     (1, 3): (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
     (2, 1): (32, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256),
-    (2, 2): (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
-    (2, 3): (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+    (2, 2): (*range(8, 64, 8), *range(64, 161, 16)),
 }
+_KBITS[2, 3] = _KBITS[2, 2]
 
 
 def frame_of(header: bytes) -> _Frame | None:
@@ -52,25 +52,25 @@ def playable_mpeg(path: Path, file: BinaryIO, start: int, end: int | None = None
         start, end: offsets of the frames; end: None for the end of the file, a number for frames in a WAV file.
     Returns: as `whole_sound`.
     """
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with mapped(file) as content:
         first = _first_of_two(content, start)
         if not first:
             return path  # something else, or nothing to compare
         frames, is_complete = _count_frames(path, content, start, min(end or len(content), len(content)), first)
-        tag = _tag_of_frames(content[start : start + first.size], first)
-        follows = start + first.size if tag else start
+        stated, is_xing = _stated_frames(content[start : start + first.size], first)
+        follows = start if stated is None else start + first.size
         beginning = bytes(content[follows : follows + 4])
-    if tag:
+    if stated is not None:
         frames -= 1
-        if frames < tag.frames:
-            raise truncated(path, f"the header promises {tag.frames} frames and {frames} are present")
-        if frames > tag.frames + 1:  # encoders disagree by one
-            raise longer(path, f"{tag.frames:,} frames")
+        if frames < stated:
+            raise truncated(path, f"the header promises {stated} frames and {frames} are present")
+        if frames > stated + 1:  # encoders disagree by one
+            raise longer(path, f"{stated:,} frames")
     elif not is_complete:
         raise truncated(path, f"its last frame, number {frames + 1}, is not complete")
     if first.layer != 3:
         return None  # libmpg123 guesses the length from the file's size, and these layers have no tag to state it
-    if tag and tag.is_xing:
+    if is_xing:
         return Reheaded(path, b"", start, end) if end else path
     return Reheaded(path, _xing_frame(beginning, frames), follows, end)
 
@@ -118,20 +118,15 @@ def _first_of_two(content: mmap.mmap, at: int) -> _Frame | None:
     return first if first and following and following.kind == first.kind else None
 
 
-class _Tag(NamedTuple):
-    """Number of the frames after the first one, which states it as Xing's or (VBRI) Fraunhofer's encoder does."""
-
-    frames: int
-    is_xing: bool
-
-
-def _tag_of_frames(content: bytes, first: _Frame) -> _Tag | None:
+def _stated_frames(content: bytes, first: _Frame) -> tuple[int | None, bool]:
+    """Number of the frames after the first one, and whether that states it as Xing's encoder does, not as Fraunhofer's
+    (VBRI)."""
     tag = content[4 + _side_size(first) :]
     if tag[:4] in (b"Xing", b"Info") and len(tag) >= 12 and tag[7] & 1:
-        return _Tag(int.from_bytes(tag[8:12], "big"), True)
+        return int.from_bytes(tag[8:12], "big"), True
     if content[36:40] == b"VBRI" and len(content) >= 54:
-        return _Tag(int.from_bytes(content[50:54], "big"), False)
-    return None
+        return int.from_bytes(content[50:54], "big"), False
+    return None, False
 
 
 def _side_size(frame: _Frame) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from data_tools.audio.mpeg import next_sound
-from data_tools.audio.parts import AudioError, Reheaded, after_tags, joined, truncated
+from data_tools.audio.parts import AudioError, Reheaded, after_tags, joined, mapped, truncated
 
 log = logging.getLogger(__name__)
 
@@ -38,14 +38,18 @@ def playable_ogg(path: Path, file: BinaryIO, at: int) -> Path | Reheaded:
         at: offset of the first page.
     Raises AudioError unless all pages are present, in order and undamaged, and belong to one file.
     """
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with mapped(file) as content:
         last = _last_pages(path, content, at)
         if any(page.is_packet_open for page in last):
             raise truncated(path, "its last Ogg packet is not complete")
         open_ends = [page for page in last if not page.flags & _END]
-        _refuse_rest(path, content, max(page.at + page.size for page in last), bool(open_ends))
+        end = max(page.at + page.size for page in last)
         if not open_ends:
+            _refuse_second(path, content, end)
             return path
+        if end < len(content):
+            more = f"{len(content) - end:,} bytes that are no Ogg page follow the sound, which has no mark of its end"
+            raise truncated(path, more)
         _warn_of_missing_end(path)
         return Reheaded(path, _with_ends(content, open_ends), len(content))
 
@@ -86,15 +90,12 @@ def _checksum(page: bytes) -> bytes:
     return found.to_bytes(4, "little").translate(_REVERSED)[::-1]
 
 
-def _refuse_rest(path: Path, content: mmap.mmap, at: int, is_open: bool) -> None:
-    """Raise AudioError for a second file after the last page; if the end has no mark, for any bytes."""
-    if not is_open and content.find(b"OggS", at) >= 0:
+def _refuse_second(path: Path, content: mmap.mmap, at: int) -> None:
+    """Raise AudioError for a second file after the last page."""
+    if content.find(b"OggS", at) >= 0:
         raise joined(path, "Ogg")
-    if not is_open and next_sound(content, after_tags(content, at), len(content)) < len(content):
+    if next_sound(content, after_tags(content, at), len(content)) < len(content):
         raise joined(path, "audio")
-    if is_open and at < len(content):
-        more = f"{len(content) - at:,} bytes that are no Ogg page follow the sound, which has no mark of its end"
-        raise truncated(path, more)
 
 
 def _with_ends(content: mmap.mmap, open_ends: list[_Page]) -> bytes:

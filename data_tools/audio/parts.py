@@ -28,12 +28,6 @@ class Reheaded(io.RawIOBase):
         self._head, self._skipped, self._at = head, skipped, 0
         self._size = len(head) - skipped + (end or os.fstat(self._file.fileno()).st_size)
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         self._at = max(0, offset + (0, self._at, self._size)[whence])
         return self._at
@@ -59,6 +53,10 @@ def read_at(file: BinaryIO | mmap.mmap, at: int, count: int) -> bytes:
     return file.read(count)
 
 
+def mapped(file: BinaryIO) -> mmap.mmap:
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
 def truncated(path: Path, problem: str) -> AudioError:
     return AudioError(f"{path}: truncated, {problem}; fetch the file again")
 
@@ -70,21 +68,6 @@ def longer(path: Path, stated: str) -> AudioError:
 def joined(path: Path, kind: str) -> AudioError:
     cure = "read it as two files, or decode both into one FLAC file"
     return AudioError(f"{path}: joined, a second {kind} file follows the first, which alone would be read; {cure}")
-
-
-def id3_size(tag: bytes) -> int:
-    """Bytes of the ID3v2 tag with these first 10 bytes; 0 for anything else."""
-    if tag[:3] != b"ID3" or len(tag) < 10:
-        return 0
-    size = sum(byte << shift for byte, shift in zip(tag[6:], (21, 14, 7, 0), strict=True))
-    return 10 + size + (10 if tag[5] & 0x10 else 0)
-
-
-def after_id3(file: BinaryIO, at: int) -> int:
-    """Offset after the ID3v2 tags at an offset."""
-    while size := id3_size(read_at(file, at, 10)):
-        at += size
-    return at
 
 
 def after_tags(file: BinaryIO | mmap.mmap, at: int) -> int:
@@ -108,7 +91,10 @@ def _tag_size(file: BinaryIO | mmap.mmap, at: int) -> int:
     if head[:11] == b"LYRICSBEGIN":
         lyrics = read_at(file, at, 2**20)
         return 9 + max(lyrics.find(b"LYRICS200"), lyrics.find(b"LYRICSEND"))
-    return id3_size(head[:10])
+    if head[:3] == b"ID3" and len(head) >= 10:
+        size = sum(byte << shift for byte, shift in zip(head[6:10], (21, 14, 7, 0), strict=True))
+        return 10 + size + (10 if head[5] & 0x10 else 0)
+    return 0
 
 
 def is_container(head: bytes) -> bool:

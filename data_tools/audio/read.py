@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from data_tools.audio.containers import refuse_partial, whole_sound
 from data_tools.audio.flac import refuse_longer_flac
@@ -18,6 +17,7 @@ from data_tools.audio.parts import AudioError as AudioError  # for all that read
 from data_tools.audio.parts import Reheaded
 from data_tools.audio.resampling import Resampling, Wave, resampler
 from data_tools.documents.json_text import sha256_of
+from data_tools.errors import located
 
 if TYPE_CHECKING:
     import soundfile
@@ -100,8 +100,7 @@ def read_audio(
 def audio_seconds(path: Path | str) -> float:
     """Length in seconds by the file's header; nothing is decoded. Raises AudioError as read_audio does, bar samples."""
     with _opened(path) as file:
-        result: float = file.frames / file.samplerate
-        return result
+        return float(file.frames / file.samplerate)
 
 
 def readable_seconds(path: Path | str) -> float | None:
@@ -120,16 +119,14 @@ def check_audio(path: Path | str) -> str | None:
         bits, whatever their mean. Channels cancel if their mean varies by less than CANCELS of what they do.
     """
     with _opened(path) as file:
-        low = high = mono_low = mono_high = np.float32(0)
-        for number, block in enumerate(_blocks(path, file, file.frames)):
+        low, high = mono_low, mono_high = np.inf, -np.inf
+        for block in _blocks(path, file, file.frames):
             mono = block.mean(axis=1)
-            if not number:
-                low, high, mono_low, mono_high = block[0], block[0], mono[0], mono[0]
             low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
             mono_low, mono_high = min(mono_low, mono.min()), max(mono_high, mono.max())
         if file.frames < SHORTEST * file.samplerate:
             return f"too short ({1000 * file.frames / file.samplerate:.3g} ms)"
-        each, together = float((high - low).max()), float(mono_high - mono_low)
+        each, together = float(np.max(high - low)), float(mono_high - mono_low)
     if each <= STEPS:
         return "silent" if max(abs(mono_low), abs(mono_high)) <= STEPS else "one constant value"
     if together <= max(STEPS, CANCELS * each):
@@ -163,7 +160,7 @@ def content_key(path: Path | str) -> str:
     return sha256_of(Path(path))
 
 
-def encoded(samples: npt.NDArray[Any], rate: int, format: str, subtype: str, **quality: Any) -> bytes:
+def encoded(samples: np.ndarray, rate: int, format: str, subtype: str, **quality: Any) -> bytes:
     """The bytes of a file, made in memory, for libsndfile does not state why it cannot write."""
     import soundfile
 
@@ -172,7 +169,7 @@ def encoded(samples: npt.NDArray[Any], rate: int, format: str, subtype: str, **q
     return file.getvalue()
 
 
-def _blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -> Iterator[npt.NDArray[np.float32]]:
+def _blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -> Iterator[Wave]:
     """The first `length` samples, (n, channels) at a time."""
     done = 0
     while done < length:
@@ -226,10 +223,8 @@ def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
         if holds_frames(path):
             raise AudioError(f"{path}: holds published frames, which the expert feature_files alone reads") from None
         raise AudioError(f"{path}: cannot be decoded; fetch it again, or convert it to WAV or FLAC") from None
-    except FileNotFoundError:
-        raise AudioError(f"{path}: no such file") from None
     except OSError as error:
-        raise OSError(error.errno, error.strerror, error.filename or str(path)) from error
+        raise located(error, error.filename or path) from error
 
 
 def _require_bytes(path: Path | str) -> None:
@@ -240,18 +235,15 @@ def _require_bytes(path: Path | str) -> None:
 @contextmanager
 def _source(path: Path | str) -> Iterator[Path | str | Reheaded]:
     """Open the path, or the file object, that libsndfile has to read."""
-    if str(path).lower().endswith(FFMPEG_SUFFIXES):
+    is_known = not str(path).lower().endswith(FFMPEG_SUFFIXES)
+    source = whole_sound(Path(path)) if is_known else None
+    if source:
+        with nullcontext() if isinstance(source, Path) else source:
+            yield source
+    else:
         with _by_ffmpeg(path) as wav:
             refuse_partial(Path(path))
             yield wav
-        return
-    source = whole_sound(Path(path))
-    if source is None:
-        with _by_ffmpeg(path) as wav:
-            yield wav
-        return
-    with nullcontext() if isinstance(source, Path) else source:
-        yield source
 
 
 @contextmanager

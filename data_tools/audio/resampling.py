@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from functools import cache
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -64,11 +64,7 @@ class _Polyphase:
     def __init__(self, up: int, down: int, kaiser: _Kaiser, margin: int = 0) -> None:
         """margin: old samples at hand on either side, in addition to those that the filter reaches."""
         self.up, self.down = up, down
-        self.reach = _reach(up, down, kaiser)
-        if 2 * self.reach * up > MAX_TAPS:
-            hint = "set resampling to soxr_hq, or convert the file to 44,100 or 48,000 Hz"
-            raise ValueError(f"resampling by {up}/{down} needs a filter that is too long; {hint}")
-        self.weights, self.slopes = _filter_taps(up, down, kaiser)
+        self.reach, self.weights, self.slopes = _filter_taps(up, down, kaiser)
         self.before = self.reach + margin
         self.kept = np.zeros(self.before)  # old samples before the next new one, and all after them
         self.came = self.made = 0
@@ -147,52 +143,43 @@ class _Drifting(_Polyphase):
         return drift
 
 
-@cache
-def _table(kaiser: _Kaiser) -> _Samples:
-    """Its right half, (zeros * entries + 1,)."""
-    half = kaiser.zeros * kaiser.entries
-    sinc = kaiser.rolloff * np.sinc(kaiser.rolloff * np.linspace(0, kaiser.zeros, half + 1))
-    return np.kaiser(2 * half + 1, kaiser.beta)[half:] * sinc
+@lru_cache(maxsize=8)
+def _filter_taps(up: int, down: int, kaiser: _Kaiser) -> tuple[int, _Samples, _Samples]:
+    """Return the reach, the filter, and its slope: the change per old sample of delay.
 
-
-def _step(up: int, down: int, kaiser: _Kaiser) -> int:
-    """Table entries from an old sample to the next; rounded down, as resampy does."""
-    return int(min(1.0, up / down) * kaiser.entries)
-
-
-def _reach(up: int, down: int, kaiser: _Kaiser) -> int:
-    """Old samples on either side that a new one is made of."""
-    return kaiser.zeros * kaiser.entries // _step(up, down, kaiser) + 1
-
-
-def _filter_taps(up: int, down: int, kaiser: _Kaiser) -> tuple[_Samples, _Samples]:
-    """Return the filter, and its slope: the change per old sample of delay.
-
-    Both are (2 * reach * up,): one weight per phase, from `reach` old samples after the new one to `reach` before it.
-    Weights are interpolated linearly in the table.
+    The reach is in old samples on either side of a new one. Filter and slope are (2 * reach * up,): one weight per
+    phase, from `reach` old samples after the new one to `reach` before it. Raises ValueError for over MAX_TAPS weights.
     """
     scale = min(1.0, up / down)
+    half = kaiser.zeros * kaiser.entries
+    step = int(scale * kaiser.entries)  # table entries from an old sample to the next; rounded down, as resampy does
+    reach = half // step + 1
+    if 2 * reach * up > MAX_TAPS:
+        hint = "set resampling to soxr_hq, or convert the file to 44,100 or 48,000 Hz"
+        raise ValueError(f"resampling by {up}/{down} needs a filter that is too long; {hint}")
+    sinc = kaiser.rolloff * np.sinc(kaiser.rolloff * np.linspace(0, kaiser.zeros, half + 1))
+    table = scale * (np.kaiser(2 * half + 1, kaiser.beta)[half:] * sinc)
     distance = scale * np.arange(up) / up
-    left, rising = _wing(up, down, kaiser, distance)
-    right, falling = _wing(up, down, kaiser, scale - distance)
+    left, rising = _wing(table, step, distance * kaiser.entries)
+    right, falling = _wing(table, step, (scale - distance) * kaiser.entries)
     slope = scale * kaiser.entries
-
-    def taps(left: _Samples, right: _Samples) -> _Samples:
-        return np.concatenate([right.T[::-1].ravel(), left.T.ravel()])
-
-    return taps(left, right), taps(slope * rising, -slope * falling)
+    return reach, _joined(left, right), _joined(slope * rising, -slope * falling)
 
 
-def _wing(up: int, down: int, kaiser: _Kaiser, distance: _Samples) -> tuple[_Samples, _Samples]:
+def _joined(left: _Samples, right: _Samples) -> _Samples:
+    return np.concatenate([right.T[::-1].ravel(), left.T.ravel()])
+
+
+def _wing(table: _Samples, step: int, entry: _Samples) -> tuple[_Samples, _Samples]:
     """Weights (up, reach) of old samples on one side of new ones, nearest first, and their slopes per table entry.
 
-    distance: (up,) from a new sample to the nearest old one on this side.
+    Weights are interpolated linearly in the table, the right half of the filter.
+
+    entry: (up,) place in the table of the nearest old sample on this side.
     """
-    table, step = min(1.0, up / down) * _table(kaiser), _step(up, down, kaiser)
     slope = np.diff(table, append=table[-1])
-    entry = distance * kaiser.entries
     first = entry.astype(int)
-    taps = np.arange(_reach(up, down, kaiser))
+    taps = np.arange((len(table) - 1) // step + 1)
     at = np.minimum(first[:, None] + taps * step, len(table) - 1)
     is_inside = taps < ((len(table) - first) // step)[:, None]
     weights = np.where(is_inside, table[at] + (entry - first)[:, None] * slope[at], 0.0)

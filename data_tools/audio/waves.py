@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from data_tools.audio.read import MAX_RATE, MIN_RATE
 from data_tools.errors import KitError
 
-Waves: TypeAlias = np.ndarray | Sequence[np.ndarray]
+Waves = np.ndarray | Sequence[np.ndarray]
 
 
 def waves_of(audio: Any) -> list[np.ndarray] | None:

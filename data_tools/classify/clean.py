@@ -123,18 +123,6 @@ def _entities(text: str) -> str:
     return text
 
 
-def _markup(text: str) -> str:
-    return _INLINES.sub("", _BREAKS.sub("\n", text))
-
-
-def _licence(text: str) -> str:
-    return _without(_WISHES, _without(_LICENCES, _cut(_LICENCE_NAMES, text)), is_first=True)
-
-
-def _asides(text: str) -> str:
-    return _without(_REQUESTS, _without(_ASIDES, text, is_first=True))
-
-
 def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) -> str:
     """The text without its boilerplate and the words that lead to it. Sentences cut in part keep their ends.
 
@@ -189,10 +177,6 @@ def _only_technical(text: str) -> bool:
     )
 
 
-def _file_name(text: str) -> str:
-    return _UNDERSCORES.sub(" ", _EXTENSION.sub("", text))
-
-
 def _spaces(text: str) -> str:
     text = re.sub(r"[(\[<]\s*[)\]>]", " ", _INVISIBLE.sub(" ", text))
     text = re.sub(r"\s+(?=[,.;:!?](?:\s|$))", "", " ".join(text.split()))
@@ -214,13 +198,17 @@ def _shortened(text: str) -> str:
 # In this order; licence and asides go first while links still show where a sentence does not end.
 RULES: dict[str, Callable[[str], str]] = {
     "entities": _entities,  # &amp; and the like, decoded
-    "markup": _markup,  # HTML tags, known by name: out, those that begin a line as a line end
-    "licence": _licence,  # licences and wishes for credit: with their leading words to the end of the sentence
-    "asides": _asides,  # words to other users, and who wished for a sound: in the same way
+    # HTML tags, known by name: out, those that begin a line as a line end
+    "markup": lambda text: _INLINES.sub("", _BREAKS.sub("\n", text)),
+    # licences and wishes for credit: with the words that lead to them, and all up to the full stop
+    "licence": lambda text: _without(_WISHES, _without(_LICENCES, _cut(_LICENCE_NAMES, text)), is_first=True),
+    # words to other users, and who wished for a sound: in the same way
+    "asides": lambda text: _without(_REQUESTS, _without(_ASIDES, text, is_first=True)),
     "addresses": lambda text: _cut(_ADDRESSES, text),  # e-mail
     "links": lambda text: _cut(_LINKS, text),  # with "from", "at", "see" before them
     "equipment": _equipment,  # sentences and brackets of technical words alone: "Recorded with a Zoom H4n, 96 kHz."
-    "file_name": _file_name,  # the extension of a sound file, and "_" between words, which becomes a space
+    # the extension of a sound file, and "_" between words, which becomes a space
+    "file_name": lambda text: _UNDERSCORES.sub(" ", _EXTENSION.sub("", text)),
     "spaces": _spaces,  # white space and control characters, empty brackets, separators left at an end
     "shortened": _shortened,  # to the whole sentences within MAX_WORDS words, which a manifest's captions may have
 }

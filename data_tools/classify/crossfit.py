@@ -5,7 +5,7 @@ No text is scored by a network that learnt it, or an equal text, or another text
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -42,8 +42,7 @@ class Fitting:
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class CrossFit:
+class CrossFit(NamedTuple):
     """scores: (N,) float64 in [0, 1] by weighting, rounded to 6 decimals. folds: (N,), by which fold's network.
 
     left_out: how many texts of other folds each fold's networks did without, because this fold holds an equal text.

@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -29,22 +29,11 @@ _BATCH = 64
 _DIGEST = 16  # bytes; among a million texts two share their first 16 with a probability of 1e-27
 
 
-class Encoder(Protocol):
-    """A model that turns texts into vectors. fingerprint: differs where an embedding would."""
-
-    name: str
-    fingerprint: str
-    dim: int
-
-    def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """(N, D) float32, in the order of the texts."""
-
-
 class SentenceEncoder:
     """A sentence-transformers model in float32, on the GPU if the machine has one.
 
-    name: see model_files.local_folder. Vectors are those of the model: of unit length for both all-MiniLM-L6-v2 and
-    all-mpnet-base-v2. Raises DataError if the model cannot be loaded.
+    name: see model_files.local_folder. fingerprint: differs if an embedding would. Vectors are those of the model: of
+    unit length for both all-MiniLM-L6-v2 and all-mpnet-base-v2. Raises DataError if the model cannot be loaded.
     """
 
     def __init__(self, name: str) -> None:
@@ -54,6 +43,7 @@ class SentenceEncoder:
         self.fingerprint = model_fingerprint(self._model, fetch(name))
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """Return (N, D) float32, in the order of the texts."""
         # The library sorts what it is given by length, so that hardly anything is padded.
         return np.asarray(self._model.encode(list(texts), batch_size=_BATCH, show_progress_bar=False), np.float32)
 
@@ -88,7 +78,7 @@ class Embeddings:
         """(rows, D) float16, mapped from the file. There must be one."""
         return np.memmap(self._vectors_file, np.float16, "r", shape=(len(self), self.dim))
 
-    def add(self, texts: Sequence[str], encoder: Encoder) -> int:
+    def add(self, texts: Sequence[str], encoder: SentenceEncoder) -> int:
         """Compute and store what is missing; returns how many texts that were. Shows progress.
 
         One writer at a time: another process is refused. Raises DataError for vectors that are not finite 16-bit
@@ -122,7 +112,7 @@ class Embeddings:
         return values.astype(np.float16)
 
 
-def open_embeddings(folder: Path, encoder: Encoder) -> Embeddings:
+def open_embeddings(folder: Path, encoder: SentenceEncoder) -> Embeddings:
     """The store of an encoder within a folder, begun with the first vector that is added."""
     name = re.sub(r"[^\w.-]+", "_", encoder.name.rstrip("/").split("/")[-1])
     return Embeddings(folder / f"{name}-{encoder.fingerprint[:12]}", encoder.dim)

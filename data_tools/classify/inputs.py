@@ -25,17 +25,6 @@ class Caption(NamedTuple):
     text: str
 
 
-def read_descriptions(path: Path) -> Iterator[Description]:
-    """Every sound of a crawl's store that is still on Freesound, by rising id, one at a time; a missing text is "".
-
-    Raises DataError for a file that is no such store.
-    """
-    with open_store(path, read_only=True) as store:
-        query = "SELECT id, description, username FROM sounds WHERE NOT gone ORDER BY id"
-        for id, text, uploader in store.database.execute(query):
-            yield Description(str(id), text or "", uploader or None)
-
-
 def read_description_table(path: Path, text_column: str, id_column: str | None) -> Iterator[Description]:
     """Rows of a CSV file, which is read whole; the uploader is its column `username`, where it has one.
 
@@ -56,10 +45,18 @@ def read_description_table(path: Path, text_column: str, id_column: str | None) 
 
 
 def open_descriptions(path: Path, text_column: str, id_column: str | None) -> Iterator[Description]:
-    """A table where the name ends in .csv, else a store."""
+    """Rows of a table if the name ends in .csv. Else every sound of a crawl's store that is still on Freesound, by
+    rising id, one at a time; a missing text is "".
+
+    Raises DataError for a file that is no such store, and as read_description_table does.
+    """
     if path.suffix.lower() == ".csv":
-        return read_description_table(path, text_column, id_column)
-    return read_descriptions(path)
+        yield from read_description_table(path, text_column, id_column)
+        return
+    with open_store(path, read_only=True) as store:
+        query = "SELECT id, description, username FROM sounds WHERE NOT gone ORDER BY id"
+        for id, text, uploader in store.database.execute(query):
+            yield Description(str(id), text or "", uploader or None)
 
 
 def read_captions(paths: Sequence[Path]) -> tuple[list[Caption], int]:

@@ -94,19 +94,13 @@ def modules_without_weights(folder: Path) -> list[str]:
 
     A folder without modules.json holds one model. With it, the folder is a sentence-transformers model.
     """
-    prefixes = [f"{path}/" if path else "" for path in _weighted_modules(folder / "modules.json")]
-    return [prefix for prefix in prefixes if not weight_files(folder / prefix)]
-
-
-def _weighted_modules(listed: Path) -> list[str]:
-    """List the subfolders of a sentence-transformers model's modules that have weights; the folder itself if it is
-    none."""
     try:
-        modules = parse_json(listed.read_bytes(), listed.name)
+        modules = parse_json((folder / "modules.json").read_bytes(), "modules.json")
         paths = [str(one["path"]) for one in modules if str(one["type"]).rpartition(".")[2] not in WEIGHTLESS]
     except (OSError, ValueError, TypeError, LookupError, RecursionError):
-        return [""]
-    return [path for path in paths if not Path(path).is_absolute() and ".." not in Path(path).parts]
+        paths = [""]
+    inside = [path for path in paths if not Path(path).is_absolute() and ".." not in Path(path).parts]
+    return [f"{path}/" if path else "" for path in inside if not weight_files(folder / path)]
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -23,29 +23,6 @@ FIGURES = ("roc_pr.png", "reliability.png", "scores.png", "kept.png")
 _COLOURS = {"natural": "tab:blue", "balanced": "tab:orange"}
 
 
-def classifier_figures(
-    labels: np.ndarray, scores: np.ndarray, folds: np.ndarray, weights: np.ndarray
-) -> dict[str, Any]:
-    """How well scores tell captions (labels True) from descriptions, and how well they are calibrated.
-
-    roc_auc and average_precision: rank measures as counted, in [0, 1]; roc_auc_by_fold within each fold.
-    brier: weighted mean of (score - label)^2; reliability: by tenths of the score, (its weighted mean, the weighted
-    share of captions, how many texts). weights: (N,) those that the training had, so that each weighting is judged
-    by its own balance of classes.
-    """
-    from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
-
-    parts = [folds == fold for fold in np.unique(folds)]
-    return {
-        "roc_auc": float(roc_auc_score(labels, scores)),
-        "roc_auc_by_fold": [float(roc_auc_score(labels[part], scores[part])) for part in parts],
-        "average_precision": float(average_precision_score(labels, scores)),
-        "brier": float(brier_score_loss(labels, scores, sample_weight=weights)),
-        "reliability": reliability(labels, scores, weights),
-        "kept": {f"{threshold:.2f}": kept(scores[~labels], threshold) for threshold in THRESHOLDS},
-    }
-
-
 def kept(scores: np.ndarray, threshold: float) -> int:
     """How many scores are above the threshold; one that equals it is not."""
     return int((scores > threshold).sum())
@@ -65,12 +42,28 @@ def reliability(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> 
 
 
 def weighting_figures(labels: np.ndarray, fit: CrossFit, threshold: float) -> dict[str, dict[str, Any]]:
-    """classifier_figures both weightings, and how many descriptions are kept at the threshold."""
+    """Quality of the scores of each weighting, which should tell captions (labels True) from descriptions.
+
+    Rank measures, in [0, 1], are as counted: roc_auc, average_precision, and roc_auc_by_fold within each fold.
+    The Brier score is the weighted mean of (score - label)^2; see `reliability` for the other one with weights.
+    Weights are those of the training, so that each weighting is judged by its own balance of classes.
+    Kept are the descriptions above each of THRESHOLDS.
+    """
+    from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
+
     found: dict[str, dict[str, Any]] = {}
+    parts = [fit.folds == fold for fold in np.unique(fit.folds)]
     for weighting in WEIGHTINGS:
-        scores = fit.scores[weighting]
-        found[weighting] = classifier_figures(labels, scores, fit.folds, class_weights(labels, weighting))
-        found[weighting]["kept_at_threshold"] = kept(scores[~labels], threshold)
+        scores, weights = fit.scores[weighting], class_weights(labels, weighting)
+        found[weighting] = {
+            "roc_auc": float(roc_auc_score(labels, scores)),
+            "roc_auc_by_fold": [float(roc_auc_score(labels[part], scores[part])) for part in parts],
+            "average_precision": float(average_precision_score(labels, scores)),
+            "brier": float(brier_score_loss(labels, scores, sample_weight=weights)),
+            "reliability": reliability(labels, scores, weights),
+            "kept": {f"{least:.2f}": kept(scores[~labels], least) for least in THRESHOLDS},
+            "kept_at_threshold": kept(scores[~labels], threshold),
+        }
     return found
 
 

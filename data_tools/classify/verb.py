@@ -16,7 +16,7 @@ import numpy as np
 
 from data_tools.classify.clean import RULES, Cleaned, clean
 from data_tools.classify.crossfit import CrossFit, Fitting, Texts, cross_fit
-from data_tools.classify.embed import DEFAULT_MODEL, Encoder, SentenceEncoder, open_embeddings
+from data_tools.classify.embed import DEFAULT_MODEL, SentenceEncoder, open_embeddings
 from data_tools.classify.inputs import Caption, Description, open_descriptions, read_captions
 from data_tools.classify.model_files import PACKAGES
 from data_tools.classify.report import FIGURES, draw, examples, summary, weighting_figures
@@ -36,7 +36,7 @@ class Described(NamedTuple):
 def classify(
     descriptions: Iterable[Description],
     captions: Sequence[Caption],
-    encoder: Encoder,
+    encoder: SentenceEncoder,
     out: Path,
     fitting: Fitting,
     threshold: float = 0.2,
@@ -133,19 +133,18 @@ def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("descriptions", type=Path, help="the crawl's store, or a .csv file")
-    parser.add_argument(
-        "--captions", type=Path, nargs="+", required=True, help="Clotho's captions (.csv) or manifests (.jsonl)"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="the folder to write; embeddings in it are used again")
+    add = parser.add_argument
+    add("descriptions", type=Path, help="the crawl's store, or a .csv file")
+    add("--captions", type=Path, nargs="+", required=True, help="Clotho's captions (.csv) or manifests (.jsonl)")
+    add("--out", type=Path, required=True, help="the folder to write; embeddings in it are used again")
     models = f"folder, package ({', '.join(PACKAGES)}) or hub name (default: %(default)s)"
-    parser.add_argument("--model", default=DEFAULT_MODEL, help=f"a sentence-transformers model: {models}")
-    parser.add_argument("--threshold", type=float, default=0.2, help="above it is kept, in the report (default: 0.2)")
-    parser.add_argument("--folds", type=int, default=Fitting.folds, help=f"2 or more (default: {Fitting.folds})")
-    parser.add_argument("--epochs", type=int, default=Fitting.epochs, help=f"of training (default: {Fitting.epochs})")
-    parser.add_argument("--seed", type=int, default=0, help="of folds and networks (default: 0)")
-    parser.add_argument("--text-column", default="description", help="of a .csv file (default: description)")
-    parser.add_argument("--id-column", help="of a .csv file (default: id; without one, rows are numbered)")
+    add("--model", default=DEFAULT_MODEL, help=f"a sentence-transformers model: {models}")
+    add("--threshold", type=float, default=0.2, help="above it is kept, in the report (default: 0.2)")
+    add("--folds", type=int, default=Fitting.folds, help=f"2 or more (default: {Fitting.folds})")
+    add("--epochs", type=int, default=Fitting.epochs, help=f"of training (default: {Fitting.epochs})")
+    add("--seed", type=int, default=0, help="of folds and networks (default: 0)")
+    add("--text-column", default="description", help="of a .csv file (default: description)")
+    add("--id-column", help="of a .csv file (default: id; without one, rows are numbered)")
 
 
 def run(arguments: argparse.Namespace) -> int:

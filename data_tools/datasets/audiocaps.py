@@ -8,11 +8,11 @@ import argparse
 import re
 from collections import Counter
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from data_tools.audio.read import AUDIO_SUFFIXES, readable_seconds
-from data_tools.cli import counted, ending_in
+from data_tools.cli import add_manifest, counted
 from data_tools.errors import DataError
 from data_tools.files import require_file, require_folder
 from data_tools.manifest import Clip, Split, audio_clip, check_caption, write_manifest
@@ -27,14 +27,13 @@ _LONGEST = 11  # seconds of a clip: 10, and one for rounding
 _NAMES = "<youtube_id>_<start_time>.wav, Y<youtube_id>.wav or <audiocap_id>.wav"
 
 
-@dataclass
-class _Recording:
+class _Recording(NamedTuple):
     """A clip as published: its captions, and their audiocap ids."""
 
     youtube_id: str
     start: int
-    captions: list[str] = field(default_factory=list)
-    ids: list[str] = field(default_factory=list)
+    captions: list[str]
+    ids: list[str]
 
     @property
     def stems(self) -> list[str]:
@@ -135,18 +134,19 @@ def _recordings(path: Path) -> list[_Recording]:
             raise DataError(
                 f"{where}: the audiocap_id {number[:40]!r} is already on line {lines[number]}; keep one row"
             )
-        recording = found.setdefault((youtube_id, int(start)), _Recording(youtube_id, int(start)))
+        recording = found.setdefault((youtube_id, int(start)), _Recording(youtube_id, int(start), [], []))
         recording.captions.append(row["caption"])
         recording.ids.append(number)
     return list(found.values())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("root", type=Path, help="the folder with train.csv, val.csv and test.csv")
-    parser.add_argument("--audio", type=Path, help="the folder with the audio, in <split>/ or directly (default: root)")
-    parser.add_argument("--splits", nargs="+", choices=AUDIOCAPS_SPLITS, default=AUDIOCAPS_SPLITS, help="default: all")
-    parser.add_argument("--keep-missing", action="store_true", help="list clips whose audio is missing too")
-    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
+    add = parser.add_argument
+    add("root", type=Path, help="the folder with train.csv, val.csv and test.csv")
+    add("--audio", type=Path, help="the folder with the audio, in <split>/ or directly (default: root)")
+    add("--splits", nargs="+", choices=AUDIOCAPS_SPLITS, default=AUDIOCAPS_SPLITS, help="default: all")
+    add("--keep-missing", action="store_true", help="list clips whose audio is missing too")
+    add_manifest(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

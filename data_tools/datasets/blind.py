@@ -5,7 +5,7 @@ import logging
 from pathlib import Path
 
 from data_tools.audio.read import readable_seconds
-from data_tools.cli import counted, ending_in
+from data_tools.cli import add_manifest, counted
 from data_tools.errors import DataError
 from data_tools.files import require_folder
 from data_tools.manifest import Clip, audio_clip, write_manifest
@@ -37,7 +37,7 @@ def folder_clips(folder: Path, source: str) -> tuple[list[Clip], list[str]]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="the folder that holds the audio files")
-    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
+    add_manifest(parser)
     parser.add_argument("--name", default="blind", help="the clips' source name (default: blind)")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from data_tools.audio.read import readable_seconds
-from data_tools.cli import SHOWN, counted, ending_in
+from data_tools.cli import SHOWN, add_manifest, counted, ending_in
 from data_tools.documents.annotations import SPLIT_OF_NAME, Annotations, Fault, is_annotation, read_annotations
 from data_tools.errors import DataError
 from data_tools.files import require_folder, require_other
@@ -69,10 +69,8 @@ def read_castella(
                 clips[vid] = audio_clip(folder, name, source, split, captions, seconds if known is None else known)
         for query in annotations.queries:
             check_caption(query.text, f"{path}, {query.where}")
-            if query.vid not in clips:
-                continue
-            moment = Moment(id=query.qid, text=query.text, clip=clips[query.vid].id, windows=query.windows)
-            found.moments.append(moment)
+            if clip := clips.get(query.vid):
+                found.moments.append(Moment(id=query.qid, text=query.text, clip=clip.id, windows=query.windows))
         found.files.append(path)
         found.clips.extend(clips.values())
         found.faults.extend((path, fault) for fault in annotations.faults)
@@ -132,18 +130,17 @@ def _count(split: str, annotations: Annotations, present: Set[str], listed: Set[
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("root", type=Path, help="the folder with the published annotations")
+    add = parser.add_argument
+    add("root", type=Path, help="the folder with the published annotations")
     files = parser.add_mutually_exclusive_group()
     files.add_argument("--audio", type=Path, help="the folder with the audio, in <split>/ or directly (default: root)")
     features = "published features in place of audio: <vid>.npz in <split>/ or directly, for the expert feature_files"
     files.add_argument("--features", type=Path, help=features)
     kept = "list recordings whose file is missing too; those of a blind list always are"
-    parser.add_argument("--keep-missing", action="store_true", help=kept)
-    parser.add_argument("--name", default="castella", help="the recordings' source name (default: castella)")
-    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
-    parser.add_argument(
-        "--moments", type=ending_in(".jsonl"), required=True, help="the file of queries and windows to write (.jsonl)"
-    )
+    add("--keep-missing", action="store_true", help=kept)
+    add("--name", default="castella", help="the recordings' source name (default: castella)")
+    add_manifest(parser)
+    add("--moments", type=ending_in(".jsonl"), required=True, help="the file of queries and windows to write (.jsonl)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_tools.audio.read import readable_seconds
-from data_tools.cli import counted, ending_in
+from data_tools.cli import add_manifest, counted
 from data_tools.datasets.nearest import similar_names
 from data_tools.errors import DataError
 from data_tools.files import require_file, require_folder
@@ -70,14 +70,13 @@ def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
 
 def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str, str]:
     """Clips, a line of counts, and a note on missing files whose names nearly fit."""
-    table = _table_path(root, f"clotho_captions_{split}.csv")
+    table = _published_path(root, "clotho_csv_files", f"clotho_captions_{split}.csv")
     require_file(table, "name Clotho's folder as published, and the --splits that it has")
     captions = _captions(table)
-    metadata_path = _table_path(root, f"clotho_metadata_{split}.csv")
+    metadata_path = _published_path(root, "clotho_csv_files", f"clotho_metadata_{split}.csv")
     metadata = _metadata(metadata_path) if metadata_path.is_file() else {}
     metadata_names = match_names(captions, metadata)
-    inner = root / "clotho_audio_files" / split
-    folder = inner if inner.is_dir() and not (root / split).is_dir() else root / split
+    folder = _published_path(root, "clotho_audio_files", split)
     present = audio_names(folder)
     disk_names = match_names(captions, present)
 
@@ -86,7 +85,7 @@ def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str,
         file_name = disk_names.get(name, name)
         seconds = readable_seconds(folder / file_name) if name in disk_names else None
         row = metadata.get(metadata_names.get(name, ""), {})
-        facts = row.get("sound_id"), row.get("license") or None, row.get("manufacturer") or None
+        facts = [row.get(column) for column in ("sound_id", "license", "manufacturer")]
         clips.append(audio_clip(folder, file_name, source, split, texts, seconds, *facts))
     in_all = counted(sum(map(len, captions.values())), "caption")
     line = f"{split}: {counted(len(clips), 'clip')}, {in_all}, {len(disk_names)} with audio"
@@ -103,10 +102,10 @@ def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str,
     return clips, line, similar_names(missing, set(present) - set(disk_names.values())) if missing else ""
 
 
-def _table_path(root: Path, name: str) -> Path:
-    """root/name, or root/clotho_csv_files/name when only that is there."""
-    inner = root / "clotho_csv_files" / name
-    return inner if inner.is_file() and not (root / name).is_file() else root / name
+def _published_path(root: Path, folder: str, name: str) -> Path:
+    """root/name, or root/folder/name if only that exists."""
+    inner = root / folder / name
+    return inner if inner.exists() and not (root / name).exists() else root / name
 
 
 def _captions(path: Path) -> dict[str, list[str]]:
@@ -130,21 +129,21 @@ def _metadata(path: Path) -> dict[str, dict[str, str]]:
         if sound_id in ("Not found", ""):
             del row["sound_id"]
         elif not is_freesound_id(sound_id):
-            problem = f"the sound_id {sound_id[:40]!r} is neither a Freesound id nor 'Not found'"
-            raise DataError(f"{path}, line {line}: {problem}")
+            raise DataError(
+                f"{path}, line {line}: the sound_id {sound_id[:40]!r} is neither a Freesound id nor 'Not found'"
+            )
         metadata[name] = row
     return metadata
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("root", type=Path, help="Clotho's folder, as published")
-    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
-    parser.add_argument("--splits", nargs="+", choices=CLOTHO_SPLITS, default=CLOTHO_SPLITS, help="default: all three")
-    parser.add_argument(
-        "--holdout", type=float, metavar="SHARE", help="make a validation split of this share of development (v1: 0.2)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="which clips --holdout draws (default: 0)")
-    parser.add_argument("--keep-missing", action="store_true", help="list clips even if no audio is present")
+    add = parser.add_argument
+    add("root", type=Path, help="Clotho's folder, as published")
+    add_manifest(parser)
+    add("--splits", nargs="+", choices=CLOTHO_SPLITS, default=CLOTHO_SPLITS, help="default: all three")
+    add("--holdout", type=float, metavar="SHARE", help="make a validation split of this share of development (v1: 0.2)")
+    add("--seed", type=int, default=0, help="which clips --holdout draws (default: 0)")
+    add("--keep-missing", action="store_true", help="list clips even if no audio is present")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -44,8 +44,8 @@ def download(
         replaced.
     """
     if path.exists() and not content_problem(path):
-        _require_checksum(path, sha256, address)
-        _require_whole(path, path, "delete it, and the same command fetches it again", sha256, require_usable)
+        hint = "delete it, and the same command fetches it again"
+        _require_published(path, path, hint, address, sha256, require_usable)
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{short_name(path.name)}.part")
@@ -54,9 +54,8 @@ def download(
             part.unlink(missing_ok=True)
         asyncio.run(_fetch(address, path, part))
         try:
-            _require_checksum(part, sha256, address)
             hint = f"open the address in a browser, and put the file at {path}"
-            _require_whole(part, address, hint, sha256, require_usable)
+            _require_published(part, address, hint, address, sha256, require_usable)
         except KitError:
             part.unlink()
             raise
@@ -73,10 +72,15 @@ def _noted(path: Path) -> Path:
     return path.with_name(f"{short_name(path.name)}.sha256")
 
 
-def _require_whole(
-    path: Path, shown: object, hint: str, sha256: str, require_usable: Callable[[Path], object] | None
+def _require_published(
+    path: Path, shown: object, hint: str, address: str, sha256: str, require_usable: Callable[[Path], object] | None
 ) -> None:
     """Raise DataError for a file that cannot be the published one. shown: its name in the message."""
+    if sha256 and not (found := sha256_of(path)).startswith(sha256):
+        raise DataError(
+            f"{path}: its sha256 begins with {found[: len(sha256)]}, that of the file published at {address} with "
+            f"{sha256}; delete it and download it again"
+        )
     if problem := content_problem(path) or file_problem(path):
         raise DataError(f"{shown} {problem}; {hint}")
     if require_usable is None or sha256:
@@ -113,14 +117,6 @@ def file_problem(path: Path) -> str | None:
     if noted.is_file() and not noted.read_text(encoding="utf-8", errors="replace").startswith(sha256_of(path)):
         return f"is not the file that was fetched (its checksum is not the one in {noted.name})"
     return None
-
-
-def _require_checksum(path: Path, sha256: str, address: str) -> None:
-    if sha256 and not (found := sha256_of(path)).startswith(sha256):
-        raise DataError(
-            f"{path}: its sha256 begins with {found[: len(sha256)]}, that of the file published at {address} with "
-            f"{sha256}; delete it and download it again"
-        )
 
 
 async def _fetch(address: str, path: Path, part: Path) -> None:

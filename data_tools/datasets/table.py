@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import get_args
 
 from data_tools.audio.read import readable_seconds
-from data_tools.cli import counted, ending_in
+from data_tools.cli import add_manifest, counted
 from data_tools.datasets.nearest import similar_names
 from data_tools.errors import DataError
 from data_tools.files import absolute
@@ -64,8 +64,9 @@ def read_captions(
             raise DataError(f"{where}: the column {audio} is empty; name the audio file, or remove the row")
         named = _split(row[split_column], where) if split_column else split
         if spelled.setdefault(name, named) != named:
-            problem = f"{name} is in the split {named} here, and in {spelled[name]} above"
-            raise DataError(f"{where}: {problem}; give it one split")
+            raise DataError(
+                f"{where}: {name} is in the split {named} here, and in {spelled[name]} above; give it one split"
+            )
         filled = [column for column in captions if row[column].strip()] or [captions[0]]
         for column in filled:
             check_caption(row[column], f"{where}, {column}")
@@ -130,19 +131,17 @@ def _split(text: str, where: str) -> Split:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("table", type=Path, help="a table with a header, in UTF-8 (.csv, .tsv)")
-    parser.add_argument("--audio", metavar="COLUMN", required=True, help="the column that names the audio file")
-    parser.add_argument("--caption", metavar="COLUMN", nargs="+", required=True, help="the columns that hold captions")
-    parser.add_argument("--folder", type=Path, help="where the audio files lie (default: the table's folder)")
-    parser.add_argument("--split", choices=SPLITS, default="development", help="of all rows (default: %(default)s)")
-    parser.add_argument("--split-column", metavar="COLUMN", help="the column that says each row's split, instead")
-    parser.add_argument(
-        "--delimiter", choices=tuple(DELIMITERS), default="comma", help="what parts the columns (default: %(default)s)"
-    )
-    quoting = "whether cells are quoted as in CSV (default; of tabs: none)"
-    parser.add_argument("--quoting", choices=get_args(Quoting), help=quoting)
-    parser.add_argument("--name", help="the clips' source name (default: the table's name)")
-    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
+    add = parser.add_argument
+    add("table", type=Path, help="a table with a header, in UTF-8 (.csv, .tsv)")
+    add("--audio", metavar="COLUMN", required=True, help="the column that names the audio file")
+    add("--caption", metavar="COLUMN", nargs="+", required=True, help="the columns that hold captions")
+    add("--folder", type=Path, help="where the audio files lie (default: the table's folder)")
+    add("--split", choices=SPLITS, default="development", help="of all rows (default: %(default)s)")
+    add("--split-column", metavar="COLUMN", help="the column that says each row's split, instead")
+    add("--delimiter", choices=tuple(DELIMITERS), default="comma", help="sign between columns (default: %(default)s)")
+    add("--quoting", choices=get_args(Quoting), help="whether cells are quoted as in CSV (default; of tabs: none)")
+    add("--name", help="the clips' source name (default: the table's name)")
+    add_manifest(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from data_tools.audio.read import AUDIO_SUFFIXES, readable_seconds
-from data_tools.cli import counted, ending_in
+from data_tools.cli import add_manifest, counted
 from data_tools.documents.json_text import parse_json
 from data_tools.documents.strict import faults_of
 from data_tools.errors import DataError
@@ -97,19 +97,20 @@ def _names(item_id: str, audio: object) -> list[str]:
 def _clip(item: dict[str, Any], folder: Path, found: str | None, expected: str, source: str) -> Clip:
     seconds = readable_seconds(folder / found) if found else item.get("duration")
     on_freesound = any(_FREESOUND_LINK.search(str(item.get(key, ""))) for key in ("download_link", "href"))
-    freesound_id, uploader = item["id"] if on_freesound else None, item.get("author") or None
+    freesound_id, uploader = item["id"] if on_freesound else None, item.get("author")
     captions = [item["caption"]]
     return audio_clip(folder, found or expected, source, "train", captions, seconds, freesound_id, uploader=uploader)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("json", type=Path, help="the part's JSON file, such as fsd_final.json")
-    parser.add_argument("--audio", type=Path, required=True, help="the folder with the part's audio files")
-    parser.add_argument("--name", help="the clips' source name (default: the JSON file's name without .json)")
-    parser.add_argument("--keep-missing", action="store_true", help="list items whose audio is missing too")
+    add = parser.add_argument
+    add("json", type=Path, help="the part's JSON file, such as fsd_final.json")
+    add("--audio", type=Path, required=True, help="the folder with the part's audio files")
+    add("--name", help="the clips' source name (default: the JSON file's name without .json)")
+    add("--keep-missing", action="store_true", help="list items whose audio is missing too")
     lists = "lists of forbidden Freesound ids, whose clips are left out"
-    parser.add_argument("--exclude", type=Path, nargs="+", default=[], metavar="LIST", help=lists)
-    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
+    add("--exclude", type=Path, nargs="+", default=[], metavar="LIST", help=lists)
+    add_manifest(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -64,18 +64,17 @@ class Access(NamedTuple):
 
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("connection")
-    group.add_argument("--site", help=f"address of the API (default: {ADDRESS} of the environment, or {SITE})")
-    group.add_argument("--key-file", type=Path, help=f"file of mode 600 with the API key (default: {KEY})")
-    group.add_argument("--per-minute", type=int, default=PER_MINUTE, help="requests a minute (default: %(default)s)")
-    group.add_argument("--per-day", type=int, default=PER_DAY, help="requests in 24 hours (default: %(default)s)")
-    group.add_argument("--workers", type=int, default=4, help="requests at the same time (default: %(default)s)")
-    timeout = "seconds to wait for an answer's next bytes (default: %(default)s)"
-    group.add_argument("--timeout", type=float, default=60.0, help=timeout)
+    add = parser.add_argument_group("connection").add_argument
+    add("--site", help=f"address of the API (default: {ADDRESS} of the environment, or {SITE})")
+    add("--key-file", type=Path, help=f"file of mode 600 with the API key (default: {KEY})")
+    add("--per-minute", type=int, default=PER_MINUTE, help="requests a minute (default: %(default)s)")
+    add("--per-day", type=int, default=PER_DAY, help="requests in 24 hours (default: %(default)s)")
+    add("--workers", type=int, default=4, help="requests at the same time (default: %(default)s)")
+    add("--timeout", type=float, default=60.0, help="seconds to wait for an answer's next bytes (default: %(default)s)")
     contact = f"your e-mail or web address, sent with every request (default: {CONTACT} of the environment)"
-    group.add_argument("--contact", metavar="ADDRESS", help=contact)
+    add("--contact", metavar="ADDRESS", help=contact)
     speed = "let waits pass so many times as fast (only for a sandbox on this machine)"
-    group.add_argument("--speed", type=float, default=1.0, help=speed)
+    add("--speed", type=float, default=1.0, help=speed)
 
 
 def read_access(arguments: argparse.Namespace) -> Access:
@@ -131,8 +130,9 @@ def read_key(file: Path | None) -> SecretStr:
     """
     key = _read_word(KEY, file)
     if key is None:
-        hint = f"set {KEY}, or name a file of mode 600 by --key-file (keys are given at {KEY_ADDRESS})"
-        raise DataError(f"no API key: {hint}")
+        raise DataError(
+            f"no API key: set {KEY}, or name a file of mode 600 by --key-file (keys are given at {KEY_ADDRESS})"
+        )
     return key
 
 

@@ -3,10 +3,8 @@ each file, hours by licence."""
 
 import logging
 import os
-import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -16,7 +14,7 @@ from data_tools.errors import DataError
 from data_tools.files import remove_parts
 from data_tools.freesound.access import SITE
 from data_tools.freesound.selection import Chosen
-from data_tools.freesound.store import naming, transaction
+from data_tools.freesound.store import Facts, connecting, naming, transaction
 from data_tools.manifest import audio_clip, write_manifest
 from data_tools.tables import write_table
 
@@ -40,7 +38,7 @@ class StoredFile(NamedTuple):
     seconds: float
 
 
-class Folder:
+class Folder(Facts):
     """rate: of its files, Hz. files: the whole ones by id, checked when the folder is opened. lost: why a sound could
     not be had, by id. All of this is kept in fetched.sqlite.
 
@@ -52,24 +50,17 @@ class Folder:
         used."""
         self.path, self.rate, self.originals = path, rate, originals
         path.mkdir(parents=True, exist_ok=True)
-        with naming(path / DATABASE), ExitStack() as unfinished:
-            self.database = sqlite3.connect(path / DATABASE, isolation_level=None)
-            unfinished.callback(self.close)
+        with connecting(path / DATABASE) as self.database:
             self.database.executescript(_SCHEMA)
-            for name, value in (("rate", rate), ("files", "originals" if originals else "previews")):
-                self.database.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
-                (before,) = self.database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-                if before != value:
-                    problem = f"was begun with {name} {before}, not {value}; use that, or another folder"
-                    raise DataError(f"{path}: {problem}")
+            kind = "originals" if originals else "previews"
+            for name, value in (("rate", rate), ("files", kind)):
+                if (before := self.fact(name, value)) != value:
+                    raise DataError(f"{path}: was begun with {name} {before}, not {value}; use that, or another folder")
+            self.set_facts(rate=rate, files=kind)
             rows = [StoredFile(*row) for row in self.database.execute("SELECT * FROM files")]
             self.lost: dict[int, str] = dict(self.database.execute("SELECT * FROM lost"))
-            unfinished.pop_all()
         self.files = {row.id: row for row in rows if self._is_whole(row)}
         remove_parts(path)
-
-    def close(self) -> None:
-        self.database.close()
 
     def audio(self, sound_id: int) -> Path:
         return self.path / f"{sound_id}.flac"
@@ -114,7 +105,7 @@ def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
     _write_licences(folder, there)
     clips = []
     for sound in there:
-        path, facts = folder.audio(sound.id), (str(sound.id), sound.licence or None, sound.uploader or None)
+        path, facts = folder.audio(sound.id), (str(sound.id), sound.licence, sound.uploader)
         seconds = folder.files[sound.id].seconds
         clips.append(audio_clip(folder.path, path.name, "freesound", "train", [sound.caption], seconds, *facts))
     write_manifest(folder.path / MANIFEST, clips)

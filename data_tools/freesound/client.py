@@ -8,9 +8,9 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from pydantic import SecretStr
@@ -22,6 +22,9 @@ from data_tools.freesound.access import KEY, TOKEN, Token, is_local
 from data_tools.freesound.quota import MINUTE, Clock, Quota
 from data_tools.freesound.sounds import FIELDS, PAGE_SIZE, Page, Sound, format_time, parse_page
 from data_tools.freesound.windows import SPLITS, Window
+
+if TYPE_CHECKING:
+    from data_tools.freesound.http import Http
 
 SEARCH_ATTEMPTS = 40  # with the waits below, five to six hours of an API that does not answer
 FILE_ATTEMPTS = 6
@@ -83,28 +86,12 @@ class Response(NamedTuple):
     retry_after: float = 0.0
 
 
-class Transport(Protocol):
-    """The way to the API; tests put another in its place. No redirect is followed."""
-
-    async def get(
-        self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
-    ) -> Response:
-        """One request. into: the file that takes the body if the status is 200. limit: bytes of that file, unpacked.
-
-        Raises AgainError without a whole answer; LostError for a longer body and for an address that is not valid.
-        """
-        ...
-
-    async def post(self, url: str, form: Mapping[str, str]) -> Response:
-        """Send a form. Raises AgainError."""
-        ...
-
-
 class Client:
-    """site: where the API is, such as https://freesound.org. key, token: of the API, and of OAuth2 for originals."""
+    """site: the API's address, such as https://freesound.org. key, token: of the API, and of OAuth2 for originals.
+    transport: the way to the API; tests put another in its place."""
 
     def __init__(
-        self, site: str, key: SecretStr, quota: Quota, transport: Transport, clock: Clock, token: Token | None = None
+        self, site: str, key: SecretStr, quota: Quota, transport: "Http", clock: Clock, token: Token | None = None
     ) -> None:
         self.site, self._key, self._token = site, key, token
         self.quota, self._transport, self._clock = quota, transport, clock
@@ -268,13 +255,12 @@ class Client:
                 raise DataError(f"{problem}, and write it to {token.file}")
             token.renew(content)
 
-    async def _counted(
-        self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
-    ) -> Response:
+    async def _counted(self, url: str, *asked: Any) -> Response:
+        """A request that counts. asked: as Http.get has it."""
         request = await self.quota.take()
         self.requests += 1
         try:
-            return await self._transport.get(url, headers, into, limit)
+            return await self._transport.get(url, *asked)
         finally:
             self.quota.answered(request)
 

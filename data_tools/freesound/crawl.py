@@ -240,13 +240,13 @@ def _day(second: int) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("store", type=Path, metavar="STORE", help="the SQLite file to make or go on with")
-    since = "read what was uploaded since: a date, or `last` (the last crawl)"
-    parser.add_argument("--since", metavar="DATE", help=since)
-    parser.add_argument("--filter", help="only such sounds, in the API's own syntax: 'duration:[3 TO 120]'")
+    add = parser.add_argument
+    add("store", type=Path, metavar="STORE", help="the SQLite file to make or go on with")
+    add("--since", metavar="DATE", help="read what was uploaded since: a date, or `last` (the last crawl)")
+    add("--filter", help="only such sounds, in the API's own syntax: 'duration:[3 TO 120]'")
     refresh = "read again which sounds object to generative training, and whose licence or preference has changed"
-    parser.add_argument("--refresh", action="store_true", help=refresh)
-    parser.add_argument("--dry-run", action="store_true", help="one request: how many sounds, requests, days, bytes")
+    add("--refresh", action="store_true", help=refresh)
+    add("--dry-run", action="store_true", help="one request: how many sounds, requests, days, bytes")
     add_connection(parser)
 
 

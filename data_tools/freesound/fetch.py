@@ -112,7 +112,7 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
     wanted = Criteria(**{one.name: getattr(arguments, one.name) for one in fields(Criteria)})
     exclusions = read_exclusions([] if arguments.exclude == [NONE] else arguments.exclude)
     selection = select(store, arguments.scores, wanted, exclusions)
-    selection.chosen = selection.chosen[: arguments.limit]
+    selection = selection._replace(chosen=selection.chosen[: arguments.limit])
     _print_selection(selection)
     if not selection.chosen:
         raise DataError(f"{arguments.scores}: no sound is left to fetch; lower --threshold or widen the other rules")
@@ -147,32 +147,32 @@ async def _choose_again(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("store", type=Path, metavar="STORE", help="made by crawl")
-    parser.add_argument("--scores", type=Path, required=True, help="scores.csv of classify")
-    threshold = "scores above it (default: %(default)s, the paper's)"
-    parser.add_argument("--threshold", type=float, default=0.2, help=threshold)
-    weighting = "of classes (default: %(default)s)"
-    parser.add_argument("--weighting", choices=WEIGHTINGS, default=WEIGHTINGS[0], help=weighting)
+    add = parser.add_argument
+    add("store", type=Path, metavar="STORE", help="made by crawl")
+    add("--scores", type=Path, required=True, help="scores.csv of classify")
+    add("--threshold", type=float, default=0.2, help="scores above it (default: %(default)s, the paper's)")
+    add("--weighting", choices=WEIGHTINGS, default=WEIGHTINGS[0], help="of classes (default: %(default)s)")
     lists = "ids never to be fetched: CSV with sound_id or id, WavCaps' JSON, or a manifest; `none` for no list"
-    parser.add_argument("--exclude", type=Path, nargs="+", required=True, metavar="LIST", help=lists)
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for the audio and its manifest")
-    parser.add_argument("--rate", type=int, default=44_100, help="Hz of the FLAC files (default: %(default)s)")
-    parser.add_argument("--limit", type=int, default=MAX_SOUNDS, help="at most so many, best scores first")
-    parser.add_argument("--originals", action="store_true", help="the uploaders' files, not previews (128 kbit/s MP3)")
+    add("--exclude", type=Path, nargs="+", required=True, metavar="LIST", help=lists)
+    add("--out", type=Path, required=True, metavar="FOLDER", help="for the audio and its manifest")
+    add("--rate", type=int, default=44_100, help="Hz of the FLAC files (default: %(default)s)")
+    add("--limit", type=int, default=MAX_SOUNDS, help="at most so many, best scores first")
+    add("--originals", action="store_true", help="the uploaders' files, not previews (128 kbit/s MP3)")
     token = f"file of mode 600 with the access token, or with JSON that renews it (default: {TOKEN})"
-    parser.add_argument("--token-file", type=Path, help=token)
-    parser.add_argument("--dry-run", action="store_true", help="print what would be fetched, and fetch nothing")
+    add("--token-file", type=Path, help=token)
+    add("--dry-run", action="store_true", help="print what would be fetched, and fetch nothing")
     _add_rules(parser)
     add_connection(parser)
 
 
 def _add_rules(parser: argparse.ArgumentParser) -> None:
     """Options by the names of Criteria."""
+    add = parser.add_argument
     bounds = "(default: 3 120, the paper's)"
-    parser.add_argument("--seconds", type=float, nargs=2, default=Criteria.seconds, metavar=("MIN", "MAX"), help=bounds)
-    parser.add_argument("--languages", nargs="+", default=Criteria.languages, help="of descriptions (default: en)")
-    parser.add_argument("--licences", nargs="+", choices=LICENCES, default=Criteria.licences, help="(default: all)")
-    parser.add_argument(
+    add("--seconds", type=float, nargs=2, default=Criteria.seconds, metavar=("MIN", "MAX"), help=bounds)
+    add("--languages", nargs="+", default=Criteria.languages, help="of descriptions (default: en)")
+    add("--licences", nargs="+", choices=LICENCES, default=Criteria.licences, help="(default: all)")
+    add(
         "--ai-preferences",
         nargs="+",
         choices=PREFERENCES,
@@ -181,8 +181,7 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
         metavar="PREFERENCE",
         help=f"of uploaders; of {', '.join(PREFERENCES)} (default: all but the last)",
     )
-    explicit = "no sounds that are marked as explicit"
-    parser.add_argument("--no-explicit", action="store_false", dest="explicit", help=explicit)
+    add("--no-explicit", action="store_false", dest="explicit", help="no sounds that are marked as explicit")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 
 from data_tools.cli import version
+from data_tools.errors import located
 from data_tools.freesound.access import is_local, read_access
 from data_tools.freesound.client import AgainError, Client, LostError, Response
 from data_tools.freesound.quota import Clock, Quota
@@ -41,8 +42,11 @@ async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[
 
 
 class Http(AbstractAsyncContextManager["Http"]):
-    """Transport over the network. timeout: seconds without a byte before a request is given up. contact: of the user,
-    an address for Freesound's administrators."""
+    """Transport over the network; it follows no redirect.
+
+    timeout: seconds without a byte before a request is given up. contact: of the user, an address for Freesound's
+    administrators.
+    """
 
     def __init__(self, timeout: float, contact: str = "") -> None:
         self._timeout = timeout
@@ -56,10 +60,15 @@ class Http(AbstractAsyncContextManager["Http"]):
     async def get(
         self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
     ) -> Response:
+        """One request. into: the file that takes the body if the status is 200. limit: bytes of that file, unpacked.
+
+        Raises AgainError without a whole answer; LostError for a longer body and for an address that is not valid.
+        """
         file_bytes = FILE_BYTES if limit is None else min(limit, FILE_BYTES)
         return await self._ask("GET", url, into, file_bytes if into else 0, headers=headers)
 
     async def post(self, url: str, form: Mapping[str, str]) -> Response:
+        """Send a form. Raises AgainError."""
         return await self._ask("POST", url, None, 0, data=form)
 
     async def _ask(self, method: str, url: str, into: Path | None, file_bytes: int, **sent: Any) -> Response:
@@ -81,7 +90,7 @@ class Http(AbstractAsyncContextManager["Http"]):
         except _BROKEN as error:  # its own text may hold the request's headers
             raise AgainError(f"no connection, or a broken one: {type(error).__name__}") from None
         except OSError as error:  # of writing the file
-            raise OSError(error.errno, error.strerror, str(into)) from None
+            raise located(error, into) from None
 
 
 def patience(timeout: float, file_bytes: int) -> aiohttp.ClientTimeout:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,18 +66,17 @@ class Chosen(NamedTuple):
     preview: str
 
 
-@dataclass
-class Selection:
+class Selection(NamedTuple):
     """chosen: by falling score. refused: how many by reason. excluded: the lists that forbid an id, by id."""
 
-    chosen: list[Chosen] = field(default_factory=list)
-    refused: Counter[str] = field(default_factory=Counter)
-    excluded: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    chosen: list[Chosen]
+    refused: Counter[str]
+    excluded: dict[str, tuple[str, ...]]
 
 
 def select(store: Store, scores: Path, wanted: Criteria, exclusions: Exclusions) -> Selection:
     """Raises DataError for a table of scores that is not one, and for a sound to fetch that has no text."""
-    selection = Selection()
+    selection = Selection([], Counter(), {})
     for row in sorted(_read_scores(scores, f"score_{wanted.weighting}")):
         sound = _judge(store, row, wanted)
         if isinstance(sound, str):
@@ -86,8 +85,9 @@ def select(store: Store, scores: Path, wanted: Criteria, exclusions: Exclusions)
             selection.refused["on an exclusion list"] += 1
             selection.excluded[str(row.id)] = lists
         elif not row.caption.strip():
-            problem = f"the id {row.id} has no text to be its caption; run classify again"
-            raise DataError(f"{scores}, line {row.line}: {problem}")
+            raise DataError(
+                f"{scores}, line {row.line}: the id {row.id} has no text to be its caption; run classify again"
+            )
         else:
             selection.chosen.append(sound)
     return selection

@@ -10,7 +10,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,8 +30,7 @@ FORMAT = 0x46530003  # SQLite's application_id of a store: "FS", and the version
 # missing: the second of the first search that did not find it, else 0; gone: 1 if a search for its id, hours later, did
 # not find it either.
 COLUMNS = (
-    *("id", "created", "name", "description", "tags", "username", "license", "gen_ai_preference", "duration"),
-    *("type", "channels", "samplerate", "filesize", "md5", "category", "subcategory", "pack", "is_explicit"),
+    *(name for name in Sound.model_fields if name != "previews"),
     *(preview.replace("-", "_") for preview in PREVIEWS),
 )
 
@@ -71,6 +70,19 @@ def naming(path: Path) -> Iterator[None]:
 
 
 @contextmanager
+def connecting(path: Path) -> Iterator[sqlite3.Connection]:
+    """A database in autocommit mode, for an object that is being made: it is closed if that fails. Raises DataError as
+    naming does."""
+    with naming(path):
+        database = sqlite3.connect(path, isolation_level=None, timeout=60)
+        try:
+            yield database
+        except BaseException:
+            database.close()
+            raise
+
+
+@contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
     """All of it or nothing. database: in autocommit mode."""
     with database:  # commits, or rolls back
@@ -98,8 +110,25 @@ class Null(NamedTuple):
     position: int
 
 
-class Store:
-    """An open store. database: in autocommit mode; transactions are begun by hand."""
+class Facts:
+    """A database with a table of facts, in autocommit mode; transactions are begun by hand."""
+
+    database: sqlite3.Connection
+
+    def close(self) -> None:
+        self.database.close()
+
+    def fact(self, name: str, default: Any = None) -> Any:
+        """A number or text about the whole, such as the second `until` which a crawl reads."""
+        row = self.database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return row[0] if row else default
+
+    def set_facts(self, **facts: float | str) -> None:
+        self.database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
+
+
+class Store(Facts):
+    """An open store."""
 
     def __init__(self, path: Path, create: bool = False, read_only: bool = False) -> None:
         """Raises DataError for a file that is missing or empty (unless create), is no store of this format, or cannot
@@ -113,27 +142,13 @@ class Store:
                     hint = "name one that python -m data_tools crawl made"
                     raise DataError(f"{path}: is no store of Freesound sounds, or damaged at its beginning; {hint}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with naming(path), ExitStack() as unfinished:
-            self.database = sqlite3.connect(path, isolation_level=None, timeout=60)
-            unfinished.callback(self.close)
+        with connecting(path) as self.database:
             if create and not self.database.execute("SELECT 1 FROM sqlite_master").fetchone():
                 self.database.executescript(_SCHEMA)
             if self.database.execute("PRAGMA application_id").fetchone() != (FORMAT,):
                 raise DataError(f"{path}: not a store of Freesound sounds of format {FORMAT & 255}; name another file")
             for pragma in ["query_only = ON"] if read_only else ["journal_mode = WAL", "synchronous = NORMAL"]:
                 self.database.execute(f"PRAGMA {pragma}")
-            unfinished.pop_all()
-
-    def close(self) -> None:
-        self.database.close()
-
-    def fact(self, name: str, default: Any = None) -> Any:
-        """A number or text about the crawl as a whole, such as the second `until` which it reads."""
-        row = self.database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-        return row[0] if row else default
-
-    def set_facts(self, **facts: float | str) -> None:
-        self.database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
 
     # windows
 
@@ -234,8 +249,7 @@ class Store:
         if condition:
             return self.count(f"{_WITHIN} AND {condition}", *span)
         query = "SELECT COUNT(*) FROM nulls WHERE after_ms BETWEEN ? AND ?"
-        nulls: int = self.database.execute(query, span).fetchone()[0]
-        return self.count(_WITHIN, *span) + nulls
+        return self.count(_WITHIN, *span) + int(self.database.execute(query, span).fetchone()[0])
 
     def upsert(self, sounds: Iterable[Sound], indexed: Mapping[int, int]) -> None:
         """Insert or replace sounds. indexed: their index times by id; a stored sound that it lacks keeps its own."""
@@ -268,8 +282,7 @@ class Store:
 
     def count(self, condition: str = "NOT missing", *values: object) -> int:
         """Number of sounds. values: of the condition's question marks."""
-        found: int = self.database.execute(f"SELECT COUNT(*) FROM sounds WHERE {condition}", values).fetchone()[0]
-        return found
+        return int(self.database.execute(f"SELECT COUNT(*) FROM sounds WHERE {condition}", values).fetchone()[0])
 
     def forget_missing(self, since: float) -> None:
         """Sounds that are missing since that second or later, and not gone, are not missing."""

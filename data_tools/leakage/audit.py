@@ -269,18 +269,15 @@ def _format_compared(fingerprints: Fingerprints | None) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="audited, also with each other")
+    add = parser.add_argument
+    add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="audited, also with each other")
     against = "compared with, not audited: what these share among themselves is known and not listed"
-    parser.add_argument("--against", nargs="+", type=Path, default=[], metavar="MANIFEST", help=against)
-    parser.add_argument(
-        "--exclude", nargs="+", type=Path, default=[], metavar="LIST", help="lists of forbidden Freesound ids"
-    )
-    parser.add_argument("--audio", action="store_true", help="compare the sound of all clips too, by fingerprints")
-    parser.add_argument(
-        "--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings, one row per overlap"
-    )
+    add("--against", nargs="+", type=Path, default=[], metavar="MANIFEST", help=against)
+    add("--exclude", nargs="+", type=Path, default=[], metavar="LIST", help="lists of forbidden Freesound ids")
+    add("--audio", action="store_true", help="compare the sound of all clips too, by fingerprints")
+    add("--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings, one row per overlap")
     queries = "their queries count as captions of their recordings; those of Clotho-Moment are captions of Clotho"
-    parser.add_argument("--moments", nargs="+", type=Path, default=[], metavar="FILE.jsonl", help=queries)
+    add("--moments", nargs="+", type=Path, default=[], metavar="FILE.jsonl", help=queries)
     add_json(parser)
 
 
@@ -314,19 +311,20 @@ def run(arguments: argparse.Namespace) -> int:
     training = [clip for clip in clips if _stage(clip) == 0]
     if not training:
         raise DataError(f"no clip of a training split in {', '.join(map(str, arguments.manifests))}; nothing to audit")
-    if not arguments.exclude and not any(_stage(clip) == 2 for clip in [*clips, *against]):
+    by_id = {clip.id: clip for clip in [*against, *clips]}
+    tested = [clip for clip in by_id.values() if _stage(clip) == 2]
+    if not arguments.exclude and not tested:
         raise DataError("no clip of a test split and no exclusion list; name what to audit against, or --exclude LIST")
-    exclusions = read_exclusions(arguments.exclude) if arguments.exclude else None
-    fingerprints = listen({clip.id: clip for clip in [*against, *clips]}.values()) if arguments.audio else None
+    exclusions = read_exclusions(arguments.exclude)
+    fingerprints = listen(by_id.values()) if arguments.audio else None
     overlaps = audit(clips, against, exclusions, fingerprints)
 
-    tested = list({clip.id: clip for clip in [*clips, *against] if _stage(clip) == 2}.values())
     without = sum(not clip.freesound_id for clip in training)
     report = AuditReport(
         clips=len(clips),
         training=len(training),
         against=len(against),
-        excluded={listed.name: listed.ids for listed in exclusions.sources} if exclusions else {},
+        excluded={listed.name: listed.ids for listed in exclusions.sources},
         without_id=without,
         compared=None if fingerprints is None else len(fingerprints.prints),
         not_compared=dict(fingerprints.without) if fingerprints else {},
@@ -341,7 +339,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_report(report)
     else:
         print(f"{len(clips):>7}  clips, {len(training)} of them for training; against {counted(len(against), 'other')}")
-        for listed in exclusions.sources if exclusions else ():
+        for listed in exclusions.sources:
             print(f"{listed.ids:>7}  Freesound ids on {listed.name}, and {listed.not_found} entries without one")
         if without:
             print(f"{without:>7}  training clips without a Freesound id: names, captions and sound alone can tell them")
@@ -350,9 +348,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"\n{report.verdict}")
     if arguments.list:
         rows = [(t.finding, t.clip.id, t.clip.freesound_id, t.other_split, t.other, t.evidence) for t in overlaps]
-        ids = {clip.id: clip.freesound_id for clip in [*against, *clips]}
-        rows += [(NOT_COMPARED, name, ids[name], "", "", why) for name, why in report.not_compared.items()]
-        rows += [(COMPARED_UNSURELY, name, ids[name], "", "", UNSURE) for name in report.unsure]
+        others = [(NOT_COMPARED, name, why) for name, why in report.not_compared.items()]
+        others += [(COMPARED_UNSURELY, name, UNSURE) for name in report.unsure]
+        rows += [(finding, name, by_id[name].freesound_id, "", "", why) for finding, name, why in others]
         write_table(arguments.list, ["finding", "clip", "freesound_id", "other_split", "other", "evidence"], rows)
         log.info("wrote %s: %s", arguments.list, counted(len(rows), "row"))
     return 0 if report.ok else 1

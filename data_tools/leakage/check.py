@@ -35,8 +35,8 @@ SHARED_CAPTION = "captions shared by different clips"
 NO_CAPTION = "clips without captions"
 
 FILES_AT_ONCE = 10_000
-KNOWN: dict[tuple[str, str, str | None], tuple[str, str, str | None]]
-KNOWN = {result: result for result in ((MISSING, "", None), ("", "", None))}  # of most files: kept once
+Result = tuple[str, str, str | None]  # of reading a file: see _read
+KNOWN: dict[Result, Result] = {one: one for one in ((MISSING, "", None), ("", "", None))}  # of most files: kept once
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class CheckReport(Report):
     ok: bool
 
 
-def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
+def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
     """All findings, sorted as KINDS. A split here is a source's split: clotho's evaluation, audiocaps' test.
 
     quick: read audio headers only, and compare no content; else every file is decoded and hashed. Files of published
@@ -88,19 +88,21 @@ def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
     Findings other than DUPLICATE_ID look at one clip per id. Content is the file's bytes: the same sound in two
     encodings is not found. Clips of a blind split have no captions and are not reported for it.
     """
-    clips = clips if isinstance(clips, Collection) else list(clips)
     unique = _OnePerId(clips)
     audio = _read_all(unique, quick)
 
+    def read(clip: Clip) -> Result:
+        return audio[hash(clip.path)]
+
     def contents(clip: Clip) -> list[str]:
-        problem, key, _ = audio[hash(clip.path)]
+        problem, key, _ = read(clip)
         return [key] if key and not problem else []
 
     return [
-        *(Finding(MISSING, "", [clip]) for clip in unique if audio[hash(clip.path)][0] == MISSING),
-        *(Finding(*audio[hash(clip.path)][:2], [clip]) for clip in unique if audio[hash(clip.path)][0] == CORRUPT),
+        *(Finding(MISSING, "", [clip]) for clip in unique if read(clip)[0] == MISSING),
+        *(Finding(CORRUPT, read(clip)[1], [clip]) for clip in unique if read(clip)[0] == CORRUPT),
         *_shared(DUPLICATE_ID, clips, lambda clip: [clip.id]),
-        *(Finding(NO_SOUND, found, [clip]) for clip in unique if (found := audio[hash(clip.path)][2])),
+        *(Finding(NO_SOUND, found, [clip]) for clip in unique if (found := read(clip)[2])),
         *_shared(CONTENT_INSIDE, unique, lambda clip: [f"{clip.source}/{clip.split} {key}" for key in contents(clip)]),
         *across(CONTENT_ACROSS, unique, contents),
         *across(FREESOUND_ACROSS, unique, lambda clip: [plain_id(clip.freesound_id)] if clip.freesound_id else []),
@@ -123,9 +125,9 @@ class _OnePerId:
         return compress(self._clips, self._taken)
 
 
-def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, tuple[str, str, str | None]]:
+def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
     """The result of `_read` for every file, by the hash of its path."""
-    found: dict[int, tuple[str, str, str | None]] = {}
+    found: dict[int, Result] = {}
     paths = sorted({clip.path for clip in clips})
     with ThreadPool() as pool, progress("reading", len(paths), "file") as bar:
         for start in range(0, len(paths), FILES_AT_ONCE):  # a pool keeps what is not read yet
@@ -136,7 +138,7 @@ def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, tuple[str, str, s
     return found
 
 
-def _read(path: str, quick: bool) -> tuple[str, str, str | None]:
+def _read(path: str, quick: bool) -> Result:
     """Read a file: (MISSING, "", None), (CORRUPT, the reason, None), or ("", the file's hash, why it holds no sound,
     or None); quick: ("", "", None)."""
     silent = None
@@ -226,13 +228,12 @@ def _format_fault(fault: MomentFault) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="checked together")
+    add = parser.add_argument
+    add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="checked together")
     moments = "files of moments too, the kit's of these manifests or as published (_release.jsonl, json/en/*.json)"
-    parser.add_argument("--moments", nargs="+", type=Path, default=[], metavar="FILE", help=moments)
-    parser.add_argument("--quick", action="store_true", help="read audio headers only; compare no content")
-    parser.add_argument(
-        "--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings, one row per clip"
-    )
+    add("--moments", nargs="+", type=Path, default=[], metavar="FILE", help=moments)
+    add("--quick", action="store_true", help="read audio headers only; compare no content")
+    add("--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings, one row per clip")
     add_json(parser)
 
 

@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from typing import NamedTuple
 
 from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
@@ -16,8 +15,7 @@ from data_tools.tables import read_table
 NOT_FOUND = "Not found"  # stands in the published lists for recordings that were never found again on Freesound
 
 
-@dataclass(frozen=True)
-class Listed:
+class Listed(NamedTuple):
     """What one list says. ids: distinct ids; not_found: entries that name none (`Not found`, a clip without an id)."""
 
     name: str
@@ -25,8 +23,7 @@ class Listed:
     not_found: int
 
 
-@dataclass(frozen=True)
-class Exclusions:
+class Exclusions(NamedTuple):
     """Which lists forbid which Freesound id.
 
     sources: a Listed for every list, in order. by_id: names of the lists, by id; its length is the size of the union.
@@ -40,7 +37,7 @@ class Exclusions:
         return self.by_id.get(plain_id(freesound_id), ())
 
 
-def read_exclusions(paths: Iterable[Path | str]) -> Exclusions:
+def read_exclusions(paths: Iterable[Path]) -> Exclusions:
     """All lists as one. What each is, its content tells:
 
     * the challenge's CSV with the column `sound_id` (dcase2025_task6_excluded_freesound_ids.csv);
@@ -55,7 +52,7 @@ def read_exclusions(paths: Iterable[Path | str]) -> Exclusions:
     Raises DataError for a file that is none of these, an id that is neither digits nor `Not found`, and a list
     without a single id.
     """
-    lists = [Path(path) for path in dict.fromkeys(map(str, paths))]
+    lists = list(dict.fromkeys(paths))
     names = [path.name for path in lists]
     sources = []
     by_id: dict[str, tuple[str, ...]] = {}
@@ -68,7 +65,7 @@ def read_exclusions(paths: Iterable[Path | str]) -> Exclusions:
         for number in ids:
             by_id[number] = (*by_id.get(number, ()), name)
         sources.append(Listed(name, len(ids), entries.count(None)))
-    return Exclusions(tuple(sources), MappingProxyType(by_id))
+    return Exclusions(tuple(sources), by_id)
 
 
 def _entries(path: Path) -> Iterator[tuple[str, str]]:

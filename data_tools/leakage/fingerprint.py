@@ -34,6 +34,7 @@ Wave = npt.NDArray[np.float32]
 Whole = npt.NDArray[np.int64]
 Bins = npt.NDArray[np.uint16]
 Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.floating]
 
 RATE = 12_000  # Hz
 WINDOW, HOP = 1536, 240  # samples: 0.128 s every 20 ms
@@ -78,11 +79,11 @@ class Fingerprint:
     noise_score: of its match with itself under white noise 20 dB down, 0.0 where that is none.
     """
 
-    frames: npt.NDArray[np.int32]
-    bins: npt.NDArray[np.uint16]
-    levels: npt.NDArray[np.float16]
-    codes: npt.NDArray[np.uint32]
-    counts: npt.NDArray[np.uint8]
+    frames: np.ndarray
+    bins: np.ndarray
+    levels: np.ndarray
+    codes: np.ndarray
+    counts: np.ndarray
     noise_score: float
 
     @property
@@ -192,20 +193,11 @@ class _Index:
         ordered = np.sort(begins)
         if not (ordered[MIN_VOTES - 1 :] - ordered[: 1 - MIN_VOTES] <= 2).any():  # what most recordings end with
             return []
-        found, votes = np.unique(begins, return_counts=True)
-        summed = votes.copy()
-        follow = np.diff(found) == 1
-        summed[1:] += votes[:-1] * follow
-        summed[:-1] += votes[1:] * follow
-        enough = summed >= MIN_VOTES
-        if not enough.any():
-            return []
-        found, votes = found[enough], summed[enough]
-        at = np.minimum(np.searchsorted(found, begins), len(found) - 1)
-        positions, at = positions[found[at] == begins], at[found[at] == begins]
-        recordings = np.searchsorted(self.starts, positions, "right") - 1
-        shifts = self.starts[recordings] - found[at]
-        ranked = sorted(set(zip(recordings.tolist(), (-votes[at]).tolist(), shifts.tolist(), strict=True)))
+        votes = np.searchsorted(ordered, begins + 1, "right") - np.searchsorted(ordered, begins - 1)
+        enough = votes >= MIN_VOTES
+        recordings = np.searchsorted(self.starts, positions[enough], "right") - 1
+        shifts = self.starts[recordings] - begins[enough]
+        ranked = sorted(set(zip(recordings.tolist(), (-votes[enough]).tolist(), shifts.tolist(), strict=True)))
         groups = groupby(ranked, itemgetter(0))
         return [(one, shift) for _, group in groups for one, _, shift in islice(group, MAX_ALIGNMENTS)]
 
@@ -214,12 +206,8 @@ def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
     """What one alignment is worth; None when too few peaks agree. shift: frames by which things are later in other."""
     here, there = one.frames.astype(np.int64) + shift, other.frames.astype(np.int64)
     first = (here >= there[0] - 1) & (here <= there[-1] + 1)
-    if not first.any():
-        return None
     here = here[first]
     second = (there >= here[0] - 1) & (there <= here[-1] + 1)
-    if not second.any():
-        return None
     there = there[second]
     agree, score = _agreeing(there, other.bins[second], here, one.bins[first])
     if score < MIN_SCORE:
@@ -249,7 +237,7 @@ def _agreeing(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tup
     return agree, int(agree.sum()) - wrong
 
 
-def _of_strongest(agree: Flags, levels: npt.NDArray[np.float16]) -> float:
+def _of_strongest(agree: Flags, levels: np.ndarray) -> float:
     """The share of the strongest peaks that agree."""
     count = -(-len(levels) // STRONGEST_PART)
     return float(agree[np.argpartition(-levels, count - 1)[:count]].mean())
@@ -269,9 +257,7 @@ def _fingerprint(wave: Wave) -> Fingerprint | None:
     return found if len(found.codes) >= MIN_VOTES and _match(found, found, 0) else None
 
 
-def _from_peaks(
-    frames: Whole, bins: Whole, power: npt.NDArray[np.floating], outstanding: npt.NDArray[np.floating]
-) -> Fingerprint:
+def _from_peaks(frames: Whole, bins: Whole, power: Floats, outstanding: Floats) -> Fingerprint:
     """outstanding: (P,) how much each peak stands out, which says what it is paired with."""
     first, second = _pairs(frames, bins, outstanding)
     codes = bins[first] << 14 | (bins[second] - bins[first] + PAIR_BINS + 1) << 6 | (frames[second] - frames[first])
@@ -285,7 +271,7 @@ def _from_peaks(
     )
 
 
-def _best_of_each(groups: Whole, values: npt.NDArray[np.floating], count: int) -> Flags:
+def _best_of_each(groups: Whole, values: Floats, count: int) -> Flags:
     """Which values are among the `count` highest of their group."""
     order = np.lexsort((-values, groups))
     ranked = groups[order]
@@ -294,7 +280,7 @@ def _best_of_each(groups: Whole, values: npt.NDArray[np.floating], count: int) -
     return chosen
 
 
-def _pairs(frames: Whole, bins: Whole, outstanding: npt.NDArray[np.floating]) -> tuple[Whole, Whole]:
+def _pairs(frames: Whole, bins: Whole, outstanding: Floats) -> tuple[Whole, Whole]:
     """Both peaks of every pair, by rising first peak."""
     begins = np.maximum(np.searchsorted(frames, frames + PAIR_FRAMES[0]), np.arange(1, len(frames) + 1))
     sizes = np.maximum(0, np.searchsorted(frames, frames + PAIR_FRAMES[1], "right") - begins)
@@ -306,7 +292,7 @@ def _pairs(frames: Whole, bins: Whole, outstanding: npt.NDArray[np.floating]) ->
     return first[best], second[best]
 
 
-def _peaks(wave: Wave) -> Iterator[tuple[Whole, Whole, npt.NDArray[np.floating], npt.NDArray[np.floating]]]:
+def _peaks(wave: Wave) -> Iterator[tuple[Whole, Whole, Floats, Floats]]:
     """Frame, bin, power, and mean power around it of every local maximum, a block of frames after the other."""
     from scipy.ndimage import maximum_filter, uniform_filter
 

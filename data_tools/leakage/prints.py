@@ -1,15 +1,15 @@
 """Fingerprints of many recordings, kept in a temporary file: those of 400,000 clips take 10 GB and more."""
 
+import os
+import pickle
 import tempfile
 import weakref
 from collections.abc import Sequence
-from typing import overload
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
+from data_tools.errors import located
 from data_tools.leakage.fingerprint import Fingerprint
-
-_FIELDS = {"frames": np.int32, "bins": np.uint16, "levels": np.float16, "codes": np.uint32, "counts": np.uint8}
 
 
 class StoredPrints:
@@ -19,59 +19,49 @@ class StoredPrints:
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the fingerprints are asked for
         weakref.finalize(self, self._file.close)
-        self._end = 0
-        self._records: dict[str, tuple[int, int, int, float]] = {}  # where it begins, peaks, pairs, noise_score
+        self._begins: dict[str, int] = {}
         self.unsure: list[str] = []  # ids of recordings so short or steady that noise would hide a copy of them
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._begins)
 
     def __contains__(self, clip_id: str) -> bool:
-        return clip_id in self._records
+        return clip_id in self._begins
 
     def store(self, clip_id: str, one: Fingerprint) -> None:
         """Raises OSError, naming the folder of temporary files, where that is full."""
-        data = b"".join(getattr(one, name).astype(kind).tobytes() for name, kind in _FIELDS.items())
         try:
-            self._file.seek(self._end)
-            self._file.write(data)
+            begin = self._file.seek(0, os.SEEK_END)
+            pickle.dump(one, self._file)
             self._file.flush()
         except OSError as error:
-            raise OSError(error.errno, error.strerror, tempfile.gettempdir()) from error
-        self._records[clip_id] = (self._end, len(one.frames), len(one.codes), one.noise_score)
-        self._end += len(data)
+            raise located(error, tempfile.gettempdir()) from error
+        self._begins[clip_id] = begin
         if not one.sure:
             self.unsure.append(clip_id)
 
     def __getitem__(self, clip_id: str) -> Fingerprint:
-        begin, peaks, pairs, noise_score = self._records[clip_id]
-        self._file.seek(begin)
-        sizes = [pairs if name == "codes" else peaks for name in _FIELDS]
-        frames, bins, levels, codes, counts = (
-            np.frombuffer(self._file.read(size * np.dtype(kind).itemsize), kind)
-            for size, kind in zip(sizes, _FIELDS.values(), strict=True)
-        )
-        return Fingerprint(frames, bins, levels, codes, counts, noise_score)
+        self._file.seek(self._begins[clip_id])
+        found: Fingerprint = pickle.load(self._file)
+        return found
 
     def of(self, clip_ids: Sequence[str]) -> "PrintsOf":
         """The fingerprints of these clips, each read when it is asked for."""
         return PrintsOf(self, clip_ids)
 
 
+@dataclass
 class PrintsOf(Sequence[Fingerprint]):
     """Some stored fingerprints, in an order."""
 
-    def __init__(self, prints: StoredPrints, clip_ids: Sequence[str]) -> None:
-        self._prints, self._clip_ids = prints, clip_ids
+    prints: StoredPrints
+    clip_ids: Sequence[str]
 
     def __len__(self) -> int:
-        return len(self._clip_ids)
+        return len(self.clip_ids)
 
-    @overload
-    def __getitem__(self, index: int) -> Fingerprint: ...
-    @overload
-    def __getitem__(self, index: slice) -> "PrintsOf": ...
-    def __getitem__(self, index: int | slice) -> "Fingerprint | PrintsOf":
+    def __getitem__(self, index: Any) -> Any:
+        """A fingerprint, or PrintsOf for a slice."""
         if isinstance(index, slice):
-            return PrintsOf(self._prints, self._clip_ids[index])
-        return self._prints[self._clip_ids[index]]
+            return PrintsOf(self.prints, self.clip_ids[index])
+        return self.prints[self.clip_ids[index]]

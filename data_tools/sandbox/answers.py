@@ -75,10 +75,8 @@ class Answers:
         while self._changes and self._changes[0].request <= self.requests:
             change = self._changes.pop(0)
             (self._hidden.discard if change.there else self._hidden.add)(change.number)
-        if parameters.get("filter") == "":
-            return Reply(400, {"detail": "Invalid filter."})
         try:
-            numbers = self._sorted(self._filtered(parameters.get("filter")), parameters.get("sort", "score"))
+            numbers = self._sorted(self._listed(parameters.get("filter")), parameters.get("sort", "score"))
         except (FilterError, RecursionError) as error:
             return Reply(400, {"detail": f"Search server error: {error} {HINT}"})
         except UnsupportedError as error:
@@ -111,9 +109,6 @@ class Answers:
             return b"ID3\x04" + bytes(2000)
         return encoded(self._samples(number), PREVIEW_RATE, *_FORMATS[suffix], **_QUALITY.get(suffix, {}))
 
-    def is_null(self, number: int) -> bool:
-        return self.corpus.one_uniform("null", number) < self._nulls
-
     def _samples(self, number: int) -> Samples:
         import soxr
 
@@ -121,16 +116,19 @@ class Answers:
         rng = np.random.default_rng((self.corpus.seed, number, 2))
         sound = render(rng, scene.kind, [Event(name, None) for name in scene.events])
         count = round(float(self.corpus.seconds(np.array([number]))[0]) * PREVIEW_RATE)
-        resampled: Samples = soxr.resample(sound, SAMPLE_RATE, PREVIEW_RATE)
-        return np.resize(resampled, count)  # repeated, or cut
+        return np.resize(soxr.resample(sound, SAMPLE_RATE, PREVIEW_RATE), count)  # repeated, or cut
+
+    def is_null(self, number: int) -> bool:
+        return self.corpus.one_uniform("null", number) < self._nulls
 
     def is_poison(self, number: int) -> bool:
         return self.corpus.one_uniform("poison", number) < self._poison
 
-    def _filtered(self, text: str | None) -> Numbers:
+    def _listed(self, text: str | None) -> Numbers:
+        """The sounds of a filter that are in the index."""
         numbers = found(self.corpus, text)
         numbers = numbers[numbers < self.seen * self.corpus.size]
-        return numbers[~np.isin(numbers, list(self._hidden))] if self._hidden else numbers
+        return numbers[~np.isin(numbers, list(self._hidden))]
 
     def _sorted(self, numbers: Numbers, sort: str) -> Numbers:
         if sort == "created_asc":
@@ -145,9 +143,8 @@ def _link(parameters: Mapping[str, str], site: str, page: int) -> str:
     kept = {name: parameters.get(name, "") for name in ("query", "filter", "weights")}
     sizes = {name: parameters[name] for name in ("page_size", "fields") if name in parameters}
     query = kept | {"sort": parameters.get("sort", "score"), "page": str(page)} | sizes
-    return (
-        f"{site}/apiv2/search/?{urlencode({name: value for name, value in query.items() if value or name == 'query'})}"
-    )
+    stated = {name: value for name, value in query.items() if value or name == "query"}
+    return f"{site}/apiv2/search/?{urlencode(stated)}"
 
 
 def _whole(text: str | None, default: int) -> int:

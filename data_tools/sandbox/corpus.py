@@ -6,9 +6,8 @@ them are on the real exclusion lists. Uploads grow over the years and come in bu
 
 import bisect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -89,8 +88,7 @@ _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133
 Numbers = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(NamedTuple):
     """What is to be heard: kind and events as data_tools.scenes.compose has them."""
 
     kind: str
@@ -112,8 +110,7 @@ class Catalogue:
         return self._spread(number)
 
     def _spread(self, number: int) -> int:
-        result: int = FIRST_MS + round((LAST_MS - FIRST_MS) * ((number + 0.5) / self.size) ** 0.6)
-        return result
+        return int(FIRST_MS + round((LAST_MS - FIRST_MS) * ((number + 0.5) / self.size) ** 0.6))
 
     def from_time(self, milliseconds: float) -> int:
         """The first number uploaded at that time or later; size when there is none."""
@@ -129,32 +126,32 @@ class Catalogue:
 
     def uniform(self, purpose: str, numbers: Numbers) -> npt.NDArray[np.float64]:
         """A value in [0, 1) for each number, of its own for every purpose."""
-        with np.errstate(over="ignore"):
-            mixed = np.uint64(self._start(purpose)) + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
-            mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(_FIRST)
-            mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(_SECOND)
-            mixed ^= mixed >> np.uint64(31)
-        return (mixed >> np.uint64(11)).astype(np.float64) / 2**53
+        found: npt.NDArray[np.float64] = self._drawn(purpose, numbers.astype(np.uint64))
+        return found
 
     def one_uniform(self, purpose: str, number: int) -> float:
         """The same of one number, without arrays: 2 microseconds, not 40."""
-        mixed = (self._start(purpose) + (number + 1) * _GOLDEN) & _BITS
+        return float(self._drawn(purpose, number))
+
+    def _drawn(self, purpose: str, number: Any) -> Any:
+        """Upper bits of splitmix64 (Steele, Lea, Flood, OOPSLA 2014), from a start for each purpose.
+
+        number: one, or an array of 64 bits without sign.
+        """
+        start = int.from_bytes(purpose.encode().ljust(8, b"\0")[:8], "little") ^ (self.seed * _GOLDEN & _BITS)
+        mixed = (start + (number + 1) * _GOLDEN) & _BITS
         mixed = (mixed ^ mixed >> 30) * _FIRST & _BITS
         mixed = (mixed ^ mixed >> 27) * _SECOND & _BITS
         return ((mixed ^ mixed >> 31) >> 11) / 2**53
 
-    def _start(self, purpose: str) -> int:
-        """Where splitmix64 begins for a purpose (Steele, Lea, Flood, OOPSLA 2014); its upper bits are used."""
-        return int.from_bytes(purpose.encode().ljust(8, b"\0")[:8], "little") ^ (self.seed * _GOLDEN & _BITS)
+    def seconds(self, numbers: Numbers) -> np.ndarray:
+        return np.interp(self.uniform("seconds", numbers), *_SECONDS).round(3)
 
-    def seconds(self, numbers: Numbers) -> npt.NDArray[np.float64]:
-        return np.round(np.interp(self.uniform("seconds", numbers), *_SECONDS), 3)
-
-    def licences(self, numbers: Numbers) -> npt.NDArray[np.str_]:
+    def licences(self, numbers: Numbers) -> np.ndarray:
         """By the names that filters use."""
         return _pick(self.uniform("licence", numbers), {name: share for name, (_, share) in LICENCES.items()})
 
-    def preferences(self, numbers: Numbers) -> npt.NDArray[np.str_]:
+    def preferences(self, numbers: Numbers) -> np.ndarray:
         return _pick(self.uniform("preference", numbers), PREFERENCES)
 
     def scene(self, number: int) -> Scene:
@@ -222,7 +219,7 @@ def _name(rng: np.random.Generator, scene: Scene, sound_id: int) -> str:
     return f"{' '.join(scene.events)} {sound_id % 90 + 10}.wav"
 
 
-def _pick(values: npt.NDArray[np.float64], shares: Mapping[str, float]) -> npt.NDArray[np.str_]:
+def _pick(values: np.ndarray, shares: Mapping[str, float]) -> np.ndarray:
     edges = np.cumsum(list(shares.values()))[:-1]
     return np.array(list(shares))[np.searchsorted(edges, values, side="right")]
 

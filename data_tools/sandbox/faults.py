@@ -2,14 +2,13 @@
 
 import random
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from data_tools.errors import DataError
 from data_tools.freesound.quota import DAY, MINUTE, Clock
 
 KINDS = ("429", "throttle", "500", "overload", "down", "proxy", "reset", "timeout", "truncate", "null", "partial")
-Option = TypeVar("Option")
 _DAILY = 0.1  # of the 429s speak of the day
 
 
@@ -22,29 +21,26 @@ class Faults:
         if any(not 0 <= rate <= 1 for rate in rates.values()) or sum(rates.values()) > 1:
             raise DataError("the rates of faults must be 0 or more and add up to 1 at most")
         self._rates = dict(rates)
-        self._rng = random.Random(seed)
+        self.rng = random.Random(seed)
 
     def draw(self) -> str | None:
         """The fault of one request."""
-        value = self._rng.random()
+        value = self.rng.random()
         for kind, rate in self._rates.items():
             if (value := value - rate) < 0:
                 return kind
         return None
 
     def throttled(self) -> str:
-        return _throttled("2000/day" if self._rng.random() < _DAILY else "60/minute")
-
-    def choose(self, options: Sequence[Option]) -> Option:
-        return self._rng.choice(options)
+        return _throttled("2000/day" if self.rng.random() < _DAILY else "60/minute")
 
     def with_nulls(self, results: list[Any]) -> list[Any]:
         """A page of which every item is null with a chance of one in ten."""
-        return [None if self._rng.random() < 0.1 else item for item in results]
+        return [None if self.rng.random() < 0.1 else item for item in results]
 
     def cut(self, body: bytes) -> bytes:
         """A beginning of it, at most all but one byte."""
-        return body[: self._rng.randrange(len(body))]
+        return body[: self.rng.randrange(len(body))]
 
 
 class Throttle:

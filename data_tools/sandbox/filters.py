@@ -6,7 +6,7 @@ search does (Lucene's classic query parser with AND as its default).
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,9 +23,9 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _MATH = re.compile(r"(NOW|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)((?:[+-]\d+[A-Z]+|/[A-Z]+)*)")
+_STEP = re.compile(r"([+-]\d+|/)([A-Z]+)")
 _UNITS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86_400, "MONTH": 2_629_746, "YEAR": 31_556_952}
-_NUMBERS = ("id", "duration", "samplerate", "channels", "filesize")
-_TEXTS = ("type", "username", "md5", "category", "subcategory", "description", "name")
+_NUMBERS = ("created", "id", "duration", "samplerate", "channels", "filesize")
 
 
 class FilterError(ValueError):
@@ -36,14 +36,13 @@ class UnsupportedError(ValueError):
     """A filter that the real search may understand, and this one does not."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Group:
-    """Clauses of one level. created: bounds in ms of the clauses of upload time that must match."""
+    """Clauses of one level."""
 
     must: list[Matches] = field(default_factory=list)
     may: list[Matches] = field(default_factory=list)
     must_not: list[Matches] = field(default_factory=list)
-    created: list[tuple[float, float]] = field(default_factory=list)
     is_top: bool = False  # only there may all clauses exclude
 
     def __call__(self, numbers: Numbers) -> np.ndarray:
@@ -59,15 +58,8 @@ class Group:
 
 def found(corpus: Catalogue, text: str | None) -> Numbers:
     """Numbers of the sounds that a filter finds; all without one. Raises FilterError, UnsupportedError."""
-    if text is None:
-        return np.arange(corpus.size)
-    group = _Parser(corpus, text).whole()
-    first, last = 0, corpus.size
-    for low, high in group.created:
-        first, last = max(first, corpus.from_time(low)), min(last, corpus.from_time(high))
-    numbers: Numbers = np.arange(first, max(first, last))
-    kept: Numbers = numbers[group(numbers)]
-    return kept
+    numbers: Numbers = np.arange(corpus.size)
+    return numbers if text is None else numbers[_Parser(corpus, text).whole()(numbers)]
 
 
 class _Parser:
@@ -89,33 +81,30 @@ class _Parser:
         """Clauses up to a closing parenthesis or the end. name: of the field, in front of the parentheses."""
         group, conjunction, last = Group(), "", None
         while self._tokens and self._tokens[0] != ("sign", ")"):
-            if self._tokens[0][0] == "sign" and self._tokens[0][1] in ("AND", "&&", "OR", "||"):
-                conjunction = {"||": "OR", "&&": "AND"}.get(sign := self._tokens.pop(0)[1], sign)
+            if sign := self._taken("AND", "&&", "OR", "||"):
+                conjunction = sign
                 if last is None:
                     raise self._wrong()
                 continue
+            is_or = conjunction in ("OR", "||")
             is_not = self._taken("NOT", "!", "-")
             self._taken("+")
-            clause, created = self._clause(name)
-            if conjunction == "OR" and last is not None and last in group.must:
+            clause = self._clause(name)
+            if is_or and last and last in group.must:
                 group.must.remove(last)
                 group.may.append(last)
-                group.created = []
-            (group.must_not if is_not else group.may if conjunction == "OR" else group.must).append(clause)
-            group.created += [created] if created and conjunction != "OR" and not is_not else []
+            (group.must_not if is_not else group.may if is_or else group.must).append(clause)
             conjunction, last = "", clause
         if last is None or conjunction:
             raise self._wrong()
         return group
 
-    def _taken(self, *signs: str) -> bool:
-        if self._tokens and self._tokens[0][0] == "sign" and self._tokens[0][1] in signs:
-            del self._tokens[0]
-            return True
-        return False
+    def _taken(self, *signs: str) -> str:
+        """Take the next token if it is one of these signs; "" if not."""
+        is_next = self._tokens and self._tokens[0][0] == "sign" and self._tokens[0][1] in signs
+        return self._tokens.pop(0)[1] if is_next else ""
 
-    def _clause(self, name: str | None) -> tuple[Matches, tuple[float, float] | None]:
-        """(a clause, its bounds of the time of upload where it is one of these)."""
+    def _clause(self, name: str | None) -> Matches:
         if not self._tokens:
             raise self._wrong()
         kind, value = self._tokens.pop(0)
@@ -125,63 +114,61 @@ class _Parser:
             group = self._group(name)
             if not self._taken(")"):
                 raise self._wrong()
-            return group, None
+            return group
         if name is None or kind == "sign":
             raise self._wrong()
-        if kind == "range":
-            return self._range(name, value)
-        return self._term(name, value), None
+        return self._range(name, value) if kind == "range" else self._term(name, value)
 
-    def _range(self, name: str, value: str) -> tuple[Matches, tuple[float, float] | None]:
+    def _range(self, name: str, value: str) -> Matches:
         match = re.fullmatch(r"[\[{](\S+) TO (\S+)[\]}]", value)
         if not match:
             raise self._wrong()
         convert = _time if name == "created" else float
         try:
-            low, high = (None if bound == "*" else convert(bound) for bound in match.groups())
-        except (ValueError, OverflowError):
+            low = -np.inf if match[1] == "*" else convert(match[1])
+            high = np.inf if match[2] == "*" else convert(match[2])
+        except (ValueError, LookupError, OverflowError):
             raise FilterError(f"Solr responded with an error (HTTP 400): Invalid bound in '{value[:60]}'") from None
-        low, high = (-np.inf if low is None else low), (np.inf if high is None else high)
         low = np.nextafter(low, np.inf) if value[0] == "{" else low
         high = np.nextafter(high, -np.inf) if value[-1] == "}" else high
         if name == "created":  # the index has whole seconds: a sound is found by its second
-            span = np.ceil(low / 1000) * 1000, np.floor(high / 1000) * 1000 + 1000
-            return lambda numbers: self._within(numbers, *span), span
-        values = self._numbers(name)
-        return lambda numbers: (low <= values(numbers)) & (values(numbers) <= high), None
+            first = self._corpus.from_time(np.ceil(low / 1000) * 1000)
+            end = self._corpus.from_time(np.floor(high / 1000) * 1000 + 1000)
+            return lambda numbers: (first <= numbers) & (numbers < end)
+        values = self._values(name)
 
-    def _within(self, numbers: Numbers, low: float, high: float) -> np.ndarray:
-        return (self._corpus.from_time(low) <= numbers) & (numbers < self._corpus.from_time(high))
+        def within(numbers: Numbers) -> np.ndarray:
+            found = np.asarray(values(numbers), float)
+            return (low <= found) & (found <= high)
 
-    def _numbers(self, name: str) -> Callable[[Numbers], np.ndarray]:
-        if name == "duration":
-            return self._corpus.seconds
-        if name == "id":
-            return lambda numbers: np.array([self._corpus.id(int(number)) for number in numbers], float)
-        if name not in _NUMBERS:
-            raise FilterError(f"Solr responded with an error (HTTP 400): undefined field {name}")
-        return lambda numbers: np.array([self._corpus.sound(int(number), "")[name] for number in numbers], float)
+        return within
 
     def _term(self, name: str, value: str) -> Matches:
-        if (name, value) == ("*", "*"):
+        if value == "*" and name in ("*", *_NUMBERS):
             return lambda numbers: np.ones(len(numbers), bool)
-        if name in ("created", *_NUMBERS):
-            return self._range(name, f"[{value} TO {value}]")[0] if value != "*" else lambda n: np.ones(len(n), bool)
+        if name in _NUMBERS:
+            return self._range(name, f"[{value} TO {value}]")
         pattern = re.compile(".*".join(map(re.escape, value.split("*"))))
-        if name in ("license", "gen_ai_preference"):
-            values = self._corpus.licences if name == "license" else self._corpus.preferences
-            return lambda numbers: np.array([bool(pattern.fullmatch(one)) for one in values(numbers)], bool)
+        values = self._values(name)
 
-        def texts(number: int) -> list[str]:
-            sound: Any = self._corpus.sound(number, "")
-            if name == "tag":
-                return list(sound["tags"])
-            if name in ("is_explicit", "pack", *_TEXTS):
-                return [str(sound[name]).lower() if name == "is_explicit" else str(sound[name])]
+        def matches(one: Any) -> bool:
+            texts = one if name == "tag" else [str(one).lower() if name == "is_explicit" else str(one)]
+            return any(map(pattern.fullmatch, texts))
+
+        return lambda numbers: np.array([matches(one) for one in values(numbers)], bool)
+
+    def _values(self, name: str) -> Callable[[Numbers], Sequence[Any] | np.ndarray]:
+        """Return a function that looks up a field of sounds."""
+        corpus, key = self._corpus, "tags" if name == "tag" else name
+        quick: dict[str, Callable[[Numbers], Sequence[Any] | np.ndarray]] = {
+            "duration": corpus.seconds,
+            "license": corpus.licences,
+            "gen_ai_preference": corpus.preferences,
+            "id": lambda numbers: [corpus.id(int(number)) for number in numbers],
+        }
+        if key not in corpus.sound(0, ""):
             raise FilterError(f"Solr responded with an error (HTTP 400): undefined field {name}")
-
-        texts(0)  # so that a field there is not is refused whatever else is filtered
-        return lambda numbers: np.array([any(map(pattern.fullmatch, texts(int(number)))) for number in numbers], bool)
+        return quick.get(name, lambda numbers: [corpus.sound(int(number), "")[key] for number in numbers])
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
@@ -206,13 +193,8 @@ def _time(text: str) -> float:
     if match is None:
         return parse_time(text)
     time = datetime.now(UTC) if match[1] == "NOW" else datetime.fromisoformat(match[1])
-    for step in re.findall(r"[+-]\d+[A-Z]+|/[A-Z]+", match[2]):
-        count, unit = re.fullmatch(r"(/|[+-]\d+)([A-Z]+)", step).groups()  # type: ignore[union-attr]
-        seconds = _UNITS.get(unit.removesuffix("S"))
-        if seconds is None:
-            raise ValueError(step)
-        if count == "/":
-            time = datetime.fromtimestamp(time.timestamp() // seconds * seconds, UTC)
-        else:
-            time += timedelta(seconds=int(count) * seconds)
+    for count, unit in _STEP.findall(match[2]):
+        length = _UNITS[unit.removesuffix("S")]
+        passed = -(time.timestamp() % length) if count == "/" else int(count) * length
+        time += timedelta(seconds=passed)
     return time.timestamp() * 1000

@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from aiohttp import web
 
 from data_tools.freesound.sounds import PREVIEWS
-from data_tools.sandbox.answers import DOWN, HINT, Answers, PoisonError, Reply
+from data_tools.sandbox.answers import DOWN, HINT, Answers, PoisonError
 from data_tools.sandbox.faults import Faults, Throttle
 
 HANG = 3600.0  # seconds, longer than any client waits
@@ -51,24 +52,23 @@ class Sandbox:
         fault = self.faults.draw()
         if of_api and request.method == "GET":
             if refusal := self._unauthorised(request):
-                headers = {"WWW-Authenticate": 'Bearer realm="api"'}
-                return _json(Reply(401, {"detail": refusal}), headers)
+                return _json(401, {"detail": refusal}, {"WWW-Authenticate": 'Bearer realm="api"'})
             if refusal := self.throttle.refusal():
-                return _json(Reply(429, {"detail": refusal}))
-        if fault == "429" and of_api:
-            return _json(Reply(429, {"detail": self.faults.throttled()}))
-        if fault == "throttle" and of_api:
-            return _json(Reply(429, {"detail": self.faults.throttled()}), {"Retry-After": "20"})
-        if fault == "down" and of_api:
-            return _json(Reply(400, {"detail": f"Search server error: {self.faults.choose(DOWN)} {HINT}"}))
-        if fault == "proxy":
-            return _html(self.faults.choose(PROXY))
-        if fault == "500":
-            return _html(500)
-        if fault == "overload":
-            return _json(Reply(500, {"detail": "Search is overloaded, please try again later."}))
-        if fault == "timeout":
-            await asyncio.sleep(HANG)
+                return _json(429, {"detail": refusal})
+        match fault:
+            case "429" | "throttle" if of_api:
+                headers = {"Retry-After": "20"} if fault == "throttle" else None
+                return _json(429, {"detail": self.faults.throttled()}, headers)
+            case "down" if of_api:
+                return _json(400, {"detail": f"Search server error: {self.faults.rng.choice(DOWN)} {HINT}"})
+            case "proxy":
+                return _html(self.faults.rng.choice(PROXY))
+            case "500":
+                return _html(500)
+            case "overload":
+                return _json(500, {"detail": "Search is overloaded, please try again later."})
+            case "timeout":
+                await asyncio.sleep(HANG)
         if fault in ("reset", "timeout"):
             assert request.transport is not None
             request.transport.abort()
@@ -80,12 +80,12 @@ class Sandbox:
         if isinstance(response, web.Response) and isinstance(response.body, bytes) and response.status == 200:
             if fault == "truncate":
                 response.body = self.faults.cut(response.body)
-            if fault == "partial" and request.path.startswith("/apiv2/search/"):
+            if fault in ("partial", "null") and request.path.startswith("/apiv2/search/"):
                 content = json.loads(response.body)
-                return _json(Reply(200, content | {"results": content["results"][: len(content["results"]) // 2]}))
-            if fault == "null" and request.path.startswith("/apiv2/search/"):
-                content = json.loads(response.body)
-                return _json(Reply(200, content | {"results": self.faults.with_nulls(content["results"])}))
+                results = content["results"]
+                half = results[: len(results) // 2]
+                left = half if fault == "partial" else self.faults.with_nulls(results)
+                return _json(200, content | {"results": left})
         return response
 
     def _unauthorised(self, request: web.Request) -> str | None:
@@ -101,24 +101,23 @@ class Sandbox:
     async def _access_token(self, request: web.Request) -> web.Response:
         """New tokens for the refresh token, which changes too. client_secret: the key."""
         form = await request.post()
-        if (form.get("grant_type"), form.get("client_secret")) != ("refresh_token", self.key) or not form.get(
-            "client_id"
-        ):
-            return _json(Reply(401, {"error": "invalid_client"}))
+        is_known = (form.get("grant_type"), form.get("client_secret")) == ("refresh_token", self.key)
+        if not is_known or not form.get("client_id"):
+            return _json(401, {"error": "invalid_client"})
         if form.get("refresh_token") != self.refresh:
-            return _json(Reply(400, {"error": "invalid_grant"}))
+            return _json(400, {"error": "invalid_grant"})
         self.token, self.refresh = f"{self.token}-2", f"{self.refresh}-2"
         content = {"access_token": self.token, "refresh_token": self.refresh, "expires_in": 86_399}
-        return _json(Reply(200, content))
+        return _json(200, content)
 
     async def _search(self, request: web.Request) -> web.Response:
-        return _json(self.answers.search(request.query, _site(request)))
+        return _json(*self.answers.search(request.query, _site(request)))
 
     async def _sound(self, request: web.Request) -> web.Response:
         number = self.answers.corpus.number(int(request.match_info["id"]))
         if number is None:
-            return _json(Reply(404, {"detail": "No Sound matches the given query."}))
-        return _json(Reply(200, self.answers.sound(number, request.query.get("fields"), _site(request))))
+            return _json(404, {"detail": "No Sound matches the given query."})
+        return _json(200, self.answers.sound(number, request.query.get("fields"), _site(request)))
 
     async def _preview(self, request: web.Request) -> web.Response:
         match = _PREVIEW.fullmatch(request.match_info["file"])
@@ -151,9 +150,9 @@ def _html(status: int) -> web.Response:
     return web.Response(status=status, text=f"<h1>{status}</h1>", content_type="text/html", headers=headers)
 
 
-def _json(reply: Reply, headers: Mapping[str, str] | None = None) -> web.Response:
-    body = json.dumps(reply.content, ensure_ascii=False).encode()
-    return web.Response(body=body, status=reply.status, content_type="application/json", headers=headers)
+def _json(status: int, content: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> web.Response:
+    body = json.dumps(content, ensure_ascii=False).encode()
+    return web.Response(body=body, status=status, content_type="application/json", headers=headers)
 
 
 def _site(request: web.Request) -> str:

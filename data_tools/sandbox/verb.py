@@ -71,7 +71,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _rates(arguments: argparse.Namespace) -> dict[str, float]:
-    rates = dict.fromkeys(KINDS, arguments.storm) if arguments.storm else {}
+    rates = dict.fromkeys(KINDS, arguments.storm)
     for text in arguments.fault:
         kind, _, rate = text.partition("=")
         try:
@@ -109,30 +109,21 @@ async def _stopped() -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sounds", type=int, default=2000, help="how many (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="(default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8025, help="0: any that is free (default: %(default)s)")
-    parser.add_argument("--per-minute", type=int, default=PER_MINUTE, help="of the throttle (default: %(default)s)")
-    parser.add_argument("--per-day", type=int, default=PER_DAY, help="of the throttle (default: %(default)s)")
-    parser.add_argument("--no-throttle", action="store_true", help="answer any number of requests")
-    parser.add_argument(
-        "--speed", type=float, default=1.0, help="let the throttle's minutes pass so many times as fast"
-    )
-    parser.add_argument(
-        "--fault", action="append", default=[], metavar="KIND=SHARE", help=f"of requests: {', '.join(KINDS)}"
-    )
-    parser.add_argument("--storm", type=float, default=0.0, metavar="SHARE", help="of every kind of fault")
-    parser.add_argument("--nulls", type=float, default=0.0, metavar="SHARE", help="of sounds that are null for good")
-    parser.add_argument(
-        "--poison", type=float, default=0.0, metavar="SHARE", help="of sounds at which every page of a search fails"
-    )
-    parser.add_argument(
-        "--indexed", type=float, default=1.0, metavar="SHARE", help="of sounds that the search finds (default: 1, all)"
-    )
-    parser.add_argument("--churn", type=int, default=0, help="sounds that go away, and that appear, during a crawl")
-    parser.add_argument(
-        "--then", nargs="+", metavar="COMMAND", help="run these verbs of data_tools against it, in order, and end"
-    )
+    add = parser.add_argument
+    add("--sounds", type=int, default=2000, help="how many (default: %(default)s)")
+    add("--seed", type=int, default=1, help="(default: %(default)s)")
+    add("--port", type=int, default=8025, help="0: any that is free (default: %(default)s)")
+    add("--per-minute", type=int, default=PER_MINUTE, help="of the throttle (default: %(default)s)")
+    add("--per-day", type=int, default=PER_DAY, help="of the throttle (default: %(default)s)")
+    add("--no-throttle", action="store_true", help="answer any number of requests")
+    add("--speed", type=float, default=1.0, help="let the throttle's minutes pass so many times as fast")
+    add("--fault", action="append", default=[], metavar="KIND=SHARE", help=f"of requests: {', '.join(KINDS)}")
+    add("--storm", type=float, default=0.0, metavar="SHARE", help="of every kind of fault")
+    add("--nulls", type=float, default=0.0, metavar="SHARE", help="of sounds that are null for good")
+    add("--poison", type=float, default=0.0, metavar="SHARE", help="of sounds at which every page of a search fails")
+    add("--indexed", type=float, default=1.0, metavar="SHARE", help="of sounds that the search finds (default: 1, all)")
+    add("--churn", type=int, default=0, help="sounds that go away, and that appear, during a crawl")
+    add("--then", nargs="+", metavar="COMMAND", help="run these verbs of data_tools against it, in order, and end")
 
 
 def run(arguments: argparse.Namespace) -> int:

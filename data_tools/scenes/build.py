@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,45 +19,30 @@ from data_tools.errors import DataError
 from data_tools.files import remove_parts
 from data_tools.manifest import TEST_SPLITS, Split, write_manifest
 from data_tools.names import check_source
-from data_tools.scenes.captions import MAX_HELD_OUT, describe, describe_noisily
+from data_tools.scenes.captions import describe, describe_noisily
 from data_tools.scenes.ceiling import LABEL_COLUMNS
-from data_tools.scenes.compose import KINDS, Event, Pool, draw_events, render
+from data_tools.scenes.compose import KINDS, Event, draw_events, render
 from data_tools.scenes.long_recordings import MOMENT_COUNTS, MomentSettings, make_moments
-from data_tools.scenes.recordings import credit, read_recordings, table_path
-from data_tools.scenes.scene_folder import claim, parse_folds, write_samples
-from data_tools.scenes.synth import CLASSES
+from data_tools.scenes.recordings import Pool, credit, table_path
+from data_tools.scenes.scene_folder import FolderSettings, claim, parse_folds, write_samples
 from data_tools.scenes.timeline import SHAPES
 from data_tools.tables import write_table
 
-FORMAT = 1  # of the drawing: raised whenever the same arguments would give other files
 DEFAULT_COUNTS = {"development": 2400, "validation": 300, "evaluation": 300}
 
 
-@dataclass(frozen=True)
-class Settings:
-    """All that decides the files; kept in scenes.json.
+@dataclass(frozen=True, kw_only=True)
+class Settings(FolderSettings):
+    """captions: "5" or "1" a clip, or "noisy" (one description as uploaders write it)."""
 
-    counts: clips by split. captions: "5" or "1" a clip, or "noisy" (one description as uploaders write it).
-    held_out: the share of every list of phrasings and templates that development and validation do without.
-    recordings: SHA-256 of the recordings' table, None = synthesised events; folds: the recordings' folds by split.
-    """
-
-    name: str
-    seed: int
-    counts: dict[str, int]
     captions: str = "5"
-    held_out: float = 0.0
-    recordings: str | None = None
-    folds: dict[str, list[str]] | None = None
-    format: int = FORMAT
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(NamedTuple):
     """A planned clip. seed: of its audio, which is drawn apart from its events and captions."""
 
     file_name: str
-    split: str
+    split: Split
     kind: str
     events: list[Event]
     captions: list[str]
@@ -73,49 +58,30 @@ def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -
     manifest.jsonl last. One process per folder.
     Raises DataError for settings out of range, unusable recordings, and a folder of something else.
     """
-    _check(settings)
-    pools = _pools(settings, recordings)
+    settings.check("clip")
+    if settings.held_out and settings.captions == "noisy":
+        raise DataError("noisy captions have no phrasings to hold out; leave out --heldout-phrasings")
+    least = max(KINDS.values())
+    pools = settings.pools(recordings, least, f"a scene needs up to {least}")
     claim(out, asdict(settings))
     scenes = {split: _plan_split(settings, split, count, pools[split]) for split, count in settings.counts.items()}
     made = 0
     for split, planned in scenes.items():
         folder = out / split
         remove_parts(folder)
-        made += _write_audio(folder, [scene for scene in planned if not (folder / scene.file_name).is_file()])
+        missing = [scene for scene in planned if not (folder / scene.file_name).is_file()]
+        made += len(missing)
+        for scene in each(missing, split, "clip"):
+            samples = render(np.random.default_rng(scene.seed), scene.kind, scene.events)
+            write_samples(folder / scene.file_name, samples)
     if made or not (out / "manifest.jsonl").is_file():
         _write_tables(out, scenes)
-        clips, _ = read_clotho(out, cast(list[Split], list(scenes)), settings.name)
+        clips, _ = read_clotho(out, list(scenes), settings.name)
         write_manifest(out / "manifest.jsonl", clips)
     return made
 
 
-def _check(settings: Settings) -> None:
-    if settings.seed < 0:
-        raise DataError(f"the seed {settings.seed} is negative; use 0 or more")
-    if not settings.counts:
-        raise DataError("no clips are asked for; give a split at least 1")
-    if any(count < 0 for count in settings.counts.values()):
-        raise DataError("a number of clips is negative; use 0 or more")
-    if not 0 <= settings.held_out <= MAX_HELD_OUT:
-        raise DataError(f"the held-out share {settings.held_out} is out of range; use 0 to {MAX_HELD_OUT}")
-    if settings.held_out and settings.captions == "noisy":
-        raise DataError("noisy captions have no phrasings to hold out; leave out --heldout-phrasings")
-
-
-def _pools(settings: Settings, recordings: Path | None) -> dict[str, Pool]:
-    """By split, what its events are drawn from."""
-    if recordings is None:
-        return {split: {name: [] for name in CLASSES} for split in settings.counts}
-    folds = settings.folds or {}
-    pools: dict[str, Pool] = {split: read_recordings(recordings, folds[split]) for split in settings.counts}
-    for split, pool in pools.items():
-        if len(pool) < max(KINDS.values()):
-            problem = f"the folds of {split} have {len(pool)} categories; a scene needs up to {max(KINDS.values())}"
-            raise DataError(f"{recordings}: {problem}, so name more folds")
-    return pools
-
-
-def _plan_split(settings: Settings, split: str, count: int, pool: Pool) -> list[Scene]:
+def _plan_split(settings: Settings, split: Split, count: int, pool: Pool) -> list[Scene]:
     """The first `count` clips of a split.
 
     In a test split no caption comes twice, since a ranked CSV knows a query by its text.
@@ -129,8 +95,8 @@ def _plan_split(settings: Settings, split: str, count: int, pool: Pool) -> list[
     return scenes
 
 
-def _plan(settings: Settings, split: str, number: int, pool: Pool, taken: Collection[str]) -> Scene:
-    seed = (settings.seed, CLOTHO_SPLITS.index(cast(Split, split)), number)
+def _plan(settings: Settings, split: Split, number: int, pool: Pool, taken: Collection[str]) -> Scene:
+    seed = (settings.seed, CLOTHO_SPLITS.index(split), number)
     kind = list(KINDS)[(number - 1) % len(KINDS)]
     events = draw_events(np.random.default_rng((*seed, 0)), kind, pool)
     names = [event.name for event in events]
@@ -143,14 +109,7 @@ def _plan(settings: Settings, split: str, number: int, pool: Pool, taken: Collec
     return Scene(f"{settings.name}_{split}_{number:05d}.wav", split, kind, events, captions, (*seed, 2))
 
 
-def _write_audio(folder: Path, scenes: list[Scene]) -> int:
-    for scene in each(scenes, folder.name, "clip"):
-        samples = render(np.random.default_rng(scene.seed), scene.kind, scene.events)
-        write_samples(folder / scene.file_name, samples)
-    return len(scenes)
-
-
-def _write_tables(out: Path, scenes: Mapping[str, list[Scene]]) -> None:
+def _write_tables(out: Path, scenes: Mapping[Split, list[Scene]]) -> None:
     for split, planned in scenes.items():
         header = ["file_name", *(f"caption_{number}" for number in range(1, len(planned[0].captions) + 1))]
         rows = [[scene.file_name, *scene.captions] for scene in planned]
@@ -170,35 +129,31 @@ def _metadata(scene: Scene) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("out", type=Path, help="the folder to make; made again with the same arguments it is completed")
-    parser.add_argument(
-        "--seed", type=int, required=True, help="seed of the random choices; the same seed gives the same scenes"
-    )
+    add = parser.add_argument
+    add("out", type=Path, help="the folder to make; made again with the same arguments it is completed")
+    add("--seed", type=int, required=True, help="seed of the random choices; the same seed gives the same scenes")
     for split, count in DEFAULT_COUNTS.items():
         of_moments = f"clips (default: {count}; with --moments {MOMENT_COUNTS[split]})"
-        parser.add_argument(f"--{split}", type=int, metavar="N", help=of_moments)
-    captions = "a clip: 5, 1, or 1 as uploaders write it (default: 5)"
-    parser.add_argument("--captions", choices=["5", "1", "noisy"], help=captions)
+        add(f"--{split}", type=int, metavar="N", help=of_moments)
+    add("--captions", choices=["5", "1", "noisy"], help="a clip: 5, 1, or 1 as uploaders write it (default: 5)")
     held_out = "share of the wordings that only evaluation uses, 0 to 0.5 (default: 0)"
-    parser.add_argument("--heldout-phrasings", type=float, default=0.0, metavar="SHARE", help=held_out)
-    parser.add_argument("--recordings", type=Path, metavar="FOLDER", help="compose these, in ESC-50's layout")
-    parser.add_argument(
-        "--folds", nargs="+", metavar="SPLIT=FOLDS", help="of the recordings (default: as in the example)"
-    )
+    add("--heldout-phrasings", type=float, default=0.0, metavar="SHARE", help=held_out)
+    add("--recordings", type=Path, metavar="FOLDER", help="compose these, in ESC-50's layout")
+    add("--folds", nargs="+", metavar="SPLIT=FOLDS", help="of the recordings (default: as in the example)")
     moments = "long recordings instead, and sentences with the windows in which they are heard: short events, some of "
     moments += "them several times, as in CASTELLA, or Clotho-Moment's recipe"
-    parser.add_argument("--moments", nargs="?", const="castella", choices=list(SHAPES), help=moments)
-    parser.add_argument("--length", type=float, metavar="SECONDS", help="of a recording with --moments (default: 60)")
+    add("--moments", nargs="?", const="castella", choices=list(SHAPES), help=moments)
+    add("--length", type=float, metavar="SECONDS", help="of a recording with --moments (default: 60)")
     whole = "with --moments: windows begin and end with a second, as CASTELLA's do"
-    parser.add_argument("--whole-seconds", action="store_true", help=whole)
-    parser.add_argument("--name", help="the clips' source name (default: the folder's name)")
+    add("--whole-seconds", action="store_true", help=whole)
+    add("--name", help="the clips' source name (default: the folder's name)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     defaults = MOMENT_COUNTS if arguments.moments else DEFAULT_COUNTS
     given = {split: getattr(arguments, split) for split in CLOTHO_SPLITS}
     asked = {split: defaults[split] if count is None else count for split, count in given.items()}
-    counts: dict[str, int] = {split: count for split, count in asked.items() if count}
+    counts: dict[Split, int] = {split: count for split, count in asked.items() if count}
     folds: dict[str, list[str]] | None = None
     if arguments.recordings:
         parsed = parse_folds(arguments.folds)
@@ -209,47 +164,40 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError("--folds divides recordings; name their folder by --recordings")
     name = check_source(arguments.name or arguments.out.absolute().name)
     table = content_key(table_path(arguments.recordings)) if arguments.recordings else None
-    if arguments.moments:
-        return _run_moments(arguments, name, counts, table, folds)
-    if arguments.length is not None or arguments.whole_seconds:
-        raise DataError("--length and --whole-seconds are of long recordings, which --moments makes")
-    settings = Settings(
+    settings = FolderSettings(
         name=name,
         seed=arguments.seed,
         counts=counts,
-        captions=arguments.captions or "5",
         held_out=arguments.heldout_phrasings,
         recordings=table,
         folds=folds,
     )
+    return (_run_moments if arguments.moments else _run_scenes)(arguments, vars(settings))
+
+
+def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
+    """common: the values of FolderSettings."""
+    if arguments.length is not None or arguments.whole_seconds:
+        raise DataError("--length and --whole-seconds are of long recordings, which --moments makes")
+    settings = Settings(**common, captions=arguments.captions or "5")
     made = make_scenes(arguments.out, settings, arguments.recordings)
-    clips = f"{arguments.out / 'manifest.jsonl'}: {counted(sum(counts.values()), 'clip')}"
+    clips = f"{arguments.out / 'manifest.jsonl'}: {counted(sum(settings.counts.values()), 'clip')}"
     print(f"wrote {clips}, {made} of them made now" if made else f"{clips}, complete already")
     return 0
 
 
-def _run_moments(
-    arguments: argparse.Namespace,
-    name: str,
-    counts: dict[str, int],
-    table: str | None,
-    folds: dict[str, list[str]] | None,
-) -> int:
+def _run_moments(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
+    """common: the values of FolderSettings."""
     if arguments.captions:
         raise DataError("--captions is of short scenes; a query of --moments is one sentence, so leave it out")
     settings = MomentSettings(
-        name=name,
-        seed=arguments.seed,
+        **common,
         moments=arguments.moments,
-        counts=counts,
         seconds=60.0 if arguments.length is None else arguments.length,
-        held_out=arguments.heldout_phrasings,
         whole_seconds=arguments.whole_seconds,
-        recordings=table,
-        folds=folds,
     )
     queries, made = make_moments(arguments.out, settings, arguments.recordings)
-    clips = counted(sum(counts.values()), "recording")
+    clips = counted(sum(settings.counts.values()), "recording")
     if not queries:
         print(f"{arguments.out / 'moments.jsonl'}: of {clips}, complete already")
         return 0

@@ -1,11 +1,11 @@
 """One composed scene: which events, when, how loud."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from data_tools.scenes.recordings import Recording, cut
+from data_tools.scenes.recordings import Pool, Recording, cut, draw_recording, frame_powers
 from data_tools.scenes.synth import SAMPLE_RATE, Rng, Samples, synthesise
 
 SECONDS = 8.0
@@ -26,8 +26,6 @@ _FLOOR_DB = (-70.0, -55.0)  # re full scale
 _LEVEL, _PEAK = 0.1, 0.95  # RMS of an event's loud parts before gains; highest sample after them
 _FADE = 0.02  # seconds
 
-Pool = Mapping[str, Sequence[Recording]]  # recordings by class; none of them = the class is synthesised
-
 
 class Event(NamedTuple):
     """A sound class, and the recording to take it from; None = it is synthesised."""
@@ -39,9 +37,7 @@ class Event(NamedTuple):
 def draw_events(rng: Rng, kind: str, pool: Pool) -> list[Event]:
     """Events of different classes, every class and every recording of a class equally likely."""
     names = rng.choice(sorted(pool), KINDS[kind], replace=False)
-    return [
-        Event(name, pool[name][int(rng.integers(len(pool[name])))] if pool[name] else None) for name in names.tolist()
-    ]
+    return [Event(name, draw_recording(rng, pool, name)) for name in names.tolist()]
 
 
 def render(rng: Rng, kind: str, events: Sequence[Event]) -> Samples:
@@ -71,10 +67,10 @@ def _sound(rng: Rng, event: Event, n: int, fill: bool = False) -> Samples:
 
 def levelled(sound: Samples) -> Samples:
     """A sound with faded ends, its loudest quarter at the RMS 0.1."""
-    frames = np.pad(sound, (0, -len(sound) % (frame := SAMPLE_RATE // 20))).reshape(-1, frame)
-    power = np.sort(np.mean(frames**2, axis=1))[-max(1, len(frames) // 4) :]  # of its loudest quarter
+    power = np.sort(frame_powers(sound, SAMPLE_RATE // 20))
+    loudest = power[-max(1, len(power) // 4) :]
     fade = np.minimum(1, (np.arange(len(sound)) + 0.5) / (_FADE * SAMPLE_RATE))
-    result: Samples = sound * fade * fade[::-1] * (_LEVEL / np.sqrt(np.mean(power)))
+    result: Samples = sound * fade * fade[::-1] * (_LEVEL / np.sqrt(np.mean(loudest)))
     return result
 
 

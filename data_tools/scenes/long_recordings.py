@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, floor
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,39 +18,26 @@ from data_tools.errors import DataError
 from data_tools.files import remove_parts
 from data_tools.manifest import TEST_SPLITS, Clip, Split, audio_clip, write_manifest
 from data_tools.moments import Moment, write_moments, write_published
-from data_tools.scenes.captions import MAX_HELD_OUT, describe_event
-from data_tools.scenes.compose import Pool
-from data_tools.scenes.recordings import credit, read_recordings
-from data_tools.scenes.scene_folder import claim, write_samples
-from data_tools.scenes.synth import CLASSES, SAMPLE_RATE
+from data_tools.scenes.captions import describe_event
+from data_tools.scenes.recordings import Pool, credit
+from data_tools.scenes.scene_folder import FolderSettings, claim, write_samples
+from data_tools.scenes.synth import SAMPLE_RATE
 from data_tools.scenes.timeline import SHAPES, Shape, TimedEvent, draw_timeline, mixed
 from data_tools.tables import write_table
 
-FORMAT = 1  # of the drawing: raised whenever the same arguments would give other files
 MOMENT_COUNTS = {"development": 400, "validation": 60, "evaluation": 120}
 EVENT_COLUMNS = ("file_name", "split", "event", "start", "end", "qid")
 _SECONDS = (10.0, 3600.0)
 
 
-@dataclass(frozen=True)
-class MomentSettings:
-    """All that decides the files; kept in scenes.json.
+@dataclass(frozen=True, kw_only=True)
+class MomentSettings(FolderSettings):
+    """moments: the name of the shape. seconds: length of each recording. whole_seconds: windows begin and end with a
+    second, as CASTELLA's do."""
 
-    counts: recordings by split. seconds: length of each. held_out: the share of every list of phrasings that
-    development and validation do without. whole_seconds: windows begin and end with a second, as CASTELLA's do.
-    recordings: SHA-256 of the recordings' table, None = synthesised events; folds: the recordings' folds by split.
-    """
-
-    name: str
-    seed: int
     moments: str
-    counts: dict[str, int]
     seconds: float = 60.0
-    held_out: float = 0.0
     whole_seconds: bool = False
-    recordings: str | None = None
-    folds: dict[str, list[str]] | None = None
-    format: int = FORMAT
 
     @property
     def shape(self) -> Shape:
@@ -78,18 +65,20 @@ def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = 
     something else.
     """
     _check(settings)
-    pools = _pools(settings, recordings)
-    claim(out, {**asdict(settings), "shape": asdict(settings.shape)})
-    missing = {split: _missing(out, settings, split) for split in settings.counts}
-    tables = [f"{split}_release.jsonl" for split in settings.counts]
+    pools = settings.pools(recordings, 2, "two are needed")
+    claim(out, {**asdict(settings), "shape": settings.shape._asdict()})
+    numbers = {split: range(1, count + 1) for split, count in settings.counts.items()}
+    files = [_audio(out, settings, split, number) for split in numbers for number in numbers[split]]
+    missing = [path for path in files if not path.is_file()]
+    tables = [f"{split}_release.jsonl" for split in numbers]
     tables += ["events.csv", "moments.jsonl", "manifest.jsonl"]
-    if not any(missing.values()) and all((out / name).is_file() for name in tables):
+    if not missing and all((out / name).is_file() for name in tables):
         return 0, 0
-    made: dict[str, list[Recorded]] = {}
-    for split, count in settings.counts.items():
+    made: dict[Split, list[Recorded]] = {}
+    for split in numbers:
         remove_parts(out / split)
-        numbers = each(range(1, count + 1), split, "recording")
-        made[split] = [_make(out, settings, split, n, pools[split], n in missing[split]) for n in numbers]
+        shown = each(numbers[split], split, "recording")
+        made[split] = [_make(out, settings, split, number, pools[split]) for number in shown]
     for split, recorded in made.items():
         _write_release(out / f"{split}_release.jsonl", recorded)
     recorded = [one for part in made.values() for one in part]
@@ -97,76 +86,48 @@ def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = 
     write_table(out / "events.csv", EVENT_COLUMNS, (row for one in recorded for row in one.rows))
     write_moments(out / "moments.jsonl", moments)
     write_manifest(out / "manifest.jsonl", [one.clip for one in recorded])
-    return len(moments), sum(map(len, missing.values()))
+    return len(moments), len(missing)
 
 
 def _check(settings: MomentSettings) -> None:
-    if settings.seed < 0:
-        raise DataError(f"the seed {settings.seed} is negative; use 0 or more")
-    if not settings.counts:
-        raise DataError("no recordings are asked for; give a split at least 1")
-    if any(count < 0 for count in settings.counts.values()):
-        raise DataError("a number of recordings is negative; use 0 or more")
+    settings.check("recording")
     low, high = _SECONDS
     if not low <= settings.seconds <= high:
         raise DataError(f"--length {settings.seconds:g}: a recording has {low:g} to {high:g} seconds")
     if settings.whole_seconds and settings.seconds % 1:
         raise DataError(f"--whole-seconds and --length {settings.seconds:g}: give a length of whole seconds")
-    if not 0 <= settings.held_out <= MAX_HELD_OUT:
-        raise DataError(f"the held-out share {settings.held_out} is out of range; use 0 to {MAX_HELD_OUT}")
 
 
-def _pools(settings: MomentSettings, recordings: Path | None) -> dict[str, Pool]:
-    """By split, what its events are drawn from."""
-    if recordings is None:
-        return {split: {name: [] for name in CLASSES} for split in settings.counts}
-    folds = settings.folds or {}
-    pools: dict[str, Pool] = {split: read_recordings(recordings, folds[split]) for split in settings.counts}
-    for split, pool in pools.items():
-        if len(pool) < 2:
-            raise DataError(f"{recordings}: the folds of {split} have one category; two are needed, so name more folds")
-    return pools
+def _audio(out: Path, settings: MomentSettings, split: Split, number: int) -> Path:
+    return out / split / f"{settings.name}_{split}_{number:05d}.wav"
 
 
-def _vid(settings: MomentSettings, split: str, number: int) -> str:
-    return f"{settings.name}_{split}_{number:05d}"
-
-
-def _missing(out: Path, settings: MomentSettings, split: str) -> set[int]:
-    """Numbers of the recordings whose audio is not there."""
-    numbers = range(1, settings.counts[split] + 1)
-    return {number for number in numbers if not (out / split / f"{_vid(settings, split, number)}.wav").is_file()}
-
-
-def _make(out: Path, settings: MomentSettings, split: str, number: int, pool: Pool, write: bool) -> Recorded:
-    """One recording. write: its audio too."""
-    seed = (settings.seed, CLOTHO_SPLITS.index(cast(Split, split)), number)
+def _make(out: Path, settings: MomentSettings, split: Split, number: int, pool: Pool) -> Recorded:
+    """One recording, and its audio if it is missing."""
+    seed = (settings.seed, CLOTHO_SPLITS.index(split), number)
     n = round(settings.seconds * SAMPLE_RATE)
     events = draw_timeline(np.random.default_rng((*seed, 0)), settings.shape, pool, n)
-    vid = _vid(settings, split, number)
-    if write:
-        write_samples(out / split / f"{vid}.wav", mixed(np.random.default_rng((*seed, 2)), settings.shape, events, n))
+    path = _audio(out, settings, split, number)
+    if not path.is_file():
+        write_samples(path, mixed(np.random.default_rng((*seed, 2)), settings.shape, events, n))
     _, authors, licences = credit(event.recording for event in events)
-    facts = None, licences or None, authors or None
-    name = f"{vid}.wav"
-    moments = ask(np.random.default_rng((*seed, 1)), settings, split, vid, events)
+    moments = ask(np.random.default_rng((*seed, 1)), settings, split, path.stem, events)
     texts = [text for text, _, _ in moments.values()]
-    clip = audio_clip(out / split, name, settings.name, cast(Split, split), texts, settings.seconds, *facts)
+    clip = audio_clip(path.parent, path.name, settings.name, split, texts, settings.seconds, None, licences, authors)
     queries = [Moment(id=qid, text=text, clip=clip.id, windows=windows) for qid, (text, _, windows) in moments.items()]
     asking = {event_name: qid for qid, (_, event_name, _) in moments.items()}
-    rows = [(clip.file_name, split, event.name, *_exactly(event), asking.get(event.name, "")) for event in events]
+    rows = []
+    for event in events:
+        start, end = (f"{sample / SAMPLE_RATE:.4f}" for sample in (event.start, event.end))
+        rows.append((path.name, split, event.name, start, end, asking.get(event.name, "")))
     return Recorded(clip, queries, rows)
-
-
-def _exactly(event: TimedEvent) -> tuple[str, str]:
-    return f"{event.start / SAMPLE_RATE:.4f}", f"{event.end / SAMPLE_RATE:.4f}"
 
 
 Windows = list[tuple[float, float]]
 
 
 def ask(
-    rng: np.random.Generator, settings: MomentSettings, split: str, vid: str, events: Sequence[TimedEvent]
+    rng: np.random.Generator, settings: MomentSettings, split: Split, vid: str, events: Sequence[TimedEvent]
 ) -> Mapping[str, tuple[str, str, Windows]]:
     """By query id, "<vid>_<n>" from 1: a sentence, the class that it names, and all windows of that class.
 
@@ -200,6 +161,7 @@ def window_of(event: TimedEvent, settings: MomentSettings) -> tuple[float, float
 def _write_release(path: Path, recorded: Sequence[Recorded]) -> None:
     """The queries of a split as CASTELLA publishes them."""
     if not any(one.moments for one in recorded):
-        hint = "ask for more or longer ones"
-        raise DataError(f"{path}: none of the {len(recorded)} recordings of this split has an event; {hint}")
+        raise DataError(
+            f"{path}: none of the {len(recorded)} recordings of this split has an event; ask for more or longer ones"
+        )
     write_published(path, ((moment, one.clip) for one in recorded for moment in one.moments))

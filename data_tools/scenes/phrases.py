@@ -7,215 +7,205 @@ phrasings and templates of each list are the ones to hold out.
 
 Phrasing = tuple[str, str]  # clause and noun phrase: "a dog barks", "a barking dog"
 
-TEMPLATES: dict[str, tuple[str, ...]] = {
-    "one": (
-        "{a}",
-        "{A}",
-        "{A} with no other sound",
-        "{a} and nothing else is heard",
-        "only {A} can be heard",
-    ),
-    "sequence_2": (
-        "{a}, then {b}",
-        "{A} followed by {B}",
-        "first {a}, and afterwards {b}",
-        "{b} after {A}",
-        "{a} before {b}",
-    ),
-    "overlap": (
-        "{a} while {b}",
-        "{A} and {B} at the same time",
-        "{a} as {b}",
-        "{A} together with {B}",
-        "{A} mixed with {B}",
-    ),
-    "sequence_3": (
-        "{a}, then {b}, then {c}",
-        "{A} followed by {B} and then {C}",
-        "first {a}, next {b}, and finally {c}",
-        "{A}, after that {B}, and at the end {C}",
-        "{a} before {b}, and last of all {c}",
-    ),
-    "background": (
-        "{c} in the background as {a} and then {b}",
-        "{a}, then {b}, with {C} in the background",
-        "{A} followed by {B} over a background of {C}",
-        "{c} the whole time while {a} and then {b}",
-        "against a backdrop of {C}, {a} before {b}",
-    ),
-}
+
+def _lists(text: str) -> dict[str, tuple[str, ...]]:
+    """Read the indented lines below each name."""
+    lists: dict[str, list[str]] = {}
+    name = ""
+    for line in text.strip().splitlines():
+        if line.startswith(" "):
+            lists[name].append(line.strip())
+        else:
+            name, lists[line] = line, []
+    return {name: tuple(lines) for name, lines in lists.items()}
+
+
+def _phrasing(line: str) -> Phrasing:
+    clause, noun = line.split(" | ")
+    return clause, noun
+
+
+TEMPLATES = _lists("""
+one
+    {a}
+    {A}
+    {A} with no other sound
+    {a} and nothing else is heard
+    only {A} can be heard
+sequence_2
+    {a}, then {b}
+    {A} followed by {B}
+    first {a}, and afterwards {b}
+    {b} after {A}
+    {a} before {b}
+overlap
+    {a} while {b}
+    {A} and {B} at the same time
+    {a} as {b}
+    {A} together with {B}
+    {A} mixed with {B}
+sequence_3
+    {a}, then {b}, then {c}
+    {A} followed by {B} and then {C}
+    first {a}, next {b}, and finally {c}
+    {A}, after that {B}, and at the end {C}
+    {a} before {b}, and last of all {c}
+background
+    {c} in the background as {a} and then {b}
+    {a}, then {b}, with {C} in the background
+    {A} followed by {B} over a background of {C}
+    {c} the whole time while {a} and then {b}
+    against a backdrop of {C}, {a} before {b}
+""")
 
 # By ESC-50's category names; phone_ring and whistle are not among them.
-PHRASINGS: dict[str, tuple[Phrasing, ...]] = {
-    "siren": (
-        ("a siren wails", "the wail of a siren"),
-        ("an emergency siren sounds", "an emergency siren"),
-        ("a siren rises and falls", "a siren that rises and falls"),
-        ("an ambulance siren blares", "a blaring ambulance siren"),
-        ("a police car whoops", "the whooping of a police car"),
-    ),
-    "church_bells": (
-        ("a bell rings", "a ringing bell"),
-        ("a church bell tolls", "the tolling of a church bell"),
-        ("a large bell is struck repeatedly", "a large bell being struck"),
-        ("bells ring from a tower", "bells ringing from a tower"),
-        ("a heavy bronze chime resounds", "chimes of heavy bronze"),
-    ),
-    "clock_alarm": (
-        ("an alarm beeps", "a beeping alarm"),
-        ("an alarm clock goes off", "an alarm clock going off"),
-        ("electronic beeps repeat", "repeated electronic beeps"),
-        ("a digital alarm is beeping quickly", "the quick beeping of a digital alarm"),
-        ("a shrill electronic buzzer pulses", "a pulsing electronic buzzer"),
-    ),
-    "rain": (
-        ("rain falls", "falling rain"),
-        ("it rains steadily", "steady rain"),
-        ("raindrops patter on the ground", "raindrops pattering on the ground"),
-        ("rain is pouring down", "pouring rain"),
-        ("a shower drums on a roof", "a shower drumming on a roof"),
-    ),
-    "wind": (
-        ("the wind blows", "blowing wind"),
-        ("wind howls", "howling wind"),
-        ("a strong wind is gusting", "gusts of strong wind"),
-        ("wind rushes past", "a rush of wind"),
-        ("a gale moans", "a moaning gale"),
-    ),
-    "engine": (
-        ("an engine runs", "a running engine"),
-        ("a motor is idling", "an idling motor"),
-        ("an engine rumbles", "the rumble of an engine"),
-        ("a vehicle's engine hums steadily", "the steady hum of a vehicle's engine"),
-        ("a diesel truck chugs", "a chugging diesel truck"),
-    ),
-    "door_wood_knock": (
-        ("someone knocks on a door", "knocking on a door"),
-        ("a person knocks on wood", "knocks on wood"),
-        ("there is a knock at the door", "a knock at the door"),
-        ("a wooden door is knocked several times", "several knocks on a wooden door"),
-        ("knuckles rap on a panel", "the rapping of knuckles on a panel"),
-    ),
-    "clock_tick": (
-        ("a clock ticks", "a ticking clock"),
-        ("a clock is ticking steadily", "the steady ticking of a clock"),
-        ("a watch ticks and tocks", "ticking from a watch"),
-        ("the second hand of a clock clicks", "clicks of a clock's second hand"),
-        ("a timepiece counts the seconds", "a timepiece counting the seconds"),
-    ),
-    "chirping_birds": (
-        ("a bird chirps", "a chirping bird"),
-        ("birds are singing", "birdsong"),
-        ("a small bird tweets", "the tweeting of a small bird"),
-        ("birds call to each other", "calls of birds"),
-        ("a songbird warbles", "a warbling songbird"),
-    ),
-    "phone_ring": (
-        ("a phone rings", "a ringing phone"),
-        ("a telephone is ringing", "the ringing of a telephone"),
-        ("an old telephone rings again and again", "an old telephone ringing"),
-        ("a landline phone rings loudly", "loud rings of a landline phone"),
-        ("an unanswered call jangles", "the jangle of an unanswered call"),
-    ),
-    "footsteps": (
-        ("someone walks", "footsteps"),
-        ("a person is walking on gravel", "a person walking on gravel"),
-        ("footsteps approach", "approaching footsteps"),
-        ("someone takes slow steps", "slow steps"),
-        ("heavy boots tread along", "the tread of heavy boots"),
-    ),
-    "thunderstorm": (
-        ("thunder rumbles", "rumbling thunder"),
-        ("thunder rolls", "a roll of thunder"),
-        ("a thunderstorm rages", "a raging thunderstorm"),
-        ("thunder cracks and booms", "a clap of thunder"),
-        ("lightning strikes nearby", "a lightning strike nearby"),
-    ),
-    "whistle": (
-        ("a person whistles", "whistling"),
-        ("someone is whistling a tune", "a whistled tune"),
-        ("a man whistles a melody", "a man whistling a melody"),
-        ("somebody whistles to themselves", "whistling by somebody"),
-        ("pursed lips blow notes", "notes blown with pursed lips"),
-    ),
-    "water_drops": (
-        ("water drips", "dripping water"),
-        ("drops of water fall", "falling drops of water"),
-        ("a faucet drips", "a dripping faucet"),
-        ("water is dripping into a sink", "water dripping into a sink"),
-        ("droplets plop into a puddle", "droplets plopping into a puddle"),
-    ),
-    "crickets": (
-        ("crickets chirp", "chirping crickets"),
-        ("insects buzz in the night", "buzzing insects in the night"),
-        ("crickets are calling", "the calling of crickets"),
-        ("a cricket trills", "the trill of a cricket"),
-        ("grasshoppers stridulate in a meadow", "a meadow full of grasshoppers"),
-    ),
-    "hand_saw": (
-        ("someone saws wood", "sawing of wood"),
-        ("a hand saw cuts through wood", "a hand saw cutting through wood"),
-        ("a saw moves back and forth", "a saw moving back and forth"),
-        ("a person is sawing a board", "a person sawing a board"),
-        ("a carpenter rips through timber", "a carpenter ripping through timber"),
-    ),
-    "dog": (
-        ("a dog barks", "a barking dog"),
-        ("a dog is barking loudly", "loud barking from a dog"),
-        ("a dog woofs", "the woof of a dog"),
-        ("a small dog yaps", "the yapping of a small dog"),
-        ("a hound bays", "a baying hound"),
-    ),
-    "chainsaw": (
-        ("a chainsaw runs", "a running chainsaw"),
-        ("a chainsaw cuts a tree", "a chainsaw cutting a tree"),
-        ("someone is using a chainsaw", "someone using a chainsaw"),
-        ("a chainsaw revs and whines", "the whine of a revving chainsaw"),
-        ("a lumberjack fells a trunk with a power tool", "a lumberjack's power tool at work"),
-    ),
-    "crackling_fire": (
-        ("a fire crackles", "a crackling fire"),
-        ("wood burns and pops", "the popping of burning wood"),
-        ("a campfire is crackling", "the crackle of a campfire"),
-        ("flames snap in a fireplace", "snapping flames in a fireplace"),
-        ("embers hiss on a hearth", "embers hissing on a hearth"),
-    ),
-    "helicopter": (
-        ("a helicopter flies by", "a helicopter flying by"),
-        ("a helicopter hovers", "a hovering helicopter"),
-        ("helicopter blades are spinning", "spinning helicopter blades"),
-        ("a helicopter passes overhead", "a helicopter passing overhead"),
-        ("a chopper's rotor thumps", "the thump of a chopper's rotor"),
-    ),
-    "crying_baby": (
-        ("a baby cries", "a crying baby"),
-        ("a baby is wailing", "the wails of a baby"),
-        ("an infant cries loudly", "loud crying from an infant"),
-        ("a small child sobs", "the sobbing of a small child"),
-        ("a newborn bawls", "a bawling newborn"),
-    ),
-    "sneezing": (
-        ("a person sneezes", "a sneezing person"),
-        ("someone sneezes loudly", "a loud sneeze"),
-        ("a man lets out a sneeze", "a sneeze from a man"),
-        ("somebody is sneezing", "somebody sneezing"),
-        ("a hay fever sufferer goes achoo", "an achoo from a hay fever sufferer"),
-    ),
-    "rooster": (
-        ("a rooster crows", "a crowing rooster"),
-        ("a rooster is calling", "the call of a rooster"),
-        ("a rooster crows in a farmyard", "a rooster in a farmyard"),
-        ("a cock crows loudly", "the loud crow of a cock"),
-        ("a farm bird announces the morning", "a farm bird announcing the morning"),
-    ),
-    "sea_waves": (
-        ("waves roll onto a beach", "waves rolling onto a beach"),
-        ("ocean waves crash", "crashing ocean waves"),
-        ("the sea washes ashore", "the wash of the sea"),
-        ("waves are breaking on the shore", "waves breaking on the shore"),
-        ("surf surges over sand", "surf surging over sand"),
-    ),
-}
+_PHRASINGS = _lists("""
+siren
+    a siren wails | the wail of a siren
+    an emergency siren sounds | an emergency siren
+    a siren rises and falls | a siren that rises and falls
+    an ambulance siren blares | a blaring ambulance siren
+    a police car whoops | the whooping of a police car
+church_bells
+    a bell rings | a ringing bell
+    a church bell tolls | the tolling of a church bell
+    a large bell is struck repeatedly | a large bell being struck
+    bells ring from a tower | bells ringing from a tower
+    a heavy bronze chime resounds | chimes of heavy bronze
+clock_alarm
+    an alarm beeps | a beeping alarm
+    an alarm clock goes off | an alarm clock going off
+    electronic beeps repeat | repeated electronic beeps
+    a digital alarm is beeping quickly | the quick beeping of a digital alarm
+    a shrill electronic buzzer pulses | a pulsing electronic buzzer
+rain
+    rain falls | falling rain
+    it rains steadily | steady rain
+    raindrops patter on the ground | raindrops pattering on the ground
+    rain is pouring down | pouring rain
+    a shower drums on a roof | a shower drumming on a roof
+wind
+    the wind blows | blowing wind
+    wind howls | howling wind
+    a strong wind is gusting | gusts of strong wind
+    wind rushes past | a rush of wind
+    a gale moans | a moaning gale
+engine
+    an engine runs | a running engine
+    a motor is idling | an idling motor
+    an engine rumbles | the rumble of an engine
+    a vehicle's engine hums steadily | the steady hum of a vehicle's engine
+    a diesel truck chugs | a chugging diesel truck
+door_wood_knock
+    someone knocks on a door | knocking on a door
+    a person knocks on wood | knocks on wood
+    there is a knock at the door | a knock at the door
+    a wooden door is knocked several times | several knocks on a wooden door
+    knuckles rap on a panel | the rapping of knuckles on a panel
+clock_tick
+    a clock ticks | a ticking clock
+    a clock is ticking steadily | the steady ticking of a clock
+    a watch ticks and tocks | ticking from a watch
+    the second hand of a clock clicks | clicks of a clock's second hand
+    a timepiece counts the seconds | a timepiece counting the seconds
+chirping_birds
+    a bird chirps | a chirping bird
+    birds are singing | birdsong
+    a small bird tweets | the tweeting of a small bird
+    birds call to each other | calls of birds
+    a songbird warbles | a warbling songbird
+phone_ring
+    a phone rings | a ringing phone
+    a telephone is ringing | the ringing of a telephone
+    an old telephone rings again and again | an old telephone ringing
+    a landline phone rings loudly | loud rings of a landline phone
+    an unanswered call jangles | the jangle of an unanswered call
+footsteps
+    someone walks | footsteps
+    a person is walking on gravel | a person walking on gravel
+    footsteps approach | approaching footsteps
+    someone takes slow steps | slow steps
+    heavy boots tread along | the tread of heavy boots
+thunderstorm
+    thunder rumbles | rumbling thunder
+    thunder rolls | a roll of thunder
+    a thunderstorm rages | a raging thunderstorm
+    thunder cracks and booms | a clap of thunder
+    lightning strikes nearby | a lightning strike nearby
+whistle
+    a person whistles | whistling
+    someone is whistling a tune | a whistled tune
+    a man whistles a melody | a man whistling a melody
+    somebody whistles to themselves | whistling by somebody
+    pursed lips blow notes | notes blown with pursed lips
+water_drops
+    water drips | dripping water
+    drops of water fall | falling drops of water
+    a faucet drips | a dripping faucet
+    water is dripping into a sink | water dripping into a sink
+    droplets plop into a puddle | droplets plopping into a puddle
+crickets
+    crickets chirp | chirping crickets
+    insects buzz in the night | buzzing insects in the night
+    crickets are calling | the calling of crickets
+    a cricket trills | the trill of a cricket
+    grasshoppers stridulate in a meadow | a meadow full of grasshoppers
+hand_saw
+    someone saws wood | sawing of wood
+    a hand saw cuts through wood | a hand saw cutting through wood
+    a saw moves back and forth | a saw moving back and forth
+    a person is sawing a board | a person sawing a board
+    a carpenter rips through timber | a carpenter ripping through timber
+dog
+    a dog barks | a barking dog
+    a dog is barking loudly | loud barking from a dog
+    a dog woofs | the woof of a dog
+    a small dog yaps | the yapping of a small dog
+    a hound bays | a baying hound
+chainsaw
+    a chainsaw runs | a running chainsaw
+    a chainsaw cuts a tree | a chainsaw cutting a tree
+    someone is using a chainsaw | someone using a chainsaw
+    a chainsaw revs and whines | the whine of a revving chainsaw
+    a lumberjack fells a trunk with a power tool | a lumberjack's power tool at work
+crackling_fire
+    a fire crackles | a crackling fire
+    wood burns and pops | the popping of burning wood
+    a campfire is crackling | the crackle of a campfire
+    flames snap in a fireplace | snapping flames in a fireplace
+    embers hiss on a hearth | embers hissing on a hearth
+helicopter
+    a helicopter flies by | a helicopter flying by
+    a helicopter hovers | a hovering helicopter
+    helicopter blades are spinning | spinning helicopter blades
+    a helicopter passes overhead | a helicopter passing overhead
+    a chopper's rotor thumps | the thump of a chopper's rotor
+crying_baby
+    a baby cries | a crying baby
+    a baby is wailing | the wails of a baby
+    an infant cries loudly | loud crying from an infant
+    a small child sobs | the sobbing of a small child
+    a newborn bawls | a bawling newborn
+sneezing
+    a person sneezes | a sneezing person
+    someone sneezes loudly | a loud sneeze
+    a man lets out a sneeze | a sneeze from a man
+    somebody is sneezing | somebody sneezing
+    a hay fever sufferer goes achoo | an achoo from a hay fever sufferer
+rooster
+    a rooster crows | a crowing rooster
+    a rooster is calling | the call of a rooster
+    a rooster crows in a farmyard | a rooster in a farmyard
+    a cock crows loudly | the loud crow of a cock
+    a farm bird announces the morning | a farm bird announcing the morning
+sea_waves
+    waves roll onto a beach | waves rolling onto a beach
+    ocean waves crash | crashing ocean waves
+    the sea washes ashore | the wash of the sea
+    waves are breaking on the shore | waves breaking on the shore
+    surf surges over sand | surf surging over sand
+""")
+PHRASINGS = {name: tuple(map(_phrasing, lines)) for name, lines in _PHRASINGS.items()}
 
 # For ESC-50's other categories; {n} is the category's name in words. Right for one thing, many, and stuff.
 GENERIC: tuple[Phrasing, ...] = (
@@ -226,32 +216,33 @@ GENERIC: tuple[Phrasing, ...] = (
     ("{n} noises carry over", "{n} noises"),
 )
 
-TAGS: dict[str, tuple[str, ...]] = {
-    "siren": ("siren", "police", "ambulance"),
-    "church_bells": ("bell", "church bell", "bells"),
-    "clock_alarm": ("alarm", "beep", "alarm clock"),
-    "rain": ("rain", "rainfall", "raining"),
-    "wind": ("wind", "windy", "howling wind"),
-    "engine": ("engine", "motor", "truck idle"),
-    "door_wood_knock": ("knock", "door knock", "knocking"),
-    "clock_tick": ("clock", "ticking", "tick tock"),
-    "chirping_birds": ("birds", "birdsong", "bird chirp"),
-    "phone_ring": ("phone", "telephone ring", "ringing phone"),
-    "footsteps": ("footsteps", "walking", "steps gravel"),
-    "thunderstorm": ("thunder", "storm", "thunderstorm"),
-    "whistle": ("whistle", "whistling", "human whistle"),
-    "water_drops": ("water drop", "dripping", "drip"),
-    "crickets": ("crickets", "insects", "night crickets"),
-    "hand_saw": ("saw", "sawing wood", "hand saw"),
-    "dog": ("dog", "bark", "dog barking"),
-    "chainsaw": ("chainsaw", "chain saw", "chainsaw cutting"),
-    "crackling_fire": ("fire", "campfire", "fire crackle"),
-    "helicopter": ("helicopter", "chopper", "heli flyby"),
-    "crying_baby": ("baby", "baby cry", "crying"),
-    "sneezing": ("sneeze", "achoo", "sneezing"),
-    "rooster": ("rooster", "cock", "rooster crow"),
-    "sea_waves": ("waves", "sea", "ocean waves"),
-}
+_TAGS = """
+siren: siren, police, ambulance
+church_bells: bell, church bell, bells
+clock_alarm: alarm, beep, alarm clock
+rain: rain, rainfall, raining
+wind: wind, windy, howling wind
+engine: engine, motor, truck idle
+door_wood_knock: knock, door knock, knocking
+clock_tick: clock, ticking, tick tock
+chirping_birds: birds, birdsong, bird chirp
+phone_ring: phone, telephone ring, ringing phone
+footsteps: footsteps, walking, steps gravel
+thunderstorm: thunder, storm, thunderstorm
+whistle: whistle, whistling, human whistle
+water_drops: water drop, dripping, drip
+crickets: crickets, insects, night crickets
+hand_saw: saw, sawing wood, hand saw
+dog: dog, bark, dog barking
+chainsaw: chainsaw, chain saw, chainsaw cutting
+crackling_fire: fire, campfire, fire crackle
+helicopter: helicopter, chopper, heli flyby
+crying_baby: baby, baby cry, crying
+sneezing: sneeze, achoo, sneezing
+rooster: rooster, cock, rooster crow
+sea_waves: waves, sea, ocean waves
+"""
+TAGS = {name: tuple(tags.split(", ")) for name, tags in (line.split(": ") for line in _TAGS.strip().splitlines())}
 
 DEVICES = ("zoom h4n", "zoom h1", "tascam dr-40", "sony pcm-m10", "olympus ls-5", "my iphone", "rode ntg-2")
 LOCATIONS = ("in the garden", "from my window", "at home", "in the yard", "near the station", "on holiday", "at a farm")

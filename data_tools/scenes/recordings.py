@@ -4,10 +4,10 @@ Piczak, "ESC: Dataset for Environmental Sound Classification", ACM Multimedia 20
 ESC-50 is CC BY-NC, its part ESC-10 is CC BY; every clip comes from Freesound.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ SILENCE_DB, LOUD_DB = -40.0, -20.0
 _FRAME = SAMPLE_RATE // 100
 
 
-@dataclass(frozen=True)
-class Recording:
+class Recording(NamedTuple):
     """A row of the table; author, licence and url (its page on Freesound) are "" when the table has none."""
 
     path: Path
@@ -31,6 +30,14 @@ class Recording:
     author: str
     licence: str
     url: str
+
+
+Pool = Mapping[str, Sequence[Recording]]  # recordings by class; none of them = the class is synthesised
+
+
+def draw_recording(rng: Rng, pool: Pool, name: str) -> Recording | None:
+    """One of the recordings of a class, all equally likely; None if it is synthesised."""
+    return pool[name][int(rng.integers(len(pool[name])))] if pool[name] else None
 
 
 def table_path(folder: Path) -> Path:
@@ -98,7 +105,7 @@ def cut(recording: Recording, rng: Rng, n: int, fill: bool = False) -> Samples:
 def _trimmed(path: Path) -> tuple[Samples, list[int]]:
     """The recording between its silent ends, and the samples at which its loud frames begin."""
     sound = read_audio(path, SAMPLE_RATE).astype(np.float64)
-    power = _power(sound)
+    power = frame_powers(sound, _FRAME)
     if not power.any():
         raise AudioError(f"{path}: nothing but silence; remove its row")
     begin, end = _audible(power)
@@ -108,13 +115,13 @@ def _trimmed(path: Path) -> tuple[Samples, list[int]]:
 
 def without_silent_ends(sound: Samples) -> Samples:
     """A sound from its first to its last frame that can be heard, to 10 ms; silence as it is."""
-    begin, end = _audible(_power(sound))
+    begin, end = _audible(frame_powers(sound, _FRAME))
     return sound[begin:end]
 
 
-def _power(sound: Samples) -> Samples:
-    """Of every frame of 10 ms."""
-    result: Samples = np.mean(np.pad(sound, (0, -len(sound) % _FRAME)).reshape(-1, _FRAME) ** 2, axis=1)
+def frame_powers(sound: Samples, length: int) -> Samples:
+    """Mean power of every frame of so many samples; zeros fill the last one."""
+    result: Samples = np.mean(np.pad(sound, (0, -len(sound) % length)).reshape(-1, length) ** 2, axis=1)
     return result
 
 

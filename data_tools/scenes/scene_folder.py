@@ -2,19 +2,70 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from data_tools.audio.read import encoded
+from data_tools.cli import counted
 from data_tools.datasets.clotho import CLOTHO_SPLITS
-from data_tools.documents.json_text import parse_json
+from data_tools.documents.json_text import read_json
 from data_tools.errors import DataError
-from data_tools.files import read_text, replacing, write_text
-from data_tools.scenes.synth import SAMPLE_RATE, Samples
+from data_tools.files import replacing, write_text
+from data_tools.manifest import Split
+from data_tools.scenes.captions import MAX_HELD_OUT
+from data_tools.scenes.recordings import Pool, read_recordings
+from data_tools.scenes.synth import CLASSES, SAMPLE_RATE, Samples
 
+FORMAT = 1  # of the drawing: raised whenever the same arguments would give other files
 DEFAULT_FOLDS = {"development": ["1", "2", "3"], "validation": ["4"], "evaluation": ["5"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderSettings:
+    """All that decides the files, whatever they are; kept in scenes.json.
+
+    counts: clips by split. held_out: the share of every list of phrasings and templates that development and validation
+    do without. recordings: SHA-256 of the recordings' table, None = synthesised events; folds: the recordings' folds by
+    split.
+    """
+
+    name: str
+    seed: int
+    counts: dict[Split, int]
+    held_out: float = 0.0
+    recordings: str | None = None
+    folds: dict[str, list[str]] | None = None
+    format: int = FORMAT
+
+    def check(self, clip: str) -> None:
+        """Raise DataError for settings out of range. clip: the word for a clip in the messages."""
+        if self.seed < 0:
+            raise DataError(f"the seed {self.seed} is negative; use 0 or more")
+        if not self.counts:
+            raise DataError(f"no {clip}s are asked for; give a split at least 1")
+        if any(count < 0 for count in self.counts.values()):
+            raise DataError(f"a number of {clip}s is negative; use 0 or more")
+        if not 0 <= self.held_out <= MAX_HELD_OUT:
+            raise DataError(f"the held-out share {self.held_out} is out of range; use 0 to {MAX_HELD_OUT}")
+
+    def pools(self, folder: Path | None, least: int, need: str) -> dict[Split, Pool]:
+        """Return the sources of the events of each split.
+
+        folder: with the recordings. least: categories that a split needs. need: the reason.
+        """
+        if folder is None:
+            return {split: {name: [] for name in CLASSES} for split in self.counts}
+        folds = self.folds or {}
+        pools: dict[Split, Pool] = {split: read_recordings(folder, folds[split]) for split in self.counts}
+        for split, pool in pools.items():
+            if len(pool) < least:
+                raise DataError(
+                    f"{folder}: the folds of {split} have {counted(len(pool), 'category')}; {need}, so name more folds"
+                )
+        return pools
 
 
 def claim(out: Path, wanted: Mapping[str, Any]) -> None:
@@ -29,10 +80,7 @@ def claim(out: Path, wanted: Mapping[str, Any]) -> None:
             raise DataError(f"{out}: holds files but no scenes.json; choose a new or empty folder")
         write_text(path, json.dumps(wanted, indent=2) + "\n")
         return
-    try:
-        begun = parse_json(read_text(path), str(path))
-    except DataError as error:
-        raise DataError(f"{error}; delete the folder or choose another") from None
+    begun = read_json(path, "delete the folder or choose another")
     if begun != wanted:
         begun = begun if isinstance(begun, dict) else {}
         before = {key: begun.get(key) for key in wanted if begun.get(key) != wanted[key]}
@@ -54,8 +102,9 @@ def parse_folds(values: list[str] | None) -> dict[str, list[str]]:
         folds[split] = []
         for name in names.split(","):
             if used := [other for other, taken in folds.items() if name in taken]:
-                problem = f"fold {name} is already in {used[0]}; no recording may be in two splits"
-                raise DataError(f"--folds {value}: {problem}")
+                raise DataError(
+                    f"--folds {value}: fold {name} is already in {used[0]}; no recording may be in two splits"
+                )
             folds[split].append(name)
     return folds
 

@@ -6,7 +6,6 @@ the class.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +13,8 @@ from scipy import fft
 
 SAMPLE_RATE = 16_000  # Hz
 
-Samples: TypeAlias = npt.NDArray[np.float64]
-Rng: TypeAlias = np.random.Generator
+Samples = npt.NDArray[np.float64]
+Rng = np.random.Generator
 
 
 def synthesise(name: str, rng: Rng, n: int) -> Samples:
@@ -45,7 +44,7 @@ def _clock_alarm(rng: Rng, n: int) -> Samples:
     beeps, rest = rng.integers(2, 5), rng.uniform(0.2, 0.4)
     within = _seconds(n) % (2 * beep * beeps + rest)
     on = (within < 2 * beep * beeps) & (within % (2 * beep) < beep)
-    return np.tanh(2 * _tone(np.full(n, frequency))) * _smooth(on.astype(float), 0.003)
+    return np.tanh(2 * _tone(np.full(n, frequency))) * _smooth(on, 0.003)
 
 
 def _rain(rng: Rng, n: int) -> Samples:
@@ -124,7 +123,7 @@ def _phone_ring(rng: Rng, n: int) -> Samples:
     seconds = _seconds(n)
     hammer = np.exp(-4 * ((seconds * strokes) % 1))
     tone = sum(a * _tone(np.full(n, f)) for f, a in zip(modes, (1, rng.uniform(0.5, 1), 0.4), strict=True))
-    ringing = _smooth((seconds % (on + off) < on).astype(float), 0.02)
+    ringing = _smooth(seconds % (on + off) < on, 0.02)
     return tone * hammer * ringing
 
 
@@ -185,7 +184,7 @@ def _crickets(rng: Rng, n: int) -> Samples:
         pulses = 0.5 - 0.5 * np.cos(2 * np.pi * (rng.uniform(28, 42) * seconds + rng.random()))
         chirps = ((rng.uniform(2, 3.5) * seconds + rng.random()) % 1) < rng.uniform(0.4, 0.6)
         frequency = rng.uniform(4700, 5500)
-        chorus += rng.uniform(0.4, 1) * pulses * _smooth(chirps.astype(float), 0.01) * _tone(np.full(n, frequency))
+        chorus += rng.uniform(0.4, 1) * pulses * _smooth(chirps, 0.01) * _tone(np.full(n, frequency))
     return chorus
 
 
@@ -200,24 +199,25 @@ def _hand_saw(rng: Rng, n: int) -> Samples:
     return np.where(forth, bright, rng.uniform(0.6, 0.9) * dark) * force * teeth
 
 
-_CLASSES: dict[str, Callable[[Rng, int], Samples]] = {
-    "siren": _siren,
-    "church_bells": _church_bells,
-    "clock_alarm": _clock_alarm,
-    "rain": _rain,
-    "wind": _wind,
-    "engine": _engine,
-    "door_wood_knock": _door_wood_knock,
-    "clock_tick": _clock_tick,
-    "chirping_birds": _chirping_birds,
-    "phone_ring": _phone_ring,
-    "footsteps": _footsteps,
-    "thunderstorm": _thunderstorm,
-    "whistle": _whistle,
-    "water_drops": _water_drops,
-    "crickets": _crickets,
-    "hand_saw": _hand_saw,
-}
+_FUNCTIONS = (
+    _siren,
+    _church_bells,
+    _clock_alarm,
+    _rain,
+    _wind,
+    _engine,
+    _door_wood_knock,
+    _clock_tick,
+    _chirping_birds,
+    _phone_ring,
+    _footsteps,
+    _thunderstorm,
+    _whistle,
+    _water_drops,
+    _crickets,
+    _hand_saw,
+)
+_CLASSES = {function.__name__.removeprefix("_"): function for function in _FUNCTIONS}
 CLASSES = tuple(_CLASSES)
 
 
@@ -279,7 +279,7 @@ def _wander(rng: Rng, n: int, rate: float, low: float, high: float) -> Samples:
     return result
 
 
-def _smooth(curve: Samples, seconds: float) -> Samples:
+def _smooth(curve: np.ndarray, seconds: float) -> Samples:
     """The curve without steps: a moving average over the given time."""
     width = max(1, int(seconds * SAMPLE_RATE))
     total = np.cumsum(np.concatenate([np.full(width, curve[0]), curve]))
@@ -287,7 +287,7 @@ def _smooth(curve: Samples, seconds: float) -> Samples:
     return result
 
 
-def _laid_at(n: int, onsets: npt.NDArray[np.floating], sounds: list[Samples]) -> Samples:
+def _laid_at(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples:
     """Sounds at their onsets (seconds), cut at n samples."""
     out = np.zeros(n)
     for start, sound in zip((onsets * SAMPLE_RATE).astype(int), sounds, strict=True):

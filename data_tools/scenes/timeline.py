@@ -6,13 +6,12 @@ Retrieval), one event a query.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from data_tools.scenes.compose import Pool, gain, levelled
-from data_tools.scenes.recordings import Recording, cut, without_silent_ends
+from data_tools.scenes.compose import gain, levelled
+from data_tools.scenes.recordings import Pool, Recording, cut, draw_recording, without_silent_ends
 from data_tools.scenes.synth import SAMPLE_RATE, Rng, Samples, filtered_noise, synthesise
 
 AGAIN_SECONDS = 1.0  # after the end of an event another one of its class does not begin sooner: it would be the same
@@ -20,8 +19,7 @@ _TRIES = 20  # cuts of a recording, until one is long enough without its silent 
 _WHOLE_DB = -5.0  # Clotho-Moment: seconds at the ends below this, re the mean power, are cut off
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """How long recordings of a kind are made.
 
     gap_seconds: mean of the exponential gaps in front of the events. event_seconds: an event's length is drawn from it
@@ -77,7 +75,7 @@ def draw_timeline(rng: Rng, shape: Shape, pool: Pool, n: int) -> list[TimedEvent
         if not (names := sorted(set(pool) - set(last))):
             return events
         name = names[int(rng.integers(len(names)))]
-        recording = pool[name][int(rng.integers(len(pool[name])))] if pool[name] else None
+        recording = draw_recording(rng, pool, name)
         sound = _sound(rng, shape, name, recording)
         start = end + round(gap * SAMPLE_RATE)
         if start + len(sound) > n:

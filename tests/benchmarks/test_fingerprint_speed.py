@@ -109,7 +109,7 @@ for number, one in enumerate(against):
 began, found = time.perf_counter(), audit(clips, against, None, Fingerprints(stored, {}))
 sounds = [one for one in found if one.finding.startswith("near-duplicate")]
 taken = time.perf_counter() - began
-sizes = {"before": before, "peak": peak(), "disk": stored._end / 2**30}
+sizes = {"before": before, "peak": peak(), "disk": stored._file.seek(0, 2) / 2**30}
 print(json.dumps({**sizes, "seconds": taken, "found": len(sounds)}))
 """
 

@@ -45,16 +45,19 @@ def events(out: Path) -> list[dict[str, str]]:
 
 def test_windows_by_hand() -> None:
     event = TimedEvent("dog", None, round(9.1239 * RATE), np.zeros(round(2.5 * RATE)))
-    settings = MomentSettings("x", 1, "castella", {"development": 1})
+    settings = MomentSettings(name="x", seed=1, moments="castella", counts={"development": 1})
     assert window_of(event, settings) == (9.12, 11.62)
-    assert window_of(event, MomentSettings("x", 1, "clotho", {"development": 1})) == (9.1, 11.6)
-    whole = MomentSettings("x", 1, "castella", {"development": 1}, whole_seconds=True)
+    assert window_of(event, MomentSettings(name="x", seed=1, moments="clotho", counts={"development": 1})) == (
+        9.1,
+        11.6,
+    )
+    whole = MomentSettings(name="x", seed=1, moments="castella", counts={"development": 1}, whole_seconds=True)
     assert window_of(event, whole) == (9, 12)
     assert window_of(event._replace(start=round(9.6 * RATE)), whole) == (9, 13)
 
 
 def test_one_class_at_least_is_asked_for() -> None:
-    settings = MomentSettings("x", 1, "castella", {"development": 1})
+    settings = MomentSettings(name="x", seed=1, moments="castella", counts={"development": 1})
     event = TimedEvent("dog", None, 0, np.zeros(RATE))
     asked = [ask(np.random.default_rng(seed), settings, "development", "v", [event]) for seed in range(20)]
     assert [list(one) for one in asked] == [["v_1"]] * 20

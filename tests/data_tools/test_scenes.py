@@ -276,7 +276,7 @@ def test_held_out_wordings_are_for_evaluation_only(tmp_path: Path) -> None:
 
 
 def test_no_caption_comes_twice_in_the_test_split() -> None:
-    settings = Settings("many", 5, {"development": 200, "evaluation": 300})
+    settings = Settings(name="many", seed=5, counts={"development": 200, "evaluation": 300})
     texts = {split: read_captions(settings, split) for split in settings.counts}
     assert len(texts["evaluation"]) == len(set(texts["evaluation"])) == 1500
     assert len(set(texts["development"])) < len(texts["development"]), "the test has no repeated wording to avoid"
@@ -290,7 +290,7 @@ def read_captions(settings: Settings, split: str) -> list[str]:
 def test_too_many_test_clips_for_the_wordings_are_refused() -> None:
     pool: dict[str, list[Recording]] = {name: [] for name in ("dog", "rain", "siren")}
     with pytest.raises(DataError, match=r"no unused wording of one .* is left; ask for fewer clips"):
-        _plan_split(Settings("many", 5, {"evaluation": 2000}), "evaluation", 2000, pool)
+        _plan_split(Settings(name="many", seed=5, counts={"evaluation": 2000}), "evaluation", 2000, pool)
 
 
 @pytest.mark.parametrize("captions", ["1", "noisy"])
