@@ -55,7 +55,7 @@ def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
         yield from _check_checkpoint(at, ranked.get("stage"), ranked.get("checkpoint"), stages)
         if ranked.get("kind") == "teachers":
             yield from _check_named_teachers((*at, "of"), ranked.get("of"), teachers)
-        else:
+        elif ranked.get("kind") == "mean":
             yield from _check_parts_of_mean((*at, "of"), ranked.get("of"), dict(list(ranks.items())[:position]))
         known: Collection[str] = MOMENTS if ranked.get("kind") == "moments" else EDITIONS
         edition = ranked.get("edition")
