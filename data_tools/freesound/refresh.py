@@ -1,4 +1,4 @@
-"""Changes since a crawl: AI preferences, licences, descriptions."""
+"""Updates stored sounds that changed since a crawl: AI preferences, licences, descriptions."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ from data_tools.freesound.selection import LICENCES, PREFERENCES
 from data_tools.freesound.store import Store
 from data_tools.freesound.windows import Progress, Window
 
-# The search's names of the licences.
+# Names of the licences in the search.
 NAMES = {
     "cc0": "Creative Commons 0",
     "by": "Attribution",
