@@ -120,8 +120,8 @@ def _first_of_two(content: mmap.mmap, at: int) -> _Frame | None:
 
 
 def _stated_frames(content: bytes, first: _Frame) -> tuple[int | None, bool]:
-    """Return the stated number of frames after the first one, and whether its tag is Xing's, not
-    Fraunhofer's (VBRI)."""
+    """Return the stated number of frames after the first one, and whether it is in a Xing tag, not
+    Fraunhofer's VBRI."""
     tag = content[4 + _side_size(first) :]
     if tag[:4] in (b"Xing", b"Info") and len(tag) >= 12 and tag[7] & 1:
         return int.from_bytes(tag[8:12], "big"), True

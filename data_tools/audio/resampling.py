@@ -20,8 +20,8 @@ MAX_TAPS = 2**24  # of a filter between rates with few common factors: 128 MB
 class _Kaiser(NamedTuple):
     """A sinc with a Kaiser window of shape `beta`.
 
-    zeros: zero crossings on either side. entries: table entries between two of them. The last field is the share of the
-    lower half rate that the filter keeps.
+    zeros: zero crossings on either side. entries: table entries between two of them. rolloff: share of half the lower
+    rate that the filter keeps.
     """
 
     zeros: int

@@ -129,15 +129,15 @@ class Client:
         return found | {sound.id: sound for sound in page.sounds if sound}
 
     async def preview(self, url: str, into: Path, limit: int | None = None) -> int:
-        """Save a preview; returns its bytes. It needs no key and counts as no request.
+        """Save a preview; return its bytes. It needs no key and does not count as a request.
 
-        url: absolute, or its path below the site. limit: its most bytes. Raises LostError.
+        url: absolute, or its path below the site. limit: maximum bytes. Raises LostError.
         """
         return await self._file(url, into, limit, None)
 
     async def original(self, sound: int, into: Path, limit: int | None = None) -> int:
-        """Save the uploader's file, which needs an access token; returns its bytes. limit: its most bytes. Raises
-        LostError."""
+        """Save the uploader's file, which needs an access token; return its bytes. limit: maximum bytes.
+        Raises LostError."""
         return await self._file(f"/apiv2/sounds/{sound}/download/", into, limit, self._token)
 
     def _address(self, wanted: str, narrowed: str | None, page: int, size: int, sort: str = "created_asc") -> str:
@@ -145,7 +145,7 @@ class Client:
         return f"{self.site}/apiv2/search/?{urlencode(query | {'page': page, 'page_size': size})}"
 
     async def _search(self, window: Window, url: str, size: int) -> Page:
-        """Raises NoPageError after FAILURES in a row that only this search has."""
+        """Request a page. Raises NoPageError after FAILURES in a row at this search only."""
         enough = FAILURES if size > 1 else 2 * FAILURES
         failures: list[AgainError] = []  # server errors in a row
 
@@ -162,7 +162,7 @@ class Client:
         return await self._until_it_comes(ask, SEARCH_ATTEMPTS, self._no_answer)
 
     async def _page(self, url: str, page: int) -> Page:
-        """One request. Raises AgainError, PastEndError, DataError."""
+        """Make one request. Raises AgainError, PastEndError, DataError."""
         try:
             answer = await self._counted(url, {"Authorization": f"Token {self._key.get_secret_value()}"})
         except LostError as error:
@@ -184,7 +184,7 @@ class Client:
         return found
 
     async def _fails_at(self, window: Window, kinds: Sequence[str]) -> bool:
-        """Return whether the server fails at this window only. kinds: of its failures.
+        """Return whether the server fails at this window only. kinds: of the failures.
 
         The first SPLITS halvings of an overloaded window need no proof; after them the API must answer another search.
         """
@@ -223,8 +223,10 @@ class Client:
     async def _followed(
         self, url: str, into: Path, limit: int | None, access: SecretStr | None
     ) -> tuple[Response, bool]:
-        """Return the answer at the end of redirects, and whether it was asked for with the token: only the API's own
-        host gets it. Raises LostError for an address outside of the site."""
+        """Return the answer after all redirects, and whether the last request had the token.
+
+        Only the API's own host gets the token. Raises LostError for an address outside the site.
+        """
         at = url if re.match(r"(\w+:)?//", url) else f"{self.site}/{url.lstrip('/')}"
         at = address_of(self.site, self.site, at)
         for _ in range(1 + _REDIRECTS):
@@ -259,7 +261,7 @@ class Client:
             token.renew(content)
 
     async def _counted(self, url: str, *asked: Any) -> Response:
-        """A request that counts. asked: as Http.get has it."""
+        """Make a request that counts. asked: further arguments of Http.get."""
         request = await self.quota.take()
         self.requests += 1
         try:
@@ -270,7 +272,7 @@ class Client:
     async def _until_it_comes(
         self, ask: Callable[[], Awaitable[Result]], attempts: int, give_up: Callable[[str], Exception]
     ) -> Result:
-        """Ask, and ask again after longer and longer waits. Pauses that the API demands are counted by themselves."""
+        """Repeat a request with longer and longer waits. Pauses that the API demands are counted separately."""
         failed, pauses, began = 0, 0, self._clock.now()
         while True:
             try:

@@ -93,7 +93,7 @@ async def _read_windows(client: Client, store: Store, workers: int) -> None:
 
 
 async def _step(client: Client, store: Store, window: Window) -> None:
-    """One page of a window."""
+    """Read one page of a window."""
     whole, narrowed = _whole(store), store.fact("filter")
     is_whole = (window.first, window.last, window.page) == (whole.first, whole.last, 1)
     found = await read(client, window, narrowed)

@@ -32,7 +32,7 @@ _BROKEN = (aiohttp.ClientError, TimeoutError, ssl.SSLError, ConnectionError)
 
 @asynccontextmanager
 async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[Client]:
-    """The client of these options. Raises DataError as read_access does."""
+    """Open the client that these options describe. Raises DataError as read_access does."""
     site, key, token, contact = read_access(arguments)
     clock = Clock(arguments.speed)
     quota = Quota(store.database, arguments.per_minute, arguments.per_day, clock)
@@ -60,9 +60,10 @@ class Http(AbstractAsyncContextManager["Http"]):
     async def get(
         self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
     ) -> Response:
-        """One request. into: the file that takes the body if the status is 200. limit: bytes of that file, unpacked.
+        """Make one request.
 
-        Raises AgainError without a whole answer; LostError for a longer body and for an address that is not valid.
+        into: file for the body if the status is 200. limit: maximum bytes of that file, unpacked.
+        Raises AgainError without a complete answer; LostError for a longer body and for an invalid address.
         """
         file_bytes = FILE_BYTES if limit is None else min(limit, FILE_BYTES)
         return await self._ask("GET", url, into, file_bytes if into else 0, headers=headers)
@@ -114,7 +115,7 @@ def retry_after(header: str) -> float:
 
 
 async def _chunks(answer: aiohttp.ClientResponse, limit: int) -> AsyncIterator[bytes]:
-    """The body, unpacked, a piece at a time. Raises LostError for an announced or received length above `limit`."""
+    """Yield the unpacked body in pieces. Raises LostError if its announced or received length is above `limit`."""
     announced, length = answer.content_length or 0, 0
     if announced > limit:
         raise LostError(f"the answer has {announced} bytes; at most {limit} are accepted")

@@ -42,7 +42,7 @@ class Clock:
         return seconds / self.speed
 
     async def sleep(self, seconds: float) -> None:
-        """seconds: of the API."""
+        """Sleep for some of the API's seconds."""
         await asyncio.sleep(self.wall(seconds))
 
 
@@ -66,7 +66,7 @@ class Quota:
         database.executescript(SCHEMA)
 
     async def take(self) -> int:
-        """Wait until a request may go, and count it. Returns its number, for `answered`."""
+        """Wait until a request is allowed, and count it. Returns its number, for `answered`."""
         async with self._turn:
             while True:
                 with self._database:

@@ -19,11 +19,11 @@ NAMES = {
 
 
 async def refresh(client: Client, store: Store) -> Counter[str]:
-    """Read all sounds whose uploaders object to generative training, and, for every other preference and every licence,
-    those of the times at which the API counts others than are stored.
+    """Read again all sounds whose uploaders object to generative training, and others at times with different counts.
 
-    So no objection is missed. Another change is missed where one sound takes the place of another in its time, and a
-    description is read only with one of these: `fetch` asks for every sound it chooses.
+    For every other preference and every licence, the API's counts are compared with the store's. So no objection is
+    missed. Another change is missed if one sound replaces another at its time. A description is only read with one of
+    these; `fetch` requests every sound that it chooses.
 
     Returns the number of stored sounds that have changed, by column of CHANGING. Raises DataError for a crawl that is
     not complete, and as Client.search does.
