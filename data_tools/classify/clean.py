@@ -196,7 +196,7 @@ def _shortened(text: str) -> str:
 # number of these cuts with words about the sound. licence 61 (0), asides 234 (1), equipment 7 (0), all read; links 14
 # and file_name 9,267, samples of them read (0). addresses, entities and markup do not occur there. In the 86,833
 # captions of Clotho and AudioCaps the rules change only blanks and a separator at the end. Applied in this order:
-# licence and asides come first, while links still show that a full stop within them is no end of a sentence.
+# licence and asides come first, while links still show that a full stop within them ends nothing.
 RULES: dict[str, Callable[[str], str]] = {
     "entities": _entities,  # &amp; and the like, decoded
     # HTML tags, known by name: removed, those that begin a line become a line end

@@ -89,9 +89,7 @@ def _names(item_id: str, audio: object) -> list[str]:
     """Return the possible file names of an item, the distributed name last."""
     stem = item_id.removesuffix(".wav")
     names = [f"{stem}{suffix}" for suffix in AUDIO_SUFFIXES if suffix != ".flac"] + [f"{stem}.flac"]
-    if isinstance(audio, str) and audio.lower().endswith(
-        AUDIO_SUFFIXES
-    ):  # the published files contain only "wav_path" there
+    if isinstance(audio, str) and audio.lower().endswith(AUDIO_SUFFIXES):  # published files: "wav_path"
         names.insert(0, Path(audio).name)
     return names
 

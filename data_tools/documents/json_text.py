@@ -183,7 +183,7 @@ def unsealed(document: Any, where: str) -> Any:
 
 def _checksum(document: dict[str, Any]) -> str:
     """Return the sha256 of the document's values: blanks and the order of keys do not count."""
-    values = json.loads(json.dumps(document))  # keys and tuples in the form in which they will be read
+    values = json.loads(json.dumps(document))  # keys and tuples as a reader will get them
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

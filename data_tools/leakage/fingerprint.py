@@ -184,7 +184,7 @@ class _Index:
         self.sizes = np.append(0, np.where(sizes <= MAX_OCCURRENCES, sizes, 0))
 
     def alignments(self, other: Fingerprint) -> list[tuple[int, int]]:
-        """Return (recording, frames by which it begins later in other) for alignments with MIN_VOTES common pairs."""
+        """Return (recording, its later start in other in frames) for alignments with MIN_VOTES common pairs."""
         slots = self.slots[other.codes]
         sizes = self.sizes[slots]
         ends = np.cumsum(sizes)
