@@ -3,14 +3,14 @@
     KitError
     ├── DataError            data, or a file, that cannot be used
     │   └── AudioError       audio.parts: audio that cannot be read
-    ├── AgainError           freesound.client: an answer that may be better next time
-    ├── LostError            freesound.client: an answer or a file that would be no better next time
+    ├── AgainError           freesound.client: no answer, or one that another attempt may improve
+    ├── LostError            freesound.client: a refused or missing answer or file; another attempt would not help
     ├── NoPageError          freesound.client: the server fails at one search, and answers others
     ├── PastEndError         freesound.client: a page that does not exist
-    ├── UnknownSizeError     system.models.costs: a model whose size is not known on this machine
+    ├── UnknownSizeError     system.models.costs: a model of unknown size on this machine
     └── SaidElsewhere        another process has printed the error
 
-Verbs catch the four of freesound.client: they try again, go on with the next file, or raise DataError.
+Verbs catch the four of freesound.client: they try again, continue with the next file, or raise DataError.
 """
 
 import errno

@@ -45,11 +45,11 @@ class Clip(Line):
     """An audio file with its captions.
 
     id: "<source>/<split>/<file_name>", unique over all sources and splits.
-    file_name: as published, byte for byte (leading blanks, HTML entities and all); the path's last part when not given.
-    path: the audio file, absolute once read; in the file it may be relative to the manifest's folder.
-    seconds: length, None when not known (audio missing).
-    freesound_id, licence, uploader: None when not known.
-    A line needs id, path and captions alone.
+    file_name: as published, byte for byte (with leading blanks and HTML entities); default: the last part of the path.
+    path: the audio file, absolute after reading; in the file it may be relative to the manifest's folder.
+    seconds: length, None if unknown (audio missing).
+    freesound_id, licence, uploader: None if unknown.
+    A line needs only id, path and captions.
     """
 
     file_name: Text

@@ -32,7 +32,7 @@ from data_tools.leakage.exclusion import read_exclusions
 from data_tools.locks import lock_of
 
 ATTEMPTS = 3  # at a file that arrives complete but cannot be used
-PREVIEW_BYTES = 64_000  # per second, including headers; Freesound's best previews have 24,000
+PREVIEW_BYTES = 64_000  # per second, and once for headers; Freesound's best previews have 24,000
 TOLERANCE = 0.5  # allowed difference in seconds from Freesound's duration: MP3 adds padding
 MAX_SOUNDS = 1_000_000_000  # per command
 NONE = Path("none")  # option value for no exclusion list

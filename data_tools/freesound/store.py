@@ -24,11 +24,11 @@ MAX_OUTSIDE = 10  # sounds of an answer that may be outside the window, whatever
 MAGIC = b"SQLite format 3\0"
 FORMAT = 0x46530003  # SQLite's application_id: "FS", and the version of the tables
 
-# Names of the API; created in ms since 1970; tags joined by blanks (a tag has none); the address of a preview without
-# the API's own site. A sound also has
-# indexed: its time in the search's order, in ms: `created`, except for a sound that the search lists at another time;
-# missing: the second of the first search that did not find it, else 0; gone: 1 if a search for its id, hours later, did
-# not find it either.
+# Names are the API's. created: ms since 1970. tags: joined by blanks (no tag contains one). previews: addresses without
+# the API's own site. Additional columns of a sound:
+# indexed: its time in the search's order, in ms; equals `created`, unless the search lists the sound at another time.
+# missing: second of the first search that did not find it, otherwise 0.
+# gone: 1 if a search for its id, hours later, did not find it either.
 COLUMNS = (
     *(name for name in Sound.model_fields if name != "previews"),
     *(preview.replace("-", "_") for preview in PREVIEWS),

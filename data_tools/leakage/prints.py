@@ -16,7 +16,7 @@ class StoredPrints:
     """Fingerprints by clip id, in the system's folder of temporary files until the process ends. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the fingerprints are asked for
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the fingerprints are in use
         weakref.finalize(self, self._file.close)
         self._begins: dict[str, int] = {}
         self.unsure: list[str] = []  # ids of recordings so short or steady that noise would hide a copy
