@@ -15,8 +15,9 @@ log = logging.getLogger(__name__)
 def lock(file: Path, busy: str, wait: bool = False) -> Iterator[None]:
     """Hold a lock file, which remains after its release; a process that ends, even by a kill, releases its locks.
 
-    busy: message if another process holds the lock; "" to wait without a message. wait: log the message and wait,
-    instead of raising it as DataError.
+    Args:
+        busy: message if another process holds the lock; "" to wait without a message.
+        wait: log the message and wait, instead of raising it as DataError.
     """
     release = take_lock(file)
     if release is None and not wait:

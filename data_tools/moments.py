@@ -36,8 +36,11 @@ Window = Annotated[tuple[Second, Second], Strict(False), AfterValidator(_in_orde
 class Moment(Line):
     """A query and its windows in a recording.
 
-    id: of the query, as published. clip: id of the recording in the manifest. windows: [start, end] in seconds, at
-    least one, in any order; None if unknown (a blind list). A window may end after the recording.
+    Attributes:
+        id: of the query, as published.
+        clip: id of the recording in the manifest.
+        windows: [start, end] in seconds, at least one, in any order; None if unknown (a blind list). A window may end
+        after the recording.
     """
 
     text: str

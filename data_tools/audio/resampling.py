@@ -40,10 +40,13 @@ def resampler(rate: int, wanted: int, how: Resampling) -> Callable[[Wave, bool],
     """Return a function that resamples a wave block by block: it takes a block (N,) and whether it is the last.
 
     Each call returns the finished samples. In total there are N * wanted / rate samples (rounded by soxr_hq, rounded
-    down by the others), independent of the blocks. At equal rates the wave is unchanged.
-    soxr_hq: soxr's HQ. kaiser_best: the filter of that name in resampy 0.3 and later; equal to its results within 1e-12
-    in float64. kaiser_best_0.2: the filter in resampy up to 0.2.2, for features of 2022 and before; it repeats the
-    rounding errors of resampy's clock, see `_Drifting`.
+    down by the others), independent of the blocks. At equal rates the wave is unchanged. The values of `how`:
+
+    * `soxr_hq`: soxr's HQ.
+    * `kaiser_best`: the filter of that name in resampy 0.3 and later; equal to its results within 1e-12 in float64.
+    * `kaiser_best_0.2`: the filter in resampy up to 0.2.2, for features of 2022 and before. It repeats the rounding
+    errors of resampy's clock, see `_Drifting`.
+
     Raises ValueError for a kaiser filter with over MAX_TAPS numbers, between rates with few common factors.
     """
     if rate == wanted:

@@ -39,10 +39,11 @@ def download(
         (`<path>.part`) if the server supports it. Without them, it starts from the beginning, because the published
         file may have changed.
         require_usable: opens a file without a known checksum; KitError if that fails.
-    Raises DataError for an address that cannot be reached, another checksum, a file that does not open, and a wrong
-    answer:
-        empty, a web page, a part, compressed, or of more than MAX_BYTES. An earlier file at the path is not changed,
-        even if it is damaged: it may be the user's own work. Only an empty file or a web page is replaced.
+    Raises DataError for an address that cannot be reached, another checksum, and a file that does not open. Also for an
+        answer that is empty, a web page, a part, compressed, or of more than MAX_BYTES.
+
+    An earlier file at the path is not changed, even if it is damaged: it may be the user's own work. Only an empty file
+    or a web page is replaced.
     """
     if path.exists() and not content_problem(path):
         hint = "delete it, and the same command fetches it again"

@@ -50,8 +50,9 @@ def read_captions(
         captions: columns of captions. If there are several, a cell may be empty, but not all cells of a row.
         split_column: column of a row's split; None: all rows have `split`.
         quoting: as for read_table; None: csv, but none for tabs.
-    Raises DataError for a missing column, an empty or bad caption, an unknown split, one name in two splits, and names
-        of one file in two splits of the same kind, such as test and evaluation.
+    Raises DataError for a missing column, an empty or bad caption, an unknown split, and one name in two splits. Also
+    for
+        names of one file in two splits of the same kind, such as test and evaluation.
     """
     names: dict[str, str] = {}  # by the resolved file: "a.wav", "./a.wav" and a link to it are one clip
     texts: dict[str, dict[Split, list[str]]] = {}

@@ -40,8 +40,10 @@ class StoredFile(NamedTuple):
 class Folder(Facts):
     """A folder of FLAC files with its database, fetched.sqlite.
 
-    rate: sample rate of the files, Hz. files: complete files by id, checked when the folder is opened. lost: by id, the
-    reason why a sound could not be fetched.
+    Attributes:
+        rate: sample rate of the files, Hz.
+        files: complete files by id, checked when the folder is opened.
+        lost: by id, the reason why a sound could not be fetched.
 
     Files are named by their ids alone, so that no title can lead to another path.
     """

@@ -60,9 +60,10 @@ class LostError(KitError):
 class AgainError(KitError):
     """A missing answer, or an answer that another attempt may improve.
 
-    pause: seconds without any request.
-    kind: "server" for a status of 500 or more; "overloaded" if the search reports that; "foreign" for a page that is
-    not the API's JSON, for example from a proxy.
+    Attributes:
+        pause: seconds without any request.
+        kind: "server" for a status of 500 or more, "overloaded" if the search reports that, "foreign" for a page that
+        is not the API's JSON.
     """
 
     def __init__(self, why: str, pause: float = 0.0, kind: str = "") -> None:
@@ -73,10 +74,11 @@ class AgainError(KitError):
 class Response(NamedTuple):
     """An HTTP answer.
 
-    body: the received bytes; b"" if they were written to a file.
-    length: bytes of the received body.
-    location: target of a redirect.
-    retry_after: seconds to wait before the next request; 0 if the server gives no time.
+    Attributes:
+        body: the received bytes; b"" if they were written to a file.
+        length: bytes of the received body.
+        location: target of a redirect.
+        retry_after: seconds to wait before the next request; 0 if the server gives no time.
     """
 
     status: int

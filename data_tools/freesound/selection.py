@@ -30,9 +30,11 @@ WEIGHTINGS = ("natural", "balanced")
 class Criteria:
     """Rules for the sounds to fetch.
 
-    seconds: shortest and longest duration, both included. threshold: a score must be above it.
-    licences, preferences, languages: the allowed ones; a sound without a licence or a preference is not fetched.
-    explicit: whether sounds that are marked as explicit, or have no mark, may be fetched.
+    Attributes:
+        seconds: shortest and longest duration, both included.
+        threshold: a score must be above it.
+        licences, preferences, languages: allowed values. A sound without a licence or a preference is not fetched.
+        explicit: whether sounds that are marked as explicit, or have no mark, may be fetched.
     """
 
     threshold: float

@@ -45,10 +45,13 @@ Whole = Annotated[int, Field(ge=0, lt=2**53)]
 class Sound(BaseModel):
     """A sound from a search.
 
-    created: milliseconds since 1970, UTC. duration: seconds, -1 if Freesound does not know it.
-    license: address of the deed. previews: addresses by the names in PREVIEWS. pack: its address.
-    category, subcategory: JSON if they are not text.
-    Fields missing from the answer are None, texts that are null are "".
+    Attributes:
+        created: milliseconds since 1970, UTC.
+        duration: seconds, -1 if Freesound does not know it.
+        license: address of the deed. previews: addresses by the names in PREVIEWS. pack: its address.
+        category, subcategory: JSON if they are not text.
+
+    Fields that the answer omits are None; null texts are "".
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)

@@ -21,10 +21,11 @@ SPLITS = 8  # of a window that overloads the API, before checking if the API ans
 class Window:
     """Uploads from the second `first` to the second `last`, both included.
 
-    page: page to request; above 1 only if one second has more uploads than a page holds.
-    expected: the count if no sound was removed. read_from: start of the part that was read last.
-    attempt: number of requests in vain. splits: how often it was halved because no page arrived.
-    compared: its sounds were read before, so that a part with the right count is not read again.
+    Attributes:
+        page: page to request; above 1 only if one second has more uploads than a page holds.
+        expected: the count if no sound was removed. read_from: start of the part that was read last.
+        attempt: number of requests in vain. splits: how often it was halved because no page arrived.
+        compared: its sounds were read before, so that a part with the right count is not read again.
     """
 
     first: int
@@ -50,8 +51,11 @@ class Window:
 class PageListing:
     """Summary of the items on a search page.
 
-    count: sounds in the whole window. received: items on the page, each counted once, including nulls.
-    reached: second of its last sound, None if it has no sound. passed: number of items before that second.
+    Attributes:
+        count: sounds in the whole window.
+        received: items on the page, each counted once, including nulls.
+        reached: second of its last sound, None if it has no sound.
+        passed: number of items before that second.
     """
 
     count: int
@@ -64,8 +68,9 @@ class PageListing:
 class Progress:
     """Remaining parts of a window after an answer.
 
-    complete: one answer listed all its sounds, so that other stored sounds of the window are gone.
-    uneven: given up although its sounds do not add up to its count.
+    Attributes:
+        complete: one answer listed all its sounds, so that other stored sounds of the window are gone.
+        uneven: given up although its sounds do not add up to its count.
     """
 
     windows: tuple[Window, ...] = ()

@@ -42,8 +42,10 @@ log = logging.getLogger(__name__)
 class Overlap(NamedTuple):
     """One clip's overlap with another split, or its place on an exclusion list.
 
-    split, other_split: "<source>/<split>" of both clips; for FORBIDDEN, other_split is the list's name.
-    other: id of the first such clip in the other split; the id on the list for FORBIDDEN. evidence: the shared value.
+    Attributes:
+        split, other_split: "<source>/<split>" of both clips. For FORBIDDEN, other_split is the list's name.
+        other: id of the first such clip in the other split. For FORBIDDEN, the id on the list.
+        evidence: the shared value.
     """
 
     finding: str

@@ -96,10 +96,11 @@ class Fingerprint:
 class Match(NamedTuple):
     """Fingerprints a[first] and b[second] belong to the same sound.
 
-    offset: seconds; time t of the first is time t + offset of the second.
-    seconds: from the first to the last peak that agrees.
-    score: number of agreeing peaks, minus the number at the best wrong alignment, times the share of the strongest
-    peaks that agree; MIN_SCORE or more.
+    Attributes:
+        offset: seconds; time t of the first is time t + offset of the second.
+        seconds: from the first to the last peak that agrees.
+        score: MIN_SCORE or more. The number of agreeing peaks, minus the number at the best wrong alignment, is
+        multiplied by the share of the strongest peaks that agree.
     """
 
     first: int

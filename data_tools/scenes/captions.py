@@ -37,8 +37,11 @@ def describe(
 ) -> list[str]:
     """Return different captions of a scene; each names its kind and the order of its events.
 
-    events: class names in the template's order. held_out: share of phrasings and templates to leave out.
-    taken: texts that are already in use. Raises DataError if no other wording is found.
+    Args:
+        events: class names in the template's order.
+        held_out: share of phrasings and templates to leave out.
+        taken: texts that are already in use.
+    Raises DataError if no other wording is found.
     """
     templates = not_held_out(TEMPLATES[kind], held_out)
     captions: dict[str, str] = {}

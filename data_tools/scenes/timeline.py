@@ -22,13 +22,16 @@ _WHOLE_DB = -5.0  # Clotho-Moment: cuts off seconds at the ends below this, rela
 class Shape(NamedTuple):
     """Settings of long recordings of one kind.
 
-    gap_seconds: mean of the exponential gaps before the events.
-    event_seconds: range of the uniform length of events; a short recorded one is repeated with short pauses.
-    whole: recorded events are complete recordings, with their own length.
-    again: a class may repeat within a recording, and is one query. asked: share of the classes with a query.
-    decimals: of windows, in seconds.
-    level: measure that is 1 before gains, an event's peak or the RMS of its loudest quarter. event_db: gains of events.
-    background_db: RMS of the background. peak_db: the recording's peak relative to full scale.
+    Attributes:
+        gap_seconds: mean of the exponential gaps before the events.
+        event_seconds: range of the uniform length of events; a short recorded one is repeated with short pauses.
+        whole: recorded events are complete recordings, with their own length.
+        again: a class may repeat within a recording, and is one query.
+        asked: share of the classes with a query.
+        decimals: of windows, in seconds.
+        level: measure that is 1 before gains, an event's peak or the RMS of its loudest quarter.
+        event_db: gains of events. background_db: RMS of the background.
+        peak_db: the recording's peak relative to full scale.
     """
 
     gap_seconds: float
@@ -65,8 +68,10 @@ class TimedEvent(NamedTuple):
 def draw_timeline(rng: Rng, shape: Shape, pool: Pool, n: int) -> list[TimedEvent]:
     """Draw the events of a recording of n samples, in sequence, up to the first that would end after it.
 
-    pool: at least two classes, all equally likely, as are the recordings of a class. A class follows itself only after
-    AGAIN_SECONDS, and only if the shape repeats classes.
+    Args:
+        pool: at least two classes, all equally likely, as are the recordings of a class.
+
+    A class follows itself only after AGAIN_SECONDS, and only if the shape repeats classes.
     """
     events: list[TimedEvent] = []
     end = 0
