@@ -40,7 +40,7 @@ class Moment(Line):
         id: of the query, as published.
         clip: id of the recording in the manifest.
         windows: [start, end] in seconds, at least one, in any order; None if unknown (a blind list). A window may end
-        after the recording.
+            after the recording.
     """
 
     text: str

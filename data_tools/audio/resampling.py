@@ -45,7 +45,7 @@ def resampler(rate: int, wanted: int, how: Resampling) -> Callable[[Wave, bool],
     * `soxr_hq`: soxr's HQ.
     * `kaiser_best`: the filter of that name in resampy 0.3 and later; equal to its results within 1e-12 in float64.
     * `kaiser_best_0.2`: the filter in resampy up to 0.2.2, for features of 2022 and before. It repeats the rounding
-    errors of resampy's clock, see `_Drifting`.
+      errors of resampy's clock, see `_Drifting`.
 
     Raises ValueError for a kaiser filter with over MAX_TAPS numbers, between rates with few common factors.
     """

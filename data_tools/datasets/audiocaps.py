@@ -51,9 +51,9 @@ def read_audiocaps(
     Args:
         root: the folder with <split>.csv.
         audio: the folder with the audio (default: root), in <split>/ or directly. Files have any audio ending, and a
-        name as downloaders give it. <youtube_id>_<start> may be followed by _<end>, both in seconds or milliseconds,
-        and may begin with Y. <youtube_id> and Y<youtube_id> count if only one clip has that id. <audiocap_id> may be
-        that of any of the clip's captions.
+            name as downloaders give it. <youtube_id>_<start> may be followed by _<end>, both in seconds or
+            milliseconds, and may begin with Y. <youtube_id> and Y<youtube_id> count if only one clip has that id.
+            <audiocap_id> may be that of any of the clip's captions.
         keep_missing: include clips without audio; otherwise they are omitted.
 
     Rows with the same youtube_id and start_time are one clip with several captions (5 in val and test).

@@ -49,13 +49,13 @@ def read_castella(
 
     Args:
         root: folder with <name>_{train,val,test}_release.jsonl, or with json/en/{train,val,test}.json, which is used
-        for splits without a release. Queries without windows, in a file whose name contains no split, form the split
-        blind.
+            for splits without a release. Queries without windows, in a file whose name contains no split, form the
+            split blind.
         audio: folder with the audio (default: root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a).
         suffixes: suffixes of these files; FEATURES for a folder of published features. Such a folder has one file per
-        recording, and lengths are the published ones.
+            recording, and lengths are the published ones.
         keep_missing: include recordings without a file, with the published length. Otherwise they and their queries are
-        omitted, except those of a blind list, which must all be answered.
+            omitted, except those of a blind list, which must all be answered.
     Raises DataError for a folder without such files, two files of a split, no recording with a file, and as
         read_annotations does.
     """

@@ -34,10 +34,10 @@ def download(
     Args:
         address: of the file, http or https.
         path: target path. Without a known checksum, `<path>.sha256` stores that of the fetched file, in sha256sum's
-        form.
+            form.
         sha256: the known first digits of the file's checksum. With them, an interrupted download is resumed
-        (`<path>.part`) if the server supports it. Without them, it starts from the beginning, because the published
-        file may have changed.
+            (`<path>.part`) if the server supports it. Without them, it starts from the beginning, because the published
+            file may have changed.
         require_usable: opens a file without a known checksum; KitError if that fails.
     Raises DataError for an address that cannot be reached, another checksum, and a file that does not open. Also for an
         answer that is empty, a web page, a part, compressed, or of more than MAX_BYTES.

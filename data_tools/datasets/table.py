@@ -45,8 +45,8 @@ def read_captions(
 
     Args:
         audio: column with a row's file, below `folder`. Rows of one file, however named, are one clip with the first
-        name. If its names are in several splits, it stays in the held-out one (test before validation before training).
-        Its other rows are omitted, with a warning.
+            name. If its names are in several splits, it stays in the held-out one (test before validation before
+            training). Its other rows are omitted, with a warning.
         captions: columns of captions. If there are several, a cell may be empty, but not all cells of a row.
         split_column: column of a row's split; None: all rows have `split`.
         quoting: as for read_table; None: csv, but none for tabs.

@@ -37,9 +37,9 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
     Args:
         where: place for the message, such as "wavcaps.json" or "metrics.jsonl, line 3".
         finite: refuse NaN and Infinity, which are not JSON. Also refuse numbers so large that they would become
-        Infinity, such as 1e999.
+            Infinity, such as 1e999.
         lone_surrogates: accept half of a surrogate pair, for a caller that replaces it. JSON can contain it
-        ("\\ud800"), UTF-8 cannot.
+            ("\\ud800"), UTF-8 cannot.
     Raises DataError for text that is not JSON or not UTF-8, a byte order mark, and an object with a repeated key. Also
     for a
         number of more than MAX_DIGITS digits, too deeply nested lists, and lone surrogates.

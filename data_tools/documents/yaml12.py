@@ -6,7 +6,7 @@ Deliberate differences from PyYAML's own loader:
 * A repeated key is a problem, not a silent overwrite.
 * An anchor used twice gives two independent values, so that changing one never changes the other.
 * A merge key (`<<`) and a tag other than `!!str` are problems. YAML 1.2 has no merge keys, and a tag would repeat the
-value's own type.
+  value's own type.
 """
 
 import re

@@ -63,7 +63,7 @@ class AgainError(KitError):
     Attributes:
         pause: seconds without any request.
         kind: "server" for a status of 500 or more, "overloaded" if the search reports that, "foreign" for a page that
-        is not the API's JSON.
+            is not the API's JSON.
     """
 
     def __init__(self, why: str, pause: float = 0.0, kind: str = "") -> None:

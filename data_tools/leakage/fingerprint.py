@@ -5,14 +5,14 @@ there a sound is louder than its surroundings. Wang's method is for music. The d
 everyday sounds:
 
 * A peak is paired with the six most prominent peaks in the 1.3 s after it, not with the nearest ones: that choice
-depends less on the number of peaks that noise adds.
+  depends less on the number of peaks that noise adds.
 * Peaks are chosen twice, the best of every half second and the best of the whole clip, so that a bark in silence has
-enough of them.
+  enough of them.
 * The score is not a number of common pairs. At the alignments that these pairs give, all peaks are compared. More of
-them must agree than at any of 24 wrong alignments of the same two sounds. Rain agrees with rain, and beeps with beeps,
-at any alignment; one click agrees with another even at a shifted pitch.
+  them must agree than at any of 24 wrong alignments of the same two sounds. Rain agrees with rain, and beeps with
+  beeps, at any alignment; one click agrees with another even at a shifted pitch.
 * Agreeing peaks count less if the strongest peaks do not agree: a common cry or beep under another sound does not make
-the same recording.
+  the same recording.
 
 The numbers below were chosen on the recordings of ESC-10 with even Freesound ids and on invented sounds of 46 kinds.
 The wrong alignments in frequency were added after two recordings of sneezes, one with an odd id, had matched.
@@ -100,7 +100,7 @@ class Match(NamedTuple):
         offset: seconds; time t of the first is time t + offset of the second.
         seconds: from the first to the last peak that agrees.
         score: MIN_SCORE or more. The number of agreeing peaks, minus the number at the best wrong alignment, is
-        multiplied by the share of the strongest peaks that agree.
+            multiplied by the share of the strongest peaks that agree.
     """
 
     first: int
