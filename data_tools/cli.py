@@ -1,7 +1,7 @@
-"""The command line of a floor: `python -m FLOOR VERB ...`, errors as sentences, help with examples, progress.
+"""The command line of a floor: `python -m FLOOR VERB ...`, error messages, help with examples, progress.
 
-There is one for all three floors; each names its verbs. Progress of long work is a bar in a terminal, elsewhere (nohup,
-a job's log) a line of the log about every minute.
+One command line serves all three floors; each floor lists its verbs. Progress of long work is a bar in a terminal.
+Elsewhere (nohup, a job's log) it is a line in the log about every minute.
 """
 
 import argparse
@@ -27,9 +27,13 @@ from data_tools.names import is_utf8
 
 
 class Verb(NamedTuple):
-    """module: below the floor's package; it has add_arguments(parser) and run(arguments) -> exit status. resumes: what
-    an interrupted one has done is not done again; another one writes all at its end, or nothing. several: whether
-    several processes may run one command of it together; of these the first prints the results."""
+    """A verb of a floor.
+
+    module: name below the floor's package; it has add_arguments(parser) and run(arguments) -> exit status.
+    resumes: True if an interrupted run continues where it stopped; otherwise the verb writes everything at its end, or
+    nothing.
+    several: True if several processes may run one command together; only the first one prints results.
+    """
 
     help: str
     example: str
@@ -38,9 +42,9 @@ class Verb(NamedTuple):
     several: bool = False
 
 
-PROGRESS_SECONDS = 60.0  # between two lines of the log
+PROGRESS_SECONDS = 60.0  # between two lines in the log
 MIB = 1 << 20
-SHOWN = 10  # lines that a verb prints of what its --list writes whole
+SHOWN = 10  # lines that a verb prints; --list writes all of them
 Options = Callable[[argparse.ArgumentParser], None]
 Item = TypeVar("Item")
 log = logging.getLogger(__name__)
@@ -56,18 +60,20 @@ def run_cli(
 ) -> int:
     """Run one verb. Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted.
 
-    options: adds what every verb of the floor takes. A name that the terminal's encoding lacks is shown escaped; a
-    reader of the output that goes away (head, less) ends the verb with 1, silently. inside: another verb calls; the
-    log stays as that one set it up, results go to standard error, and an interrupt ends the caller too.
+    options: adds the arguments that every verb of the floor has. inside: called by another verb. Then the log keeps its
+    settings, results go to standard error, and an interrupt ends the caller too.
+
+    Characters that the terminal's encoding lacks are printed as escapes. If the reader of the output (head, less) ends,
+    the verb ends with 1, without a message.
     """
     _open_streams()
     argv, verbose = sys.argv[1:] if argv is None else argv, False
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error has it from the start
+        sys.stdout.reconfigure(errors="backslashreplace")  # standard error does so by default
     try:
         try:
             arguments = make_parser(floor, description, verbs, argv, options).parse_args(argv)
-        except SystemExit as stop:  # argparse has printed its help or complaint
+        except SystemExit as stop:  # argparse has printed its help or an error message
             return int(stop.code or 0)
         if not inside:
             _set_up_log(arguments)
@@ -97,8 +103,10 @@ def run_cli(
 
 
 def _open_streams() -> None:
-    """Connect standard streams that are closed (`>&-`) to the null device: a file that is opened later would get their
-    number, and take what a library prints."""
+    """Connect closed standard streams (`>&-`) to the null device.
+
+    Otherwise a file that is opened later would get their number, and receive the output of libraries.
+    """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
@@ -112,8 +120,10 @@ def _open_streams() -> None:
 
 
 def ranks() -> tuple[int, int]:
-    """The number of this process, from 0 on, among those that torchrun or a scheduler started for one command, and how
-    many they are: RANK and WORLD_SIZE of the environment; (0, 1) where they do not say."""
+    """Return this process's rank, from 0, and the number of processes that torchrun or a scheduler started together.
+
+    Source: RANK and WORLD_SIZE in the environment; (0, 1) if they are missing.
+    """
     number, count = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
     if not all(text.isascii() and text.isdigit() and len(text) < 7 for text in (number, count)):
         return 0, 1
@@ -121,7 +131,7 @@ def ranks() -> tuple[int, int]:
 
 
 def _of_rank() -> str:
-    """What stands in front of a line of a process other than the first."""
+    """Return the log prefix of a process; "" for the first one."""
     number, _ = ranks()
     return f"[rank {number}] " if number else ""
 
@@ -130,9 +140,10 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 
 
 def printable(text: str) -> str:
-    """Show control characters escaped, such as those of a file's name or a server's answer: a terminal obeys them.
+    """Escape control characters, such as those in a file's name or a server's answer: a terminal obeys them.
 
-    So are lone surrogates and the marks that turn the direction of text. Blanks and joiners of other scripts stay.
+    Lone surrogates and marks that change the direction of text are escaped too. Blanks and joiners of other scripts
+    stay.
     """
     return "".join(ascii(one)[1:-1] if _OBEYED.fullmatch(one) else one for one in text)
 
@@ -143,8 +154,10 @@ class _Printable(logging.Formatter):
 
 
 def _set_up_log(arguments: argparse.Namespace) -> None:
-    """What is logged goes to standard error; a run's log.txt has it whatever -q says. Of several processes of one
-    command all but the first log warnings and errors alone, with their rank."""
+    """Send the log to standard error; a run's log.txt gets all of it even with -q.
+
+    If several processes run one command, all but the first log only warnings and errors, with their rank.
+    """
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     log = logging.getLogger()
     log.setLevel(logging.INFO)
@@ -163,13 +176,13 @@ def _print_error(error: BaseException) -> None:
     if isinstance(error, OSError):
         try:
             sys.stdout.flush()
-        except OSError:  # what the interpreter still holds for the output goes nowhere
+        except OSError:  # discards the rest of the interpreter's output buffer
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
 def _results(inside: bool, several: bool) -> Iterator[None]:
-    """Where results go: of several processes of one command those of the first are printed."""
+    """Redirect results: if several processes run one command, only the first one prints them."""
     with Path(os.devnull).open("w") as nowhere:
         printed = sys.stderr if inside else sys.stdout
         with redirect_stdout(nowhere if several and _of_rank() else printed):
@@ -178,7 +191,7 @@ def _results(inside: bool, several: bool) -> Iterator[None]:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM, which schedulers send, ends a verb as Ctrl-C does."""
+    """End a verb on SIGTERM, which schedulers send, as on Ctrl-C."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -186,16 +199,16 @@ def _terminable() -> Iterator[None]:
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:  # as of a process that is about to end
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:  # as in a process that is about to end
             signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _reader_is_gone() -> bool:
-    """Whether standard output is a pipe that nobody reads any more: other pipes may break too."""
+    """Return whether standard output is a pipe without a reader: other pipes may break too."""
     poll = select.poll()
     try:
         poll.register(sys.stdout.fileno(), 0)
-    except OSError:  # no file
+    except OSError:  # not a file
         return False
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
@@ -205,7 +218,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def ending_in(*suffixes: str) -> Callable[[str], Path]:
-    """For argparse: a file to write, whose name ends in one of these."""
+    """Return an argparse type for an output file whose name ends in one of these suffixes."""
 
     def checked(text: str) -> Path:
         path = Path(text)
@@ -221,28 +234,28 @@ def add_manifest(parser: argparse.ArgumentParser) -> None:
 
 
 def counted(count: int, what: str, grouping: str = "") -> str:
-    """`1 clip`, `2 clips`, `2 queries`. grouping: of the digits, "," for 1,000."""
+    """Format a count: `1 clip`, `2 clips`, `2 queries`. grouping: separator of thousands, "," for 1,000."""
     many = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
     return f"{count:{grouping}} {what if count == 1 else many}"
 
 
 def first_of(lines: Sequence[str]) -> list[str]:
-    """The first SHOWN, and behind them how many more --list writes."""
+    """Return the first SHOWN lines, followed by the number of others, which --list writes."""
     more = len(lines) - SHOWN
     return [*lines[:SHOWN], *([f"and {more} more (--list FILE.csv writes all)"] if more > 0 else [])]
 
 
 def section(title: str, lines: Sequence[str]) -> list[str]:
-    """The first of the lines below a title; [] where there are none."""
+    """Return a title and the first of the lines below it; [] without lines."""
     return [f"\n{title}:", *(f"  {line}" for line in first_of(lines))] if lines else []
 
 
 def make_parser(
     floor: str, description: str, verbs: Mapping[str, Verb], argv: list[str], options: Options | None = None
 ) -> argparse.ArgumentParser:
-    """The parser; only the verb in use is imported, so that the command line answers at once. options: see run_cli.
+    """Build the parser; import only the verb in use, so that the command line answers quickly. options: see run_cli.
 
-    Raises SystemExit with 2 for no verb, after the help, and for a wrong one, after what it may have been.
+    Raises SystemExit with 2: for a missing verb after printing the help, for a wrong one after suggestions.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {floor}", description=description)
     parser.add_argument("--version", action="version", version=f"lbar-kit {version()}")
@@ -277,7 +290,7 @@ def make_parser(
 
 
 def version() -> str:
-    """The version of the kit; "(not installed)" outside of an installation."""
+    """Return the version of the kit; "(not installed)" outside an installation."""
     try:
         return metadata.version("lbar-kit")
     except metadata.PackageNotFoundError:
@@ -285,10 +298,10 @@ def version() -> str:
 
 
 class Progress(Protocol):
-    """What long work calls."""
+    """Progress of long work."""
 
     def advance(self, count: int = 1, note: str = "") -> None:
-        """So much more is done. note: shown beside the numbers, such as the loss."""
+        """Report that `count` more items are done. note: shown after the numbers, such as the loss."""
 
 
 class _Bar:
@@ -302,8 +315,7 @@ class _Bar:
 
 
 class Lines:
-    """Progress as lines of the log. Time left goes by the rate of this process: what was done before says nothing of
-    it."""
+    """Progress as lines in the log. The remaining time is estimated from the rate of this process alone."""
 
     def __init__(
         self, what: str, total: int | None, unit: str, done: int = 0, clock: Callable[[], float] = time.monotonic
@@ -320,7 +332,7 @@ class Lines:
             log.info("%s", self.line(now - self._began, note))
 
     def line(self, seconds: float, note: str = "") -> str:
-        """What, how much is done, of how much, and the time left, after the seconds of this process."""
+        """Return the name, the finished and total numbers, and the remaining time. seconds: this process's run time."""
         size, unit = (MIB, "MiB") if self.unit == "byte" else (1, f"{self.unit}s")
         of_all = "" if self.total is None else f" of {round(self.total / size):,}"
         parts = [f"{self.what}: {round(self.done / size):,}{of_all} {unit}"]
@@ -331,7 +343,7 @@ class Lines:
 
 
 def about(seconds: float) -> str:
-    """A duration in the unit a reader would choose."""
+    """Format a duration in a convenient unit."""
     if seconds >= 3600:
         return f"about {seconds / 3600:.1f} h"
     return f"about {seconds / 60:.1f} min" if seconds >= 60 else f"about {seconds:.2g} s"
@@ -339,10 +351,11 @@ def about(seconds: float) -> str:
 
 @contextmanager
 def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool = True) -> Iterator[Progress]:
-    """Progress of a block. total: None where it is not known. unit: of one; "byte" is shown in multiples. done: before
-    this process. keep: leave the bar there when it is full.
+    """Show the progress of a block.
 
-    Lines that the block logs stand above the bar. With -q there is neither a bar nor a line.
+    total: None if unknown. unit: name of one item; "byte" is shown in multiples. done: items done before this process.
+    keep: leave the full bar on the screen.
+    Lines that the block logs appear above the bar. With -q there is neither a bar nor a line.
     """
     handlers = logging.getLogger().handlers
     is_quiet = any(type(one) is logging.StreamHandler and one.level > logging.INFO for one in handlers)
@@ -359,7 +372,7 @@ def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool 
 
 
 def each(items: Iterable[Item], what: str, unit: str, total: int | None = None) -> Iterator[Item]:
-    """The items, with progress. total: how many, where `items` has no length."""
+    """Yield the items and show progress. total: their number, if `items` has no length."""
     count = len(items) if total is None and isinstance(items, Sized) else total
     with progress(what, count, unit) as bar:
         for item in items:

@@ -3,14 +3,14 @@
     KitError
     ├── DataError            data, or a file, that cannot be used
     │   └── AudioError       audio.parts: audio that cannot be read
-    ├── AgainError           freesound.client: an answer that may be better next time
-    ├── LostError            freesound.client: an answer or a file that would be no better next time
+    ├── AgainError           freesound.client: no answer, or one that another attempt may improve
+    ├── LostError            freesound.client: a refused or missing answer or file; another attempt would not help
     ├── NoPageError          freesound.client: the server fails at one search, and answers others
     ├── PastEndError         freesound.client: a page that does not exist
-    ├── UnknownSizeError     system.models.costs: a model whose size is not known on this machine
+    ├── UnknownSizeError     system.models.costs: a model of unknown size on this machine
     └── SaidElsewhere        another process has printed the error
 
-Verbs catch the four of freesound.client: they try again, go on with the next file, or raise DataError.
+Verbs catch the four of freesound.client: they try again, continue with the next file, or raise DataError.
 """
 
 import errno
@@ -22,7 +22,7 @@ from typing import ParamSpec, TypeVar
 
 
 class KitError(ValueError):
-    """What is wrong, where, and what to do."""
+    """An error of the kit: its text names the fault, its place and the cure."""
 
 
 class DataError(KitError):
@@ -30,7 +30,7 @@ class DataError(KitError):
 
 
 class SaidElsewhere(KitError):
-    """Another process of the same work has said what is wrong; this one ends without a message."""
+    """Another process of the same work has printed the error; this one ends without a message."""
 
 
 P = ParamSpec("P")
@@ -49,12 +49,12 @@ _SAID = {
 
 
 def located(error: OSError, path: object) -> OSError:
-    """The same error of the system, with the path that it is about."""
+    """Return the same system error, with the path that it concerns."""
     return OSError(error.errno, error.strerror, str(path))
 
 
 def sentences(error: BaseException) -> list[str]:
-    """What is said of an error, a line each; of one that the kit does not expect, its kind too."""
+    """Format an error, one line per cause; errors that the kit does not expect include their type."""
     if isinstance(error, KitError):
         return str(error).splitlines()
     if isinstance(error, ModuleNotFoundError):
@@ -67,16 +67,18 @@ def sentences(error: BaseException) -> list[str]:
 
 
 def sentence_of(error: OSError) -> str:
-    """What the system refused, and what to do: the same words as for a path that is looked at beforehand."""
+    """Format a system error with its cure, in the same words as a check of the path beforehand."""
     name = error.filename2 or error.filename
-    if name and error.errno in (errno.ENOTDIR, errno.EEXIST):  # the file that stands where a folder is needed
+    if name and error.errno in (errno.ENOTDIR, errno.EEXIST):  # name the file that is in the place of a folder
         name = next((parent for parent in Path(name).parents if parent.is_file()), name)
     return f"{f'{name}: ' if name else ''}{_SAID.get(error.errno or 0, error.strerror or error)}"
 
 
 def kit_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function of the Python API: errors of the system, of missing packages and of full memory become
-    KitError, with the text that the command line prints."""
+    """Decorate a function of the Python API to raise KitError with the text that the command line prints.
+
+    It replaces errors of the system, of missing packages and of full memory.
+    """
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,4 +1,4 @@
-"""Text and tables in, whole files out: strict UTF-8 and CSV, a temporary name and renaming, locks."""
+"""Reading strict UTF-8 text, and writing complete files: temporary names, renaming, syncing."""
 
 import errno
 import hashlib
@@ -14,13 +14,13 @@ from typing import BinaryIO
 from data_tools.errors import IS_FILE, IS_FOLDER, DataError, located
 
 MAX_NAME = 255  # bytes of a file's name, on all common file systems
-_EMPTY_OR_DOTS = re.compile(r"/\.{0,2}(?:/|$)")  # a part of a path that has no name
+_EMPTY_OR_DOTS = re.compile(r"/\.{0,2}(?:/|$)")  # a part of a path without a name
 _in_use: set[Path] = set()  # temporary files and folders of this process
 log = logging.getLogger(__name__)
 
 
 def require_file(path: Path, hint: str = "correct the path") -> None:
-    """Raises DataError for a folder, and where there is nothing. hint: what to do about the latter."""
+    """Raise DataError for a folder and for a missing file. hint: the cure for a missing file."""
     if path.is_dir():
         raise DataError(f"{path}: {IS_FOLDER}")
     if not path.exists():
@@ -28,7 +28,7 @@ def require_file(path: Path, hint: str = "correct the path") -> None:
 
 
 def require_folder(path: Path, hint: str = "correct the path") -> None:
-    """Raises DataError for a file, and where there is nothing. hint: what to do about the latter."""
+    """Raise DataError for a file and for a missing folder. hint: the cure for a missing folder."""
     if path.is_file():
         raise DataError(f"{path}: {IS_FILE}")
     if not path.exists():
@@ -36,32 +36,32 @@ def require_folder(path: Path, hint: str = "correct the path") -> None:
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """The path from the root on, without "..", which leads where the system goes: behind a link, to above its target.
+    """Return the absolute path without "..": a link before ".." is followed first, as the system does.
 
     >>> absolute("/data/./clotho/a.wav"), absolute("/no_link/../data/a.wav")
     ('/data/clotho/a.wav', '/data/a.wav')
     """
     text = os.fspath(path)
     if text.startswith("/") and not _EMPTY_OR_DOTS.search(text):
-        return text  # as most are, a million of them in a manifest
+        return text  # the usual case, for a million paths in a manifest
     whole = Path(path).absolute()
-    if os.pardir in whole.parts and "\0" not in str(whole):  # which leads nowhere
+    if os.pardir in whole.parts and "\0" not in str(whole):  # NUL is invalid in paths
         last = "" if whole.name == os.pardir else whole.name
         whole = Path(os.path.realpath(whole.parent if last else whole), last)
     return str(whole)
 
 
 def require_other(out: Path, read: Iterable[Path | None]) -> None:
-    """Raises DataError where what is to be written is one of the files that are read."""
+    """Raise DataError if the output file is one of the input files."""
     for path in read:
         if path and path.exists() and out.exists() and out.samefile(path):
             raise DataError(f"{out} would be written over {path}, which is read here; give another name")
 
 
 def read_text(path: Path, fallback_encoding: str | None = None) -> str:
-    """The file's text, line ends as they are; a UTF-8 byte order mark is not part of it.
+    """Return the file's text with its original line ends, without a UTF-8 byte order mark.
 
-    fallback_encoding: tried when the bytes are not UTF-8 (Clotho's metadata is published in ISO-8859-1).
+    fallback_encoding: tried if the bytes are not UTF-8 (Clotho's metadata is published in ISO-8859-1).
     Raises DataError for a missing or empty file, a folder, NUL, and other encodings.
     """
     require_file(path)
@@ -82,10 +82,10 @@ def read_text(path: Path, fallback_encoding: str | None = None) -> str:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name in path's folder (made when missing) that becomes path when the block ends without an error.
+    """Yield a temporary name in path's folder, which becomes path if the block ends without an error.
 
-    After the block the file stays there through a power cut. A kill leaves the temporary file: see remove_parts.
-    An OSError of writing it names path: the temporary name would mean nothing to the reader.
+    A missing folder is created. After the block the file survives a power cut. A kill leaves the temporary file: see
+    remove_parts. An OSError from writing it names path, because the temporary name would mean nothing to the reader.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
@@ -105,9 +105,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside path, which is absent or empty, that becomes path when the block ends without an error.
+    """Yield a temporary folder next to path, which becomes path if the block ends without an error.
 
-    What killed processes left of the same folder is removed first. An OSError names path, or the file in it.
+    path must be missing or empty. Leftovers of killed processes for the same folder are removed first. An OSError names
+    path, or the file in it.
     """
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +134,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 def _temporary(path: Path) -> Path:
-    """Name `.NAME.PID.part` next to path, and note it as in use."""
+    """Return the name `.NAME.PID.part` next to path, and record it as in use."""
     temporary = path.absolute().with_name(f".{short_name(path.name)}.{os.getpid()}.part")
     _in_use.add(temporary)
     return temporary
@@ -153,7 +154,7 @@ def short_name(name: str, longest: int = MAX_NAME - len(".") - len(".1234567.par
 
 
 def sync(path: Path) -> None:
-    """Have the disk hold what was written to a file, or a folder's list of names, before anything else is done."""
+    """Force a file's content, or a folder's list of names, to the disk before anything else happens."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -162,17 +163,17 @@ def sync(path: Path) -> None:
 
 
 def remove_parts(folder: Path, below: bool = True) -> None:
-    """Remove the temporary files and folders that killed processes left in a folder and (unless not) below it.
+    """Remove the temporary files and folders that killed processes left in a folder and, if `below`, its subfolders.
 
-    Only `.NAME.PID.part` of a process that this machine does not have any more; whoever calls holds the folder's lock,
-    for a process of another machine that shares the folder cannot be seen.
+    Only `.NAME.PID.part` of a process that no longer runs on this machine. The caller must hold the folder's lock:
+    processes of another machine that shares the folder are not visible.
     """
     for path in list(folder.rglob(".*.part") if below else folder.glob(".*.part")):
         _remove_left(path)
 
 
 def _remove_left(path: Path) -> None:
-    """Remove the temporary file or folder of a process that is gone; leave any other one."""
+    """Remove the temporary file or folder of a process that has ended; keep any other."""
     named = re.fullmatch(r"\..+\.([1-9][0-9]{0,6})\.part", path.name, re.DOTALL)
     if not named or path.absolute() in _in_use or _runs(int(named[1])):
         return
@@ -183,20 +184,20 @@ def _remove_left(path: Path) -> None:
 
 
 def _runs(process: int) -> bool:
-    """Whether another process of this number runs on this machine."""
+    """Return whether another process with this number runs on this machine."""
     if process == os.getpid():
         return False
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # another user's
+    except PermissionError:  # a process of another user
         return True
     return True
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text, whole or not at all."""
+    """Write UTF-8 text, completely or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="")
 

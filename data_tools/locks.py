@@ -1,4 +1,4 @@
-"""Locks between processes: one at a time works on a file or in a folder."""
+"""Locks between processes: only one at a time works on a file or in a folder."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -13,10 +13,11 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def lock(file: Path, busy: str, wait: bool = False) -> Iterator[None]:
-    """Hold a lock file, which stays when it is released; a process that ends, killed or not, releases its locks.
+    """Hold a lock file, which remains after its release; a process that ends, even by a kill, releases its locks.
 
-    busy: what is said while another process holds it, which is waited for, or raised as DataError without `wait`; ""
-    waits without a word.
+    Args:
+        busy: message if another process holds the lock; "" to wait without a message.
+        wait: log the message and wait, instead of raising it as DataError.
     """
     release = take_lock(file)
     if release is None and not wait:
@@ -34,7 +35,7 @@ def lock(file: Path, busy: str, wait: bool = False) -> Iterator[None]:
 def take_lock(file: Path, timeout: float = 0) -> Callable[[], None] | None:
     """Take a lock file; return its release function, or None if another process holds it.
 
-    timeout: seconds to wait for it; negative: without end.
+    timeout: seconds to wait for it; negative: without limit.
     """
     from filelock import FileLock, Timeout
 
@@ -56,7 +57,7 @@ def lock_of(path: Path) -> Iterator[None]:
 
 
 def is_locked(file: Path) -> bool:
-    """Whether a process holds a lock file now."""
+    """Return whether a process holds a lock file now."""
     if not file.exists():
         return False
     release = take_lock(file)

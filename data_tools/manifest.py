@@ -21,15 +21,15 @@ from data_tools.files import absolute
 from data_tools.names import is_freesound_id
 from data_tools.tables import caption_columns, read_table
 
-# Published names: Clotho's three, AudioCaps' three (WavCaps is all `train`), and sets without known captions.
+# Published split names: Clotho's three, AudioCaps' three (WavCaps is all `train`), and sets without known captions.
 Split = Literal["development", "validation", "evaluation", "train", "val", "test", "blind"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 TEST_SPLITS: frozenset[str] = frozenset({"evaluation", "test", "blind"})
 VALIDATION_SPLITS: frozenset[str] = frozenset({"validation", "val"})
 
-MAX_WORDS = 512  # the longest input of the usual sentence encoders, in tokens, is no longer than this
+MAX_WORDS = 512  # at least the input limit, in tokens, of common sentence encoders
 
-LARGE = 64 << 20  # bytes of a manifest whose clips are read when they are asked for
+LARGE = 64 << 20  # bytes above which the clips of a manifest are read on demand
 
 
 def _freesound_id(text: str) -> str:
@@ -45,11 +45,11 @@ class Clip(Line):
     """An audio file with its captions.
 
     id: "<source>/<split>/<file_name>", unique over all sources and splits.
-    file_name: as published, byte for byte (leading blanks, HTML entities and all); the path's last part when not given.
-    path: the audio file, absolute once read; in the file it may be relative to the manifest's folder.
-    seconds: length, None when not known (audio missing).
-    freesound_id, licence, uploader: None when not known.
-    A line needs id, path and captions alone.
+    file_name: as published, byte for byte (with leading blanks and HTML entities); default: the last part of the path.
+    path: the audio file, absolute after reading; in the file it may be relative to the manifest's folder.
+    seconds: length, None if unknown (audio missing).
+    freesound_id, licence, uploader: None if unknown.
+    A line needs only id, path and captions.
     """
 
     file_name: Text
@@ -71,16 +71,18 @@ class Clip(Line):
 
 
 class Query(Line):
-    """A text to search with. relevant: ids of the clips it should find; None when not known (a blind set)."""
+    """A text to search with. relevant: ids of the clips that it should find; None if unknown (a blind set)."""
 
     text: str
     relevant: list[Text] | None
 
 
 def _usual_line() -> str:
-    """A pattern of what write_manifest writes of most clips: id, captions and split are its groups. What fits it is a
-    clip; of what does not, parse_json and Clip say what it is."""
-    escaped, plain = r'\\["\\/bfnrt]', r'[^"\\\x00-\x1f]*+'  # of a text, as it stands in JSON
+    """Return a pattern of the lines that write_manifest writes for most clips; its groups are id, captions and split.
+
+    A matching line is a valid clip. All other lines are parsed by parse_json and Clip.
+    """
+    escaped, plain = r'\\["\\/bfnrt]', r'[^"\\\x00-\x1f]*+'  # parts of a JSON string
     end, blank = f"{plain}(?:{escaped}{plain})*+", r'[^"\\A-Za-z0-9\x00-\x1f]*+'
     text, caption = f'"(?!"){end}"', f'"{blank}(?:{escaped}{blank})*+[A-Za-z0-9]{end}"'
     null_or = "(?:null|{})".format
@@ -116,7 +118,7 @@ def audio_clip(
     licence: str | None = None,
     uploader: str | None = None,
 ) -> Clip:
-    """The clip of the file `name` in a folder. licence, uploader: "" and None are not known."""
+    """Return the clip of the file `name` in a folder. licence, uploader: "" and None mean unknown."""
     return Clip(
         id=f"{source}/{split}/{name}",
         file_name=name,
@@ -134,7 +136,7 @@ def audio_clip(
 def check_caption(text: str, where: str) -> None:
     """Raise DataError for a caption without a letter or digit, or with more than MAX_WORDS words.
 
-    where: named in the message, such as "captions.csv, line 3". Any script is welcome; text is never altered.
+    where: place for the message, such as "captions.csv, line 3". Any script is allowed; the text is never changed.
     """
     if not text.strip():
         raise DataError(f"{where}: the caption is empty; fill it in or remove it")
@@ -145,7 +147,7 @@ def check_caption(text: str, where: str) -> None:
 
 
 def read_caption_table(path: Path) -> Iterator[tuple[int, str, list[str]]]:
-    """(line, file name, captions) of every row of a table with Clotho's columns.
+    """Yield (line, file name, captions) for every row of a table with Clotho's columns.
 
     Raises DataError as read_table, caption_columns and check_caption do.
     """
@@ -158,7 +160,7 @@ def read_caption_table(path: Path) -> Iterator[tuple[int, str, list[str]]]:
 
 
 def iter_manifest(path: Path | str) -> Iterator[tuple[int, Clip]]:
-    """(line number, clip) for every line, clip paths absolute; the same id may come twice.
+    """Yield (line number, clip) for every line, clip paths absolute; ids may repeat.
 
     Raises DataError with file and line for anything that is not a clip.
     """
@@ -175,9 +177,9 @@ def _check_captions(clip: Clip, where: str) -> None:
 
 
 class Clips(Sequence[Clip]):
-    """The clips of a large manifest, each read from its line when it is asked for; all were checked when it was opened.
+    """Clips of a large manifest, each read from its line on demand; all were checked when the manifest was opened.
 
-    Raises DataError where the file was changed since.
+    Raises DataError if the file was changed since then.
     """
 
     def __init__(self, manifest: "_Manifest", rows: Sequence[int]) -> None:
@@ -187,7 +189,7 @@ class Clips(Sequence[Clip]):
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
-        """A clip, or Clips for a slice."""
+        """Return a clip, or Clips for a slice."""
         if isinstance(index, slice):
             return Clips(self._manifest, self._rows[index])
         self._manifest.lines.require_unchanged()
@@ -198,7 +200,7 @@ class Clips(Sequence[Clip]):
         return map(self._manifest.clip, self._rows)
 
     def of_split(self, split: str) -> "Clips":
-        """Those of a split."""
+        """Return the clips of a split."""
         import numpy as np
 
         wanted = SPLITS.index(split) if split in SPLITS else len(SPLITS)
@@ -208,7 +210,7 @@ class Clips(Sequence[Clip]):
 
 
 class Joined(Collection[Clip]):
-    """The clips of several manifests, one behind the other; a large one's are read anew for every pass."""
+    """The clips of several manifests in sequence; each pass reads the clips of large manifests again."""
 
     def __init__(self, parts: Iterable[Sequence[Clip]]) -> None:
         self._parts = list(parts)
@@ -224,14 +226,14 @@ class Joined(Collection[Clip]):
 
 
 class _Manifest:
-    """A manifest's file, checked. splits: of every line, its number in SPLITS."""
+    """The checked file of a manifest. splits: for every line, the number of its split in SPLITS."""
 
     def __init__(self, path: Path, unique: bool) -> None:
         self.lines, self._folder, self.splits = StoredLines(path), absolute(path.parent), bytearray()
         self._check(unique)
 
     def _check(self, unique: bool) -> None:
-        """Every line as iter_manifest does, then (unique) that no id comes twice."""
+        """Check every line as iter_manifest does, then (unique) that no id repeats."""
         import numpy as np
 
         path, hashes = self.lines.path, array("q")
@@ -255,15 +257,15 @@ class _Manifest:
 
     def clip(self, row: int) -> Clip:
         found = Clip.model_validate_json(self.lines.line(row))
-        found.__dict__["path"] = absolute(os.path.join(self._folder, found.path))  # before anybody has seen it
+        found.__dict__["path"] = absolute(os.path.join(self._folder, found.path))  # before any caller has the clip
         return found
 
 
 def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:
-    """All clips of a manifest, paths absolute. Raises DataError as iter_manifest does, and (unique) for a repeated id.
+    """Return all clips of a manifest, paths absolute.
 
-    A file of more than LARGE bytes is checked, and its clips are read as they are asked for: a million in a list would
-    take gigabytes.
+    Raises DataError as iter_manifest does, and (unique) for a repeated id. A file of more than LARGE bytes is checked
+    at once, and its clips are read on demand: a list of a million clips would take gigabytes.
     """
     path = Path(path)
     if path.is_file() and path.stat().st_size > LARGE:
@@ -273,7 +275,8 @@ def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:
 
 
 def of_split(clips: Sequence[Clip], split: str | None, where: object) -> Sequence[Clip]:
-    """The clips of a split; None: all. Raises DataError for none of them, which names the splits there are."""
+    """Return the clips of a split; None: all. Raises DataError, which lists the splits in the data, if there are no
+    clips."""
     found = clips if split is None else in_split(clips, split)
     if not found:
         raise DataError(f"{where} has no split {split}, it has {', '.join(sorted({clip.split for clip in clips}))}")
@@ -281,14 +284,14 @@ def of_split(clips: Sequence[Clip], split: str | None, where: object) -> Sequenc
 
 
 def in_split(clips: Sequence[Clip], split: str) -> Sequence[Clip]:
-    """The clips of a split, or none."""
+    """Return the clips of a split; may be empty."""
     return clips.of_split(split) if isinstance(clips, Clips) else [clip for clip in clips if clip.split == split]
 
 
 def write_manifest(path: Path | str, clips: Iterable[Clip]) -> None:
-    """Write clips, one per line; paths under the manifest's folder are stored relative, so that the folder can move.
+    """Write clips, one per line; paths below the manifest's folder are stored relative, so that the folder can move.
 
-    Raises DataError for no clips and for an id that comes twice.
+    Raises DataError for no clips and for a repeated id.
     """
     path = Path(path)
     folder = absolute(path.parent)
@@ -303,7 +306,7 @@ def write_manifest(path: Path | str, clips: Iterable[Clip]) -> None:
 
 
 def caption_queries(clips: Iterable[Clip]) -> list[Query]:
-    """One query per caption, in order: id "<clip id>#<n>" with n from 1, relevant = [clip id]."""
+    """Return one query per caption, in order: id "<clip id>#<n>" with n from 1, relevant = [clip id]."""
     return [
         Query(id=f"{clip.id}#{number}", text=caption, relevant=[clip.id])
         for clip in clips
@@ -312,11 +315,11 @@ def caption_queries(clips: Iterable[Clip]) -> list[Query]:
 
 
 def read_queries(path: Path | str) -> list[Query]:
-    """Queries from a .jsonl file of queries, or from a .csv file.
+    """Return the queries of a .jsonl file of queries, or of a .csv file.
 
-    A CSV file has either a blind set's column `caption` (query ids "1", "2" .. by row) or Clotho's columns
-    file_name, caption_1 .. (ids "<row>.<caption number>", both from 1); relevant is None for both.
-    Raises DataError with file and line for bad rows, bad captions, and an id that comes twice.
+    A CSV file has either a blind set's column `caption` (query ids "1", "2" .. by row), or Clotho's columns file_name,
+    caption_1 .. (ids "<row>.<caption number>", both from 1). `relevant` is None for both.
+    Raises DataError with file and line for bad rows, bad captions, and a repeated id.
     """
     path = Path(path)
     if path.suffix == ".jsonl":
@@ -330,7 +333,7 @@ def read_queries(path: Path | str) -> list[Query]:
 
 
 def write_queries(path: Path | str, queries: Iterable[Query]) -> None:
-    """Write queries, one per line. Raises DataError for no queries and for an id that comes twice."""
+    """Write queries, one per line. Raises DataError for no queries and for a repeated id."""
     write_lines(Path(path), queries)
 
 

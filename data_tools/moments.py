@@ -1,4 +1,4 @@
-"""Moments: a line of JSON a query of a long recording, with the windows in which it is heard."""
+"""Moments: queries of long recordings, one JSON line each, with the windows that match them."""
 
 import json
 import logging
@@ -34,10 +34,13 @@ Window = Annotated[tuple[Second, Second], Strict(False), AfterValidator(_in_orde
 
 
 class Moment(Line):
-    """A sentence, and when it is heard in a recording.
+    """A query and its windows in a recording.
 
-    id: of the query, as published. clip: id of the recording in the manifest. windows: [start, end] in seconds, in any
-    order, and at least one; None where they are not known (a blind list). A window may end behind the recording.
+    Attributes:
+        id: of the query, as published.
+        clip: id of the recording in the manifest.
+        windows: [start, end] in seconds, at least one, in any order; None if unknown (a blind list). A window may end
+            after the recording.
     """
 
     text: str
@@ -46,8 +49,10 @@ class Moment(Line):
 
 
 def read_moments(path: Path | str) -> list[Moment]:
-    """All moments of a file. Raises DataError with file and line for bad lines, bad texts, and an id that comes
-    twice."""
+    """Return all moments of a file.
+
+    Raises DataError with file and line for bad lines, bad texts, and a repeated id.
+    """
     path = Path(path)
     moments = unique_items(read_lines(path, Moment, NO_MOMENTS), path)
     for number, moment in enumerate(moments, 1):
@@ -56,10 +61,10 @@ def read_moments(path: Path | str) -> list[Moment]:
 
 
 def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[Moment]:
-    """What can be learned from: moments with those windows that begin before their recording ends, by the manifest.
+    """Return the moments to train on, without windows that begin after the end of their recording in the manifest.
 
-    How many others there are is said in a warning. A blind list's stay as they are. Raises DataError where moments are
-    given and none is left.
+    Logs a warning with the numbers of dropped windows and moments. Moments of a blind list are not changed. Raises
+    DataError if moments were given and none remains.
     """
     seconds = {clip.id: clip.seconds for clip in clips}
     given, left, behind = list(moments), [], 0
@@ -83,12 +88,12 @@ def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[
 
 
 def write_moments(path: Path | str, moments: Iterable[Moment]) -> None:
-    """Write moments, one a line. Raises DataError for none and for an id that comes twice."""
+    """Write moments, one per line. Raises DataError for no moments and for a repeated id."""
     write_lines(Path(path), moments)
 
 
 def require_names(clips: Iterable[Clip]) -> None:
-    """Raises DataError for two recordings of one name, by which they are known where they are published."""
+    """Raise DataError if two recordings have the same name: published files identify recordings by name."""
     clip_of: dict[str, str] = {}
     for clip in clips:
         vid = PurePath(clip.file_name).stem
@@ -97,11 +102,11 @@ def require_names(clips: Iterable[Clip]) -> None:
 
 
 def write_published(path: Path, queries: Iterable[tuple[Moment, Clip]]) -> None:
-    """Write queries with their recordings as CASTELLA is published, or as a blind list: what submission scores against.
+    """Write queries with their recordings in CASTELLA's format, or as a blind list, for `submission score`.
 
-    A recording is known by its file's name without the suffix. duration is left out where a clip's length is not known,
-    relevant_windows where a moment's windows are not. The file appears whole or not at all.
-    Raises DataError for two recordings of one name.
+    A recording is named by its file's name without the suffix. `duration` is omitted if a clip's length is unknown,
+    `relevant_windows` if a moment's windows are unknown. The file appears complete or not at all.
+    Raises DataError for two recordings with the same name.
     """
     listed, lines = list(queries), []
     require_names(clip for _, clip in listed)

@@ -1,4 +1,4 @@
-"""File names of data sets: what a folder holds, and which published name means which file."""
+"""File names of data sets: listing audio files, and matching published names to files."""
 
 import logging
 import os
@@ -11,14 +11,14 @@ from pathlib import Path
 from data_tools.audio.read import AUDIO_SUFFIXES
 from data_tools.errors import DataError
 
-MAX_NAMED = 5  # files of one kind in a warning
+MAX_NAMED = 5  # names of one kind in a warning
 log = logging.getLogger(__name__)
 
 
 def audio_names(folder: Path) -> list[str]:
-    """Names of the audio files in a folder, hidden ones and subfolders left out, sorted; [] when there is no folder.
+    """Return the sorted names of the audio files in a folder, without hidden files and subfolders; [] without a folder.
 
-    Raises DataError for a name that is not UTF-8: no manifest can hold it.
+    Raises DataError for a name that is not UTF-8: no manifest can contain it.
     """
     if not folder.is_dir():
         return []
@@ -27,9 +27,9 @@ def audio_names(folder: Path) -> list[str]:
 
 
 def audio_tree(folder: Path) -> tuple[list[str], list[str]]:
-    """Names of the audio files of tree_files, and of its other files. A warning lists names of the same file.
+    """Return the names of the audio files among tree_files, and of its other files.
 
-    Raises DataError for a name that is not UTF-8.
+    Logs a warning that lists several names of the same file. Raises DataError for a name that is not UTF-8.
     """
     files = tree_files(folder)
     audio = _require_utf8(folder, [name for name in files if is_audio_name(name)])
@@ -40,10 +40,11 @@ def audio_tree(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def tree_files(folder: Path) -> list[str]:
-    """Names of the files in a folder and its subfolders, relative to it and with "/", sorted, without hidden ones.
+    """Return the sorted names of the files in a folder and its subfolders, relative to it and with "/", without hidden
+    ones.
 
-    Links to folders are followed, after the folders themselves. A folder that is listed already, or that holds this
-    one, is not listed again, so that links in a circle end. A warning names these links, and links to nothing.
+    Links to folders are followed, after the folders themselves. A folder that is already listed, or that contains this
+    one, is not listed again, so that circular links end. A warning names these links, and links without a target.
     Raises OSError for a subfolder that may not be read.
     """
     files: list[str] = []
@@ -57,11 +58,11 @@ def tree_files(folder: Path) -> list[str]:
             continue
         listed.add(target)
         inner = parent.relative_to(folder)
-        with os.scandir(parent) as entries:  # which know files from folders without a look at each
+        with os.scandir(parent) as entries:  # entries distinguish files from folders without another system call
             shown = sorted((entry for entry in entries if entry.name[0] != "."), key=lambda entry: entry.name)
         for entry in shown:
             path = parent / entry.name
-            found = path if entry.is_symlink() else entry  # a link to itself is an error for an entry
+            found = path if entry.is_symlink() else entry  # an entry raises an error for a link to itself
             if found.is_dir():
                 (waiting.append if entry.is_symlink() else waiting.appendleft)(path)
             else:
@@ -72,12 +73,12 @@ def tree_files(folder: Path) -> list[str]:
 
 
 def some(names: Sequence[str]) -> str:
-    """The first MAX_NAMED names in one line."""
+    """Return the first MAX_NAMED names in one line."""
     return ", ".join(names[:MAX_NAMED]) + (f", ... ({len(names)})" if len(names) > MAX_NAMED else "")
 
 
 def is_audio_name(name: str) -> bool:
-    """Whether a file of this name holds audio of a format that is read; a hidden file does not."""
+    """Return whether a file with this name is audio in a supported format; hidden files are not."""
     return name.lower().endswith(AUDIO_SUFFIXES) and not name.startswith(".")
 
 
@@ -90,18 +91,20 @@ def _require_utf8(folder: Path, names: list[str]) -> list[str]:
     return names
 
 
-MAX_ID_DIGITS = 18  # of a Freesound id, which have six
+MAX_ID_DIGITS = 18  # of a Freesound id; real ones have six
 
 
 def is_freesound_id(text: str) -> bool:
-    """Whether a text is the number of a sound on Freesound, blanks around it or not, in digits of no other script:
-    lists of excluded ids would not know them."""
+    """Return whether a text is the number of a Freesound sound, with or without blanks around it.
+
+    Digits of other scripts do not count: lists of excluded ids would not match them.
+    """
     text = text.strip()
     return text.isascii() and text.isdigit() and len(text) <= MAX_ID_DIGITS
 
 
 def plain_id(freesound_id: str) -> str:
-    """The id as ids are compared by: digits without leading zeros or blanks around them; other text as it is.
+    """Return the canonical form of an id for comparison: digits without leading zeros and blanks; other text unchanged.
 
     >>> plain_id("007"), plain_id("Not found")
     ('7', 'Not found')
@@ -110,16 +113,16 @@ def plain_id(freesound_id: str) -> str:
 
 
 def is_utf8(name: str) -> bool:
-    """False for a name from the operating system that holds bytes which are not UTF-8."""
+    """Return False for a name from the operating system with bytes that are not UTF-8."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def match_names(wanted: Iterable[str], present: Iterable[str]) -> dict[str, str]:
-    """Which present name each wanted name means; names without a counterpart are left out.
+    """Map each wanted name to the present name of the same file; names without a match are omitted.
 
-    A name means itself. Only the names left over on both sides are compared in Unicode's composed form (macOS unpacks
-    decomposed ones), then without outer blanks and blanks before the suffix, and last with ':' and the blanks around it
-    taken for '_' (Clotho's files were renamed so). A name that could mean two others means none.
+    An equal name is a match. Only the remaining names on both sides are compared further. First in Unicode's composed
+    form (macOS unpacks decomposed ones), then without outer blanks and blanks before the suffix. Last, ':' and the
+    blanks around it count as '_' (Clotho's files were renamed so). A name with two possible matches has none.
     """
     left = dict.fromkeys(wanted)
     free = dict.fromkeys(present)
@@ -136,7 +139,7 @@ def match_names(wanted: Iterable[str], present: Iterable[str]) -> dict[str, str]
 
 
 def check_source(name: str) -> str:
-    """A source name that is fit for clip ids, unchanged. Raises DataError otherwise."""
+    """Return a valid source name for clip ids unchanged. Raises DataError for an invalid one."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise DataError(f"the name {name!r} may only have letters, digits, '.', '_' and '-'; choose another by --name")
     return name

@@ -1,4 +1,4 @@
-"""Tables in CSV: read strictly, with file and line of each fault, and written."""
+"""CSV tables: reads them strictly, reports file and line of each fault, and writes them."""
 
 import csv
 import io
@@ -13,9 +13,9 @@ from data_tools.files import read_text, write_text
 
 Quoting = Literal["csv", "none"]
 _QUOTINGS: dict[Quoting, Any] = {"csv": csv.QUOTE_MINIMAL, "none": csv.QUOTE_NONE}
-MAX_DIGITS = 9  # of the number of a column
-MAX_SHOWN = 300  # characters of a list of names
-MAX_ROWS = 10  # faulty rows that a message names
+MAX_DIGITS = 9  # of a column's number
+MAX_SHOWN = 300  # characters in a list of names
+MAX_ROWS = 10  # faulty rows named in a message
 
 log = logging.getLogger(__name__)
 
@@ -28,16 +28,16 @@ def read_table(
     quoting: Quoting = "csv",
     hint: str = "",
 ) -> list[tuple[int, dict[str, str]]]:
-    """Rows of a table with a header: (number of the row's first line, values by column), text verbatim.
+    """Return the rows of a table with a header: (number of the row's first line, values by column), text verbatim.
 
     Args:
-        columns: the required ones; others are read too.
-        quoting: "csv" is RFC 4180. "none" takes a quote as text.
+        columns: required columns; others are read too.
+        quoting: "csv" is RFC 4180. "none" treats quotes as text.
         hint: ends the message about broken quotes.
 
-    Lines that a quote at the start of a cell swallowed are rows again, their quotes text. A warning names them.
-    Raises DataError for missing or doubled columns, no rows, broken quotes, blank lines and rows of another length.
-    The message names the first MAX_ROWS blank lines and rows of another length, and counts all.
+    If a quote at the start of a cell swallowed lines, they are read as rows again, with quotes as text, and a warning
+    names them. Raises DataError for missing or doubled columns, no rows, broken quotes, blank lines and rows of another
+    length. The message names the first MAX_ROWS blank lines and rows of another length, and counts all.
     """
     records = _records(path, read_text(path, fallback_encoding), delimiter, quoting, hint)
     _, header, lines = next(records)
@@ -68,7 +68,7 @@ def read_table(
 def _records(
     path: Path, text: str, delimiter: str, quoting: Quoting, hint: str
 ) -> Iterator[tuple[int, list[str], list[str]]]:
-    """(first line, values, text of the lines) of every record of a table, its header first."""
+    """Yield (first line, values, text of the lines) for every record of a table, its header first."""
     lines = io.StringIO(text, newline="").readlines()
     reader = csv.reader(lines, delimiter=delimiter, strict=True, quoting=_QUOTINGS[quoting])
     while (start := reader.line_num) < len(lines):
@@ -85,12 +85,12 @@ def _quoting_cure(hint: str) -> str:
 
 
 def swallowed_rows(lines: Sequence[str], delimiter: str, width: int) -> list[list[str]]:
-    """Rows that a quote at the start of a cell swallowed: the lines of one record, if each has the table's form.
+    """Return the rows that a quote at the start of a cell swallowed.
 
     Args:
-        lines: of one record. width: number of the table's columns.
-    Returns: values of each line, quotes as text. [] for a record of one line and for lines of another form. Also []
-    if a doubled quote shows that a program quoted the cell.
+        lines: all lines of one record. width: number of the table's columns.
+    Returns: the values of each line, quotes as text; [] if a line does not have the table's form or the record has one
+    line. Also [] if a doubled quote shows that a program quoted the cell.
 
     >>> swallowed_rows(['a.wav,"Stop\\n', 'b.wav,A dog\\n', 'c.wav,go"\\n'], ",", 2)
     [['a.wav', '"Stop'], ['b.wav', 'A dog'], ['c.wav', 'go"']]
@@ -102,13 +102,13 @@ def swallowed_rows(lines: Sequence[str], delimiter: str, width: int) -> list[lis
 
 
 def holds_rows(lines: Sequence[str], values: Sequence[str], delimiter: str, width: int) -> bool:
-    r"""Whether a line inside a quoted cell begins or ends with a name, as the record itself does.
+    r"""Return whether a line inside a quoted cell begins or ends with a name, as the record itself does.
 
     Args:
-        lines, values: of one record. width: number of the table's columns.
+        lines, values: lines and values of one record. width: number of the table's columns.
 
-    A name is a file with the same suffix. A number or one word counts only if the line fits all columns.
-    In a table of one column every line could be a row.
+    A name is a file with the same suffix. A number or one word counts only if the line fits all columns. In a table of
+    one column every line could be a row.
 
     >>> holds_rows(['x.wav,"Stop, he says\n', 'y.wav,A dog, a cat\n', 'w.wav,go"\n'], ["x.wav", "..."], ",", 2)
     True
@@ -143,7 +143,7 @@ def _plain_values(line: str, delimiter: str) -> list[str]:
 
 
 def _is_row(values: Sequence[str], width: int) -> bool:
-    """Whether values fit the table's columns, and are not prose: a comma of prose has a blank after it."""
+    """Return whether values fit the table's columns and are not prose: in prose a blank follows each comma."""
     return len(values) == width and not any(value[:1].isspace() for value in values[1:])
 
 
@@ -157,7 +157,7 @@ def _check_header(path: Path, header: list[str], columns: Iterable[str]) -> None
 
 
 def _require_width(path: Path, header: list[str], rows: Iterable[tuple[int, list[str]]], delimiter: str) -> None:
-    """Raise DataError for blank lines and rows that do not fit the header: a line each, MAX_ROWS of them."""
+    """Raise DataError for blank lines and rows that do not fit the header: one line each, at most MAX_ROWS."""
     name = "a comma" if delimiter == "," else f"the delimiter {delimiter!r}"
     faults = []
     for line, values in rows:
@@ -174,7 +174,7 @@ def _require_width(path: Path, header: list[str], rows: Iterable[tuple[int, list
 
 
 def shortened(names: Iterable[str]) -> str:
-    """Names in one line, of at most MAX_SHOWN characters.
+    """Return names in one line of at most MAX_SHOWN characters.
 
     >>> shortened(["a", "b"])
     'a, b'
@@ -184,8 +184,10 @@ def shortened(names: Iterable[str]) -> str:
 
 
 def caption_columns(path: Path, row: Mapping[str, str]) -> list[str]:
-    """The names caption_1 .. caption_n of a row, in order. Raises DataError for none of them, a number left out, and
-    one of more than MAX_DIGITS digits."""
+    """Return the names caption_1 .. caption_n of a row, in order.
+
+    Raises DataError for a row without them, a missing number, and a number of more than MAX_DIGITS digits.
+    """
     names = [name for name in row if re.fullmatch("caption_[1-9][0-9]*", name)]
     if long := [name for name in names if len(name) > len("caption_") + MAX_DIGITS]:
         problem = f"the column {long[0][:40]}.. has a number of more than {MAX_DIGITS} digits"
@@ -197,7 +199,7 @@ def caption_columns(path: Path, row: Mapping[str, str]) -> list[str]:
 
 
 def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a CSV table as Clotho's are: comma, LF, quoted where needed."""
+    """Write a CSV table in Clotho's format: comma, LF, quoted only if needed."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)

@@ -10,7 +10,8 @@ _MARKS = re.compile("[\u0300-\u036f]+")
 
 
 def lower_composed(text: str) -> str:
-    """Lower case, every letter one character with its marks (NFC); marks that no letter takes in are left out.
+    """Return the text in lower case, each letter composed with its marks into one character (NFC); other marks are
+    removed.
 
     >>> lower_composed("CAFE\u0301") == "caf\u00e9", lower_composed("x\u0304")
     (True, 'x')
@@ -19,7 +20,7 @@ def lower_composed(text: str) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """Lower-case words of any script, as lower_composed gives them; apostrophes and hyphens inside a word stay in it.
+    """Return the lower-case words of any script, as lower_composed gives them, with inner apostrophes and hyphens.
 
     >>> words_of("A dog's bark, far-off.")
     ['a', "dog's", 'bark', 'far-off']
@@ -28,6 +29,6 @@ def words_of(text: str) -> list[str]:
 
 
 def vocabulary_of(captions: Iterable[str]) -> list[str]:
-    """All words of the captions, most frequent first, then by name."""
+    """Return all words of the captions, most frequent first, then by name."""
     counts = Counter(word for caption in captions for word in words_of(caption))
     return sorted(counts, key=lambda word: (-counts[word], word))

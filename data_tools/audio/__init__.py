@@ -1,1 +1,1 @@
-"""Audio files: decoded in blocks within bounds, resampled as the experts want it."""
+"""Audio files: decodes them in blocks within limits, and resamples them for the experts."""

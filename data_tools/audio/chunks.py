@@ -19,8 +19,8 @@ from data_tools.audio.parts import (
 
 _MAX_CHUNKS = 1_000  # before the sound data; real files have a few
 _MAX_TRAILER = 1_024  # bytes after the sound that belong to no chunk or tag: leftovers of editors
-_MAX_EXCESS = 8  # bytes that writers of streams count too much: the header of the sound chunk
-_MPEG_CODES = (0x50, 0x55)  # of the sound in a WAV file: layers I and II, layer III
+_MAX_EXCESS = 8  # excess bytes in the sizes that stream writers state: the header of the sound chunk
+_MPEG_CODES = (0x50, 0x55)  # of MPEG sound in a WAV file: layers I and II, layer III
 _NO_LIMIT = 2**62  # sizes of 64 bits from here on are placeholders
 
 
@@ -77,7 +77,7 @@ class _Sound(NamedTuple):
 
 
 def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded | None:
-    """Return what to open of a WAV, RF64, W64, AIFF or CAF file. start, end: offsets of the file's container."""
+    """Return the file to open for a WAV, RF64, W64, AIFF or CAF file. start, end: offsets of the file's container."""
     head = read_at(file, start, 12)
     layout = LAYOUTS[head[:4]]
     sound = _find_sound(path, file, layout, start)
@@ -94,9 +94,9 @@ def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | 
         _refuse_longer(path, file, sound, end)
     if sound.is_mpeg:
         return playable_mpeg(path, file, sound.start, end if is_streamed else min(end, sound.start + sound.size))
-    if head[:4] == b"riff" and sound.size < present:  # libsndfile takes what follows for sound
+    if head[:4] == b"riff" and sound.size < present:  # libsndfile reads the bytes after the sound as sound
         return Reheaded(path, b"", 0, sound.start + sound.size)
-    if head[:4] == b"BW64":  # RF64 by the name that the broadcasting union gave it later
+    if head[:4] == b"BW64":  # the broadcasting union's later name of RF64
         return _with_size(path, file, sound, sound.size, b"RF64")
     return path
 
@@ -123,14 +123,14 @@ def _find_sound(path: Path, file: BinaryIO, layout: _Layout, start: int) -> _Sou
 
 
 def _chunk(file: BinaryIO, layout: _Layout, at: int) -> tuple[bytes | None, int, int]:
-    """Name (None at the end of the file), size and offset of the body of the chunk at an offset."""
+    """Return the name (None at the end of the file), size and offset of the body of the chunk at an offset."""
     header = read_at(file, at, layout.name + layout.size)
     size = int.from_bytes(header[layout.name :], layout.order) - layout.counted
     return header[:4] if len(header) == layout.name + layout.size else None, size, at + len(header)
 
 
 def _next_chunk(file: BinaryIO, layout: _Layout, body: int, size: int) -> int:
-    """Offset of the next chunk; some writers leave out the padding after odd sizes."""
+    """Return the offset of the next chunk; some writers omit the padding after odd sizes."""
     end = body + max(0, size)
     padded = end + -max(0, size) % layout.align
     unpadded_name = read_at(file, end, 4)
@@ -156,14 +156,13 @@ def _is_streamed(file: BinaryIO, sound: _Sound, end: int) -> bool:
 
 
 def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> bool:
-    """Return whether a header of 32 bits states too many bytes of a file that was not cut.
+    """Return whether a 32-bit header states too many bytes of a file that was not cut.
 
-    Such a header counts itself in; or the file ends with a whole sample, a few bytes early; or the size of the
-    container is right.
+    Then one of these is true: the stated size includes the header; or the file ends with a whole sample, a few bytes
+    early; or the size of the container is correct.
 
     Args:
-        present: bytes from the first one of the sound on. container, length: bytes of the file by its header, and as
-            they are.
+        present: bytes from the first byte of the sound on. container, length: stated and actual bytes of the file.
     """
     if sound.width != 4:
         return False
@@ -174,7 +173,7 @@ def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> 
 
 
 def _with_size(path: Path, file: BinaryIO, sound: _Sound, size: int, magic: bytes = b"") -> Reheaded:
-    """The file with a corrected size of its sound."""
+    """Return the file with a corrected size of its sound."""
     layout, at, width = sound.layout, sound.field, sound.width
     head = bytearray(read_at(file, 0, sound.start))
     head[at : at + width] = min(size + layout.counted, 256**width - 1).to_bytes(width, layout.order)
@@ -183,7 +182,7 @@ def _with_size(path: Path, file: BinaryIO, sound: _Sound, size: int, magic: byte
 
 
 def _after_chunks(file: BinaryIO, layout: _Layout, at: int, end: int) -> int:
-    """Offset after the chunks and tags at an offset; the end of the file if it has nothing else."""
+    """Return the offset after the chunks and tags at an offset; the end of the file if only those follow."""
     for _ in range(_MAX_CHUNKS):
         at = after_tags(file, at)
         name, size, body = _chunk(file, layout, at)
@@ -205,14 +204,14 @@ def _refuse_longer(path: Path, file: BinaryIO, sound: _Sound, end: int) -> None:
 
 
 def playable_au(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded:
-    """Return what to open of an AU file."""
+    """Return the file to open for an AU file."""
     is_big = read_at(file, start, 4) == b".snd"
     layout = _RIFF._replace(align=1, order="big" if is_big else "little")  # AU has no chunks
     fields = read_at(file, start + 4, 8)
     offset, size = (int.from_bytes(field, layout.order) for field in (fields[:4], fields[4:]))
     sound = _Sound(layout, start + offset, size, start + 8, 4)
     present = end - sound.start
-    if size == 0xFFFFFFFF or len(fields) < 8:  # the format's own placeholder, which libsndfile knows
+    if size == 0xFFFFFFFF or len(fields) < 8:  # the format's own placeholder, which libsndfile supports
         return path
     if present > 0 and (size == 0 or _is_streamed(file, sound, end)):
         return _with_size(path, file, sound, present)

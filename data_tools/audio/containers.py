@@ -14,17 +14,17 @@ _ASF_START = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 
 
 def whole_sound(path: Path) -> Path | Reheaded | None:
-    """Return what libsndfile has to open to read all sound of a file; None if it cannot, and ffmpeg can.
+    """Return the file that libsndfile has to open to read all sound; None if only ffmpeg can read it.
 
-    libsndfile believes most headers. A file that was cut or joined gives part of its sound, without an error.
+    libsndfile trusts most headers: from a cut or joined file it reads a part of the sound, without an error.
 
     Args:
         path: a regular file, in any format.
-    Returns: the path; or the corrected file, which the caller closes. Corrected are streamed files, whose headers state
-        no size, MP3 files without the number of their frames, and Ogg files without the mark of their end.
-    Raises AudioError for a file that ends before its sound does, and for one that has more sound than its header says:
-        WAV, RF64, W64, AIFF, AU, CAF, MP3, Ogg (also if pages inside are missing or damaged). Cut and joined FLAC
-        files show when they are decoded: see `flac.py`; of formats that ffmpeg decodes, see `refuse_partial`.
+    Returns: the path; or the corrected file, which the caller closes. Corrected are streamed files without a size in
+    their headers, MP3 files without the number of their frames, and Ogg files without the mark of their end.
+    Raises AudioError for a file that ends before its sound does, and for one with more sound than its header states:
+        WAV, RF64, W64, AIFF, AU, CAF, MP3, Ogg (also if pages inside are missing or damaged). Cut and joined FLAC files
+        are detected during decoding: see `flac.py`. For formats that ffmpeg decodes, see `refuse_partial`.
     """
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
@@ -44,7 +44,8 @@ def whole_sound(path: Path) -> Path | Reheaded | None:
 
 
 def refuse_partial(path: Path) -> None:
-    """Raise AudioError for cut MP4 and WMA files, and for two one after the other: ffmpeg decodes a part silently."""
+    """Raise AudioError for cut MP4 and WMA files, and for two in sequence: ffmpeg decodes only a part,
+    without an error."""
     with path.open("rb") as file, mapped(file) as content:
         if content[4:8] == b"ftyp":
             _refuse_partial_mp4(path, content)

@@ -9,18 +9,18 @@ import numpy as np
 from data_tools.audio.parts import AudioError, Reheaded, after_tags, joined, longer, mapped, read_at
 
 _FLAC_STARTS = (b"fLaC\x00\x00\x00\x22", b"fLaC\x80\x00\x00\x22")  # the marker and the header of STREAMINFO
-_STARTS = (b"OggS\x00\x02", b"caff\x00\x01\x00\x00")  # of other formats; those below follow a name and a size
+_STARTS = (b"OggS\x00\x02", b"caff\x00\x01\x00\x00")  # of other formats; in those below, a name and a size come first
 _KINDS = {b"WAVE": (b"RIFF", b"RIFX", b"RF64", b"BW64"), b"AIFF": (b"FORM",), b"AIFC": (b"FORM",)}
 _HEAD = 26  # bytes up to the number of samples
-_BLOCK = 2**20  # samples x channels that are decoded at a time
+_BLOCK = 2**20  # samples x channels per decoded block
 
 
 def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | Reheaded | None:
-    """Return what to open of a FLAC file; None if ffmpeg has to decode it.
+    """Return the file to open for a FLAC file; None if ffmpeg has to decode it.
 
-    A file that states no number of samples is decoded once to count them. soundfile jumps in files whose frames are
-    not numbered from 0 (RFC 9639, section 9.1), as ffmpeg's segments. Raises AudioError for a stream that cannot be
-    decoded to its end.
+    A file that states no number of samples is decoded once to count them. soundfile jumps within files whose frames are
+    not numbered from 0 (RFC 9639, section 9.1), such as ffmpeg's segments. Raises AudioError for a stream that cannot
+    be decoded to its end.
     """
     head = read_at(file, start, _HEAD)
     frame = read_at(file, _after_metadata(file, start), 5)
@@ -36,7 +36,7 @@ def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | Reheaded | N
 
 
 def _after_metadata(file: BinaryIO, start: int) -> int:
-    """Offset of the first frame. Source: RFC 9639, section 8.1."""
+    """Return the offset of the first frame. Source: RFC 9639, section 8.1."""
     at, is_last = start + 4, False
     while not is_last and len(block := read_at(file, at, 4)) == 4:
         is_last = block[0] >= 0x80
@@ -53,10 +53,10 @@ def _with_samples(head: bytes, count: int) -> bytes:
 
 
 def _count_samples(path: Path, source: Reheaded) -> int:
-    """Number of samples, by decoding.
+    """Return the number of samples, by decoding.
 
-    soundfile raises an error for the last block, for it cannot seek to the end of a stream without a stated length.
-    The samples are in the buffer by then.
+    soundfile raises an error for the last block, because it cannot seek to the end of a stream without a stated length.
+    At that point the samples are in the buffer.
     """
     import soundfile
 
@@ -79,7 +79,7 @@ def _count_samples(path: Path, source: Reheaded) -> int:
 
 
 def refuse_longer_flac(path: Path) -> None:
-    """Raise AudioError if a FLAC file has more sound than its header says; anything else passes.
+    """Raise AudioError if a FLAC file has more sound than its header states; other formats pass.
 
     Reads past the stated last sample, and searches for a second stream.
     """
@@ -105,7 +105,7 @@ def _refuse_second(path: Path, file: BinaryIO, start: int) -> None:
     with mapped(file) as content:
         if any(content.find(marker, start + 8) >= 0 for marker in _FLAC_STARTS):
             raise joined(path, "FLAC")
-        if _holds_container(content, _after_metadata(file, start)):  # metadata may keep the header of a WAV file
+        if _holds_container(content, _after_metadata(file, start)):  # metadata may contain the header of a WAV file
             raise joined(path, "audio")
 
 

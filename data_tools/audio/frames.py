@@ -1,4 +1,4 @@
-"""Files of frames that somebody has computed and published in place of audio (.npz, .npy)."""
+"""Files of published frames (.npz, .npy) in place of audio."""
 
 import errno
 import math
@@ -12,22 +12,22 @@ from data_tools.audio.parts import AudioError
 from data_tools.audio.read import FRAME_SUFFIXES, holds_frames, require_file
 from data_tools.errors import located
 
-MAX_FRAME_VALUES = 2**28  # of one array: 1 GiB as float32; 4 days of a frame per second with 768 values
+MAX_FRAME_VALUES = 2**28  # per array: 1 GiB as float32; 4 days of a frame per second with 768 values
 MAX_FRAME = 65_504.0  # greatest magnitude: that of float16, the type of banks
 
 
 def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
     """Read the frames of a file.
 
-    No more than the file's size is believed: sizes that its headers state are compared with the bytes before any array
-    is read.
+    Sizes in the headers are compared with the number of bytes before any array is read, so that no header can claim
+    more than the file's size.
 
     Args:
         array: name of the frames in an .npz file; None: all arrays of the file are checked, and the first one is
             returned.
     Returns: (T, D) float32, T and D >= 1, all finite, at most MAX_FRAME.
     Raises AudioError for a missing or damaged file, a pipe or device, more than MAX_FRAME_VALUES values, and arrays
-        that are no frames.
+        that are not frames.
     """
     if not holds_frames(path):
         raise AudioError(f"{path}: is no file of published frames ({' or '.join(FRAME_SUFFIXES)})")
@@ -40,15 +40,15 @@ def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
     except AudioError:
         raise
     except Exception as error:  # parsers of damaged headers raise anything: TokenError, SyntaxError, RuntimeError, ...
-        # A file that ends too early, or whose header leads before its start, gives an OSError without a cause.
+        # A file that ends too early, or with an offset before its start, gives an OSError without a cause.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            raise located(error, path) from error  # of the disk: the file may be whole
+            raise located(error, path) from error  # an error of the disk: the file may be intact
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise AudioError(f"{path}: cannot be read as frames ({reason}); fetch it again") from None
 
 
 def _archived_frames(path: Path | str, array: str | None) -> np.ndarray:
-    """Frames of an .npz file."""
+    """Return the frames of an .npz file."""
     first = None
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
@@ -68,7 +68,7 @@ def _archived_frames(path: Path | str, array: str | None) -> np.ndarray:
 
 
 def _frames(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
-    """Frames of an array file (.npy) of `size` bytes."""
+    """Return the frames of an array file (.npy) of `size` bytes."""
     version = np.lib.format.read_magic(file)
     if size > MAX_FRAME_VALUES * 8:
         raise _too_many(path, f"an array of {size:,} bytes")
@@ -87,7 +87,7 @@ def _frames(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
         raise AudioError(f"{path}: {problem}; fetch it again")
     file.seek(0)
     frames = np.lib.format.read_array(file, allow_pickle=False)
-    file.read(1)  # the end, where zipfile compares the checksum
+    file.read(1)  # reads up to the end, so that zipfile compares the checksum
     if not np.isfinite(frames).all():
         raise AudioError(f"{path}: has frames that are not finite")
     if (peak := max(float(frames.max()), -float(frames.min()))) > MAX_FRAME:

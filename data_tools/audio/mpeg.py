@@ -1,4 +1,4 @@
-"""MP3: refuses cut and joined files, and states the number of frames if a file does not."""
+"""MP3: refuses cut and joined files, and adds the number of frames to files without it."""
 
 import mmap
 from pathlib import Path
@@ -8,7 +8,7 @@ from data_tools.audio.parts import Reheaded, after_tags, is_container, joined, l
 
 
 class _Frame(NamedTuple):
-    """Header of an MPEG audio frame. kind: the bits that all frames of a file share. size: bytes of the frame."""
+    """Header of an MPEG audio frame. kind: bits that are equal in all frames of a file. size: bytes of the frame."""
 
     kind: bytes
     size: int
@@ -17,7 +17,7 @@ class _Frame(NamedTuple):
     is_mono: bool
 
 
-_KBITS = {  # by MPEG version 1 or 2 (2.5 is as 2) and layer
+_KBITS = {  # by MPEG version 1 or 2 (2.5 equals 2) and layer
     (1, 1): tuple(range(32, 449, 32)),
     (1, 2): (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
     (1, 3): (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
@@ -28,7 +28,7 @@ _KBITS[2, 3] = _KBITS[2, 2]
 
 
 def frame_of(header: bytes) -> _Frame | None:
-    """The frame that starts with these 4 bytes. Source: ISO 11172-3, 13818-3; MPEG 2.5 as libmpg123."""
+    """Parse the frame that starts with these 4 bytes. Source: ISO 11172-3, 13818-3; MPEG 2.5 as libmpg123."""
     if len(header) < 4 or header[0] != 0xFF or header[1] < 0xE0:
         return None
     version, layer = header[1] >> 3 & 3, 4 - (header[1] >> 1 & 3)
@@ -46,7 +46,7 @@ def frame_of(header: bytes) -> _Frame | None:
 
 
 def playable_mpeg(path: Path, file: BinaryIO, start: int, end: int | None = None) -> Path | Reheaded | None:
-    """Return what to open of an MPEG audio file, whose frames are counted.
+    """Return the file to open for an MPEG audio file; its frames are counted.
 
     Args:
         start, end: offsets of the frames; end: None for the end of the file, a number for frames in a WAV file.
@@ -55,7 +55,7 @@ def playable_mpeg(path: Path, file: BinaryIO, start: int, end: int | None = None
     with mapped(file) as content:
         first = _first_of_two(content, start)
         if not first:
-            return path  # something else, or nothing to compare
+            return path  # not MPEG, or nothing to compare
         frames, is_complete = _count_frames(path, content, start, min(end or len(content), len(content)), first)
         stated, is_xing = _stated_frames(content[start : start + first.size], first)
         follows = start if stated is None else start + first.size
@@ -76,7 +76,7 @@ def playable_mpeg(path: Path, file: BinaryIO, start: int, end: int | None = None
 
 
 def _count_frames(path: Path, content: mmap.mmap, at: int, end: int, first: _Frame) -> tuple[int, bool]:
-    """Number of MPEG frames, and whether the last one is complete; tags between them are skipped.
+    """Return the number of MPEG frames, and whether the last one is complete; tags between them are skipped.
 
     Raises AudioError if frames of another kind follow, or another container.
     """
@@ -97,9 +97,10 @@ def _count_frames(path: Path, content: mmap.mmap, at: int, end: int, first: _Fra
 
 
 def next_sound(content: mmap.mmap, at: int, end: int) -> int:
-    """Offset of the container of audio that follows here, after zeros, or else of the next two MPEG frames in a row.
+    """Return the offset of the next sound: a container of audio here (after zeros), or else the next two MPEG frames.
 
-    Two of one kind: the bytes of a tag look like that once in a billion. Returns `end` if nothing follows.
+    The two frames must be in sequence and of one kind: the bytes of a tag look like that once in a billion. Returns
+    `end` if nothing follows.
     """
     start = content[at : min(end, at + 2**20)].lstrip(b"\0")
     if is_container(start[:8]):
@@ -112,15 +113,15 @@ def next_sound(content: mmap.mmap, at: int, end: int) -> int:
 
 
 def _first_of_two(content: mmap.mmap, at: int) -> _Frame | None:
-    """The frame at an offset if one of the same kind follows it."""
+    """Return the frame at an offset if one of the same kind follows it."""
     first = frame_of(content[at : at + 4])
     following = first and frame_of(content[at + first.size : at + first.size + 4])
     return first if first and following and following.kind == first.kind else None
 
 
 def _stated_frames(content: bytes, first: _Frame) -> tuple[int | None, bool]:
-    """Number of the frames after the first one, and whether that states it as Xing's encoder does, not as Fraunhofer's
-    (VBRI)."""
+    """Return the stated number of frames after the first one, and whether it is in a Xing tag, not
+    Fraunhofer's VBRI."""
     tag = content[4 + _side_size(first) :]
     if tag[:4] in (b"Xing", b"Info") and len(tag) >= 12 and tag[7] & 1:
         return int.from_bytes(tag[8:12], "big"), True
@@ -130,16 +131,16 @@ def _stated_frames(content: bytes, first: _Frame) -> tuple[int | None, bool]:
 
 
 def _side_size(frame: _Frame) -> int:
-    """Bytes of side information, between the header and the tag."""
+    """Return the bytes of side information, between the header and the tag."""
     if frame.is_mpeg1:
         return 17 if frame.is_mono else 32
     return 9 if frame.is_mono else 17
 
 
 def _xing_frame(header: bytes, frames: int) -> bytes:
-    """First frame that states the number of frames. Without it libmpg123 guesses the number from the file's size.
+    """Return a first frame that states the number of frames: otherwise libmpg123 guesses it from the file's size.
 
-    header: that of the next frame; the bit rate is made large enough for the tag.
+    header: of the next frame; the bit rate is raised until the tag fits.
     """
     header = bytes([header[0], header[1] | 1, 0x90 | header[2] & 0x0C, header[3]])
     frame = frame_of(header)

@@ -1,4 +1,5 @@
-"""Ogg: refuses cut and joined files, and files with missing, swapped or damaged pages; marks the end if it is open."""
+"""Ogg: refuses cut and joined files, and files with missing, swapped or damaged pages; adds a missing mark
+of the end."""
 
 import logging
 import mmap
@@ -13,7 +14,7 @@ from data_tools.audio.parts import AudioError, Reheaded, after_tags, joined, map
 log = logging.getLogger(__name__)
 
 _START, _END = 2, 4  # flags of a page
-_REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))  # each byte with its bits in the other order
+_REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))  # each byte with its bits in reverse order
 
 
 class _Page(NamedTuple):
@@ -28,11 +29,11 @@ class _Page(NamedTuple):
 
 
 def playable_ogg(path: Path, file: BinaryIO, at: int) -> Path | Reheaded:
-    """Return what to open of an Ogg file. Source: RFC 3533.
+    """Return the file to open for an Ogg file. Source: RFC 3533.
 
     libogg skips a damaged page, and libsndfile fills the gap with other samples, without an error. A file without the
-    mark of its end was cut between two pages, or its writer leaves the mark out, as ffmpeg does in segments. The mark
-    is added, for libsndfile refuses some Opus files without it, and a warning is logged once per file.
+    mark of its end was cut between two pages, or its writer omits the mark, as ffmpeg does in segments. The mark is
+    added, because libsndfile refuses some Opus files without it. A warning is logged once per file.
 
     Args:
         at: offset of the first page.
@@ -55,7 +56,8 @@ def playable_ogg(path: Path, file: BinaryIO, at: int) -> Path | Reheaded:
 
 
 def _last_pages(path: Path, content: mmap.mmap, at: int) -> list[_Page]:
-    """The last page of each stream. Raises AudioError for pages out of order, and a stream that starts after sound."""
+    """Return the last page of each stream. Raises AudioError for pages out of order, and a stream that starts
+    after sound."""
     last: dict[bytes, _Page] = {}
     while page := _page_at(path, content, at):
         if page.flags & _START and not all(other.flags & _START for other in last.values()):
@@ -70,7 +72,7 @@ def _last_pages(path: Path, content: mmap.mmap, at: int) -> list[_Page]:
 
 
 def _page_at(path: Path, content: mmap.mmap, at: int) -> _Page | None:
-    """The page at an offset; None for anything else. Raises AudioError for a cut page and a wrong checksum."""
+    """Return the page at an offset; None for other bytes. Raises AudioError for a cut page and a wrong checksum."""
     header = content[at : at + 27]
     if header[:4] != b"OggS":
         return None
@@ -85,7 +87,7 @@ def _page_at(path: Path, content: mmap.mmap, at: int) -> _Page | None:
 
 
 def _checksum(page: bytes) -> bytes:
-    """CRC-32 from the highest bit on and from 0: zlib's, with reversed bits and without its inversions."""
+    """Return the CRC-32 with the highest bit first, from 0: zlib's, with reversed bits and without its inversions."""
     found = zlib.crc32(page.translate(_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF
     return found.to_bytes(4, "little").translate(_REVERSED)[::-1]
 
@@ -99,7 +101,7 @@ def _refuse_second(path: Path, content: mmap.mmap, at: int) -> None:
 
 
 def _with_ends(content: mmap.mmap, open_ends: list[_Page]) -> bytes:
-    """The file with the mark of the end on these pages."""
+    """Return the file with the mark of the end on these pages."""
     marked = bytearray(content)
     for page in open_ends:
         marked[page.at + 5] |= _END

@@ -1,4 +1,4 @@
-"""Parts of audio files, for all containers: errors, tags, and files that are read with a corrected beginning."""
+"""Parts of audio files, for all containers: errors, tags, and files read with a corrected beginning."""
 
 import io
 import mmap
@@ -18,7 +18,7 @@ class AudioError(DataError):
 
 
 class Reheaded(io.RawIOBase):
-    """File that is read with another beginning.
+    """A file that is read with a replaced beginning.
 
     head: replaces the first `skipped` bytes of the file. end: offset in the file at which reading ends; None: its end.
     """
@@ -71,7 +71,7 @@ def joined(path: Path, kind: str) -> AudioError:
 
 
 def after_tags(file: BinaryIO | mmap.mmap, at: int) -> int:
-    """Offset after the tags at an offset, by the sizes that they state: ID3, APE, Lyrics3.
+    """Return the offset after the tags at an offset, by their stated sizes: ID3, APE, Lyrics3.
 
     Sources: id3.org (ID3v1, ID3v2, Lyrics3); wiki.hydrogenaud.io/index.php?title=APEv2_specification.
     """
@@ -98,7 +98,7 @@ def _tag_size(file: BinaryIO | mmap.mmap, at: int) -> int:
 
 
 def is_container(head: bytes) -> bool:
-    """Return whether these first bytes start a container of audio. MP4 is known without the zeros of its size."""
+    """Return whether these first bytes start a container of audio. MP4 is recognised without the zeros of its size."""
     return head[:4] in MAGICS or head[:4] in _FOREIGN_MAGICS or head[1:5] == b"ftyp"
 
 

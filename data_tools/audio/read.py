@@ -1,4 +1,5 @@
-"""Audio files in: decoded, mixed to mono and resampled, or refused with a reason; and samples as a file's bytes."""
+"""Reading audio files: decoded, mixed to mono and resampled, or refused with a reason; and samples as a
+file's bytes."""
 
 import io
 import shutil
@@ -13,7 +14,7 @@ import numpy as np
 
 from data_tools.audio.containers import refuse_partial, whole_sound
 from data_tools.audio.flac import refuse_longer_flac
-from data_tools.audio.parts import AudioError as AudioError  # for all that read audio
+from data_tools.audio.parts import AudioError as AudioError  # re-exported for all readers of audio
 from data_tools.audio.parts import Reheaded
 from data_tools.audio.resampling import Resampling, Wave, resampler
 from data_tools.documents.json_text import sha256_of
@@ -22,33 +23,33 @@ from data_tools.errors import located
 if TYPE_CHECKING:
     import soundfile
 
-# What libsndfile does not know, and the program ffmpeg does.
+# Formats that ffmpeg decodes and libsndfile does not.
 FFMPEG_SUFFIXES = (".m4a", ".aac", ".mp4", ".webm", ".wma", ".mka", ".amr", ".ac3", ".ape", ".wv", ".3gp")
 AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aif", ".aiff", *FFMPEG_SUFFIXES)
 
-# Formats of libsndfile whose files are known to be whole; of the others it reads cut files silently.
+# Formats of libsndfile that are checked for completeness; in the others it reads cut files silently.
 _FORMATS = ("WAV", "WAVEX", "RF64", "W64", "AIFF", "AU", "CAF", "FLAC", "OGG", "MP3")
-# libsndfile reports about 2**63 samples for a FLAC stream that does not state its length.
+# libsndfile reports about 2**63 samples for a FLAC stream without a stated length.
 _MAX_STATED = 2**40
-# What is read of a file takes a gigabyte at most, and up to a minute on one core: 3 hours of stereo at 96 kHz, of which
-# 93 minutes are kept at 48 kHz, or all at 16 kHz.
+# A file takes at most a gigabyte of memory and a minute on one core: 3 hours of stereo at 96 kHz. The result holds 93
+# minutes at 48 kHz, or all 3 hours at 16 kHz.
 MAX_VALUES = 2**31  # samples x channels
-MAX_SAMPLES = 2**28  # in one channel, at the rate they are wanted at
+MAX_SAMPLES = 2**28  # in one channel, at the requested rate
 MIN_RATE, MAX_RATE = 1_000, 768_000  # Hz
-MAX_PEAK = 2.0**32  # of full scale 1: whole numbers of 32 bits, kept as floats, lie below
-SHORTEST = 0.01  # seconds: less is a click, if anything
-STEPS = 2 / 2**15  # two steps of 16 bits: samples of silence are rounded to one of two values
+MAX_PEAK = 2.0**32  # relative to full scale 1: 32-bit integers stored as floats are smaller
+SHORTEST = 0.01  # seconds: a shorter file is at most a click
+STEPS = 2 / 2**15  # two 16-bit steps: samples of silence are rounded to one of two values
 CANCELS = 0.01  # 40 dB
-PEAK_SAMPLES = 2**13  # of a part of a file that are looked at for its peak: a fifth of a second
-_BLOCK = 2**20  # samples x channels that are decoded at a time
-_FFMPEG_SECONDS = 3 * 3600  # that are decoded at most
+PEAK_SAMPLES = 2**13  # read from each part of a file for its peak: a fifth of a second
+_BLOCK = 2**20  # samples x channels per decoded block
+_FFMPEG_SECONDS = 3 * 3600  # maximum to decode
 
 
-FRAME_SUFFIXES = (".npz", ".npy")  # of files of frames that somebody has published in place of audio
+FRAME_SUFFIXES = (".npz", ".npy")  # of files of published frames in place of audio
 
 
 def require_file(path: Path | str) -> None:
-    """Raise AudioError for a missing file, a folder, and a pipe or device, which could not be read twice."""
+    """Raise AudioError for a missing file, a folder, and a pipe or device, which cannot be read twice."""
     if Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
         raise AudioError(f"{path}: is a pipe or a device; name a regular file")
     if not Path(path).is_file():
@@ -56,22 +57,24 @@ def require_file(path: Path | str) -> None:
 
 
 def holds_frames(path: Path | str) -> bool:
-    """Whether a file is of published frames, by its name."""
+    """Return whether a file contains published frames, by its name."""
     return str(path).lower().endswith(FRAME_SUFFIXES)
 
 
 def read_audio(
     path: Path | str, sample_rate: int, resampling: Resampling = "soxr_hq", seconds: float | None = None
 ) -> Wave:
-    """A file as mono.
+    """Read a file as mono.
 
     sample_rate: Hz of the result; the file may have 1 to 768 kHz and any number of channels.
-    resampling: how another rate is reached, see data_tools/resampling.py. seconds: of its beginning; None: all of it.
-    Returns (N,) float32, N >= 1, full scale = 1 (float files may exceed it). Channels are averaged, then resampled; a
-    file so short that nothing is left at the lower rate keeps one sample.
-    Raises AudioError for a missing, empty, undecodable or truncated file, for NaN, infinite or absurd samples
-    (MAX_PEAK), and for one that holds more than MAX_VALUES or would give more than MAX_SAMPLES; OSError, with the
-    file's name, for an existing file that the system cannot read (a failing disk, too many open files, no permission).
+    resampling: method for other rates, see data_tools/resampling.py. seconds: length to read from the beginning; None:
+    all.
+    Returns (N,) float32, N >= 1, full scale = 1 (float files may exceed it). Channels are averaged, then resampled. A
+    file too short for one sample at the lower rate keeps one sample.
+    Raises AudioError for a missing, empty, undecodable or truncated file, and for NaN, infinite or absurd samples
+    (MAX_PEAK). Also for one with more than MAX_VALUES, or with a result of more than MAX_SAMPLES. Raises OSError, with
+    the file's name, for an existing file that the system cannot read (a failing disk, too many open files, no
+    permission).
     """
     with _opened(path) as file:
         max_frames = file.frames if seconds is None else min(file.frames, round(seconds * file.samplerate))
@@ -98,13 +101,14 @@ def read_audio(
 
 
 def audio_seconds(path: Path | str) -> float:
-    """Length in seconds by the file's header; nothing is decoded. Raises AudioError as read_audio does, bar samples."""
+    """Return the length in seconds from the file's header, without decoding. Raises AudioError as read_audio, except
+    for samples."""
     with _opened(path) as file:
         return float(file.frames / file.samplerate)
 
 
 def readable_seconds(path: Path | str) -> float | None:
-    """The same, or None for audio that is missing or cannot be read: the verb `check` names it."""
+    """Return audio_seconds, or None for audio that is missing or unreadable; the verb `check` lists such files."""
     try:
         return audio_seconds(path)
     except AudioError:
@@ -114,9 +118,9 @@ def readable_seconds(path: Path | str) -> float | None:
 def check_audio(path: Path | str) -> str | None:
     """Decode the whole file. Raises as read_audio.
 
-    Returns: a description of a file that holds no sound once its channels are averaged, such as "silent"; None for any
-        other. A file shorter than SHORTEST counts as one, and one whose samples vary by no more than two steps of 16
-        bits, whatever their mean. Channels cancel if their mean varies by less than CANCELS of what they do.
+    Returns: a description of a file without sound after averaging its channels, such as "silent"; None for any other
+    file. A file shorter than SHORTEST is without sound, as is one whose samples vary by at most two 16-bit steps,
+    whatever their mean. Channels cancel if their mean varies by less than CANCELS times their own variation.
     """
     with _opened(path) as file:
         low, high = mono_low, mono_high = np.inf, -np.inf
@@ -135,11 +139,11 @@ def check_audio(path: Path | str) -> str | None:
 
 
 def peaks(path: Path | str, parts: int) -> Wave:
-    """How loud a file is in each of `parts` parts of like length, for a picture of it.
+    """Return the peak level of each of `parts` equal parts of a file, for a picture of it.
 
-    Returns (parts,) float32: the greatest magnitude in any channel, full scale = 1; 0 for a part without a sample. Of a
-    part longer than PEAK_SAMPLES only its beginning is read, so that hours take no longer than a minute. Raises
-    AudioError as read_audio does.
+    Returns (parts,) float32: the greatest magnitude in any channel, full scale = 1; 0 for a part without a sample. Only
+    the beginning of a part is read if it is longer than PEAK_SAMPLES, so that hours take no longer than a minute.
+    Raises AudioError as read_audio does.
     """
     found = np.zeros(parts, np.float32)
     with _opened(path) as file:
@@ -155,13 +159,14 @@ def peaks(path: Path | str, parts: int) -> Wave:
 
 
 def content_key(path: Path | str) -> str:
-    """SHA-256 of the file's bytes, in hexadecimal. Raises AudioError for a missing file."""
+    """Return the SHA-256 of the file's bytes, in hexadecimal. Raises AudioError for a missing file."""
     require_file(path)
     return sha256_of(Path(path))
 
 
 def encoded(samples: np.ndarray, rate: int, format: str, subtype: str, **quality: Any) -> bytes:
-    """The bytes of a file, made in memory, for libsndfile does not state why it cannot write."""
+    """Return the bytes of an audio file, made in memory, because libsndfile does not report why it cannot
+    write to disk."""
     import soundfile
 
     file = io.BytesIO()
@@ -170,7 +175,7 @@ def encoded(samples: np.ndarray, rate: int, format: str, subtype: str, **quality
 
 
 def _blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -> Iterator[Wave]:
-    """The first `length` samples, (n, channels) at a time."""
+    """Yield the first `length` samples, (n, channels) at a time."""
     done = 0
     while done < length:
         count = min(length - done, max(1, _BLOCK // file.channels))
@@ -216,7 +221,7 @@ def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
                 limit = f"the {MAX_VALUES:,} values that are read of a file; cut it into shorter files"
                 raise AudioError(f"{path}: {_size(file)} are more than {limit}")
             if file.format == "OGG":
-                file.seek(0)  # of Opus that starts late, libsndfile else reads the encoder's delay too
+                file.seek(0)  # without it, libsndfile reads the encoder's delay of Opus that starts late
             yield file
     except soundfile.LibsndfileError:
         _require_bytes(path)
@@ -248,10 +253,10 @@ def _source(path: Path | str) -> Iterator[Path | str | Reheaded]:
 
 @contextmanager
 def _by_ffmpeg(path: Path | str) -> Iterator[str]:
-    """A WAV file of the first sound in a file, at its own rate, for as long as the block lasts.
+    """Yield a WAV file with the first sound of a file, at its own rate, for the duration of the block.
 
-    Raises AudioError where ffmpeg is not installed, and for whatever it says is wrong: it would decode on. It may open
-    this file alone, for some formats name others.
+    Raises AudioError if ffmpeg is not installed, and for every error that it reports, after which it would still
+    decode. ffmpeg may open this file only, because some formats name other files.
     """
     if not shutil.which("ffmpeg"):
         hint = "install it, or convert the file to FLAC elsewhere"

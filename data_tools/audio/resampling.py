@@ -1,4 +1,4 @@
-"""Other sample rates: by soxr, or by the filters of resampy that published features were computed with."""
+"""Resampling by soxr, or by the filters of resampy that published features were computed with."""
 
 import math
 from collections.abc import Callable
@@ -13,13 +13,16 @@ Resampling = Literal["soxr_hq", "kaiser_best", "kaiser_best_0.2"]
 Wave = npt.NDArray[np.float32]
 _Samples = npt.NDArray[np.float64]
 
-MIN_PHASES = 320  # of a drifting filter, so that the drift from the nearest phase is below 1/640 of an old sample
-MAX_TAPS = 2**24  # of a filter between rates that share few factors: 128 MB
+MIN_PHASES = 320  # of a drifting filter, so that the distance to the nearest phase is below 1/640 of an old sample
+MAX_TAPS = 2**24  # of a filter between rates with few common factors: 128 MB
 
 
 class _Kaiser(NamedTuple):
-    """A sinc under a Kaiser window of shape `beta`: its `zeros` on either side, table entries from one to the next, and
-    the share of the lower half rate that it keeps."""
+    """A sinc with a Kaiser window of shape `beta`.
+
+    zeros: zero crossings on either side. entries: table entries between two of them. rolloff: share of half the lower
+    rate that the filter keeps.
+    """
 
     zeros: int
     entries: int
@@ -34,14 +37,17 @@ _KAISER: dict[Resampling, _Kaiser] = {
 
 
 def resampler(rate: int, wanted: int, how: Resampling) -> Callable[[Wave, bool], Wave]:
-    """A function that takes a wave block by block, each (N,) with whether it is the last, and returns what is ready.
+    """Return a function that resamples a wave block by block: it takes a block (N,) and whether it is the last.
 
-    All together are N * wanted / rate samples (rounded by soxr_hq, rounded down by the others), the same however the
-    wave is cut into blocks; at the same rate the wave itself.
-    soxr_hq: soxr's HQ. kaiser_best: the filter of that name in resampy 0.3 and later; its own results to 1e-12 in
-    float64. kaiser_best_0.2: that of resampy up to 0.2.2, which features of 2022 and before were computed with; the
-    rounding errors of its clock are repeated, see `_Drifting`.
-    Raises ValueError for a kaiser filter between rates that share so few factors that it has over MAX_TAPS numbers.
+    Each call returns the finished samples. In total there are N * wanted / rate samples (rounded by soxr_hq, rounded
+    down by the others), independent of the blocks. At equal rates the wave is unchanged. The values of `how`:
+
+    * `soxr_hq`: soxr's HQ.
+    * `kaiser_best`: the filter of that name in resampy 0.3 and later; equal to its results within 1e-12 in float64.
+    * `kaiser_best_0.2`: the filter in resampy up to 0.2.2, for features of 2022 and before. It repeats the rounding
+      errors of resampy's clock, see `_Drifting`.
+
+    Raises ValueError for a kaiser filter with over MAX_TAPS numbers, between rates with few common factors.
     """
     if rate == wanted:
         return lambda block, last: block
@@ -59,14 +65,14 @@ def resampler(rate: int, wanted: int, how: Resampling) -> Callable[[Wave, bool],
 
 
 class _Polyphase:
-    """Filter that gives `up` new samples for `down` old ones. A phase is 1 / up of an old sample."""
+    """Filter with `up` new samples for `down` old ones. A phase is 1 / up of an old sample."""
 
     def __init__(self, up: int, down: int, kaiser: _Kaiser, margin: int = 0) -> None:
-        """margin: old samples at hand on either side, in addition to those that the filter reaches."""
+        """Design the filter. margin: additional old samples on either side, beyond the reach of the filter."""
         self.up, self.down = up, down
         self.reach, self.weights, self.slopes = _filter_taps(up, down, kaiser)
         self.before = self.reach + margin
-        self.kept = np.zeros(self.before)  # old samples before the next new one, and all after them
+        self.kept = np.zeros(self.before)  # old samples before the next new one, and all later ones
         self.came = self.made = 0
 
     def __call__(self, block: Wave, last: bool) -> Wave:

@@ -1,4 +1,4 @@
-"""Waves that a program holds in memory, as files that the kit reads."""
+"""Waves in a program's memory, written as files that the kit reads."""
 
 from collections.abc import Sequence
 from numbers import Integral
@@ -14,9 +14,9 @@ Waves = np.ndarray | Sequence[np.ndarray]
 
 
 def waves_of(audio: Any) -> list[np.ndarray] | None:
-    """Return the waves of an array or tensor, or of a list of them; None if these are names of files.
+    """Return the waves of an array or tensor, or of a list of them; None for names of files.
 
-    Raises KitError for arrays that are no waves: other than (samples,) or (samples, channels) of finite floats.
+    Raises KitError for arrays that are not waves: other than (samples,) or (samples, channels) of finite floats.
     """
     listed = audio if isinstance(audio, list | tuple) else [audio]
     if not any(hasattr(one, "__array__") and np.asarray(one).dtype.kind not in "UO" for one in map(_on_cpu, listed)):
@@ -39,7 +39,7 @@ def _checked(one: Any, number: int) -> np.ndarray:
 
 
 def _on_cpu(one: Any) -> Any:
-    """A tensor without its graph, in the memory that numpy reads; anything else unchanged."""
+    """Return a tensor without its graph, in the memory that numpy reads; anything else unchanged."""
     return one.detach().cpu() if hasattr(one, "detach") else one
 
 

@@ -1,1 +1,1 @@
-"""Which descriptions read like captions: clean, embed, classify, report."""
+"""Classification of descriptions by their similarity to captions: clean, embed, classify, report."""

@@ -1,7 +1,7 @@
 """The classifier of "Take it easy" (DCASE 2022, section 2): a network on sentence embeddings, trained and applied.
 
 From the paper: three fully connected layers of 256 with ReLU, one sigmoid output, 1 for a caption and 0 for a
-description. Ours, where the paper is silent: AdamW, learning rate, batch and epochs.
+description. Our own choices, because the paper gives none: AdamW, learning rate, batch and epochs.
 """
 
 from collections.abc import Iterator
@@ -20,13 +20,14 @@ LAYERS = 3
 LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 1e-2
 BATCH = 512
-_ROWS_AT_ONCE = 8192  # scored together: bounds the memory
+_ROWS_AT_ONCE = 8192  # scored together: limits the memory
 
 
 def make_network(dim: int, seed: int) -> nn.Sequential:
-    """(N, D) -> (N, 1): the logit, which `score` puts through the sigmoid. It draws on the seed alone.
+    """Build the network (N, D) -> (N, 1); its output is the logit, to which `score` applies the sigmoid.
 
-    Weights and biases begin as torch's linear layers do, uniform within 1 / sqrt(inputs).
+    Only the seed decides the initial weights and biases, which are uniform within 1 / sqrt(inputs), torch's default for
+    linear layers.
     """
     generator = torch.Generator().manual_seed(seed)
     widths = [dim, *[WIDTH] * LAYERS, 1]
@@ -42,10 +43,10 @@ def make_network(dim: int, seed: int) -> nn.Sequential:
 def train(
     vectors: np.ndarray, rows: np.ndarray, labels: np.ndarray, weights: np.ndarray, epochs: int, seed: int
 ) -> nn.Module:
-    """A network trained by weighted binary cross entropy for a fixed number of epochs, on the CPU.
+    """Train a network by weighted binary cross entropy for a fixed number of epochs, on the CPU.
 
-    vectors: (rows, D) float16 or float32, mapped or not. rows, labels, weights: (N,) of what is learnt.
-    seed: of the first weights and of the order of the texts.
+    vectors: (rows, D) float16 or float32, memory-mapped or not. rows, labels, weights: (N,) of the training texts.
+    seed: for the initial weights and the order of the texts.
     """
     rng = np.random.default_rng(seed)
     network = make_network(vectors.shape[1], seed)
@@ -64,7 +65,7 @@ def train(
 
 
 def score(network: nn.Module, vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """(N,) float32 in [0, 1]: the sigmoid output for each row; chunks are read in the order of the file."""
+    """Return (N,) float32 in [0, 1]: the sigmoid output for each row; chunks are read in the order of the file."""
     order = np.argsort(rows, kind="stable")
     found = np.empty(len(rows), np.float32)
     with torch.inference_mode():
@@ -80,9 +81,9 @@ def _loaded(vectors: np.ndarray, rows: np.ndarray) -> torch.Tensor:
 
 @contextmanager
 def thread_a_network() -> Iterator[ThreadPoolExecutor]:
-    """A pool with a thread a core, each for a whole network.
+    """Yield a pool with one thread per core, each for a whole network.
 
-    Layers this small gain little from several threads, and lose much where other work takes one of the cores away.
+    Layers this small gain little from several threads, and lose much if other work takes one of the cores.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Cleaning of descriptions: a closed list of rules, each with a name by which its uses are counted."""
+"""Cleaning of descriptions: a closed list of named rules, whose uses are counted by name."""
 
 import html
 import re
@@ -8,22 +8,22 @@ from typing import NamedTuple
 from data_tools.classify.language import language_of
 from data_tools.manifest import MAX_WORDS
 
-EMPTY = "empty"  # stands behind the rules of a text of which no letter is left
+EMPTY = "empty"  # last rule of a text without any remaining letter
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Words between what a sentence tells of the sound and its boilerplate: "birds, [this recording is] free to use".
+# Words between the part about the sound and the boilerplate: "birds, [this recording is] free to use".
 _LEAD = """a all also always an and any are as automatically available be because been best but by can completely do
     don't download feel for free freely from get given have here however i if in is it it's its just like may must my
     need no not of off only or originally our please released shared should so still taken that the them then these they
     this those to under use used want was were which with work would you your audio clip clips effect effects file files
     loop loops recording recordings sample samples sound sounds track tracks"""
 
-# Phrases that cut more real descriptions rightly than wrongly, or that name a licence or a platform: see RULES.
-# Names of licences, which no sound has: cut wherever they stand.
+# Phrases that mostly cut real descriptions correctly, or that name a licence or a platform: see RULES. Names of
+# licences, which no sound has: cut everywhere.
 _END = r"(?=[ ]*(?:[.!?,;)\]\n]|$))"
 _LICENCE = rf"""creative[ -]commons | public[ ]domains? | all[ ]rights[ ]reserved
 | copyright(?:ed)?[ ]*(?:by\b|\(c\)|©|[12]\d{{3}}\b) | ©
@@ -33,7 +33,7 @@ _LICENCE = rf"""creative[ -]commons | public[ ]domains? | all[ ]rights[ ]reserve
 | for[ ](?:\w+[ ]){{0,2}}(?:personal|private|non-?commercial|commercial)[ ](?:non-?commercial[ ])?
     (?:use|uses|purposes?|projects?)(?:[ ]only)?{_END}"""
 
-# Wishes of uploaders, which people also say in recordings: cut at the start of sentences, clauses and brackets.
+# Requests of uploaders, which people also speak in recordings: cut at the start of sentences, clauses and brackets.
 _WISH = rf"""free[ ](?:to[ ](?:use|download|share|remix)\b(?![ ](?:the|an?)\b)|of[ ](?:charge|copyright|rights)
     |for[ ](?:any|personal|private|commercial|non-?commercial|use\b|all[ ](?:to|uses|kinds|your)))
 | use[ ](?:it|them|this|these|as|how|however|whatever|what|freely|wherever)\b[^.!?\n]{{0,200}}?
@@ -51,11 +51,11 @@ _ASIDE = r"""(?<=[.!?][ ])(?:enjoy|thanks(?:[ ]to)?)(?:[ ]\w+)?(?=[.!]|$)
 | check[ ]out[ ](?:my|our)[ ](?:other|page|profile|sounds|packs?|channel|web ?site|music)\b
 | if[ ]you[ ](?:use|download|like)[ ](?:this|it|these|them|my)\b"""
 
-# SoundBible's note on who wished for a sound: "Harpoon sound effect requested by Adam Brown."
+# SoundBible's note on the person who requested a sound: "Harpoon sound effect requested by Adam Brown."
 _REQUEST = rf"""requested[ ]by[ ](?!(?:the|an?|his|her|their|its|our|my|some)\b)(?:\w+[ ]){{0,3}}\w+{_END}
 | was[ ]a[ ]request[ ](?:from|by)\b"""
 
-# A sentence of none but technical and leading words, at least one of them in _MADE, tells how the file came about.
+# A sentence of only technical and leading words, at least one of them in _MADE, describes the making of the file.
 _MADE = _words(
     """recorded edited normalized normalised mastered remastered processed unprocessed denoised resampled equalized
     equalised converted exported khz kbps"""
@@ -85,15 +85,15 @@ def _boilerplate(core: str) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w)(?:{core})", re.IGNORECASE | re.VERBOSE)
 
 
-# The rest of the sentence or bracket after boilerplate; a full stop within a link ends nothing.
+# The rest of the sentence or bracket after boilerplate; a full stop within a link is no end.
 _TO_THE_END = re.compile(r"(?:[^.!?\n)\]]|[.!?](?=\S))*[.!?]*")
-# Repetitions are bounded, so that no text, however odd, takes a time that grows with its length squared.
+# Repetitions have limits, so that no odd text takes a time that grows with its length squared.
 _ENTITIES = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _BREAKS = re.compile(rf"<\s*/?\s*(?:{_one_of(_BREAK_TAGS)})\b[^<>]*>", re.IGNORECASE)
 _INLINES = re.compile(rf"<\s*/?\s*(?:{_one_of(_INLINE_TAGS)})(?:\s[^<>]*)?/?>", re.IGNORECASE)
 _LEADS = re.compile(rf"(?:(?<![\w'])(?:{_one_of(_LEAD)})(?![\w'-])|[ \t,;:-])+\Z", re.IGNORECASE)
 _LICENCES, _WISHES, _ASIDES, _REQUESTS = map(_boilerplate, (_LICENCE, _WISH, _ASIDE, _REQUEST))
-MAX_LEAD = 300  # characters of the words that lead to boilerplate
+MAX_LEAD = 300  # characters of the words before boilerplate
 _CLAUSE = re.compile(r"[,;:]|[ \t]-[ \t]")
 _LICENCE_NAMES = re.compile(
     r"\b(?<!not )(?:(?:royalty|copyright)[ -]free|(?-i:CC)[ -]?(?:0|zero|BY(?:-(?:NC|SA|ND))*)(?:[ ][1-4]\.0)?"
@@ -117,14 +117,15 @@ _INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u200b\ufeff]")
 
 
 def _entities(text: str) -> str:
-    """Decoded until none is left (some texts were escaped twice); only whole ones, so that "R&notes" stays."""
+    """Decode entities until none is left (some texts were escaped twice); only complete ones, so that
+    "R&notes" stays."""
     while (decoded := _ENTITIES.sub(lambda found: html.unescape(found[0]), text)) != text:
         text = decoded
     return text
 
 
 def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) -> str:
-    """The text without its boilerplate and the words that lead to it. Sentences cut in part keep their ends.
+    """Remove boilerplate and the words that lead to it. Partly cut sentences keep their ends.
 
     is_first: cut boilerplate only at the start of the text's sentences, clauses and brackets. Quoted words stay.
     """
@@ -145,7 +146,7 @@ def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) ->
 
 
 def _unquoted(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Matches outside double quotes."""
+    """Yield the matches outside double quotes."""
     at = straight = curly = 0
     for found in pattern.finditer(text):
         passed, at = text[at : found.start()], found.start()
@@ -157,7 +158,7 @@ def _unquoted(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
 
 
 def _cut(pattern: re.Pattern[str], text: str) -> str:
-    """The text without the pattern's matches outside double quotes."""
+    """Remove the pattern's matches outside double quotes."""
     parts, at = [], 0
     for found in _unquoted(pattern, text):
         parts.append(text[at : found.start()])
@@ -191,31 +192,34 @@ def _shortened(text: str) -> str:
     return start[: ends[-1]] if ends else start
 
 
-# How often a rule cuts one of WavText5K's 4,525 descriptions and FSDKaggle2018's 11,979 titles, and how many of these
-# cuts took words about the sound: licence 61 (0), asides 234 (1), equipment 7 (0), all read; links 14 and file_name
-# 9,267, of which samples were read (0). addresses, entities and markup have no case there. Of the 86,833 captions of
-# Clotho and AudioCaps the rules change blanks and a separator at the end, and nothing else.
-# In this order; licence and asides go first while links still show where a sentence does not end.
+# Measured on WavText5K's 4,525 descriptions and FSDKaggle2018's 11,979 titles: cuts per rule, and in brackets the
+# number of these cuts with words about the sound. licence 61 (0), asides 234 (1), equipment 7 (0), all read; links 14
+# and file_name 9,267, samples of them read (0). addresses, entities and markup do not occur there. In the 86,833
+# captions of Clotho and AudioCaps the rules change only blanks and a separator at the end. Applied in this order:
+# licence and asides come first, while links still show that a full stop within them ends nothing.
 RULES: dict[str, Callable[[str], str]] = {
     "entities": _entities,  # &amp; and the like, decoded
-    # HTML tags, known by name: out, those that begin a line as a line end
+    # HTML tags, known by name: removed, those that begin a line become a line end
     "markup": lambda text: _INLINES.sub("", _BREAKS.sub("\n", text)),
-    # licences and wishes for credit: with the words that lead to them, and all up to the full stop
+    # licences and requests for credit: with the words that lead to them, up to the full stop
     "licence": lambda text: _without(_WISHES, _without(_LICENCES, _cut(_LICENCE_NAMES, text)), is_first=True),
-    # words to other users, and who wished for a sound: in the same way
+    # words to other users, and the person who requested a sound: in the same way
     "asides": lambda text: _without(_REQUESTS, _without(_ASIDES, text, is_first=True)),
     "addresses": lambda text: _cut(_ADDRESSES, text),  # e-mail
-    "links": lambda text: _cut(_LINKS, text),  # with "from", "at", "see" before them
-    "equipment": _equipment,  # sentences and brackets of technical words alone: "Recorded with a Zoom H4n, 96 kHz."
+    "links": lambda text: _cut(_LINKS, text),  # with a preceding "from", "at", "see"
+    "equipment": _equipment,  # sentences and brackets of technical words only: "Recorded with a Zoom H4n, 96 kHz."
     # the extension of a sound file, and "_" between words, which becomes a space
     "file_name": lambda text: _UNDERSCORES.sub(" ", _EXTENSION.sub("", text)),
     "spaces": _spaces,  # white space and control characters, empty brackets, separators left at an end
-    "shortened": _shortened,  # to the whole sentences within MAX_WORDS words, which a manifest's captions may have
+    "shortened": _shortened,  # to whole sentences within MAX_WORDS words, the limit of a manifest's captions
 }
 
 
 class Cleaned(NamedTuple):
-    """text: "" when no letter was left. rules: names of those that changed it, then EMPTY. language: language_of it."""
+    """Result of cleaning.
+
+    text: "" if no letter was left. rules: names of the rules that changed it, then EMPTY. language: from language_of.
+    """
 
     text: str
     rules: tuple[str, ...]
@@ -223,10 +227,10 @@ class Cleaned(NamedTuple):
 
 
 def clean(text: str) -> Cleaned:
-    """A description as a caption could stand in a manifest, and what was done to it.
+    """Clean a description so that it can be a caption in a manifest; return it with the names of the used rules.
 
-    Only the RULES change anything, and no rule rewords: it takes away, decodes, or puts a space. Text in other
-    languages is named and left as it is.
+    Only the RULES change anything, and no rule rewords: a rule removes, decodes, or inserts a space. Text in other
+    languages is labelled and not changed.
     """
     rules = []
     for name, rule in RULES.items():

@@ -1,6 +1,6 @@
-"""Cross-fitting: which texts share a fold, what each fold's network learns from, and the scores it gives to its own.
+"""Cross-fitting: division of texts into folds, the training texts of each fold's network, and the resulting scores.
 
-No text is scored by a network that learnt it, or an equal text, or another text of its uploader or clip.
+No network scores a text that it learnt, an equal text, or another text of the same uploader or clip.
 """
 
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ WEIGHTINGS: tuple[Weighting, ...] = get_args(Weighting)
 
 @dataclass(frozen=True)
 class Texts:
-    """What is learnt from and scored; the same text may stand in several places.
+    """Texts to learn from and to score; the same text may occur several times.
 
-    labels: (N,) bool, True for a caption. rows: (N,) of the text's embedding: equal for equal texts.
-    groups: (N,) int, equal for those that must share a fold: an uploader's descriptions, a clip's captions. A group
-    has one label.
+    labels: (N,) bool, True for a caption. rows: (N,) row of the text's embedding; equal for equal texts.
+    groups: (N,) int, equal for texts that must share a fold: an uploader's descriptions, a clip's captions. All texts
+    of a group have one label.
     """
 
     labels: np.ndarray
@@ -43,9 +43,12 @@ class Fitting:
 
 
 class CrossFit(NamedTuple):
-    """scores: (N,) float64 in [0, 1] by weighting, rounded to 6 decimals. folds: (N,), by which fold's network.
+    """Result of cross-fitting.
 
-    left_out: how many texts of other folds each fold's networks did without, because this fold holds an equal text.
+    scores: (N,) float64 in [0, 1] by weighting, rounded to 6 decimals. folds: (N,), the fold whose network scored each
+    text.
+    left_out: per fold, the number of texts in other folds that its networks omitted, because this fold has an equal
+    text.
     """
 
     scores: dict[Weighting, np.ndarray]
@@ -54,10 +57,10 @@ class CrossFit(NamedTuple):
 
 
 def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
-    """Train a network a fold and weighting, and score every text by its own fold's. Shows progress.
+    """Train one network per fold and weighting, and score every text by its own fold's. Shows progress.
 
-    vectors: (rows, D), mapped or not. Raises DataError for fewer groups of a class than folds, and when a fold leaves
-    nothing of a class to learn from.
+    vectors: (rows, D), memory-mapped or not. Raises DataError for fewer groups of a class than folds, and if a fold
+    leaves no text of a class for training.
     """
     from data_tools.classify.classifier import score, thread_a_network, train
 
@@ -82,7 +85,8 @@ def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
 
 
 def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
-    """(N,) the fold of each text: of each class, the groups are dealt to the folds at random, as many to each."""
+    """Return (N,) the fold of each text: the groups of each class are dealt to the folds at random, in
+    equal numbers."""
     from sklearn.model_selection import GroupKFold
 
     folds = np.empty(len(texts), np.int64)
@@ -101,10 +105,10 @@ def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
 
 
 def training_texts(texts: Texts, folds: np.ndarray, fold: int) -> np.ndarray:
-    """Numbers of the texts that a fold's networks learn from: of the other folds, less those equal to one of its own.
+    """Return the indices of a fold's training texts: those of the other folds, minus texts equal to one of its own.
 
-    Leaving texts out, rather than joining the groups that share a text, keeps the folds even: among real uploaders,
-    short texts such as "rain" would tie most groups into one.
+    Omitting texts, instead of joining groups with a common text, keeps the folds even: with real uploaders, short texts
+    such as "rain" would join most groups into one.
     """
     held_out = np.zeros(texts.rows.max() + 1, bool)
     held_out[texts.rows[folds == fold]] = True
@@ -115,7 +119,7 @@ def training_texts(texts: Texts, folds: np.ndarray, fold: int) -> np.ndarray:
 
 
 def class_weights(labels: np.ndarray, weighting: Weighting) -> np.ndarray:
-    """(N,) float32 with mean 1: all 1 (natural), or such that both classes have the same sum (balanced)."""
+    """Return (N,) float32 weights with mean 1: all 1 (natural), or with equal sums for both classes (balanced)."""
     if weighting == "natural":
         return np.ones(len(labels), np.float32)
     captions = labels.mean()

@@ -1,10 +1,10 @@
-"""Sentence embeddings, computed once a text and kept: memory-mapped, resumable after a kill at any moment.
+"""Sentence embeddings, computed once per text and stored: memory-mapped, resumable after a kill at any moment.
 
-    <folder>/<model>-<fingerprint>/vectors.f16   one row a text, 16-bit floats, in the order they were computed
+    <folder>/<model>-<fingerprint>/vectors.f16   one row per text, 16-bit floats, in order of computation
                                    texts.sha     16 bytes of SHA-256 of each row's text; written after its vector
 
-A row counts when both files hold it whole; what stands behind the last such row is cut off before more is added.
-Another model, or another version of its weights, is another folder.
+A row counts if both files contain it completely. Bytes after the last such row are cut off before more is added. Each
+model, and each version of its weights, has its own folder.
 """
 
 import hashlib
@@ -24,16 +24,16 @@ from data_tools.locks import lock_of
 # N texts, D embedding
 
 DEFAULT_MODEL = "sentence-transformers/all-mpnet-base-v2"
-TEXTS_AT_ONCE = 2048  # computed, sorted by length, and stored together: what a kill can cost
+TEXTS_AT_ONCE = 2048  # computed, sorted by length, and stored together; a kill loses at most these
 _BATCH = 64
-_DIGEST = 16  # bytes; among a million texts two share their first 16 with a probability of 1e-27
+_DIGEST = 16  # bytes; two of a million texts have the same first 16 with a probability of 1e-27
 
 
 class SentenceEncoder:
     """A sentence-transformers model in float32, on the GPU if the machine has one.
 
-    name: see model_files.local_folder. fingerprint: differs if an embedding would. Vectors are those of the model: of
-    unit length for both all-MiniLM-L6-v2 and all-mpnet-base-v2. Raises DataError if the model cannot be loaded.
+    name: see model_files.local_folder. fingerprint: changes whenever an embedding would. Vectors are the model's own:
+    of unit length for both all-MiniLM-L6-v2 and all-mpnet-base-v2. Raises DataError if the model cannot be loaded.
     """
 
     def __init__(self, name: str) -> None:
@@ -44,7 +44,7 @@ class SentenceEncoder:
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Return (N, D) float32, in the order of the texts."""
-        # The library sorts what it is given by length, so that hardly anything is padded.
+        # The library sorts its input by length, so that there is hardly any padding.
         return np.asarray(self._model.encode(list(texts), batch_size=_BATCH, show_progress_bar=False), np.float32)
 
 
@@ -60,29 +60,29 @@ class Embeddings:
         return len(self._row)
 
     def _find_rows(self) -> dict[bytes, int]:
-        """The row of each text that both files hold whole, by the text's digest."""
+        """Return the row of each text that both files contain completely, by the text's digest."""
         digests = self._texts_file.read_bytes() if self._texts_file.is_file() else b""
         stored = self._vectors_file.stat().st_size // (2 * self.dim) if self._vectors_file.is_file() else 0
         count = min(len(digests) // _DIGEST, stored)
         return {digests[n * _DIGEST : (n + 1) * _DIGEST]: n for n in range(count)}
 
     def missing(self, texts: Sequence[str]) -> list[str]:
-        """Those of the texts that have no vector yet, each once."""
+        """Return the texts without a stored vector, each once."""
         return [text for text in dict.fromkeys(texts) if _digest(text) not in self._row]
 
     def rows(self, texts: Sequence[str]) -> np.ndarray:
-        """(N,) int64: the texts' rows in `vectors`. Raises KeyError for a text without one."""
+        """Return (N,) int64: the texts' rows in `vectors`. Raises KeyError for a text without one."""
         return np.fromiter((self._row[_digest(text)] for text in texts), np.int64, len(texts))
 
     def vectors(self) -> np.ndarray:
-        """(rows, D) float16, mapped from the file. There must be one."""
+        """Return (rows, D) float16, memory-mapped. At least one must be stored."""
         return np.memmap(self._vectors_file, np.float16, "r", shape=(len(self), self.dim))
 
     def add(self, texts: Sequence[str], encoder: SentenceEncoder) -> int:
-        """Compute and store what is missing; returns how many texts that were. Shows progress.
+        """Compute and store the missing vectors; return their number. Shows progress.
 
-        One writer at a time: another process is refused. Raises DataError for vectors that are not finite 16-bit
-        floats, and for another process.
+        Only one process may write at a time. Raises DataError for another one, and for vectors that are not finite
+        16-bit floats.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with lock_of(self._vectors_file):
@@ -100,7 +100,7 @@ class Embeddings:
                     vectors.write(self._checked(encoder.encode(part), len(part)).tobytes())
                     vectors.flush()
                     names = [_digest(text) for text in part]
-                    digests.write(b"".join(names))  # after its vectors: a digest stands for a vector that is there
+                    digests.write(b"".join(names))  # after its vectors: a digest promises a stored vector
                     digests.flush()
                     self._row.update(zip(names, range(len(self), len(self) + len(part)), strict=True))
                     bar.advance(len(part))
@@ -113,7 +113,7 @@ class Embeddings:
 
 
 def open_embeddings(folder: Path, encoder: SentenceEncoder) -> Embeddings:
-    """The store of an encoder within a folder, begun with the first vector that is added."""
+    """Return the store of an encoder within a folder; the first added vector creates its files."""
     name = re.sub(r"[^\w.-]+", "_", encoder.name.rstrip("/").split("/")[-1])
     return Embeddings(folder / f"{name}-{encoder.fingerprint[:12]}", encoder.dim)
 
@@ -128,9 +128,9 @@ def load_sentence_transformer(name: str, device: str | None = None) -> Any:
     Args:
         name: see model_files.local_folder.
         device: None for the GPU if the machine has one.
-    Returns: the model. It cuts texts to the positions that its transformer has, also if its tokenizer states no limit
-        or a longer one.
-    Raises: DataError if the folder is missing or holds no such model.
+    Returns: the model. It cuts texts to the number of positions of its transformer, even if its tokenizer states no
+    limit or a longer one.
+    Raises: DataError if the folder is missing or contains no such model.
     """
     from sentence_transformers import SentenceTransformer
     from transformers.utils.logging import disable_progress_bar
@@ -144,7 +144,7 @@ def load_sentence_transformer(name: str, device: str | None = None) -> Any:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         hint = "give a folder that holds one, or a hub name while online"
         raise DataError(f"no sentence-transformers model {name!r} ({reason}); {hint}") from error
-    transformer = getattr(model[0], "model", None)  # static embeddings and bags of words have none
+    transformer = getattr(model[0], "model", None)  # static embeddings and bags of words do not have one
     positions = position_count(transformer) if hasattr(transformer, "config") else None
     if positions is not None and (model.max_seq_length is None or model.max_seq_length > positions):
         model.max_seq_length = positions
@@ -157,7 +157,7 @@ def position_count(transformer: Any) -> int | None:
     RoBERTa and its relatives (XLM-RoBERTa, CamemBERT, MPNet, CLAP's text encoder) count positions from the padding
     token's number plus one, so that a table of 514 positions holds 512 tokens.
     """
-    names = ("max_position_embeddings", "max_encoder_position_embeddings")  # the second of LED
+    names = ("max_position_embeddings", "max_encoder_position_embeddings")  # the second one is LED's
     positions = next((value for name in names if (value := getattr(transformer.config, name, None))), None)
     if positions is None or positions < 0:  # relative positions
         return None

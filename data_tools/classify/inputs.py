@@ -1,4 +1,4 @@
-"""What is classified: descriptions from the crawl's store or a CSV file, captions from CSV files or manifests."""
+"""Inputs of the classifier: descriptions from the crawl's store or a CSV file, captions from CSV files or manifests."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from data_tools.tables import read_table
 
 
 class Description(NamedTuple):
-    """uploader: None when not known."""
+    """A description to classify. uploader: None if unknown."""
 
     id: str
     text: str
@@ -19,17 +19,17 @@ class Description(NamedTuple):
 
 
 class Caption(NamedTuple):
-    """clip: the same for all captions of a clip."""
+    """A caption to learn from. clip: the same for all captions of a clip."""
 
     clip: str
     text: str
 
 
 def read_description_table(path: Path, text_column: str, id_column: str | None) -> Iterator[Description]:
-    """Rows of a CSV file, which is read whole; the uploader is its column `username`, where it has one.
+    """Read the rows of a CSV file at once; the uploader is in its optional column `username`.
 
-    id_column: None = the column `id`, or without one the rows' numbers from 1.
-    Raises DataError for a column that is not there, and an id that is empty or comes twice.
+    id_column: None = the column `id`; without that column, the rows' numbers from 1.
+    Raises DataError for a missing column, and an id that is empty or repeated.
     """
     rows = read_table(path, [text_column, *([id_column] if id_column else [])])
     id_column = id_column or ("id" if "id" in rows[0][1] else None)
@@ -45,8 +45,9 @@ def read_description_table(path: Path, text_column: str, id_column: str | None) 
 
 
 def open_descriptions(path: Path, text_column: str, id_column: str | None) -> Iterator[Description]:
-    """Rows of a table if the name ends in .csv. Else every sound of a crawl's store that is still on Freesound, by
-    rising id, one at a time; a missing text is "".
+    """Return the rows of a table if the name ends in .csv, otherwise the sounds of a crawl's store.
+
+    A store gives every sound that is still on Freesound, by rising id, one at a time; a missing text is "".
 
     Raises DataError for a file that is no such store, and as read_description_table does.
     """
@@ -60,10 +61,10 @@ def open_descriptions(path: Path, text_column: str, id_column: str | None) -> It
 
 
 def read_captions(paths: Sequence[Path]) -> tuple[list[Caption], int]:
-    """Captions of Clotho-like CSV files and manifests (.jsonl), and how many of a manifest's test splits were left out.
+    """Return the captions of Clotho-like CSV files and manifests (.jsonl), and the number of omitted test captions.
 
-    What chooses training data must not have learnt from test captions; a CSV file does not state its split.
-    Raises DataError for a bad file or caption, and when no caption is left.
+    A classifier that chooses training data must not have learnt from test captions. Manifests state their splits, a CSV
+    file does not. Raises DataError for a bad file or caption, and if no caption is left.
     """
     captions: list[Caption] = []
     left_out = 0

@@ -1,7 +1,7 @@
-"""Is a short text English? Told by scripts, small words and letters; no model, no dependency.
+"""Detects whether a short text is English by its scripts, small words and letters; no model, no dependency.
 
-Published detectors are trained on sentences; a description is often two nouns. So a text counts as English unless it
-gives evidence of another language that outweighs the English in it.
+Published detectors are trained on sentences; a description is often two nouns. So a text counts as English unless its
+evidence of another language outweighs the English in it.
 """
 
 import re
@@ -11,7 +11,7 @@ from functools import cache
 
 ENGLISH = "en"
 
-# 2 points a word, once a text; none of another language's is an English word.
+# 2 points per word, once per text; no word here is also an English word.
 _SURE = {
     "en": """the of and with from this that these are was were being by for while then some its into through very off
         out when who which someone sound sounds recording recorded near birds people walking talking traffic street
@@ -35,7 +35,7 @@ _SURE = {
     "cs": "při déšť ptáci vítr zvuk nahrávka dveře ulice zvony",
     "tr": "bir ve ile için yağmur kuş kuşlar rüzgar sesi sesleri kayıt kapı sokak köpek",
 }
-# 1 point; a word that two languages have stands in both.
+# 1 point; a word of two languages is in both lists.
 _LIKELY = {
     "en": """a an in on to at it is as no i me my do die den met van over door up down car dog bird rain wind wave hit
         loop bell""",
@@ -69,16 +69,16 @@ _WORD = re.compile(r"[^\W\d_]+")
 
 
 def language_of(text: str) -> str:
-    """ENGLISH, the ISO 639-1 code of another language, or the name of a script ("cyrillic", "cjk").
+    """Return ENGLISH, the ISO 639-1 code of another language, or the name of a script ("cyrillic", "cjk").
 
-    A text whose letters are mostly of another script is of that script. Else the language with the most points has it,
-    if they are 2 or more and more than English has: 2 for a sure word, 1 for a likely one, and 1 for letters that
-    English does not have. Of two with equal points the first in the lists.
+    A text with mostly letters of another script gets that script. Otherwise the language with the most points wins, if
+    it has 2 or more and more than English. A sure word gives 2 points, a likely one 1, and letters that English does
+    not have 1. At equal points the first language in the lists wins.
 
     >>> language_of("Pluie sur le toit"), language_of("Kick 01"), language_of("Дождь")
     ('fr', 'en', 'cyrillic')
     """
-    text = unicodedata.normalize("NFC", text)  # else é is e and a mark, which separates words
+    text = unicodedata.normalize("NFC", text)  # a decomposed é would separate words at its mark
     if not text.isascii():
         scripts = Counter(_script(letter) for letter in text if letter.isalpha())
         script, count = max(scripts.items(), key=lambda item: item[1], default=("latin", 0))
@@ -90,13 +90,13 @@ def language_of(text: str) -> str:
         points.update(_points().get(word, {}))
     if not text.isascii():
         points.update(language for language, letters in _LETTERS.items() if not set(letters).isdisjoint(lower))
-    best = max(_SURE, key=lambda language: points[language])  # English comes first, and so has every tie
+    best = max(_SURE, key=lambda language: points[language])  # English is first, so it wins every tie
     return best if points[best] >= 2 else ENGLISH
 
 
 @cache
 def _points() -> dict[str, dict[str, int]]:
-    """By word, what it counts for each language."""
+    """Return the points of each word for each language."""
     found: dict[str, dict[str, int]] = {}
     for lists, count in ((_LIKELY, 1), (_SURE, 2)):
         for language, words in lists.items():
@@ -107,5 +107,5 @@ def _points() -> dict[str, dict[str, int]]:
 
 @cache
 def _script(letter: str) -> str:
-    """The first word of a letter's Unicode name: latin, cyrillic, greek, cjk, hiragana, arabic .."""
+    """Return the first word of a letter's Unicode name: latin, cyrillic, greek, cjk, hiragana, arabic .."""
     return unicodedata.name(letter, "unknown").split()[0].lower()

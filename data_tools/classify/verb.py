@@ -1,4 +1,4 @@
-"""The verb `classify`: descriptions and captions in, a folder of scores, figures and examples out."""
+"""The verb `classify`: reads descriptions and captions, writes a folder of scores, figures and examples."""
 
 import argparse
 import csv
@@ -41,13 +41,14 @@ def classify(
     fitting: Fitting,
     threshold: float = 0.2,
 ) -> dict[str, Any]:
-    """Clean, embed, cross-fit, and write the folder; returns what report.json holds.
+    """Clean, embed, cross-fit, and write the folder; return the content of report.json.
 
-    scores.csv has a row a description, in the order given: freesound_id, score_natural, score_balanced (6 decimals, in
-    [0, 1]), language, text (cleaned), rules (joined by ";"). A description that cleaning left without a letter is
-    neither learnt from nor scored: its text is empty, its scores are 0, and it is in no figure but the count of empty.
-    threshold: for the counts, examples and figures alone; "kept" means a score above it.
-    Raises DataError for no descriptions, for none with a word, and what the steps raise.
+    scores.csv has one row per description, in the given order. Its columns are freesound_id, score_natural,
+    score_balanced (6 decimals, in [0, 1]), language, text (cleaned), rules (joined by ";"). A description without a
+    letter after cleaning is neither learnt from nor scored. Its text is empty, its scores are 0, and it only counts in
+    the number of empty ones.
+    threshold: only for the counts, examples and figures; "kept" means a score above it.
+    Raises DataError for no descriptions, for none with a word, and as the steps do.
     """
     seconds: dict[str, float] = {}
     with _timed(seconds, "cleaning"):
@@ -102,7 +103,7 @@ def classify(
 
 
 def _texts(scored: Sequence[Described], learnt: Sequence[tuple[str, str]], rows: np.ndarray) -> Texts:
-    """Groups: a known uploader's descriptions, the equal texts of unknown ones, a clip's captions."""
+    """Group the texts: a known uploader's descriptions, equal texts of unknown uploaders, a clip's captions."""
     keys = [("by", item.uploader) if item.uploader else ("text", item.cleaned.text) for item in scored]
     keys += [("clip", clip) for clip, _ in learnt]
     numbers: dict[tuple[str, str], int] = {}
@@ -152,7 +153,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_file(arguments.descriptions, "make a store with python -m data_tools crawl")
     captions, left_out = read_captions(arguments.captions)
     descriptions = open_descriptions(arguments.descriptions, arguments.text_column, arguments.id_column)
-    first = list(islice(descriptions, 1))  # what is wrong with the file is reported before a model is loaded
+    first = list(islice(descriptions, 1))  # faults of the file are reported before a model is loaded
     encoder = SentenceEncoder(arguments.model)
     report = classify(chain(first, descriptions), captions, encoder, arguments.out, fitting, arguments.threshold)
     print(*summary(report), sep="\n")

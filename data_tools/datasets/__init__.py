@@ -1,1 +1,1 @@
-"""Published data sets, and a folder of your own, as a manifest: one file each."""
+"""Readers of published data sets and of your own folders, one file each; they make manifests."""

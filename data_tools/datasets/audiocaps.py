@@ -1,7 +1,7 @@
-"""AudioCaps (v1, v2) as published, as a manifest.
+"""Reader of AudioCaps (v1, v2) as published; makes a manifest.
 
 Kim et al., "AudioCaps: Generating Captions for Audios in The Wild", NAACL 2019; https://github.com/cdjkim/audiocaps
-The audio are parts of YouTube videos, of which some are gone: published scores are on 957 to 975 test clips.
+The audio files are parts of YouTube videos. Some videos are gone: published scores use 957 to 975 test clips.
 """
 
 import argparse
@@ -23,7 +23,7 @@ AUDIOCAPS_SPLITS: tuple[Split, ...] = ("train", "val", "test")
 COLUMNS = ("audiocap_id", "youtube_id", "start_time", "caption")
 _START = r"(.+)_([0-9]{1,9})(?:\.0+)?"
 _TIMES = re.compile(_START + r"[_-]([0-9]{1,9})(?:\.0+)?", re.DOTALL)  # <youtube_id>_<start>_<end>
-_LONGEST = 11  # seconds of a clip: 10, and one for rounding
+_LONGEST = 11  # maximum length of a clip: 10 seconds, and one for rounding
 _NAMES = "<youtube_id>_<start_time>.wav, Y<youtube_id>.wav or <audiocap_id>.wav"
 
 
@@ -37,7 +37,8 @@ class _Recording(NamedTuple):
 
     @property
     def stems(self) -> list[str]:
-        """File names without an ending, the surest first; those after the first two do not have the start."""
+        """Return possible file names without an ending, the most certain first; those after the first two have no
+        start time."""
         timed = [f"{prefix}{self.youtube_id}_{self.start}" for prefix in ("", "Y")]
         return [*timed, self.youtube_id, f"Y{self.youtube_id}", *self.ids]
 
@@ -45,18 +46,18 @@ class _Recording(NamedTuple):
 def read_audiocaps(
     root: Path, audio: Path | None = None, splits: Sequence[Split] = AUDIOCAPS_SPLITS, keep_missing: bool = False
 ) -> tuple[list[Clip], list[str]]:
-    """Clips of the asked splits in the CSV files' order, and a line of counts per split.
+    """Return the clips of the requested splits in the CSV files' order, and a line of counts per split.
 
     Args:
         root: the folder with <split>.csv.
-        audio: the folder with the audio (default: root), in <split>/ or directly. Files have any ending of audio, and
-            a name as downloaders give it. <youtube_id>_<start> may have _<end> after it, both in seconds or
-            milliseconds, and Y in front. <youtube_id> and Y<youtube_id> count if one clip has that id. <audiocap_id>
-            may be that of any of the clip's captions.
-        keep_missing: list clips without audio too; else they are left out.
+        audio: the folder with the audio (default: root), in <split>/ or directly. Files have any audio ending, and a
+            name as downloaders give it. <youtube_id>_<start> may be followed by _<end>, both in seconds or
+            milliseconds, and may begin with Y. <youtube_id> and Y<youtube_id> count if only one clip has that id.
+            <audiocap_id> may be that of any of the clip's captions.
+        keep_missing: include clips without audio; otherwise they are omitted.
 
     Rows with the same youtube_id and start_time are one clip with several captions (5 in val and test).
-    Raises DataError for a missing CSV file, bad rows, bad captions, an audiocap_id that comes twice, and no clip left.
+    Raises DataError for a missing CSV file, bad rows, bad captions, a repeated audiocap_id, and if no clip is left.
     """
     require_folder(root)
     recordings = {split: _recordings(root / f"{split}.csv") for split in splits}
@@ -86,9 +87,9 @@ def read_audiocaps(
 
 
 def _by_stem(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[Path, str]]:
-    """(folder, name) of every audio file by its name without the ending; by <id>_<start in seconds> if it is not known.
+    """Map the names of audio files without their endings to (folder, name); unknown ones as <id>_<start in seconds>.
 
-    The first folder comes before the next, the first ending before others.
+    Earlier folders come before later ones, earlier endings before later ones.
     """
     files = [(folder, name) for folder in folders for name in audio_names(folder)]
     files.sort(key=lambda file: (folders.index(file[0]), AUDIO_SUFFIXES.index(Path(file[1]).suffix.lower())))
@@ -101,7 +102,7 @@ def _by_stem(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[
 
 
 def _in_seconds(stem: str) -> list[str]:
-    """<id>_<start in seconds> of <id>_<start>_<end>, in seconds or milliseconds, and of <id>_<start>.
+    """Convert <id>_<start>_<end>, in seconds or milliseconds, or <id>_<start>, to <id>_<start in seconds>.
 
     >>> _in_seconds("-aB_30_40"), _in_seconds("-aB_30000_40000"), _in_seconds("-aB_030.000"), _in_seconds("-aB")
     (['-aB_30', '-aB_30_40'], ['-aB_30', '-aB_30000_40000'], ['-aB_30'], [])
@@ -118,7 +119,7 @@ def _in_seconds(stem: str) -> list[str]:
 
 
 def _recordings(path: Path) -> list[_Recording]:
-    """Clips of a CSV file in its order."""
+    """Read the clips of a CSV file in its order."""
     require_file(path, "name AudioCaps' folder, which holds it, and the --splits that it has")
     found: dict[tuple[str, int], _Recording] = {}
     lines: dict[str, int] = {}

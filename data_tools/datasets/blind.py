@@ -1,4 +1,4 @@
-"""A folder of audio without captions, such as a challenge's blind evaluation set, as a manifest."""
+"""Reader of a folder of audio without captions, such as a challenge's blind evaluation set; makes a manifest."""
 
 import argparse
 import logging
@@ -15,16 +15,16 @@ log = logging.getLogger(__name__)
 
 
 def read_blind(folder: Path, source: str) -> tuple[list[Clip], int]:
-    """The clips of folder_clips, and how many are unreadable."""
+    """Return the clips of folder_clips, and the number of unreadable ones."""
     clips, _ = folder_clips(folder, source)
     return clips, sum(clip.seconds is None for clip in clips)
 
 
 def folder_clips(folder: Path, source: str) -> tuple[list[Clip], list[str]]:
-    """A clip for every audio file of the folder and its subfolders, names relative to it and exactly as on disk,
-    sorted; and the names of the files that are no audio, which are counted and named in the log.
+    """Return a clip for every audio file of the folder and its subfolders, and the names of the other files.
 
-    Hidden files are not looked at. Raises DataError for a missing folder and one without audio.
+    Clips are sorted. Their names are relative to the folder and exactly as on disk. Other files are counted and named
+    in the log; hidden files are ignored. Raises DataError for a missing folder and one without audio.
     """
     require_folder(folder)
     names, others = audio_tree(folder)

@@ -1,8 +1,9 @@
-"""CASTELLA as published, and what is published like it (Clotho-Moment, the blind list of 2026), as a manifest of
-recordings and a file of moments.
+"""Reader of CASTELLA as published, and of data sets in its format; makes a manifest and a file of moments.
+
+The same format: Clotho-Moment, the blind list of 2026.
 
 Munakata et al., "CASTELLA: Long Audio Dataset with Captions and Temporal Boundaries", 2025;
-https://github.com/line/CASTELLA. Annotations: CC BY 4.0; the audio are YouTube's, of which some are gone.
+https://github.com/line/CASTELLA. Annotations: CC BY 4.0; the audio is from YouTube, where some of it is gone.
 """
 
 import argparse
@@ -22,13 +23,13 @@ from data_tools.moments import Moment, write_moments
 from data_tools.names import audio_names, check_source, tree_files
 
 SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a")
-FEATURES = (".npz",)  # a recording's frames, as the organisers publish those of MS-CLAP
+FEATURES = (".npz",)  # frames of a recording; the organisers publish those of MS-CLAP
 
 log = logging.getLogger(__name__)
 
 
 class Published(NamedTuple):
-    """files: that were read. faults: with their files. counts: a line a split."""
+    """A folder as read. files: the files that were read. faults: each with its file. counts: one line per split."""
 
     files: list[Path]
     clips: list[Clip]
@@ -44,16 +45,19 @@ def read_castella(
     suffixes: tuple[str, ...] = SUFFIXES,
     keep_missing: bool = False,
 ) -> Published:
-    """Recordings and moments of every published file in a folder and its subfolders.
+    """Read the recordings and moments of every published file in a folder and its subfolders.
 
-    root: with <name>_{train,val,test}_release.jsonl, or json/en/{train,val,test}.json, which is used for splits that
-    have no release; queries without windows, in a file whose name says no split, are the split blind. audio: the folder
-    with the audio (default root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a). suffixes: of these
-    files; FEATURES for a folder of published features, a file a recording, whose lengths are the published ones.
-    keep_missing: list recordings without a file too, with the published length; else they and their queries are left
-    out, but for those of a blind list, all of which must be answered.
+    Args:
+        root: folder with <name>_{train,val,test}_release.jsonl, or with json/en/{train,val,test}.json, which is used
+            for splits without a release. Queries without windows, in a file whose name contains no split, form the
+            split blind.
+        audio: folder with the audio (default: root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a).
+        suffixes: suffixes of these files; FEATURES for a folder of published features. Such a folder has one file per
+            recording, and lengths are the published ones.
+        keep_missing: include recordings without a file, with the published length. Otherwise they and their queries are
+            omitted, except those of a blind list, which must all be answered.
     Raises DataError for a folder without such files, two files of a split, no recording with a file, and as
-    read_annotations does.
+        read_annotations does.
     """
     require_folder(root)
     found = Published([], [], [], [], [])
@@ -115,7 +119,7 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
 
 
 def _count(split: str, annotations: Annotations, present: Set[str], listed: Set[str], suffixes: tuple[str, ...]) -> str:
-    """present: recordings with a file, and others. listed: recordings that the manifest gets."""
+    """Format the counts of a split. present: recordings with a file, and others. listed: recordings in the manifest."""
     recordings, asked = len(annotations.seconds), len({query.vid for query in annotations.queries})
     there = len(present & annotations.seconds.keys())
     windows = sum(len(query.windows or []) for query in annotations.queries)

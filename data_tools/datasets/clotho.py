@@ -1,4 +1,4 @@
-"""Clotho (v1, v2, v2.1) as published, and folders laid out like it, as a manifest.
+"""Reader of Clotho (v1, v2, v2.1) as published, and of folders with the same layout; makes a manifest.
 
 Drossos et al., "Clotho: an audio captioning dataset", ICASSP 2020; https://zenodo.org/records/4783391
 Audio: per-file Freesound licences; captions: Tampere University licence (non-commercial research).
@@ -25,12 +25,13 @@ METADATA_COLUMNS = ("file_name", "keywords", "sound_id", "sound_link", "start_en
 def read_clotho(
     root: Path, splits: Sequence[Split] = CLOTHO_SPLITS, source: str = "clotho", keep_missing: bool = False
 ) -> tuple[list[Clip], list[str]]:
-    """Clips of the asked splits in the captions files' order, and a line of counts per split.
+    """Return the clips of the requested splits in the captions files' order, and a line of counts per split.
 
     root: the folder with clotho_captions_<split>.csv (or clotho_csv_files/ with it), clotho_metadata_<split>.csv
-    (may be missing: Freesound fields are then None) and the audio in <split>/ or clotho_audio_files/<split>/.
-    Names and captions are kept verbatim; a file whose name on disk differs in outer blanks or ':' gives its own name.
-    The length of a clip with missing or unreadable audio is not known. keep_missing: list clips without any audio too.
+    (optional: without it, Freesound fields are None) and the audio in <split>/ or clotho_audio_files/<split>/.
+    keep_missing: include clips without any audio.
+    Names and captions are kept verbatim; a file whose name on disk differs in outer blanks or ':' keeps its own name.
+    The length of a clip with missing or unreadable audio is unknown.
     Raises DataError for a missing captions file, bad rows, bad captions, and (unless keep_missing) no audio at all.
     """
     require_folder(root)
@@ -50,11 +51,11 @@ def read_clotho(
 
 
 def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
-    """The clips, with `share` of the development split, drawn at random and rounded, as the validation split.
+    """Return the clips with `share` of the development split, drawn at random and rounded, as the validation split.
 
     For Clotho v1, which has no validation split: "Take it easy" (2022), section 5, holds out 20 % of its development
-    split. Ids, and with them names and paths, stay those of the development split. Raises DataError for a share
-    outside (0, 1), one that leaves a split empty, and where there is a validation split already.
+    split. Ids, names and paths remain those of the development split. Raises DataError for a share outside (0, 1), one
+    that leaves a split empty, and for clips that already include a validation split.
     """
     if not 0 < share < 1:
         raise DataError(f"--holdout {share}: the share of the development split must be between 0 and 1")
@@ -69,7 +70,7 @@ def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
 
 
 def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str, str]:
-    """Clips, a line of counts, and a note on missing files whose names nearly fit."""
+    """Return the clips, a line of counts, and a note on missing files whose names almost match."""
     table = _published_path(root, "clotho_csv_files", f"clotho_captions_{split}.csv")
     require_file(table, "name Clotho's folder as published, and the --splits that it has")
     captions = _captions(table)
@@ -103,7 +104,7 @@ def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str,
 
 
 def _published_path(root: Path, folder: str, name: str) -> Path:
-    """root/name, or root/folder/name if only that exists."""
+    """Return root/name, or root/folder/name if only that exists."""
     inner = root / folder / name
     return inner if inner.exists() and not (root / name).exists() else root / name
 
@@ -120,7 +121,7 @@ def _captions(path: Path) -> dict[str, list[str]]:
 
 
 def _metadata(path: Path) -> dict[str, dict[str, str]]:
-    """Rows by file name; sound_id is left out of a row that has none ("Not found")."""
+    """Return the rows by file name; sound_id is omitted from rows without one ("Not found")."""
     metadata = {}
     for line, row in read_table(path, METADATA_COLUMNS, fallback_encoding="iso-8859-1"):
         name, sound_id = row["file_name"], row["sound_id"].strip()

@@ -1,4 +1,4 @@
-"""Published files over HTTP: resumed where they were broken off, and verified before they are used."""
+"""Download of published files over HTTP: resumed after interruptions, and verified before use."""
 
 import asyncio
 import codecs
@@ -29,19 +29,21 @@ log = logging.getLogger(__name__)
 def download(
     address: str, path: Path, sha256: str = "", require_usable: Callable[[Path], object] | None = None
 ) -> bool:
-    """Fetch a published file unless it is present and whole; return whether it was fetched.
+    """Fetch a published file unless it is present and complete; return whether it was fetched.
 
     Args:
         address: of the file, http or https.
-        path: where it goes. If its checksum is not known, `<path>.sha256` keeps that of the fetched file, in
-            sha256sum's form.
-        sha256: the first digits of the file's checksum, as many as are known. With them, a broken-off call is resumed
-            (`<path>.part`) if the server can; without, a file begins anew, since the published one may have changed.
-        require_usable: opens a file whose checksum is not known; KitError if that fails.
-    Raises: DataError for an address that cannot be reached, an answer that is no such file (empty, a web page, a part,
-        compressed, of more than MAX_BYTES), another checksum, and a file that does not open. A file that was there
-        before stays as it is, also a damaged one, which may be the user's own work; an empty file or a web page is
-        replaced.
+        path: target path. Without a known checksum, `<path>.sha256` stores that of the fetched file, in sha256sum's
+            form.
+        sha256: the known first digits of the file's checksum. With them, an interrupted download is resumed
+            (`<path>.part`) if the server supports it. Without them, it starts from the beginning, because the published
+            file may have changed.
+        require_usable: opens a file without a known checksum; KitError if that fails.
+    Raises DataError for an address that cannot be reached, another checksum, and a file that does not open. Also for an
+        answer that is empty, a web page, a part, compressed, or of more than MAX_BYTES.
+
+    An earlier file at the path is not changed, even if it is damaged: it may be the user's own work. Only an empty file
+    or a web page is replaced.
     """
     if path.exists() and not content_problem(path):
         hint = "delete it, and the same command fetches it again"
@@ -68,7 +70,7 @@ def download(
 
 
 def _noted(path: Path) -> Path:
-    """The file that keeps the checksum of a fetched one."""
+    """Return the path of the file with the checksum of a fetched one."""
     return path.with_name(f"{short_name(path.name)}.sha256")
 
 
@@ -92,7 +94,7 @@ def _require_published(
 
 
 def content_problem(path: Path) -> str | None:
-    """Describe an answer of a server that is no file at all: "is empty" or "is a web page"; None for any other."""
+    """Describe a server's answer that is not a file: "is empty" or "is a web page"; None for any other."""
     with path.open("rb") as file:
         begin = file.read(1024)
     if not begin:
@@ -105,8 +107,10 @@ def content_problem(path: Path) -> str | None:
 
 
 def file_problem(path: Path) -> str | None:
-    """Describe the damage of a downloaded file that shows without opening it, such as "is cut short"; None if it has
-    none."""
+    """Describe the damage of a downloaded file that is visible without opening it, such as "is cut short".
+
+    None for a file without such damage.
+    """
     with path.open("rb") as file:
         begin = file.read(4)
     if begin.startswith(b"\x1f\x8b") and not path.name.removesuffix(".part").endswith((".gz", ".tgz")):
@@ -128,7 +132,7 @@ async def _fetch(address: str, path: Path, part: Path) -> None:
         async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
             have = part.stat().st_size if part.exists() else 0
             if have and not await _get(session, address, part, have, elsewhere):
-                part.unlink()  # the file is another one now
+                part.unlink()  # the published file has changed
                 have = 0
             if not have:
                 await _get(session, address, part, 0, elsewhere)
@@ -147,7 +151,7 @@ async def _get(session: "ClientSession", address: str, part: Path, have: int, el
     async with session.get(address, headers=headers) as answer:
         if have and answer.status == 416:
             return False
-        if have and answer.status == 200:  # the server sends no parts
+        if have and answer.status == 200:  # the server does not support resuming
             part.unlink()
             have = 0
         elif answer.status != (206 if have else 200):

@@ -1,4 +1,4 @@
-"""The known text that a mistaken one nearly is, and how the two differ: hints for messages."""
+"""Search for the known text that a mistaken one is closest to, and for their difference: hints for messages."""
 
 import html
 import re
@@ -9,20 +9,20 @@ from itertools import takewhile
 from data_tools.audio.read import AUDIO_SUFFIXES
 from data_tools.cli import counted
 
-# What audio files end with.
+# Endings of audio files.
 _ENDING = re.compile(rf"(?:{'|'.join(map(re.escape, AUDIO_SUFFIXES))})\Z", re.IGNORECASE)
 A_FOLDER, MORE_THAN_ONE, A_LETTER = "a folder in front", "more than one way", "a letter"  # differences
-# Shorter texts are one letter away from too many others.
+# Shorter texts differ by one letter from too many others.
 SHORTEST = 4
 
-# Changes that tools make unseen: the name of each, and the text without it. Before they are compared, both sides are
-# stripped of all of these, in this order.
+# Invisible changes by tools: the name of each, and the text without it. Before a comparison, all of them are removed
+# from both sides, in this order.
 Way = tuple[str, Callable[[str], str]]
 _QUOTES = dict.fromkeys(map(ord, "\"'`\u00b4\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f«»"))
 
 
 def _decoded(text: str) -> str:
-    """UTF-8 text that was read as Latin-1 or as Windows' code page, decoded again; any other text unchanged.
+    """Decode UTF-8 text again that was read as Latin-1 or as Windows' code page; any other text unchanged.
 
     >>> _decoded("CafÃ©"), _decoded("Café")
     ('Café', 'Café')
@@ -54,11 +54,11 @@ NAME_WAYS: tuple[Way, ...] = (
 
 
 class Nearest:
-    """Known texts, to be asked for the one that another text nearly is.
+    """Known texts, with a search for the one closest to a given text.
 
     texts: the known ones. ways: TEXT_WAYS for queries, NAME_WAYS for file names.
-    A question takes time in proportion to the length of its text, whatever the number of known ones; the first one
-    that no way answers costs as much as reading all known texts a few times.
+    A search takes time in proportion to the length of its text, for any number of known ones. The first search that no
+    way answers costs as much as reading all known texts a few times.
     """
 
     def __init__(self, texts: Iterable[str], ways: tuple[Way, ...]) -> None:
@@ -66,13 +66,14 @@ class Nearest:
         self._texts: dict[str, list[str]] = {}
         for text in texts:
             self._texts.setdefault(self._bare(text), []).append(text)
-        self._texts.pop("", None)  # of punctuation only: near to nothing
+        self._texts.pop("", None)  # punctuation only: similar to no text
         self._shortened: dict[str, str | None] = {}
 
     def to(self, text: str) -> tuple[str, str] | None:
-        """(the known text, how `text` differs from it): in those ways, or by a letter; None when none is near.
+        """Return (the known text, the difference of `text` from it): in those ways, or by a letter; None without a
+        similar one.
 
-        A text a letter away from several known ones is near to none of them: it would be a guess.
+        A text one letter away from several known ones has no answer: it would be a guess.
         """
         bare = self._bare(text)
         if bare in self._texts:
@@ -93,21 +94,23 @@ class Nearest:
         return text
 
     def _way(self, text: str, known: str) -> int:
-        """Index of the first way that alone makes the two one; the number of ways if none does."""
+        """Return the index of the first way that alone makes both texts equal; the number of ways if none does."""
         same = (index for index, (_, strip) in enumerate(self._ways) if strip(text) == strip(known))
         return next(same, len(self._ways))
 
     def _shorten(self) -> None:
-        """Every known text without one of its letters (and whole): two texts an edit apart share one of these."""
+        """Store every known text, whole and without each one of its letters: two texts an edit apart share
+        one of these."""
         for bare in self._texts:
             if len(bare) >= SHORTEST:
                 for short in _shortened(bare):
-                    # None: several known texts become this one.
+                    # None: several known texts give this one.
                     self._shortened[short] = bare if self._shortened.get(short, bare) == bare else None
 
 
 def similar_names(missing: Iterable[str], present: Iterable[str]) -> str:
-    """The note on missing files whose names differ from present ones in some of NAME_WAYS; "" if no name does."""
+    """Return a note on missing files whose names differ from present ones in some of NAME_WAYS; "" without
+    such names."""
     nearest = Nearest(sorted(present), NAME_WAYS)
     found = [(name, *pair) for name in missing if (pair := nearest.to(name)) and pair[1] != A_LETTER]
     if not found:
@@ -120,7 +123,7 @@ def similar_names(missing: Iterable[str], present: Iterable[str]) -> str:
 
 
 def _common_end(one: str, other: str) -> int:
-    """Number of equal characters at the end of two texts."""
+    """Return the number of equal characters at the end of two texts."""
     return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(reversed(one), reversed(other), strict=False))))
 
 

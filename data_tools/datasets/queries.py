@@ -10,9 +10,10 @@ from data_tools.manifest import SPLITS, Query, caption_queries, of_split, read_m
 
 
 def make_queries(path: Path, split: str | None) -> list[Query]:
-    """Queries of a captions CSV (no relevant clips known) or of a manifest's captions (relevant = the caption's clip).
+    """Make queries from a captions CSV (relevant clips unknown) or a manifest's captions (relevant = the caption's
+    clip).
 
-    split: of a manifest, the one to take; None = all. Raises DataError when nothing is left or a CSV is given a split.
+    split: of a manifest, the split to use; None = all. Raises DataError if no query is left or a CSV is given a split.
     """
     if path.suffix == ".csv":
         if split:

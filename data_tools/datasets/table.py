@@ -1,4 +1,4 @@
-"""Any table of audio files and captions as a manifest: one's own data, or a data set that has no reader here."""
+"""Reader of any table of audio files and captions: your own data, or a data set without a reader here."""
 
 import argparse
 import logging
@@ -41,21 +41,22 @@ def read_captions(
     delimiter: str = ",",
     quoting: Quoting | None = None,
 ) -> tuple[list[Clip], list[str]]:
-    """Clips in the order of the table's rows, and the files among them that are absent or unreadable.
+    """Return the clips in the order of the table's rows, and the missing or unreadable files among them.
 
     Args:
-        audio: the column that names a row's file, below `folder`. Rows of one file, however named, are one clip, which
-            has the first name. If its names are in several splits, it stays in the one that is held out (test before
-            validation before training); its other rows are left out, with a warning.
-        captions: the columns of captions; of several, a cell may be empty, but not all cells of a row.
-        split_column: the column of a row's split; None: all rows have `split`.
-        quoting: as for read_table; None: csv, and none for tabs.
-    Raises DataError for a missing column, an empty or bad caption, an unknown split, one name in two splits, and names
-    of one file in two splits of the same kind, such as test and evaluation.
+        audio: column with a row's file, below `folder`. Rows of one file, however named, are one clip with the first
+            name. If its names are in several splits, it stays in the held-out one (test before validation before
+            training). Its other rows are omitted, with a warning.
+        captions: columns of captions. If there are several, a cell may be empty, but not all cells of a row.
+        split_column: column of a row's split; None: all rows have `split`.
+        quoting: as for read_table; None: csv, but none for tabs.
+    Raises DataError for a missing column, an empty or bad caption, an unknown split, and one name in two splits. Also
+    for
+        names of one file in two splits of the same kind, such as test and evaluation.
     """
-    names: dict[str, str] = {}  # by the file, links followed: "a.wav", "./a.wav" and a link to it are one clip
+    names: dict[str, str] = {}  # by the resolved file: "a.wav", "./a.wav" and a link to it are one clip
     texts: dict[str, dict[Split, list[str]]] = {}
-    spelled: dict[str, Split] = {}  # the split of each name as it is written
+    spelled: dict[str, Split] = {}  # split of each name as written in the table
     columns = [audio, *captions, *([split_column] if split_column else [])]
     for line, row in _rows(path, columns, delimiter, quoting):
         where = f"{path}, line {line}"
@@ -81,7 +82,7 @@ def read_captions(
 
 
 def _strictest_split(path: Path, name: str, splits: Sequence[Split]) -> Split:
-    """Choose the split of a file whose names are in these splits."""
+    """Choose the split of a file with names in these splits."""
     if len(splits) == 1:
         return splits[0]
     by_rank = {2 if one in TEST_SPLITS else int(one in VALIDATION_SPLITS): one for one in splits}
@@ -99,8 +100,11 @@ def _strictest_split(path: Path, name: str, splits: Sequence[Split]) -> Split:
 def _rows(
     path: Path, columns: Sequence[str], delimiter: str, quoting: Quoting | None
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Rows of the table. Quotes between tabs are text by default, as in published TSVs (text/tab-separated-values has
-    no quotes). Pandas and spreadsheets quote them all the same: a whole cell in quotes needs a choice."""
+    """Yield the rows of the table.
+
+    Quotes between tabs are text by default, as in published TSVs (text/tab-separated-values has no quotes). But pandas
+    and spreadsheets write quotes there: for a whole cell in quotes the user must choose.
+    """
     used: Quoting = quoting or ("none" if delimiter == "\t" else "csv")
     for line, row in read_table(path, columns, None, delimiter, used, "; or give --quoting none, if a quote is text"):
         yield line, row
@@ -113,7 +117,7 @@ def _rows(
 
 
 def _similar(folder: Path, clips: Sequence[Clip]) -> str:
-    """The note on missing files whose names differ little from those of other files in the folder."""
+    """Return a note on missing files whose names are similar to those of other files in the folder."""
     missing = {clip.path: clip.file_name for clip in clips if not Path(clip.path).is_file()}
     if not missing or not folder.is_dir():
         return ""

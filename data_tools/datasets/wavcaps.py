@@ -1,7 +1,7 @@
-"""One of WavCaps' four parts (AudioSet_SL, BBC, FreeSound, SoundBible) as a manifest.
+"""Reader of one of WavCaps' four parts (AudioSet_SL, BBC, FreeSound, SoundBible); makes a manifest.
 
 Mei et al., "WavCaps: A ChatGPT-Assisted Weakly-Labelled Audio Captioning Dataset for Audio-Language Multimodal
-Research", 2023; https://github.com/XinhaoMei/WavCaps. For academic use only, says its README.
+Research", 2023; https://github.com/XinhaoMei/WavCaps. Its README restricts it to academic use.
 """
 
 import argparse
@@ -22,26 +22,26 @@ from data_tools.leakage.exclusion import read_exclusions
 from data_tools.manifest import Clip, audio_clip, check_caption, write_manifest
 from data_tools.names import audio_names, check_source
 
-# How FreeSound items, and only they, link to their page. The ids of other parts are numbers too.
+# Form of the page links that only FreeSound items have. The ids of other parts are numbers too.
 _FREESOUND_LINK = re.compile(r"freesound\.org/|^/people/[^/]+/sounds/\d+")
 
 
 def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = False) -> tuple[list[Clip], int]:
-    """Clips of a WavCaps JSON file in its order, and how many items have no audio in the folder.
+    """Return the clips of a WavCaps JSON file in its order, and the number of items without audio in the folder.
 
     path: {"num_captions_per_audio": 1, "data": [{"id", "caption", ...}]}.
-    audio: the folder with the audio files, named as the item's `audio` says or by its id (`<id>.flac` as distributed;
-    AudioSet ids end in .wav themselves).
+    audio: the folder with the audio files, named by the item's `audio` or by its id (`<id>.flac` as distributed;
+    AudioSet ids already end in .wav).
     source: the clips' source name; the parts reuse each other's numbers, so each needs its own.
-    keep_missing: list items without audio too, with the published duration; else they are left out.
-    Raises DataError for a missing file or folder, other JSON, bad items and captions, two items of one file, and when
-    no clip is left.
+    keep_missing: include items without audio, with the published duration; otherwise they are omitted.
+    Raises DataError for a missing file or folder, other JSON, bad items and captions, two items of one file, and if no
+    clip is left.
     """
     require_folder(audio, "name the folder that holds the audio by --audio")
     present = set(audio_names(audio))
     clips = []
     missing = 0
-    numbers: dict[str, int] = {}  # of items, by file
+    numbers: dict[str, int] = {}  # item numbers, by file
     for number, item in enumerate(_items(path), 1):
         where = f"{path}, item {number}"
         item_id, caption = item.get("id"), item.get("caption")
@@ -67,7 +67,7 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
 
 
 def _twice(path: Path, item_id: str, before: int, number: int) -> str:
-    """The message about two items of one file, with the line of the second, if the id is written as usual."""
+    """Return the message about two items of one file, with the line of the second if its id is written as usual."""
     text = read_text(path)
     written = list(re.finditer(r'"id"\s*:\s*' + re.escape(json.dumps(item_id, ensure_ascii=False)), text))
     line = f" (line {text.count(chr(10), 0, written[min(1, len(written) - 1)].start()) + 1})" if written else ""
@@ -86,10 +86,10 @@ def _items(path: Path) -> list[dict[str, Any]]:
 
 
 def _names(item_id: str, audio: object) -> list[str]:
-    """File names an item may have, the one it is distributed under last."""
+    """Return the possible file names of an item, the distributed name last."""
     stem = item_id.removesuffix(".wav")
     names = [f"{stem}{suffix}" for suffix in AUDIO_SUFFIXES if suffix != ".flac"] + [f"{stem}.flac"]
-    if isinstance(audio, str) and audio.lower().endswith(AUDIO_SUFFIXES):  # the published files say "wav_path"
+    if isinstance(audio, str) and audio.lower().endswith(AUDIO_SUFFIXES):  # published files: "wav_path"
         names.insert(0, Path(audio).name)
     return names
 

@@ -1,1 +1,1 @@
-"""Documents as text: JSON, JSON lines, YAML 1.2, and settings that are read from them."""
+"""Documents as text: JSON, JSON lines, YAML 1.2, and the settings in them."""

@@ -1,6 +1,6 @@
-"""Queries of moments as they are published, and what is wrong with their windows.
+"""Published queries of moments, and the faults of their windows.
 
-Two forms: lines of JSON, a query each (CASTELLA's and Clotho-Moment's *_release.jsonl, the blind list of 2026), and the
+Two forms: JSON lines, one query each (CASTELLA's and Clotho-Moment's *_release.jsonl, the blind list of 2026), and the
 list of recordings of line/CASTELLA (json/en/*.json).
 """
 
@@ -25,7 +25,7 @@ from data_tools.documents.problems import Problem
 from data_tools.errors import DataError
 from data_tools.files import read_text
 
-ROUNDED_UP_SECONDS = 2.0  # by which published windows end behind the recording, since their ends are rounded up
+ROUNDED_UP_SECONDS = 2.0  # published windows may exceed the recording by this, because their ends are rounded up
 
 NO_LENGTH = "windows of no length"
 REVERSED = "reversed windows"
@@ -36,7 +36,7 @@ FAR_OVER = "windows that end more than 2 s behind the end"
 NONE_LEFT = "queries without a window left"
 TWO_LENGTHS = "recordings of two lengths"
 NO_SECONDS = "recordings without a length"
-# What is done about each, in what is learned from.
+# Treatment of each fault in training data.
 DONE = {
     NO_LENGTH: "dropped",
     REVERSED: "dropped",
@@ -48,7 +48,7 @@ DONE = {
     TWO_LENGTHS: "the first is used",
     NO_SECONDS: "windows are taken as they are",
 }
-KEPT = "kept as published, since it is scored"  # of val and test, what is behind a recording's end
+KEPT = "kept as published, since it is scored"  # in val and test, for windows past a recording's end
 SPLIT_OF_NAME = re.compile(r"(?:^|_)(train|val|test)(?:_release)?$")  # of a file, without its suffix
 _SAID = {
     NO_LENGTH: "has no length",
@@ -63,8 +63,10 @@ Window = tuple[float, float]
 
 
 class Fault(NamedTuple):
-    """What is odd in a published file, and yet it is read. where: `line 3`, or `item 3, moment 2`. kind: of DONE.
-    done: about it."""
+    """A fault in a published file that is still readable.
+
+    where: `line 3`, or `item 3, moment 2`. kind: a key of DONE. done: its treatment.
+    """
 
     where: str
     kind: str
@@ -77,7 +79,7 @@ class Fault(NamedTuple):
 
 
 class PublishedQuery(NamedTuple):
-    """windows: those that are left, in seconds and the file's order; None in a blind list."""
+    """A query as published. windows: the remaining ones, in seconds and the file's order; None in a blind list."""
 
     where: str
     qid: str
@@ -88,9 +90,13 @@ class PublishedQuery(NamedTuple):
 
 @dataclass
 class Annotations:
-    """What a published file says. seconds: length by recording, None where the file does not say it; also of
-    recordings that nobody asks for. captions: of whole recordings, by recording. is_scored: it is val or test, whose
-    windows behind a recording's end stay as they are published, as the official scorer takes them."""
+    """Content of a published file.
+
+    seconds: length by recording, None if the file does not state it; includes recordings without queries.
+    captions: of whole recordings, by recording.
+    is_scored: True for val and test. Their windows past a recording's end are not changed, because the official scorer
+    uses them.
+    """
 
     is_scored: bool = False
 
@@ -108,9 +114,9 @@ class Annotations:
 
 
 def is_annotation(path: Path) -> bool:
-    """Whether a file's first line is a published query, or the file a list of recordings.
+    """Return whether a file's first line is a published query, or the file a list of recordings.
 
-    A file in UTF-16 counts as one too, so that its reader names the encoding.
+    A UTF-16 file counts as one too, so that its reader can name the encoding.
     """
     with path.open("rb") as file:
         data = file.readline(1 << 20)
@@ -123,10 +129,10 @@ def is_annotation(path: Path) -> bool:
 
 
 def read_annotations(path: Path) -> Annotations:
-    """A published file, its windows repaired as DONE says, but for KEPT ones, each fault named.
+    """Read a published file and repair its windows as DONE states, except KEPT ones; report each fault.
 
-    Raises DataError, with file and line or item, for what is no such file, a query id that comes twice, missing texts,
-    lengths that are no number above 0, windows that are not two numbers, and a file with windows in some lines only.
+    Raises DataError, with file and line or item, for other files, a repeated query id, missing texts, lengths that are
+    not numbers above 0, and windows that are not two numbers. Also for a file with windows in some lines only.
     """
     split = SPLIT_OF_NAME.search(path.stem)
     found = Annotations(is_scored=split is not None and split[1] != "train")
@@ -146,8 +152,10 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The queries of a list of recordings, as the lines of a release would be; one without text for a recording that
-    nobody asks for."""
+    """Yield the queries of a list of recordings in the form of a release's lines.
+
+    A recording without queries gives one without a text.
+    """
     items = parse_json(read_text(path), str(path))
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise DataError(f"{path}: no list of recordings, each with yid, duration and moments")
@@ -165,7 +173,7 @@ def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _read_one(found: Annotations, content: dict[str, Any], where: str, source: str, lines: dict[str, str]) -> None:
-    """lines: where each query id stands."""
+    """Add one query to the annotations. lines: line of each query id."""
     is_asked = "qid" in content or "caption" not in content
     for text, _ in query_faults(content) if is_asked else recording_faults(content):
         raise DataError(f"{source}: {text}")
@@ -208,7 +216,7 @@ def _read_one(found: Annotations, content: dict[str, Any], where: str, source: s
 
 
 def repaired(window: Window, seconds: float | None) -> tuple[Window | None, str]:
-    """What is left of a window in a recording of so many seconds (None: not known), and its fault; "" for none.
+    """Repair a window in a recording of this length (None: unknown); return the rest and the fault, "" for no fault.
 
     >>> repaired((70, 81), 83), repaired((5, 5), 83), repaired((80, 84), 83)
     (((70, 81), ''), (None, 'windows of no length'), ((80, 83), 'windows that end up to 2 s behind the end'))

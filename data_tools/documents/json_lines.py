@@ -9,8 +9,8 @@ from data_tools.documents.problems import Fault, Problem, shown
 from data_tools.errors import DataError
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_MAX_SECONDS = 1e9  # a time beyond it, on either side, is a mistake
-# What a file starts with that is no JSON lines.
+_MAX_SECONDS = 1e9  # a larger positive or negative time is a mistake
+# Beginnings of files that are not JSON lines.
 _KINDS = {
     b"\x93NUMPY": "a NumPy file",
     b"PK\x03\x04": "a zip archive",
@@ -18,24 +18,24 @@ _KINDS = {
 }
 
 TRUE_WINDOWS = "relevant_windows"
-WINDOWS = "pred_relevant_windows"  # of an answer
+WINDOWS = "pred_relevant_windows"  # key in an answer
 
 Window = list[float]  # [start, end] or [start, end, score]; seconds
 
 
 class Object(NamedTuple):
-    """A line that holds an object. line: its number, from 1."""
+    """An object on a line. line: its number, from 1."""
 
     line: int
     content: dict[str, Any]
 
 
 def parse_objects(data: bytes) -> Iterator[Object | Problem]:
-    """The objects of a file of JSON lines, one at a time; a line that is none is a Problem instead.
+    """Yield the objects of a file of JSON lines, one at a time; a bad line gives a Problem instead.
 
-    Lines end with \\n or \\r\\n, the last one may lack it. Refused are lines that are empty, not UTF-8, not JSON or no
-    object, keys given twice, NaN and Infinity, and numbers so large that they would become Infinity. A file that is
-    none of this throughout (empty, UTF-16, one list) is one Problem on line 1.
+    Lines end with \\n or \\r\\n, optional for the last one. Bad lines are empty, not UTF-8, not JSON or not an object,
+    or contain repeated keys, NaN, Infinity, or numbers so large that they would become Infinity. A file that is not
+    JSON lines at all (empty, UTF-16, one list) gives one Problem on line 1.
     """
     if not data.strip():
         yield Problem(1, "the file is empty", "empty file")
@@ -63,12 +63,12 @@ def parse_objects(data: bytes) -> Iterator[Object | Problem]:
 
 
 def first_object(data: bytes) -> dict[str, Any]:
-    """The first object of a file of JSON lines; {} for a file without one."""
+    """Return the first object of a file of JSON lines; {} for a file without objects."""
     return next((line.content for line in parse_objects(data) if isinstance(line, Object)), {})
 
 
 def fault_of_text(content: dict[str, Any], key: str) -> Fault | None:
-    """What is wrong with a text that must be there: missing, no text, or blank."""
+    """Return the fault of a required text: missing, not a text, or blank; otherwise None."""
     if key not in content:
         return f"{key} is missing", f"no {key}"
     if not isinstance(content[key], str):
@@ -78,7 +78,7 @@ def fault_of_text(content: dict[str, Any], key: str) -> Fault | None:
 
 
 def is_number(value: object) -> bool:
-    """Whether this is a finite number; true and false are none."""
+    """Return whether this is a finite number; true and false are not numbers."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:
@@ -88,7 +88,7 @@ def is_number(value: object) -> bool:
 
 
 def query_faults(content: dict[str, Any]) -> Iterator[Fault]:
-    """Everything wrong with a published query: qid, query and vid, its recording's duration, and its true windows."""
+    """Yield the faults of a published query: of qid, query and vid, its recording's duration, and its true windows."""
     for key in ("qid", "query"):
         if fault := fault_of_text(content, key):
             yield fault
@@ -103,7 +103,7 @@ def query_faults(content: dict[str, Any]) -> Iterator[Fault]:
 
 
 def recording_faults(content: dict[str, Any]) -> Iterator[Fault]:
-    """Everything wrong with the vid and the duration of a recording. The duration may be missing."""
+    """Yield the faults of the vid and the duration of a recording. The duration is optional."""
     if fault := fault_of_text(content, "vid"):
         yield fault
     duration = content.get("duration")
@@ -112,7 +112,7 @@ def recording_faults(content: dict[str, Any]) -> Iterator[Fault]:
 
 
 def window_faults(windows: list[Any], widths: frozenset[int], form: str) -> Iterator[Fault]:
-    """What makes these no windows. widths: how many numbers a window may have. form: that, in words."""
+    """Yield the faults of windows. widths: allowed lengths of a window. form: the same in words."""
     for number, window in enumerate(windows, start=1):
         if not isinstance(window, list) or len(window) not in widths:
             yield f"window {number} must be {form}, not {shown(repr(window))}", "no window"
@@ -123,7 +123,7 @@ def window_faults(windows: list[Any], widths: frozenset[int], form: str) -> Iter
 
 
 def seconds(value: float) -> str:
-    """For messages.
+    """Format seconds for messages.
 
     >>> seconds(300.0), seconds(2.25)
     ('300 s', '2.25 s')

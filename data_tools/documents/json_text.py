@@ -1,7 +1,7 @@
-"""JSON documents: read strictly and within bounds, and sealed, so that damage is noticed.
+"""JSON documents: read strictly and within limits, and sealed, so that damage is detected.
 
-A sealed document holds, under `checksum`, the sha256 of all else that it holds. Documents of earlier releases have no
-such key: they are read, and nothing can be said of their damage.
+A sealed document contains, as `checksum`, the sha256 of all other content. Documents of earlier releases have no such
+key: they are read, and their damage cannot be detected.
 """
 
 import codecs
@@ -20,10 +20,10 @@ from data_tools.errors import DataError
 from data_tools.files import read_text, write_text
 
 MAX_BYTES = 1 << 30  # of a document; the score matrix of 6,000 clips and 30,000 captions has 5 MB of ids and texts
-MAX_DIGITS = 400  # of a number; the longest float that is written out has 327
-HALF_PAIR = re.compile("[\ud800-\udfff]")  # of surrogates: text that UTF-8 cannot hold
+MAX_DIGITS = 400  # of a number; the longest float in decimal digits has 327
+HALF_PAIR = re.compile("[\ud800-\udfff]")  # half of a surrogate pair: UTF-8 cannot encode it
 SEAL = "checksum"
-BLOCK = 1 << 22  # bytes of a large file that are read at a time
+BLOCK = 1 << 22  # bytes of a large file per read
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -32,13 +32,17 @@ if TYPE_CHECKING:
 
 
 def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogates: bool = False) -> Any:
-    """The value of a JSON text.
+    """Return the value of a JSON text.
 
-    where: named in the message, such as "wavcaps.json" or "metrics.jsonl, line 3". finite: refuse NaN and Infinity,
-    which are not JSON, and numbers so large that they would become Infinity, such as 1e999. lone_surrogates: let half
-    a surrogate pair through, for a caller that replaces it: JSON can write it ("\\ud800"), but UTF-8 cannot hold it.
-    Raises DataError for text that is not JSON or not UTF-8, a byte order mark, an object with a key given twice, a
-    number of more than MAX_DIGITS digits, lists within lists without end, and lone surrogates.
+    Args:
+        where: place for the message, such as "wavcaps.json" or "metrics.jsonl, line 3".
+        finite: refuse NaN and Infinity, which are not JSON. Also refuse numbers so large that they would become
+            Infinity, such as 1e999.
+        lone_surrogates: accept half of a surrogate pair, for a caller that replaces it. JSON can contain it
+            ("\\ud800"), UTF-8 cannot.
+    Raises DataError for text that is not JSON or not UTF-8, a byte order mark, and an object with a repeated key. Also
+    for a
+        number of more than MAX_DIGITS digits, too deeply nested lists, and lone surrogates.
     """
     text = _decoded(text, where)
 
@@ -72,7 +76,7 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
     except RecursionError:
         raise DataError(f"{where}: lists or objects lie too deep within each other") from None
     except UnicodeEncodeError as error:
-        # That of the whole value written as JSON: what stands before the half pair says where to look.
+        # The error's text is the whole value as JSON: the part before the half pair shows the place.
         before = error.object[max(0, error.start - 40) : error.start]
         problem = f"text that UTF-8 cannot hold (half a surrogate pair after {before!a})"
         raise DataError(f"{where}: {problem}; write the whole character") from None
@@ -83,7 +87,7 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
 
 
 def _decoded(text: str | bytes, where: str) -> str:
-    """The text of JSON. Raises DataError for another encoding than UTF-8, and for a byte order mark."""
+    """Return the text of JSON. Raises DataError for an encoding other than UTF-8, and for a byte order mark."""
     if other := other_encoding(text) if isinstance(text, bytes) else "":
         raise DataError(f"{where}: {other}, not UTF-8; save it as UTF-8")
     try:
@@ -96,16 +100,16 @@ def _decoded(text: str | bytes, where: str) -> str:
 
 
 def other_encoding(data: bytes) -> str:
-    """UTF-16 or UTF-32, if JSON is encoded so, as its zero bytes or its byte order mark show; "" for another."""
+    """Return "UTF-16" or "UTF-32" if zero bytes or a byte order mark show that encoding, otherwise ""."""
     name = json.detect_encoding(data).upper()
     return "" if name.startswith("UTF-8") else name[:6]
 
 
 def read_json(path: Path, hint: str) -> Any:
-    """The value of a JSON file, its seal checked and taken off.
+    """Return the value of a JSON file without its seal, which is verified.
 
-    hint: what to do about a file that is missing or damaged, the end of the message's sentence.
-    Raises DataError as parse_json does, and for a missing file and a seal that does not fit.
+    hint: cure for a missing or damaged file, the end of the message.
+    Raises DataError as parse_json does, and for a missing file and a wrong seal.
     """
     if not path.is_file():
         raise DataError(f"{path} is missing; {hint}")
@@ -118,7 +122,7 @@ def read_json(path: Path, hint: str) -> Any:
 
 
 def read_json_lines(path: Path, hint: str, unfinished: bool = False) -> list[Any]:
-    """The values of a file of JSON lines. unfinished: a last line without an end, which a kill may leave, is skipped.
+    """Return the values of a file of JSON lines. unfinished: skip an incomplete last line, which a kill may leave.
 
     Raises DataError as parse_json does, naming the line.
     """
@@ -134,13 +138,15 @@ def read_json_lines(path: Path, hint: str, unfinished: bool = False) -> list[Any
 
 
 def read_shaped(path: Path, shape: "type[Shape]", hint: str) -> "Shape":
-    """A JSON file as a pydantic model. Raises DataError as read_json does, and as require_shape."""
+    """Read a JSON file as a pydantic model. Raises DataError as read_json and require_shape do."""
     return require_shape(read_json(path, hint), shape, str(path), hint)
 
 
 def require_shape(content: Any, shape: "type[Shape]", where: str, hint: str) -> "Shape":
-    """JSON content as a pydantic model. where: a file, or a line of it. Raises DataError for content of another shape,
-    a line a fault, the hint at the end of the last."""
+    """Convert JSON content to a pydantic model. where: a file, or a line of it.
+
+    Raises DataError for content of another shape: one line per fault, the hint at the end of the last one.
+    """
     from pydantic import ValidationError
 
     from data_tools.documents.strict import faults_of
@@ -154,20 +160,20 @@ def require_shape(content: Any, shape: "type[Shape]", where: str, hint: str) -> 
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a value as JSON, whole or not at all; an object is sealed."""
+    """Write a value as JSON, completely or not at all; an object is sealed."""
     value = sealed(value) if isinstance(value, dict) else value
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 def sealed(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with its checksum as the last key."""
+    """Return the document with its checksum as the last key."""
     return {**document, SEAL: _checksum(document)}
 
 
 def unsealed(document: Any, where: str) -> Any:
-    """The document without its checksum; what is no object, or has none, as it is.
+    """Return the document without its checksum; a value without a checksum is unchanged.
 
-    Raises DataError where the checksum does not fit.
+    Raises DataError for a wrong checksum.
     """
     if not isinstance(document, dict) or SEAL not in document:
         return document
@@ -178,13 +184,13 @@ def unsealed(document: Any, where: str) -> Any:
 
 
 def _checksum(document: dict[str, Any]) -> str:
-    """sha256 of the document's values: blanks and the order of keys do not count."""
-    values = json.loads(json.dumps(document))  # keys and tuples as they will be read
+    """Return the sha256 of the document's values: blanks and the order of keys do not count."""
+    values = json.loads(json.dumps(document))  # keys and tuples as a reader will get them
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def sha256_of(path: Path) -> str:
-    """Return the sha256 of a file, read now. Raises OSError, with the file's name, for one that cannot be read."""
+    """Return the sha256 of a file, read now. Raises OSError, with the file's name, for an unreadable file."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -193,7 +199,7 @@ def sha256_of(path: Path) -> str:
 
 
 def require_unharmed(path: Path, sha256: str | None, hint: str) -> None:
-    """Raises DataError for a file that is missing or is not the one whose sha256 was noted; None: none was noted."""
+    """Raise DataError for a file that is missing or does not have the recorded sha256; None: no sha256 was recorded."""
     if not path.is_file():
         raise DataError(f"{path} is missing; {hint}")
     if sha256 is not None and sha256_of(path) != sha256:
@@ -201,31 +207,31 @@ def require_unharmed(path: Path, sha256: str | None, hint: str) -> None:
 
 
 class StoredLines:
-    """The lines of a large text file, by their numbers, read when they are asked for. UTF-8; "\n" alone ends a line."""
+    """Lines of a large UTF-8 text file, by their numbers, read on demand. Only "\n" ends a line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
         self._state = self._state_now()
-        self._starts = array("q")  # first byte of every line, and what would be that of another one
+        self._starts = array("q")  # first byte of every line, and the end of the last one
 
     def _state_now(self) -> tuple[int, int]:
         status = os.fstat(self._file)
         return status.st_size, status.st_mtime_ns
 
     def require_unchanged(self) -> None:
-        """DataError where the file was changed since it was opened."""
+        """Raise DataError if the file was changed after it was opened."""
         if self._state_now() != self._state:
             raise DataError(f"{self.path} was changed while it was in use; run the command again")
 
     def line(self, row: int) -> bytes:
-        """A line, with its end. row: from 0 on, of those that `read` has given."""
+        """Return a line, with its end. row: from 0, among the lines that `read` has yielded."""
         start = self._starts[row]
         return os.pread(self._file, self._starts[row + 1] - start, start)
 
     def read(self) -> Iterator[list[str]]:
-        """All lines, without their ends, some thousand at a time; once. DataError for what is not UTF-8."""
+        """Yield all lines, without their ends, some thousand at a time; once. DataError for text that is not UTF-8."""
         import numpy as np
 
         start = 0
@@ -235,11 +241,11 @@ class StoredLines:
                 start = self._starts[0] = len(codecs.BOM_UTF8)
                 block = block[start:]
             if b"\0" in block:
-                read_text(self.path)  # which names the line
+                read_text(self.path)  # raises an error that names the line
             try:
                 lines = block.decode().split("\n")
             except UnicodeDecodeError:
-                read_text(self.path)  # says which line
+                read_text(self.path)  # raises an error that names the line
                 raise
             ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
             self._starts.frombytes((ends + start + 1).astype(np.int64).tobytes())
@@ -248,7 +254,7 @@ class StoredLines:
             yield lines
 
     def _blocks(self) -> Iterator[bytes]:
-        """Whole lines, some thousand at a time, without the last one's end."""
+        """Yield whole lines, some thousand at a time, without the last one's end."""
         rest, at = b"", 0
         while block := os.pread(self._file, BLOCK, at):
             at += len(block)

@@ -1,4 +1,4 @@
-"""Files of JSON lines, an item a line, each with an id: clips, queries, moments."""
+"""Files of JSON lines, one item per line, each with an id: clips, queries, moments."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class Line(Strict):
-    """What stands on a line. id: unique in its file."""
+    """An item on a line. id: unique in its file."""
 
     id: Text
 
@@ -24,12 +24,12 @@ Item = TypeVar("Item", bound=Line)
 
 
 def read_lines(path: Path, kind: type[Item], otherwise: str) -> Iterator[tuple[int, Item]]:
-    """(line number, item) of every line; the same id may come twice.
+    """Yield (line number, item) for every line; ids may repeat.
 
-    otherwise: what is said of a file that holds no JSON at all, and how to make a right one.
-    Raises DataError with file and line for anything that is no item of this kind.
+    otherwise: message for a file without any JSON, with the way to make a correct one.
+    Raises DataError with file and line for anything that is not an item of this kind.
     """
-    # Only "\n" ends a line: str.splitlines would also cut at the rarer line ends that JSON text may hold.
+    # Only "\n" ends a line: str.splitlines would also cut at rarer line ends, which JSON text may contain.
     text = read_text(path)
     if not text.lstrip().startswith("{"):
         raise DataError(f"{path}: {otherwise}")
@@ -38,7 +38,7 @@ def read_lines(path: Path, kind: type[Item], otherwise: str) -> Iterator[tuple[i
 
 
 def item_of(line: str, kind: type[Item], where: str) -> Item:
-    """The item of one line. where: named in the DataError for what is none."""
+    """Parse the item of one line. where: place for the DataError about an invalid line."""
     if not line.strip():
         raise DataError(f"{where}: the line is blank; remove it")
     try:
@@ -48,7 +48,7 @@ def item_of(line: str, kind: type[Item], where: str) -> Item:
 
 
 def unique_items(lines: Iterable[tuple[int, Item]], path: Path | str) -> list[Item]:
-    """The items of numbered lines. Raises DataError for an id that comes twice."""
+    """Return the items of numbered lines. Raises DataError for a repeated id."""
     seen: dict[str, int] = {}
     items = []
     for number, item in lines:
@@ -60,9 +60,9 @@ def unique_items(lines: Iterable[tuple[int, Item]], path: Path | str) -> list[It
 
 
 def write_lines(path: Path, items: Iterable[Item], stored: Callable[[Item], Item] = lambda item: item) -> None:
-    """Write items, one a line. stored: what is written of an item.
+    """Write items, one per line. stored: converts an item before it is written.
 
-    Raises DataError for no items and for an id that comes twice.
+    Raises DataError for no items and for a repeated id.
     """
     checked = unique_items(enumerate(items, 1), path)
     if not checked:

@@ -1,19 +1,19 @@
-"""Problems of a file, by line, with the same words for every problem of a kind."""
+"""Problems of a file, by line; every problem of a kind has the same wording."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 SHOWN_CHARACTERS = 70  # of a text in a message
 
-Fault = tuple[str, str]  # sentence and kind of a problem
+Fault = tuple[str, str]  # message and kind of a problem
 Part = TypeVar("Part")
 
 
 class Problem(NamedTuple):
-    """Something wrong with a file.
+    """A fault of a file.
 
-    line: its number, from 1; None if it concerns no single line. sentence: the fault here. kind: the same words for
-    every problem of its kind.
+    line: its number, from 1; None for a fault of no single line. sentence: the message here. kind: common text of every
+    problem of its kind.
     """
 
     line: int | None
@@ -25,13 +25,13 @@ class Problem(NamedTuple):
 
 
 class Problems(list[Problem]):
-    """Problems of a file, in the order of their discovery."""
+    """Problems of a file, in order of discovery."""
 
     def add(self, line: int, faults: Iterable[Fault]) -> None:
         self += [Problem(line, *fault) for fault in faults]
 
     def except_for(self, parsed: Iterable[Part | Problem]) -> Iterator[Part]:
-        """Yield the readable parts of a file; the problems among them are added."""
+        """Yield the readable parts of a file; add the problems among them."""
         for part in parsed:
             if isinstance(part, Problem):
                 self.append(part)
@@ -40,5 +40,5 @@ class Problems(list[Problem]):
 
 
 def shown(text: str) -> str:
-    """Text in quotes on one line, its blanks visible, cut when long."""
+    """Quote a text on one line, with its blanks visible, cut if it is long."""
     return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...")

@@ -1,4 +1,5 @@
-"""The base of every settings model: closed, strict, frozen; closed lists of kinds; counts and sizes that many have."""
+"""Base of every settings model (closed, strict, frozen), closed lists of kinds, and common types of
+counts and sizes."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -7,16 +8,16 @@ from typing import Annotated, Any, Union, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-# It becomes part of keys and file names; a run's folder takes a date, a recipe, a seed and a commit, 255 bytes in all.
+# Used in keys and file names; the name of a run's folder has a date, a recipe, a seed and a commit, at most 255 bytes.
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=100)]
 Positive = Annotated[int, Field(ge=1, le=1_000_000)]  # a count: of epochs, steps, items
-Size = Annotated[int, Field(ge=1, le=65_536)]  # of a layer; the widest networks there are have 16,384
-Depth = Annotated[int, Field(ge=1, le=1_000)]  # layers one behind the other
+Size = Annotated[int, Field(ge=1, le=65_536)]  # of a layer; the widest existing networks have 16,384
+Depth = Annotated[int, Field(ge=1, le=1_000)]  # layers in sequence
 
 
 MAX_SHOWN = 80  # characters of a key or a value in a message
 _MAPPING = "must be a mapping of keys to values"
-_WORDS = {  # for what pydantic finds, by its name for it
+_WORDS = {  # messages by pydantic's error type
     "missing": "is missing",
     "extra_forbidden": "unknown key; correct it, or take it out",
     "string_type": "must be text",
@@ -45,7 +46,7 @@ _WORDS = {  # for what pydantic finds, by its name for it
 
 
 def fault_of(item: Mapping[str, Any]) -> str:
-    """What is wrong with a value, in words: of one of the errors() of a ValidationError."""
+    """Describe the fault of a value, one of the errors() of a ValidationError."""
     kind, given = item["type"], item.get("input")
     facts = {name: f"{fact:.15g}" if isinstance(fact, float) else fact for name, fact in item.get("ctx", {}).items()}
     facts["most"] = "1 entry" if facts.get("max_length") == 1 else f"{facts.get('max_length')} entries"
@@ -55,7 +56,7 @@ def fault_of(item: Mapping[str, Any]) -> str:
 
 
 def faults_of(error: ValidationError) -> list[str]:
-    """All that is wrong, each as `key.key: what`."""
+    """Return all faults of a ValidationError, each as `key.key: message`."""
     found = ((".".join(map(str, item["loc"])), fault_of(item)) for item in error.errors(include_url=False))
     return [f"{key or 'as a whole'}: {text}" for key, text in found]
 
@@ -65,13 +66,13 @@ def cut(text: str) -> str:
 
 
 class Strict(BaseModel):
-    """Unknown keys and values of the wrong type are errors; nothing is converted; nothing changes after reading."""
+    """Settings model: unknown keys and wrong types are errors; values are never converted, or changed after reading."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Report(Strict):
-    """What a verb prints with --json; its schema stands in the floor's folder schemas, under the verb's name."""
+    """Output of a verb with --json; its schema is in the floor's folder schemas, named like the verb."""
 
 
 def print_report(report: BaseModel) -> None:
@@ -79,24 +80,27 @@ def print_report(report: BaseModel) -> None:
 
 
 def number(value: float) -> float | None:
-    """For a report: JSON has no NaN and no infinity."""
+    """Return a number for a report; None for NaN and infinity, which JSON does not have."""
     return float(value) if math.isfinite(value) else None
 
 
 def closed_list(names: Mapping[str, Any], base: type[Strict]) -> Any:
-    """The union, told apart by `kind`, of all subclasses of `base` among a module's names."""
+    """Return the union, with the discriminator `kind`, of all subclasses of `base` among a module's names."""
     kinds = [value for value in names.values() if isinstance(value, type) and issubclass(value, base)]
     return Annotated[Union[tuple(kind for kind in kinds if kind is not base)], Field(discriminator="kind")]  # noqa: UP007
 
 
 def kinds_of(union: Any) -> tuple[type[Strict], ...]:
-    """The classes of a closed list."""
+    """Return the classes of a closed list."""
     kinds: tuple[type[Strict], ...] = get_args(get_args(union)[0])
     return kinds
 
 
 def mistakes(found: Iterable[tuple[tuple[str, ...], str]]) -> ValidationError | None:
-    """For a validator to raise: sentences, each about a key below the settings that it checks; None for none."""
+    """Return an error for a validator to raise; None without faults.
+
+    found: pairs of a key below the checked settings and a message.
+    """
     errors = [InitErrorDetails(type=PydanticCustomError("value_error", "{error}", {"error": text}), loc=keys, input={})
               for keys, text in found]  # fmt: skip
     return ValidationError.from_exception_data("settings", errors) if errors else None

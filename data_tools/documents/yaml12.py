@@ -1,9 +1,12 @@
-"""YAML 1.2 text to plain Python values, with the line of every value and every duplicate key reported.
+"""Parses YAML 1.2 text into plain Python values, with the line of every value, and reports every duplicate key.
 
-Differences from PyYAML's own loader, all on purpose: `1e-4` is a number and `yes` is a string (YAML 1.2 core schema);
-a key given twice is a problem, not a silent overwrite; an anchor used twice gives two independent values, so that
-changing one never leaks into the other; a merge key (`<<`) and a tag other than `!!str` are problems: YAML 1.2 has no
-merge keys, and a tag would say what the value says itself.
+Deliberate differences from PyYAML's own loader:
+
+* `1e-4` is a number and `yes` is a string (YAML 1.2 core schema).
+* A repeated key is a problem, not a silent overwrite.
+* An anchor used twice gives two independent values, so that changing one never changes the other.
+* A merge key (`<<`) and a tag other than `!!str` are problems. YAML 1.2 has no merge keys, and a tag would repeat the
+  value's own type.
 """
 
 import re
@@ -21,24 +24,27 @@ _NULL = re.compile(r"(?:~|null|Null|NULL|)\Z")
 _BOOL = re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z")
 _INT = re.compile(r"[-+]?[0-9]+\Z")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
-MAX_CHARACTERS = 1_000_000  # of a document, or bytes; the longest shipped recipe has 8,000
-MAX_NODES = 20_000  # keys and values, those that aliases unfold to among them
-MAX_DEPTH = 40  # of values within values; a recipe has 8
+MAX_CHARACTERS = 1_000_000  # of a document, or bytes; the longest recipe in the kit has 8,000
+MAX_NODES = 20_000  # keys and values, including those that aliases expand to
+MAX_DEPTH = 40  # of nested values; a recipe has 8
 MAX_NUMBER = 40  # characters
 _TAG = "tag:yaml.org,2002:"
 
 
 @dataclass
 class Document:
-    """value: plain dicts, lists, scalars. lines: path of a value -> 1-based line of its key. problems: (path, line,
-    text)."""
+    """A parsed document.
+
+    value: plain dicts, lists, scalars. lines: by path of a value, the line of its key, from 1. problems: (path, line,
+    text).
+    """
 
     value: Any
     lines: dict[Path, int] = field(default_factory=dict)
     problems: list[tuple[Path, int, str]] = field(default_factory=list)
 
     def line(self, path: Path) -> int:
-        """The line of the value at `path`, or of the deepest known part above it; skips a union's tag in `path`."""
+        """Return the line of the value at `path`, or of its deepest known parent; skips a union's tag in `path`."""
         known: Path = ()
         for part in path:
             if (*known, part) in self.lines:
@@ -112,7 +118,7 @@ class _Builder:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, within bounds: it calls itself for every value within a value, and takes its time."""
+    """PyYAML's safe loader with limits, because its recursion and time grow with the input."""
 
     def __init__(self, text: str | bytes) -> None:
         super().__init__(text)
@@ -130,7 +136,7 @@ class _Loader(yaml.SafeLoader):
         tag = None if isinstance(event, yaml.AliasEvent) else event.tag
         node: yaml.Node | None = super().compose_node(parent, index)
         if isinstance(node, yaml.ScalarNode) and tag in ("!", _TAG + "str"):
-            node.style = node.style or "'"  # as if it were quoted
+            node.style = node.style or "'"  # treats it as quoted
         elif tag is not None and not (isinstance(node, yaml.CollectionNode) and tag in (_TAG + "seq", _TAG + "map")):
             name = tag.replace(_TAG, "!!")[:MAX_NUMBER]
             raise yaml.composer.ComposerError(None, None, f"the tag {name} is not read; leave it out", event.start_mark)
@@ -139,8 +145,10 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse(text: str | bytes) -> Document:
-    """Read one YAML document (JSON is YAML too). bytes: UTF-8, or UTF-16 with its byte order mark. A syntax error
-    becomes the only problem of an empty document, as does one that is larger than anything a person writes."""
+    """Read one YAML document (JSON is YAML too). bytes: UTF-8, or UTF-16 with its byte order mark.
+
+    A syntax error is the only problem of an empty document, as is a document larger than any that a person writes.
+    """
     if len(text) > MAX_CHARACTERS:
         unit = "characters" if isinstance(text, str) else "bytes"
         return Document({}, {}, [((), 1, f"{len(text):,} {unit}, more than {MAX_CHARACTERS:,}; make it shorter")])
@@ -158,7 +166,8 @@ def parse(text: str | bytes) -> Document:
 
 
 def parse_yaml(data: bytes) -> Any:
-    """The value alone. Raises DataError, which begins with `not YAML` and names the line, for the first problem."""
+    """Return only the value. Raises DataError, which begins with `not YAML` and names the line, for the
+    first problem."""
     document = parse(data)
     for _, line, text in document.problems:
         raise DataError(f"not YAML (line {line}: {text.removeprefix('not YAML: ')})")

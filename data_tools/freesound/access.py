@@ -21,16 +21,17 @@ SITE = "https://freesound.org"
 ADDRESS, CONTACT = "FREESOUND_API", "FREESOUND_CONTACT"
 KEY, TOKEN = "FREESOUND_API_KEY", "FREESOUND_ACCESS_TOKEN"
 KEY_ADDRESS = "freesound.org/apiv2/apply"
-PER_MINUTE, PER_DAY = 60, 2000  # of a standard key
-LIMITS = {"per_minute": (1, 1_000_000), "per_day": (1, 1_000_000), "speed": (0.01, 10_000_000)}  # of the options
-TOKEN_NAMES = ("access_token", "refresh_token", "client_id")  # of a token's file
+PER_MINUTE, PER_DAY = 60, 2000  # limits of a standard key
+LIMITS = {"per_minute": (1, 1_000_000), "per_day": (1, 1_000_000), "speed": (0.01, 10_000_000)}  # ranges of the options
+TOKEN_NAMES = ("access_token", "refresh_token", "client_id")  # keys in a token file
 
 
 @dataclass
 class Token:
-    """An access token of OAuth2, which lasts 24 hours.
+    """An OAuth2 access token, valid for 24 hours.
 
-    file: JSON with TOKEN_NAMES, if a new token can be asked for. is_renewed: whether this process has done so.
+    file: JSON file with TOKEN_NAMES, needed to request a new token. is_renewed: whether this process has renewed the
+    token.
     """
 
     access: SecretStr
@@ -40,8 +41,10 @@ class Token:
     is_renewed: bool = False
 
     def renew(self, answer: Mapping[str, object]) -> None:
-        """Take the tokens of an answer to `grant_type=refresh_token`, and write them to the file: the old refresh token
-        is worth nothing any more. Raises DataError for an answer without them."""
+        """Take the tokens from an answer to `grant_type=refresh_token` and write them to the file.
+
+        The old refresh token is invalid from then on. Raises DataError for an answer without tokens.
+        """
         access, refresh = answer.get("access_token"), answer.get("refresh_token")
         if not isinstance(access, str) or not isinstance(refresh, str):
             raise DataError(f"{self.file}: Freesound gave no new tokens; ask for an access token by hand again")
@@ -55,7 +58,8 @@ class Token:
 
 
 class Access(NamedTuple):
-    """site: address of the API, without a slash at its end. token: for originals. contact: for the User-Agent."""
+    """Connection settings. site: address of the API, without a trailing slash. token: for originals. contact: for the
+    User-Agent."""
 
     site: str
     key: SecretStr
@@ -94,7 +98,7 @@ def read_access(arguments: argparse.Namespace) -> Access:
 
 
 def check_bounds(arguments: argparse.Namespace, **bounds: tuple[float, float]) -> None:
-    """Raises DataError for an option that is not from the first number of its bounds to the second."""
+    """Raise DataError for an option outside its bounds (lowest and highest value, both included)."""
     for name, (smallest, largest) in bounds.items():
         value = getattr(arguments, name)
         if not smallest <= value <= largest:
@@ -102,13 +106,13 @@ def check_bounds(arguments: argparse.Namespace, **bounds: tuple[float, float]) -
 
 
 def _check_site(site: str) -> None:
-    """Raises DataError for an address that is not valid, not encrypted, or holds more than a host and a path."""
+    """Raise DataError for an address that is invalid, not encrypted, or more than a host and a path."""
     shown = re.sub(r"(//|^)[^/?#]*@", r"\1***@", site)  # names, passwords, queries and fragments may be secrets
     shown = re.sub(r"([?#]).*", r"\1***", shown, flags=re.DOTALL)
     try:
         address = urlsplit(site)
         whole = address.hostname and address.port != 0 and site.isprintable() and " " not in site
-    except ValueError:  # of a port that is no number, of brackets that are not closed
+    except ValueError:  # from a port that is not a number, or unclosed brackets
         whole = False
     if not whole:
         raise DataError(f"{shown!a} is not a valid address; it should look like {SITE}")
@@ -119,14 +123,14 @@ def _check_site(site: str) -> None:
 
 
 def is_local(url: str) -> bool:
-    """Whether an address is this machine: a sandbox."""
+    """Return whether an address points to this machine, as a sandbox does."""
     return urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 def read_key(file: Path | None) -> SecretStr:
-    """The API key of a private file, or else of the environment.
+    """Return the API key from a private file or, without one, from the environment.
 
-    Raises DataError if neither is given, for a file that others may read, and for text that cannot be a header's.
+    Raises DataError if neither is given, if others may read the file, and for text that cannot be an HTTP header.
     """
     key = _read_word(KEY, file)
     if key is None:
@@ -137,8 +141,11 @@ def read_key(file: Path | None) -> SecretStr:
 
 
 def read_token(file: Path | None) -> Token | None:
-    """The access token of a private file (its text alone, or JSON as Token has it), or else of the environment; None if
-    neither is given. Raises DataError as read_key does, and for JSON without the three values."""
+    """Return the access token from a private file or, without one, from the environment; None if neither is given.
+
+    The file has the token's text alone, or the JSON that Token describes. Raises DataError as read_key does, and for
+    JSON without the three values.
+    """
     if file is None or not _private_text(file).lstrip().startswith("{"):
         word = _read_word(TOKEN, file)
         return Token(word) if word else None
@@ -161,7 +168,7 @@ def _read_word(variable: str, file: Path | None) -> SecretStr | None:
 
 
 def _private_text(file: Path) -> str:
-    """Raises DataError for a file that is missing, or that others may read."""
+    """Return the text of a private file. Raises DataError for a file that is missing, or that others may read."""
     require_file(file, "write the key into it and `chmod 600` it")
     if stat.S_IMODE(file.stat().st_mode) & 0o077:
         raise DataError(f"{file}: others may read it; run `chmod 600 {file}`")

@@ -1,5 +1,4 @@
-"""A folder of fetched audio: <id>.flac each, which of them are whole, and its tables: the manifest, whom to thank for
-each file, hours by licence."""
+"""A folder of fetched audio: one <id>.flac per sound, and tables: the manifest, attributions, hours per licence."""
 
 import logging
 import os
@@ -39,15 +38,22 @@ class StoredFile(NamedTuple):
 
 
 class Folder(Facts):
-    """rate: of its files, Hz. files: the whole ones by id, checked when the folder is opened. lost: why a sound could
-    not be had, by id. All of this is kept in fetched.sqlite.
+    """A folder of FLAC files with its database, fetched.sqlite.
 
-    Files are named by their ids alone, so that no title can lead anywhere.
+    Attributes:
+        rate: sample rate of the files, Hz.
+        files: complete files by id, checked when the folder is opened.
+        lost: by id, the reason why a sound could not be fetched.
+
+    Files are named by their ids alone, so that no title can lead to another path.
     """
 
     def __init__(self, path: Path, rate: int, originals: bool) -> None:
-        """Raises DataError for a folder that was begun with another rate or kind of file, or whose database cannot be
-        used."""
+        """Open or create the folder.
+
+        Raises DataError for a folder that was begun with another rate or kind of file, or whose database cannot be
+        used.
+        """
         self.path, self.rate, self.originals = path, rate, originals
         path.mkdir(parents=True, exist_ok=True)
         with connecting(path / DATABASE) as self.database:
@@ -91,8 +97,10 @@ class Folder(Facts):
 
 
 def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
-    """Write the four tables of the chosen sounds, the manifest last; print their totals. Returns 0, or 1 without a
-    file."""
+    """Write the four tables of the chosen sounds, the manifest last, and print their totals.
+
+    Returns the exit code: 0, or 1 if there is no file.
+    """
     there = [sound for sound in sounds if sound.id in folder.files]
     lost = [(sound.id, folder.lost[sound.id]) for sound in sounds if sound.id in folder.lost]
     write_table(folder.path / LOST, ["freesound_id", "why"], lost)
@@ -115,7 +123,7 @@ def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
 
 def _write_attribution(folder: Folder, sounds: Sequence[Chosen]) -> None:
     kind = "original file" if folder.originals else "preview (MP3)"
-    changes = f"{kind} mixed down to mono, at {folder.rate} Hz, as FLAC of 16 bit"  # the licences ask for them
+    changes = f"{kind} mixed down to mono, at {folder.rate} Hz, as FLAC of 16 bit"  # as the licences require
     rows = []
     for sound in sounds:
         page = f"{SITE}/people/{quote(sound.uploader, safe='')}/sounds/{sound.id}/"

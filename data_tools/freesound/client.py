@@ -1,4 +1,4 @@
-"""The API as a crawl needs it: a page of a search, a file; asked for again until it comes, within the quota.
+"""A client of the API for crawls: fetches search pages and files within the quota, and retries until they arrive.
 
 Errors and limits as of 2026: https://freesound.org/docs/api/overview.html. The API itself sends no Retry-After; a proxy
 in front of it may.
@@ -26,43 +26,44 @@ from data_tools.freesound.windows import SPLITS, Window
 if TYPE_CHECKING:
     from data_tools.freesound.http import Http
 
-SEARCH_ATTEMPTS = 40  # with the waits below, five to six hours of an API that does not answer
+SEARCH_ATTEMPTS = 40  # with the waits below, five to six hours without an answer from the API
 FILE_ATTEMPTS = 6
-FOREIGN_ATTEMPTS = 6  # answers that are not the API's, until the address is taken to be wrong
-FAILURES = 3  # of the server in a row, until one search is taken to be what it fails at; twice as many for one sound
+FOREIGN_ATTEMPTS = 6  # answers that are not from the API, before the address is considered wrong
+FAILURES = 3  # server errors in a row before a search is considered their cause; twice as many for one sound
 LONGEST_WAIT = 600.0  # seconds between two attempts
-HOUR = 3600.0  # until the day's limit is tried again: its window slides
+HOUR = 3600.0  # between attempts at the daily limit, which is a sliding window
 _REDIRECTS = 3
-_QUIET_ATTEMPTS, _QUIET_SECONDS = 2, 10.0  # that fail, and of the API's time, before the user hears of it
+_QUIET_ATTEMPTS, _QUIET_SECONDS = 2, 10.0  # failed attempts, and seconds of the API's time, before the user is informed
 
-# Texts of a 400: of a search that is down or starting, and of a request that will never be right.
+# Texts of status 400: a search that is down or starting, and a request that will never be valid.
 _OUTAGE = re.compile(r"connect|HTTP 5\d\d|unhandled|timed? ?out", re.IGNORECASE)
 _FINAL = re.compile(r"HTTP 4\d\d|Invalid filter|Malformed", re.IGNORECASE)
 _ANY = Window(0, 2**32 - 1)  # all sounds
-_SMALLEST = Window(0, 0)  # cannot be split: a search so small is never too much for a server that is up
+_SMALLEST = Window(0, 0)  # cannot be split: a server that is up can always answer so small a search
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
 class NoPageError(KitError):
-    """The server fails at one search again and again, and answers others: it is too large, or a sound is broken."""
+    """The server repeatedly fails at one search and answers others: the search is too large, or a sound is broken."""
 
 
 class PastEndError(KitError):
-    """A page that does not exist: the search has become shorter."""
+    """A page that does not exist, because the search has become shorter."""
 
 
 class LostError(KitError):
-    """An answer, or a file, that is refused or missing, and would be no better next time."""
+    """An answer or a file that is refused or missing; another attempt would not help."""
 
 
 class AgainError(KitError):
-    """An answer that may be better next time, or none at all.
+    """A missing answer, or an answer that another attempt may improve.
 
-    pause: seconds without any request.
-    kind: "server" for a status of 500 or more, "overloaded" if the search names itself so, "foreign" for a page that is
-    not the API's JSON, as of a proxy.
+    Attributes:
+        pause: seconds without any request.
+        kind: "server" for a status of 500 or more, "overloaded" if the search reports that, "foreign" for a page that
+            is not the API's JSON.
     """
 
     def __init__(self, why: str, pause: float = 0.0, kind: str = "") -> None:
@@ -71,12 +72,13 @@ class AgainError(KitError):
 
 
 class Response(NamedTuple):
-    """An answer over HTTP.
+    """An HTTP answer.
 
-    body: b"" if it went into a file.
-    length: of the received body, in bytes.
-    location: of a redirect.
-    retry_after: seconds to wait before the next request; 0 if the server names no time.
+    Attributes:
+        body: the received bytes; b"" if they were written to a file.
+        length: bytes of the received body.
+        location: target of a redirect.
+        retry_after: seconds to wait before the next request; 0 if the server gives no time.
     """
 
     status: int
@@ -87,8 +89,11 @@ class Response(NamedTuple):
 
 
 class Client:
-    """site: the API's address, such as https://freesound.org. key, token: of the API, and of OAuth2 for originals.
-    transport: the way to the API; tests put another in its place."""
+    """A client of one site.
+
+    site: the API's address, such as https://freesound.org. key: of the API. token: for originals (OAuth2).
+    transport: sends the requests; tests replace it.
+    """
 
     def __init__(
         self, site: str, key: SecretStr, quota: Quota, transport: "Http", clock: Clock, token: Token | None = None
@@ -97,7 +102,7 @@ class Client:
         self.quota, self._transport, self._clock = quota, transport, clock
         self.requests = 0
         self._renewing = asyncio.Lock()
-        self._foreign: int | None = 0  # answers that are not the API's, before its first one; None after it
+        self._foreign: int | None = 0  # foreign answers before the first one from the API; None after it
 
     async def search(self, window: Window, narrowed: str | None = None, size: int = PAGE_SIZE) -> Page:
         """Return the window's next page of `size` sounds, by rising upload time.
@@ -126,15 +131,15 @@ class Client:
         return found | {sound.id: sound for sound in page.sounds if sound}
 
     async def preview(self, url: str, into: Path, limit: int | None = None) -> int:
-        """Save a preview; returns its bytes. It needs no key and counts as no request.
+        """Save a preview; return its bytes. It needs no key and does not count as a request.
 
-        url: absolute, or its path below the site. limit: its most bytes. Raises LostError.
+        url: absolute, or its path below the site. limit: maximum bytes. Raises LostError.
         """
         return await self._file(url, into, limit, None)
 
     async def original(self, sound: int, into: Path, limit: int | None = None) -> int:
-        """Save the uploader's file, which needs an access token; returns its bytes. limit: its most bytes. Raises
-        LostError."""
+        """Save the uploader's file, which needs an access token; return its bytes. limit: maximum bytes.
+        Raises LostError."""
         return await self._file(f"/apiv2/sounds/{sound}/download/", into, limit, self._token)
 
     def _address(self, wanted: str, narrowed: str | None, page: int, size: int, sort: str = "created_asc") -> str:
@@ -142,9 +147,9 @@ class Client:
         return f"{self.site}/apiv2/search/?{urlencode(query | {'page': page, 'page_size': size})}"
 
     async def _search(self, window: Window, url: str, size: int) -> Page:
-        """Raises NoPageError after FAILURES in a row that only this search has."""
+        """Request a page. Raises NoPageError after FAILURES in a row at this search only."""
         enough = FAILURES if size > 1 else 2 * FAILURES
-        failures: list[AgainError] = []  # of the server, one after the other
+        failures: list[AgainError] = []  # server errors in a row
 
         async def ask() -> Page:
             try:
@@ -159,7 +164,7 @@ class Client:
         return await self._until_it_comes(ask, SEARCH_ATTEMPTS, self._no_answer)
 
     async def _page(self, url: str, page: int) -> Page:
-        """One request. Raises AgainError, PastEndError, DataError."""
+        """Make one request. Raises AgainError, PastEndError, DataError."""
         try:
             answer = await self._counted(url, {"Authorization": f"Token {self._key.get_secret_value()}"})
         except LostError as error:
@@ -181,15 +186,15 @@ class Client:
         return found
 
     async def _fails_at(self, window: Window, kinds: Sequence[str]) -> bool:
-        """Return whether the server fails at this window only. kinds: of its failures.
+        """Return whether the server fails at this window only. kinds: of the failures.
 
         The first SPLITS halvings of an overloaded window need no proof; after them the API must answer another search.
         """
         if set(kinds) == {"overloaded"} and window.splits < SPLITS:
             return bool(window.halves)
         if "overloaded" in kinds and not window.halves:
-            return False  # a second is not too much: all searches are
-        for sort in ("created_desc", "created_asc", "downloads_desc"):  # the first sound of each may itself be broken
+            return False  # one second cannot be too large a search, so all searches fail
+        for sort in ("created_desc", "created_asc", "downloads_desc"):  # the first sound of one may be broken
             try:
                 await self._page(self._address(_within(_ANY), None, 1, 1, sort), 1)
             except AgainError:
@@ -220,8 +225,10 @@ class Client:
     async def _followed(
         self, url: str, into: Path, limit: int | None, access: SecretStr | None
     ) -> tuple[Response, bool]:
-        """Return the answer at the end of redirects, and whether it was asked for with the token: only the API's own
-        host gets it. Raises LostError for an address outside of the site."""
+        """Return the answer after all redirects, and whether the last request had the token.
+
+        Only the API's own host gets the token. Raises LostError for an address outside the site.
+        """
         at = url if re.match(r"(\w+:)?//", url) else f"{self.site}/{url.lstrip('/')}"
         at = address_of(self.site, self.site, at)
         for _ in range(1 + _REDIRECTS):
@@ -256,7 +263,7 @@ class Client:
             token.renew(content)
 
     async def _counted(self, url: str, *asked: Any) -> Response:
-        """A request that counts. asked: as Http.get has it."""
+        """Make a request that counts. asked: further arguments of Http.get."""
         request = await self.quota.take()
         self.requests += 1
         try:
@@ -267,7 +274,7 @@ class Client:
     async def _until_it_comes(
         self, ask: Callable[[], Awaitable[Result]], attempts: int, give_up: Callable[[str], Exception]
     ) -> Result:
-        """Ask, and ask again after longer and longer waits. Pauses that the API demands are counted by themselves."""
+        """Repeat a request with longer and longer waits. Pauses that the API demands are counted separately."""
         failed, pauses, began = 0, 0, self._clock.now()
         while True:
             try:
@@ -290,7 +297,7 @@ class Client:
             await self._clock.sleep(wait)
 
     def _problem(self, answer: Response, secret: str) -> AgainError | DataError:
-        """AgainError for an answer that may be better next time, DataError for one that will not."""
+        """Return AgainError for an answer that another attempt may improve, DataError for one that it cannot."""
         words = self._detail(answer.body)
         shown = f"the answer was {answer.status} {words or ''}".strip()
         if answer.status == 429:
@@ -314,8 +321,10 @@ class Client:
         return AgainError("too many requests", pause or MINUTE)
 
     def _detail(self, body: bytes) -> str | None:
-        """The API's own words, on one line, without the key should they quote it; None for a body that is no object of
-        JSON: it comes from a proxy, or from another server."""
+        """Return the API's own message on one line, with the key removed if it is quoted.
+
+        None for a body that is not a JSON object: such a body is from a proxy or another server.
+        """
         try:
             content = parse_json(body, "the answer")
         except DataError:
@@ -329,10 +338,10 @@ class Client:
 
 
 def address_of(site: str, base: str, url: str) -> str:
-    """Return the address where `url` leads from `base`, if it belongs to the site.
+    """Return the address that `url` means relative to `base`, if it belongs to the site.
 
-    Its host is the site's or one under it, and its scheme the site's. A sandbox may use all ports of this machine.
-    Files are asked for from no other address, whatever an answer or a redirect names. Raises LostError for others.
+    Its host is the site's or a subdomain, and its scheme the site's. A sandbox may use all ports of this machine. Files
+    are requested from no other address, whatever an answer or a redirect names. Raises LostError for others.
     """
     try:
         address = urljoin(base, url)
@@ -347,8 +356,10 @@ def address_of(site: str, base: str, url: str) -> str:
 
 
 def grouped(narrowed: str | None) -> list[str]:
-    """Return a filter in parentheses, or no filter. One that starts with an exclusion gets all sounds to exclude from,
-    which Solr adds at the top level only."""
+    """Return a filter in parentheses as a list of one; [] without a filter.
+
+    A filter that starts with an exclusion gets all sounds to exclude from: Solr adds them at the top level only.
+    """
     if not narrowed:
         return []
     excludes = re.match(r"\s*(?:NOT\s|[-!])", narrowed) and not re.search(r"\bOR\b|\|\|", narrowed)

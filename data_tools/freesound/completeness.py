@@ -1,4 +1,4 @@
-"""Checks that the store has all sounds: counts of windows, missing sounds, a search index that is being rebuilt."""
+"""Checks that the store is complete: counts of windows, missing sounds, a search index that is being rebuilt."""
 
 import logging
 import time
@@ -11,12 +11,12 @@ from data_tools.freesound.sounds import PAGE_SIZE, Page, Sound
 from data_tools.freesound.store import Store, transaction
 from data_tools.freesound.windows import ATTEMPTS, Progress, Window, past_end, split
 
-PART = 10_000  # stored sounds of a part, if the whole is too much for the API
-FALL_SOUNDS, FALL_SHARE = 20, 0.03  # a count may fall so much between two crawls; a small one by half
-FEW_SOUNDS = 3  # that may go from a store of any size
-MIN_NULL_ATTEMPTS, NULL_ATTEMPTS = 3, 10  # at a page that has items the API gives as null
-REBUILD = 6 * 3600  # seconds after which a sound that was missing is asked for again
-ACCEPTED = 3 * 86_400  # seconds after which a greater fall is believed
+PART = 10_000  # stored sounds per part, if the API cannot count the whole at once
+FALL_SOUNDS, FALL_SHARE = 20, 0.03  # allowed fall of a count between two crawls; a small count may fall by half
+FEW_SOUNDS = 3  # sounds that may disappear from a store of any size
+MIN_NULL_ATTEMPTS, NULL_ATTEMPTS = 3, 10  # attempts at a page with items that the API gives as null
+REBUILD = 6 * 3600  # seconds after which a missing sound is searched again
+ACCEPTED = 3 * 86_400  # seconds after which a larger fall is accepted
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ async def _whole_page(client: Client, window: Window, narrowed: str | None) -> P
             break
         again = await client.search(window, narrowed)
         if len(again.sounds) != len(page.sounds) or again.count != page.count:
-            page = again  # sounds have moved; an error now is found at the window's end
+            page = again  # sounds have moved; the check at the window's end finds any error now
             continue
         page = Page(page.count, [ours or theirs for ours, theirs in zip(page.sounds, again.sounds, strict=True)])
         if asked >= MIN_NULL_ATTEMPTS and again.sounds.count(None) == page.sounds.count(None):
@@ -99,8 +99,8 @@ async def compare_parts(client: Client, store: Store, window: Window, narrowed: 
 def fallen(store: Store, window: Window, count: int) -> Window | None:
     """Return the window for another attempt if the API counts far fewer sounds than are stored or were counted before.
 
-    Raises DataError if it still does the third time: the search's index is being rebuilt, which takes it hours. A fall
-    that lasts for ACCEPTED is believed.
+    Raises DataError if it still does at the third attempt: the search index is being rebuilt, which takes hours. A fall
+    that lasts for ACCEPTED seconds is accepted.
     """
     span, until = (window.first, window.last), store.fact("until", 0)
     whole = span == (store.fact("from", 0), until)
@@ -118,21 +118,21 @@ def fallen(store: Store, window: Window, count: int) -> Window | None:
 
 
 def has_fallen(known: int, count: int) -> bool:
-    """Return whether a count is so much below an earlier one that the search's index cannot be whole."""
+    """Return whether a count is so far below an earlier one that the search index cannot be complete."""
     fall = known - count
     return fall > max(FALL_SOUNDS, FALL_SHARE * known) or (fall > FEW_SOUNDS and 2 * count < known)
 
 
 def _require_lasting(store: Store, known: int, count: int) -> None:
-    """Raises DataError for a fall that has not lasted for ACCEPTED yet."""
+    """Raise DataError for a fall that has not lasted for ACCEPTED seconds yet."""
     now = time.time()
     since = store.fact("fallen") or now
     if abs(count - store.fact("fallen_to", 0)) > FALL_SHARE * known:
-        since = now  # another count than last time: a rebuild goes on, or another one has begun
+        since = now  # the count differs from last time: a rebuild goes on, or another one has begun
     if now - since >= ACCEPTED:
         return
     store.set_facts(fallen=since, fallen_to=count)
-    store.forget_missing(store.fact("checked", 0))  # by searches since the whole added up last
+    store.forget_missing(store.fact("checked", 0))  # by searches since the last time that the counts matched
     raise DataError(
         f"{store.path}: the API counts {count} sounds where it had {known}; its index may be in the middle of a "
         f"rebuild. No sound was marked as missing; run the same command in some hours"
@@ -140,7 +140,7 @@ def _require_lasting(store: Store, known: int, count: int) -> None:
 
 
 def mark_complete(store: Store, last: int) -> None:
-    """Note that the whole, up to a second, has added up now; so have its windows that did not when they were read."""
+    """Record that the counts match up to a second; so they do for windows that differed when they were read."""
     store.forget_uneven(last)
     store.set_facts(complete=last, checked=int(time.time()))
 

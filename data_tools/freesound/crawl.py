@@ -1,4 +1,4 @@
-"""All descriptions of Freesound into a store, politely, however often it is stopped."""
+"""Downloads all descriptions of Freesound into a store, within the API's limits; resumes after any stop."""
 
 import argparse
 import asyncio
@@ -23,21 +23,21 @@ from data_tools.freesound.windows import Progress, Window
 from data_tools.locks import lock_of
 
 BEGINNING = "2005-01-01"  # Freesound opened in April 2005
-LATE = 30 * 86_400  # seconds by which a sound may be published after its upload: --since last looks back so far
-CHECKS = 3  # of the whole, until what came and went meanwhile is caught up with
-SHOWN = 5  # places of sounds that the API could not give
-TERMINAL_SECONDS = 10.0  # between two lines of progress in a terminal
-OF_TEXT = (".csv", ".tsv", ".txt", ".json", ".jsonl")  # names of tables and lists, which no store has
-_BYTES_A_SOUND = 700  # of the store, measured with invented sounds
+LATE = 30 * 86_400  # a sound may be published so many seconds after its upload; --since last looks back so far
+CHECKS = 3  # checks of the whole, until sounds added or removed meanwhile are included
+SHOWN = 5  # listed places of sounds that the API could not give
+TERMINAL_SECONDS = 10.0  # between two progress lines in a terminal
+OF_TEXT = (".csv", ".tsv", ".txt", ".json", ".jsonl")  # names of tables and lists, never of a store
+_BYTES_A_SOUND = 700  # in the store, measured with invented sounds
 
 log = logging.getLogger(__name__)
 
 
 async def walk(client: Client, store: Store, workers: int) -> bool:
-    """Read every window that is left, `workers` at a time, and keep each answer as it comes; then compare the whole.
+    """Read every open window, `workers` at a time, and store each answer at once; then compare the whole.
 
-    Returns whether the sounds kept add up to the API's last count. Raises DataError for an error that no later attempt
-    can change; all that was read is kept.
+    Returns whether the number of stored sounds equals the API's last count. Raises DataError for an error that no later
+    attempt can change; all answers so far remain stored.
     """
     for checks in range(CHECKS + 1):
         await _read_windows(client, store, workers)
@@ -49,7 +49,7 @@ async def walk(client: Client, store: Store, workers: int) -> bool:
 
 
 def _whole(store: Store) -> Window:
-    """All that the crawl is about, to be compared with the stored sounds."""
+    """Return the window of all uploads that the crawl covers, to be compared with the stored sounds."""
     return Window(store.fact("from"), store.fact("until"), compared=True)
 
 
@@ -93,7 +93,7 @@ async def _read_windows(client: Client, store: Store, workers: int) -> None:
 
 
 async def _step(client: Client, store: Store, window: Window) -> None:
-    """One page of a window."""
+    """Read one page of a window."""
     whole, narrowed = _whole(store), store.fact("filter")
     is_whole = (window.first, window.last, window.page) == (whole.first, whole.last, 1)
     found = await read(client, window, narrowed)
@@ -113,7 +113,7 @@ async def _step(client: Client, store: Store, window: Window) -> None:
 
 
 def progress_line(client: Client, store: Store) -> str:
-    """Sounds kept, requests made and left, and the time left by the quota alone."""
+    """Return one line: stored sounds, requests made and left, and the time left by the quota alone."""
     kept, total, quota = store.count(), store.fact("total"), client.quota
     used = quota.used()
     of_all = "an unknown number of sounds" if total is None else counted(total, "sound")
@@ -127,21 +127,21 @@ def progress_line(client: Client, store: Store) -> str:
 
 
 def _require_same(store: Store, narrowed: str | None, site: str) -> None:
-    """Raises DataError for another filter or address than the store was begun with."""
+    """Raise DataError for a filter or an address other than the store was begun with."""
     for name, value in (("site", site), ("filter", narrowed or "")):
-        before = store.fact(name) if store.count() else None  # of a store without sounds nothing is spoilt
-        moved = name == "site" and is_local(before or "") and is_local(site)  # a sandbox has another port every time
+        before = store.fact(name) if store.count() else None  # a store without sounds may change both
+        moved = name == "site" and is_local(before or "") and is_local(site)  # a sandbox's port changes
         if before is not None and before != value and not moved:
             problem = f"was crawled with {name} {before or 'none'}, not {value or 'none'}"
             raise DataError(f"{store.path}: {problem}; use that again, or another store")
 
 
 def _plan(store: Store, since: str | None, narrowed: str | None, site: str) -> None:
-    """Put the windows of this command into the store. Raises DataError for an option that does not fit the store."""
+    """Add the windows of this command to the store. Raises DataError for an option that does not fit the store."""
     _require_same(store, narrowed, site)
     first, now, begun = _first_second(since, store), int(time.time()), store.fact("until") is not None
     if since and begun and not _is_complete(store):
-        if store.fact("fallen"):  # the same command goes on once the index is whole
+        if store.fact("fallen"):  # the same command continues once the index is complete
             return
         raise DataError(f"{store.path}: is not complete yet; run the same command without --since first")
     with transaction(store.database):
@@ -152,8 +152,10 @@ def _plan(store: Store, since: str | None, narrowed: str | None, site: str) -> N
 
 
 def _first_second(since: str | None, store: Store | None = None) -> int:
-    """The second at which this command's reading begins. Raises DataError for an invalid date and one in the future,
-    and for `last` without an earlier crawl."""
+    """Return the second at which this command starts to read.
+
+    Raises DataError for a date that is invalid or in the future, and for `last` without an earlier crawl.
+    """
     if since == "last":
         until = store.fact("until") if store else None
         if until is None:
@@ -251,7 +253,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check_filter(text: str) -> None:
-    """Raises DataError for a filter by time, and for one that would not stay within the parentheses around it."""
+    """Raise DataError for a filter by time, and for one that would not stay within the parentheses around it."""
     if re.search(r"\bcreated(_range)?:", text):
         raise DataError(f"--filter {text}: the crawl itself filters by created; use --since")
     outside = re.sub(r'"[^"]*"', "", re.sub(r"\\.", "", text))
@@ -269,7 +271,7 @@ def run(arguments: argparse.Namespace) -> int:
     if store.suffix.lower() in OF_TEXT and store.is_file() and not store.stat().st_size:
         hint = f"crawl takes no list of words or ids; name the store to make, such as {store.with_suffix('.sqlite')}"
         raise DataError(f"{store}: is an empty file, and no store of Freesound sounds; {hint}")
-    read_access(arguments)  # its errors come before there is a store
+    read_access(arguments)  # raises its errors before a store is created
     if arguments.refresh or arguments.since == "last":
         require_file(store, f"make it with python -m data_tools crawl {store}")
     else:

@@ -15,13 +15,13 @@ from data_tools.freesound.store import COLUMNS, Store, open_store
 if TYPE_CHECKING:
     import pandas
 
-_ROWS = 20_000  # at a time
-_FORMULA = re.compile("\\A[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20]")  # the last four are wide forms of the first
+_ROWS = 20_000  # per chunk
+_FORMULA = re.compile("\\A[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20]")  # the last four are full-width forms of the first four
 _TYPES = {"channels": "Int64", "filesize": "Int64", "duration": "float64", "samplerate": "float64"}
 
 
 def _chunks(store: Store) -> "Iterator[pandas.DataFrame]":
-    """Sounds by rising id; `created` as a time in UTC."""
+    """Yield the sounds by rising id; `created` is a time in UTC."""
     import pandas
 
     query = f"SELECT {', '.join(COLUMNS)} FROM sounds WHERE NOT gone ORDER BY id"
@@ -32,7 +32,7 @@ def _chunks(store: Store) -> "Iterator[pandas.DataFrame]":
 def _write_csv(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:
     """Write a table with a ' before texts that a spreadsheet would compute, such as a stranger's "=HYPERLINK(...)".
 
-    Source: OWASP, CSV Injection. Parquet, which no spreadsheet computes, keeps all texts verbatim.
+    Source: OWASP, CSV Injection. No spreadsheet computes Parquet, so it keeps all texts verbatim.
     """
     with path.open("w", encoding="utf-8", newline="") as file:
         for number, chunk in enumerate(chunks):

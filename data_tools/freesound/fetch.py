@@ -1,4 +1,4 @@
-"""The audio of the sounds that are worth it: fetched, decoded, kept as FLAC, with a manifest and whom to thank."""
+"""Fetches the audio of chosen sounds: decodes it, stores it as FLAC, and writes a manifest and attributions."""
 
 import argparse
 import asyncio
@@ -31,15 +31,15 @@ from data_tools.freesound.store import Store, open_store
 from data_tools.leakage.exclusion import read_exclusions
 from data_tools.locks import lock_of
 
-ATTEMPTS = 3  # at a file that comes whole and cannot be used
-PREVIEW_BYTES = 64_000  # a second, and of what stands before; Freesound's best previews have 24,000
-TOLERANCE = 0.5  # seconds by which a file may be longer or shorter than Freesound says: MP3 pads
-MAX_SOUNDS = 1_000_000_000  # of one command
-NONE = Path("none")  # said in place of an exclusion list
+ATTEMPTS = 3  # at a file that arrives complete but cannot be used
+PREVIEW_BYTES = 64_000  # per second, and once for headers; Freesound's best previews have 24,000
+TOLERANCE = 0.5  # allowed difference in seconds from Freesound's duration: MP3 adds padding
+MAX_SOUNDS = 1_000_000_000  # per command
+NONE = Path("none")  # option value for no exclusion list
 
 
 async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], workers: int) -> None:
-    """Fetch what is not there yet. A sound that cannot be had is noted with the reason, and the next one is fetched."""
+    """Fetch the missing sounds. If one cannot be fetched, record the reason and continue with the next one."""
     missing = [sound for sound in sounds if sound.id not in folder.files]
     left = iter(missing)
 
@@ -58,7 +58,7 @@ async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], worker
             async with asyncio.TaskGroup() as group:
                 for _ in range(workers):
                     group.create_task(work(bar))
-        except BaseExceptionGroup as several:  # one reason is enough to stop
+        except BaseExceptionGroup as several:  # one error is enough to stop
             raise several.exceptions[0] from None
 
 
@@ -82,7 +82,7 @@ async def _fetch(client: Client, folder: Folder, sound: Chosen) -> None:
 
 
 def _convert(part: Path, folder: Folder, sound: Chosen) -> StoredFile:
-    """The file as FLAC (mono, 16 bit) in its place."""
+    """Convert a file to FLAC (mono, 16 bit) and put it in its place."""
     samples = read_audio(part, folder.rate)
     seconds = len(samples) / folder.rate
     if abs(seconds - sound.seconds) > TOLERANCE:
@@ -118,7 +118,7 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
         raise DataError(f"{arguments.scores}: no sound is left to fetch; lower --threshold or widen the other rules")
     if arguments.dry_run:
         return 0
-    token = read_access(arguments).token  # its errors come before there is a folder
+    token = read_access(arguments).token  # raises its errors before a folder is created
     if arguments.originals and token is None:
         raise DataError(f"originals need an access token of OAuth2: set {TOKEN} or name a file by --token-file")
     choose = partial(select, store, arguments.scores, wanted, exclusions)
@@ -166,7 +166,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_rules(parser: argparse.ArgumentParser) -> None:
-    """Options by the names of Criteria."""
+    """Add one option per field of Criteria, with the same name."""
     add = parser.add_argument
     bounds = "(default: 3 120, the paper's)"
     add("--seconds", type=float, nargs=2, default=Criteria.seconds, metavar=("MIN", "MAX"), help=bounds)

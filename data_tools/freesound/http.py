@@ -1,4 +1,4 @@
-"""The API over the network: HTTP by aiohttp within bounds of bytes and time, and the client of a verb's options."""
+"""The API's HTTP transport (aiohttp), with limits on bytes and time, and the client that a verb's options describe."""
 
 import argparse
 import io
@@ -22,36 +22,36 @@ from data_tools.freesound.client import AgainError, Client, LostError, Response
 from data_tools.freesound.quota import Clock, Quota
 from data_tools.freesound.store import Store
 
-SEARCH_BYTES = 32 << 20  # of a body that is kept in memory; a page of 150 sounds has 3 MB at most
-FILE_BYTES = 4 << 30  # of a file, whatever size is stated
-TOTAL = 10  # an answer may last so many times the time that is waited for its next bytes,
-SLOWEST = 50_000  # and a file as long as its limit takes at so many bytes a second besides
-MAX_SECONDS = 86_400  # of any answer
+SEARCH_BYTES = 32 << 20  # maximum of a body in memory; a page of 150 sounds has 3 MB at most
+FILE_BYTES = 4 << 30  # maximum of a file, whatever size is stated
+TOTAL = 10  # an answer may last so many times the wait for its next bytes,
+SLOWEST = 50_000  # plus, for a file, the time that its size limit takes at so many bytes per second
+MAX_SECONDS = 86_400  # maximum of any answer
 _BROKEN = (aiohttp.ClientError, TimeoutError, ssl.SSLError, ConnectionError)
 
 
 @asynccontextmanager
 async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[Client]:
-    """The client of these options. Raises DataError as read_access does."""
+    """Open the client that these options describe. Raises DataError as read_access does."""
     site, key, token, contact = read_access(arguments)
     clock = Clock(arguments.speed)
     quota = Quota(store.database, arguments.per_minute, arguments.per_day, clock)
-    store.set_facts(per_minute=quota.per_minute, per_day=quota.per_day)  # of this key, for `status`
+    store.set_facts(per_minute=quota.per_minute, per_day=quota.per_day)  # limits of this key, shown by `status`
     async with Http(arguments.timeout, contact) as transport:
         yield Client(site, key, quota, transport, clock, token)
 
 
 class Http(AbstractAsyncContextManager["Http"]):
-    """Transport over the network; it follows no redirect.
+    """Transport over the network; follows no redirect.
 
-    timeout: seconds without a byte before a request is given up. contact: of the user, an address for Freesound's
+    timeout: seconds without a byte before a request is given up. contact: the user's address, for Freesound's
     administrators.
     """
 
     def __init__(self, timeout: float, contact: str = "") -> None:
         self._timeout = timeout
         agent = f"lbar-kit/{version()}" + (f" ({contact})" if contact else "")
-        # Not trust_env: ~/.netrc must not put another secret in the key's place.
+        # No trust_env: ~/.netrc must not replace the key by another secret.
         self._session = aiohttp.ClientSession(headers={"User-Agent": agent})
 
     async def __aexit__(self, *_: object) -> None:
@@ -60,9 +60,10 @@ class Http(AbstractAsyncContextManager["Http"]):
     async def get(
         self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
     ) -> Response:
-        """One request. into: the file that takes the body if the status is 200. limit: bytes of that file, unpacked.
+        """Make one request.
 
-        Raises AgainError without a whole answer; LostError for a longer body and for an address that is not valid.
+        into: file for the body if the status is 200. limit: maximum bytes of that file, unpacked.
+        Raises AgainError without a complete answer; LostError for a longer body and for an invalid address.
         """
         file_bytes = FILE_BYTES if limit is None else min(limit, FILE_BYTES)
         return await self._ask("GET", url, into, file_bytes if into else 0, headers=headers)
@@ -87,21 +88,23 @@ class Http(AbstractAsyncContextManager["Http"]):
                     return Response(answer.status, body.getvalue(), length, moved, pause)
         except (aiohttp.InvalidURL, UnicodeError):
             raise LostError(f"{url[:200]!a} is not a valid address") from None
-        except _BROKEN as error:  # its own text may hold the request's headers
+        except _BROKEN as error:  # its text may contain the request's headers
             raise AgainError(f"no connection, or a broken one: {type(error).__name__}") from None
-        except OSError as error:  # of writing the file
+        except OSError as error:  # from writing the file
             raise located(error, into) from None
 
 
 def patience(timeout: float, file_bytes: int) -> aiohttp.ClientTimeout:
-    """Return the time limits of an answer: TOTAL times the wait for its next bytes, and a file's bytes at SLOWEST."""
+    """Return the time limits of an answer: TOTAL times the wait for its next bytes, plus a file's bytes at SLOWEST."""
     total = min(TOTAL * timeout + file_bytes / SLOWEST, MAX_SECONDS)
     return aiohttp.ClientTimeout(total=total, sock_connect=timeout, sock_read=timeout)
 
 
 def retry_after(header: str) -> float:
-    """Seconds from now that a Retry-After header names as a number or a date (RFC 9110, 10.2.3), at most MAX_SECONDS;
-    0 for any other text."""
+    """Return the seconds from now that a Retry-After header gives as a number or a date (RFC 9110, 10.2.3).
+
+    At most MAX_SECONDS; 0 for any other text.
+    """
     if re.fullmatch(r"[0-9]{1,9}", header.strip()):
         return min(float(header), MAX_SECONDS)
     try:
@@ -112,7 +115,7 @@ def retry_after(header: str) -> float:
 
 
 async def _chunks(answer: aiohttp.ClientResponse, limit: int) -> AsyncIterator[bytes]:
-    """The body, unpacked, a piece at a time. Raises LostError for an announced or received length above `limit`."""
+    """Yield the unpacked body in pieces. Raises LostError if its announced or received length is above `limit`."""
     announced, length = answer.content_length or 0, 0
     if announced > limit:
         raise LostError(f"the answer has {announced} bytes; at most {limit} are accepted")
@@ -124,7 +127,7 @@ async def _chunks(answer: aiohttp.ClientResponse, limit: int) -> AsyncIterator[b
 
 
 def _proxy(url: str) -> str | None:
-    """The proxy that the environment names (http_proxy, https_proxy, no_proxy); none for addresses of this machine."""
+    """Return the proxy from the environment (http_proxy, https_proxy, no_proxy); None for addresses of this machine."""
     address = urlsplit(url)
     proxy = getproxies().get(address.scheme)
     if not proxy or is_local(url) or proxy_bypass(address.hostname or ""):

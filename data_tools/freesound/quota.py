@@ -1,10 +1,10 @@
-"""Requests within the API's limits, by counting: no more than so many in any minute and in any day.
+"""Keeps requests within the API's limits by counting them: a maximum per minute and per day.
 
 The API throttles by sliding windows: 60 requests a minute and 2,000 a day for a standard key
-(https://freesound.org/docs/api/overview.html, "Throttling"). Here a request counts from its start until a minute, and a
-day, after its answer, since nobody knows when in between it arrived there. So the limit is kept however long requests
-are under way, which costs that much time once a minute. Previews count as no requests. The count is kept in a database,
-so that restarts and other processes that use the same file share it.
+(https://freesound.org/docs/api/overview.html, "Throttling"). A request counts from its start until a minute, and a day,
+after its answer, because its time of arrival in between is unknown. So the limit holds however long requests take; the
+cost is that time, once a minute. Previews do not count. The count is stored in a database, so that restarts and other
+processes that use the same file share it.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ import time
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-MINUTE, DAY = 60.0, 86_400.0  # of the API's time, as all seconds here but those that are stored
-_LOOK_AGAIN = 1.0  # seconds after which a wait is reckoned anew while requests are under way
-UNANSWERED = 600.0  # seconds by which the answer of a request that was killed is taken to have come
+MINUTE, DAY = 60.0, 86_400.0  # in the API's time, as all seconds here except stored ones
+_LOOK_AGAIN = 1.0  # seconds between two computations of a wait while requests are under way
+UNANSWERED = 600.0  # seconds after which a killed request counts as answered
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS requests (id INTEGER PRIMARY KEY, counted_to REAL NOT NULL);
 CREATE INDEX IF NOT EXISTS requests_counted_to ON requests (counted_to);
@@ -28,22 +28,21 @@ log = logging.getLogger(__name__)
 
 
 class Clock:
-    """The API's seconds, which pass `speed` times as fast as real ones: a stand-in for it may run through days in
-    minutes."""
+    """The API's clock, `speed` times as fast as real time: a sandbox may run through days in minutes."""
 
     def __init__(self, speed: float = 1.0) -> None:
         self.speed = speed
 
     def now(self) -> float:
-        """Real seconds since 1970."""
+        """Return real seconds since 1970."""
         return time.time()
 
     def wall(self, seconds: float) -> float:
-        """How many real seconds the API's seconds last."""
+        """Convert the API's seconds to real seconds."""
         return seconds / self.speed
 
     async def sleep(self, seconds: float) -> None:
-        """seconds: of the API."""
+        """Sleep for some of the API's seconds."""
         await asyncio.sleep(self.wall(seconds))
 
 
@@ -56,18 +55,18 @@ class Used(NamedTuple):
 
 
 class Quota:
-    """Slots for requests. per_minute, per_day: the limits of the key."""
+    """Slots for requests. per_minute, per_day: limits of the key."""
 
     def __init__(self, database: sqlite3.Connection, per_minute: int, per_day: int, clock: Clock) -> None:
         self._database, self._clock = database, clock
         self.per_minute, self.per_day = per_minute, per_day
         self._limits = ((per_minute, MINUTE), (per_day, DAY))
         self._turn = asyncio.Lock()
-        self._reported_until = 0.0  # until when the user knows of a wait
+        self._reported_until = 0.0  # end of the wait that the user was last informed of
         database.executescript(SCHEMA)
 
     async def take(self) -> int:
-        """Wait until a request may go, and count it. Returns its number, for `answered`."""
+        """Wait until a request is allowed, and count it. Returns its number, for `answered`."""
         async with self._turn:
             while True:
                 with self._database:
@@ -78,16 +77,16 @@ class Quota:
                     if wait <= 0:
                         return self._count(now)
                 self._report(now + self._clock.wall(wait), wait)
-                # As long as it takes by what is known; an answer under way may shorten it.
+                # The longest wait that is known now; an answer under way may shorten it.
                 under_way = self._database.execute("SELECT 1 FROM requests WHERE counted_to > ?", (now,)).fetchone()
                 await self._clock.sleep(min(wait, _LOOK_AGAIN) if under_way else wait)
 
     def answered(self, request: int) -> None:
-        """Note that the request's answer has come, or that none will."""
+        """Record that the request's answer has arrived, or that none will."""
         self._database.execute("UPDATE requests SET counted_to = ? WHERE id = ?", (self._clock.now(), request))
 
     def pause(self, seconds: float) -> None:
-        """Allow no request for so long: the API said that there were too many."""
+        """Allow no request for this many seconds, because the API reported too many requests."""
         until = self._clock.now() + self._clock.wall(seconds)
         query = "INSERT INTO pause VALUES (0, ?) ON CONFLICT DO UPDATE SET until = max(until, excluded.until)"
         self._database.execute(query, (until,))
@@ -99,13 +98,13 @@ class Quota:
         return Used(minute, day, max(0.0, self._wait(now)))
 
     def seconds_for(self, requests: int) -> float:
-        """The least time that so many more requests take, from now."""
+        """Return the least time that this many more requests take, from now."""
         used = self.used()
         today = max(0, self.per_day - used.day)
         if requests > today:
             return math.ceil((requests - today) / self.per_day) * DAY
         minutes, number = divmod(max(0, requests - 1), self.per_minute)
-        waiting = number + 1 - (self.per_minute - used.minute)  # of these, for the end of an earlier request's minute
+        waiting = number + 1 - (self.per_minute - used.minute)  # those that wait for an earlier minute's end
         wait = 0.0
         if requests and waiting > 0:
             now = self._clock.now()
@@ -114,14 +113,16 @@ class Quota:
         return max(used.wait, wait + minutes * MINUTE)
 
     def _counted_to(self, later: int, now: float) -> float | None:
-        """Until when a request counts that has so many later ones. While the clock was ahead, times were stored that no
-        request can have yet."""
+        """Return the time until which a request counts, if this many requests came later.
+
+        While the clock was ahead, times were stored that no request can have yet.
+        """
         query = "SELECT min(counted_to, ?) FROM requests ORDER BY counted_to DESC LIMIT 1 OFFSET ?"
         row = self._database.execute(query, (now + self._clock.wall(UNANSWERED), later)).fetchone()
         return row[0] if row else None
 
     def _wait(self, now: float) -> float:
-        """Seconds of the API until one more request is within both limits, and any pause is over."""
+        """Return the API's seconds until one more request is within both limits and any pause is over."""
         paused = self._database.execute("SELECT min(until, ?) FROM pause", (now + self._clock.wall(DAY),)).fetchone()
         free: list[float] = [now, *(paused or ())]
         for limit, seconds in self._limits:
@@ -130,7 +131,7 @@ class Quota:
         return (max(free) - now) * self._clock.speed
 
     def _correct(self, now: float) -> None:
-        """Count requests as of now whose times were stored while the clock was ahead."""
+        """Set times to now if they were stored while the clock was ahead."""
         latest = now + self._clock.wall(UNANSWERED)
         self._database.execute("UPDATE requests SET counted_to = ? WHERE counted_to > ?", (now, latest))
         self._database.execute("DELETE FROM pause WHERE until > ?", (latest + self._clock.wall(DAY),))

@@ -1,4 +1,4 @@
-"""Changes since a crawl: AI preferences, licences, descriptions."""
+"""Updates stored sounds that changed since a crawl: AI preferences, licences, descriptions."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ from data_tools.freesound.selection import LICENCES, PREFERENCES
 from data_tools.freesound.store import Store
 from data_tools.freesound.windows import Progress, Window
 
-# The search's names of the licences.
+# Names of the licences in the search.
 NAMES = {
     "cc0": "Creative Commons 0",
     "by": "Attribution",
@@ -19,11 +19,11 @@ NAMES = {
 
 
 async def refresh(client: Client, store: Store) -> Counter[str]:
-    """Read all sounds whose uploaders object to generative training, and, for every other preference and every licence,
-    those of the times at which the API counts others than are stored.
+    """Read again all sounds whose uploaders object to generative training, and others at times with different counts.
 
-    So no objection is missed. Another change is missed where one sound takes the place of another in its time, and a
-    description is read only with one of these: `fetch` asks for every sound it chooses.
+    For every other preference and every licence, the API's counts are compared with the store's. So no objection is
+    missed. Another change is missed if one sound replaces another at its time. A description is only read with one of
+    these; `fetch` requests every sound that it chooses.
 
     Returns the number of stored sounds that have changed, by column of CHANGING. Raises DataError for a crawl that is
     not complete, and as Client.search does.
@@ -46,7 +46,7 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
 
 
 async def _walk(client: Client, store: Store, kind: str, condition: str | None) -> Counter[str]:
-    """All sounds of a kind; with a condition only where their count differs from that of the stored sounds."""
+    """Read all sounds of a kind; with a condition, only those at times with another count than the store's."""
     narrowed = " ".join([kind, *grouped(store.fact("filter"))])
     windows = [Window(store.fact("from"), store.fact("until"), compared=condition is not None)]
     changes = Counter[str]()

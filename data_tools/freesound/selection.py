@@ -1,4 +1,4 @@
-"""Which sounds of a store are worth fetching, and why the others are not."""
+"""Selection of the sounds to fetch from a store, with a reason for each refused one."""
 
 import math
 from collections import Counter
@@ -13,25 +13,28 @@ from data_tools.leakage.exclusion import Exclusions
 from data_tools.names import is_freesound_id, plain_id
 from data_tools.tables import read_table
 
-# How a deed's address tells its licence; Freesound's four, of any version.
+# Licences by the address of their deed; Freesound's four, of any version.
 LICENCES = {
     "cc0": "/publicdomain/zero/",
     "by": "/licenses/by/",
     "by-nc": "/licenses/by-nc/",
     "sampling+": "/licenses/sampling+/",
 }
-NON_COMMERCIAL = ("by-nc", "sampling+")  # the two that do not allow every use
-# What an uploader may say about generative training; the last one is about every use of that kind.
+NON_COMMERCIAL = ("by-nc", "sampling+")  # the two that forbid commercial use
+# Uploaders' choices about generative training; the last one covers every use of that kind.
 PREFERENCES = (*("no-additional-preferences", "open-source-models", "noncommercial-open-source-models"), "no-gen-ai")
 WEIGHTINGS = ("natural", "balanced")
 
 
 @dataclass(frozen=True)
 class Criteria:
-    """The rules. seconds: shortest and longest, both included. threshold: a score must be above it.
+    """Rules for the sounds to fetch.
 
-    licences, preferences, languages: the allowed ones; a sound without one of the first two is not fetched.
-    explicit: whether sounds that are marked as explicit, or do not say, may be fetched.
+    Attributes:
+        seconds: shortest and longest duration, both included.
+        threshold: a score must be above it.
+        licences, preferences, languages: allowed values. A sound without a licence or a preference is not fetched.
+        explicit: whether sounds that are marked as explicit, or have no mark, may be fetched.
     """
 
     threshold: float
@@ -67,7 +70,10 @@ class Chosen(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """chosen: by falling score. refused: how many by reason. excluded: the lists that forbid an id, by id."""
+    """Result of the selection.
+
+    chosen: by falling score. refused: number of sounds per reason. excluded: by id, the lists that forbid it.
+    """
 
     chosen: list[Chosen]
     refused: Counter[str]
@@ -75,7 +81,10 @@ class Selection(NamedTuple):
 
 
 def select(store: Store, scores: Path, wanted: Criteria, exclusions: Exclusions) -> Selection:
-    """Raises DataError for a table of scores that is not one, and for a sound to fetch that has no text."""
+    """Select the sounds of a store that the rules allow.
+
+    Raises DataError for an invalid table of scores, and for a sound to fetch that has no text.
+    """
     selection = Selection([], Counter(), {})
     for row in sorted(_read_scores(scores, f"score_{wanted.weighting}")):
         sound = _judge(store, row, wanted)
@@ -115,7 +124,7 @@ def _read_scores(path: Path, column: str) -> list[Scored]:
 
 
 def _judge(store: Store, row: Scored, wanted: Criteria) -> Chosen | str:
-    """A sound that the rules allow, or why they do not."""
+    """Return the sound if the rules allow it, otherwise the reason for refusing it."""
     if not -row.falling_score > wanted.threshold:
         return f"score of {wanted.threshold} or less" if row.caption else "no words left by cleaning"
     if row.language not in wanted.languages:

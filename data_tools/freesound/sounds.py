@@ -1,4 +1,4 @@
-"""What the API says of a sound, and a page of a search.
+"""Sounds and search pages as the API describes them.
 
 Freesound API v2, https://freesound.org/docs/api/resources_apiv2.html (2026: `/apiv2/search/`).
 """
@@ -14,13 +14,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
 
-PAGE_SIZE = 150  # the API clamps larger ones silently
+PAGE_SIZE = 150  # the API silently reduces larger ones
 FIELDS = (
     "id,name,tags,description,username,license,gen_ai_preference,duration,type,channels,samplerate,filesize,md5,created,"
     "previews,category,subcategory,pack,is_explicit"
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_YEAR_10000 = 253_402_300_800_000  # in milliseconds; no time can be written from then on
+_YEAR_10000 = 253_402_300_800_000  # in milliseconds; later times cannot be formatted
 PREVIEWS = ("preview-hq-mp3", "preview-lq-mp3", "preview-hq-ogg", "preview-lq-ogg")
 
 
@@ -29,7 +29,7 @@ def _milliseconds(value: object) -> object:
 
 
 def _well_formed(value: object) -> object:
-    """Text that UTF-8 can hold: a lone surrogate, which JSON may smuggle in as an escape, becomes U+FFFD."""
+    """Replace each lone surrogate by U+FFFD: JSON escapes can contain them, UTF-8 cannot."""
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value
 
 
@@ -43,11 +43,15 @@ Whole = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class Sound(BaseModel):
-    """A sound of a search. created: milliseconds since 1970, UTC. duration: seconds, -1 if Freesound does not know it.
+    """A sound from a search.
 
-    license: the address of the deed. previews: addresses by PREVIEWS' names. category, subcategory: JSON where it is no
-    text. pack: its address.
-    Fields the API left out are None, texts that are null are "".
+    Attributes:
+        created: milliseconds since 1970, UTC.
+        duration: seconds, -1 if Freesound does not know it.
+        license: address of the deed. previews: addresses by the names in PREVIEWS. pack: its address.
+        category, subcategory: JSON if they are not text.
+
+    Fields that the answer omits are None; null texts are "".
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
@@ -75,15 +79,19 @@ class Sound(BaseModel):
 
 @dataclass(frozen=True)
 class Page:
-    """count: sounds of the whole search, over all pages. sounds: of this page, None where the API gave null or what is
-    no sound: without an id, an upload time or a duration, or with a value of another type than documented."""
+    """A page of a search.
+
+    count: sounds of the whole search, over all pages.
+    sounds: sounds of this page; None for null and for invalid items. Those lack an id, an upload time or a duration, or
+    have a value whose type differs from the documented one.
+    """
 
     count: int
     sounds: list[Sound | None]
 
 
 def parse_page(body: bytes) -> Page:
-    """Raises DataError for anything but a page of a search: cut short, not JSON, without count or results."""
+    """Parse a page of a search. Raises DataError for anything else: cut short, not JSON, without count or results."""
     content = parse_json(body, "the answer", lone_surrogates=True)
     if not isinstance(content, Mapping):
         raise DataError("not an object")
@@ -101,12 +109,12 @@ def _sound(item: object) -> Sound | None:
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since 1970 of an ISO 8601 date or time; without a zone it is UTC. Raises ValueError for others."""
+    """Return milliseconds since 1970 of an ISO 8601 date or time, UTC without a zone. Raises ValueError for others."""
     time = datetime.fromisoformat(text)
     return (time.replace(tzinfo=time.tzinfo or UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def format_time(milliseconds: int) -> str:
-    """A time in the form of the search's filters: 2026-01-31T23:59:59.999Z."""
+    """Format a time for the search's filters: 2026-01-31T23:59:59.999Z."""
     time = _EPOCH + timedelta(milliseconds=milliseconds)
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

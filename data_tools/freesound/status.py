@@ -1,4 +1,4 @@
-"""Where a crawl stands: what is kept, what is left, what the quota allows, what the API could not give."""
+"""State of a crawl: stored sounds, open windows, requests left, sounds that the API could not give."""
 
 import argparse
 import logging
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Gap(Report):
-    """Sounds that the API could not give. first, last: the time of upload; "": until now."""
+    """Sounds that the API could not give. first, last: their time of upload; last is "" for until now."""
 
     what: str
     first: str
@@ -25,11 +25,13 @@ class Gap(Report):
 
 
 class StatusReport(Report):
-    """State of a crawl. sounds: kept. counted: the API's last count. fitting: of 3 s to 2 min.
+    """State of a crawl.
 
-    missing: not found by the last searches. gone: of these, not found by a later search for their id either.
+    sounds: stored ones. counted: the API's last count. fitting: number of sounds from 3 s to 2 min.
 
-    windows: left to read, up to the time `until`. licences, preferences: numbers of sounds by value.
+    missing: not found by the last searches. gone: missing sounds that a later search for their id did not find either.
+
+    windows: still to read, up to the time `until`. licences, preferences: numbers of sounds by value.
 
     wait: seconds until the next request, at the limits of the last crawl or fetch.
     """

@@ -1,7 +1,7 @@
-"""The store of a crawl: one SQLite file with the sounds, the windows left to walk, and the requests that count.
+"""The store of a crawl: one SQLite file with the sounds, the windows still to read, and the requests that count.
 
-Every answer is written whole, together with the progress it made, in one transaction: a kill at any moment loses at
-most the answers under way. Sounds are keyed by id, so that one that is read twice is stored once.
+Every answer is written in one transaction together with its progress. A kill at any moment loses at most the answers
+under way. Sounds are keyed by id, so that a sound that is read twice is stored once.
 """
 
 import dataclasses
@@ -20,21 +20,21 @@ from data_tools.freesound import quota
 from data_tools.freesound.sounds import PREVIEWS, Page, Sound, format_time
 from data_tools.freesound.windows import PageListing, Progress, Window, advance
 
-MAX_OUTSIDE = 10  # sounds of an answer that may be outside of the window, whatever their share
+MAX_OUTSIDE = 10  # sounds of an answer that may be outside the window, whatever their share
 MAGIC = b"SQLite format 3\0"
-FORMAT = 0x46530003  # SQLite's application_id of a store: "FS", and the version of its tables
+FORMAT = 0x46530003  # SQLite's application_id: "FS", and the version of the tables
 
-# Names of the API; created in ms since 1970; tags joined by blanks (a tag has none); the address of a preview without
-# the API's own site. A sound also has
-# indexed: its time in the search's order, in ms: `created`, except for a sound that the search lists at another time;
-# missing: the second of the first search that did not find it, else 0; gone: 1 if a search for its id, hours later, did
-# not find it either.
+# Names are the API's. created: ms since 1970. tags: joined by blanks (no tag contains one). previews: addresses without
+# the API's own site. Additional columns of a sound:
+# indexed: its time in the search's order, in ms; equals `created`, unless the search lists the sound at another time.
+# missing: second of the first search that did not find it, otherwise 0.
+# gone: 1 if a search for its id, hours later, did not find it either.
 COLUMNS = (
     *(name for name in Sound.model_fields if name != "previews"),
     *(preview.replace("-", "_") for preview in PREVIEWS),
 )
 
-CHANGING = ("license", "gen_ai_preference", "description")  # by the uploader; `crawl --refresh` reports them
+CHANGING = ("license", "gen_ai_preference", "description")  # by the uploader; reported by `crawl --refresh`
 
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
@@ -61,18 +61,20 @@ _LISTED = "(SELECT value FROM json_each(?))"
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Raises DataError, which names path, in place of SQLite's errors: no room, no permission, a damaged file."""
+    """Turn SQLite's errors (no room, no permission, a damaged file) into a DataError that names path."""
     try:
         yield
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a damaged schema is quoted
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: from a damaged schema, which is quoted
         hint = "see that it is whole, that it and its folder may be written, and that the disk has room"
         raise DataError(f"{path}: SQLite cannot use it ({error}); {hint}") from None
 
 
 @contextmanager
 def connecting(path: Path) -> Iterator[sqlite3.Connection]:
-    """A database in autocommit mode, for an object that is being made: it is closed if that fails. Raises DataError as
-    naming does."""
+    """Open a database in autocommit mode for an object under construction; close it if the construction fails.
+
+    Raises DataError as naming does.
+    """
     with naming(path):
         database = sqlite3.connect(path, isolation_level=None, timeout=60)
         try:
@@ -84,7 +86,7 @@ def connecting(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """All of it or nothing. database: in autocommit mode."""
+    """Run a block as one transaction. database: in autocommit mode."""
     with database:  # commits, or rolls back
         database.execute("BEGIN IMMEDIATE")
         yield
@@ -98,10 +100,10 @@ def open_store(path: Path, create: bool = False, read_only: bool = False) -> Ite
 
 
 class Null(NamedTuple):
-    """A sound that the API gave as null, or could not give, whenever it was asked for.
+    """A sound that the API always gave as null, or never could give.
 
-    Uploaded after after_ms or at it, and not after before_ms (None: no later sound is stored). page, position (from 1):
-    its place in its window.
+    Its upload time is between after_ms and before_ms, both included (before_ms None: no later sound is stored). page,
+    position (from 1): its place in its window.
     """
 
     after_ms: int
@@ -111,7 +113,7 @@ class Null(NamedTuple):
 
 
 class Facts:
-    """A database with a table of facts, in autocommit mode; transactions are begun by hand."""
+    """A database with a table of facts, in autocommit mode; callers begin transactions."""
 
     database: sqlite3.Connection
 
@@ -119,7 +121,7 @@ class Facts:
         self.database.close()
 
     def fact(self, name: str, default: Any = None) -> Any:
-        """A number or text about the whole, such as the second `until` which a crawl reads."""
+        """Return a number or text about the whole, such as the last second that a crawl reads, `until`."""
         row = self.database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return row[0] if row else default
 
@@ -131,8 +133,11 @@ class Store(Facts):
     """An open store."""
 
     def __init__(self, path: Path, create: bool = False, read_only: bool = False) -> None:
-        """Raises DataError for a file that is missing or empty (unless create), is no store of this format, or cannot
-        be opened. A file that is no store stays as it is."""
+        """Open or create the file.
+
+        Raises DataError for a file that is missing or empty (unless create), is not a store of this format, or cannot
+        be opened. A file of another kind is not changed.
+        """
         self.path = path
         if path.is_dir() or not create:
             require_file(path, f"make it with python -m data_tools crawl {path}")
@@ -157,11 +162,11 @@ class Store(Facts):
         self.database.execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def open_windows(self, limit: int) -> list[Window]:
-        """Windows that are left, earliest first."""
+        """Return the windows still to read, earliest first."""
         return [Window(*row) for row in self.database.execute("SELECT * FROM windows ORDER BY first LIMIT ?", (limit,))]
 
     def keep_progress(self, window: Window, progress: Progress, count: int | None = None) -> None:
-        """Put the rest of a window in its place. In a transaction of the caller's."""
+        """Replace a window by its remaining parts, within the caller's transaction."""
         self.database.execute("DELETE FROM windows WHERE first = ?", (window.first,))
         for part in progress.windows:
             self.add_window(part)
@@ -169,9 +174,9 @@ class Store(Facts):
             self.database.execute("INSERT OR REPLACE INTO uneven VALUES (?, ?, ?)", (window.first, window.last, count))
 
     def save(self, window: Window, page: Page) -> Progress:
-        """Keep an answer to a window, and the rest of the window.
+        """Store an answer to a window and the window's remaining parts.
 
-        Raises DataError if most sounds are outside of the window: the walk would lose its way.
+        Raises DataError if most sounds are outside the window: the crawl could not continue from them.
         """
         answer, indexed = self._listing(window, page)
         nulls, ids = page.sounds.count(None), json.dumps(list(indexed))
@@ -193,8 +198,8 @@ class Store(Facts):
     def renew(self, window: Window, page: Page, condition: str | None) -> tuple[Progress, Counter[str]]:
         """Store an answer to a window of one kind of sound; no sound is marked as missing.
 
-        condition: of the stored sounds of that kind, for a window that is compared. Returns the rest of the window, and
-        the number of stored sounds that have changed, by column of CHANGING.
+        condition: selects the stored sounds of that kind, for a window that is compared. Returns the window's remaining
+        parts, and the number of stored sounds that have changed, by column of CHANGING.
         """
         answer, indexed = self._listing(window, page)
         sounds = [sound for sound in page.sounds if sound]
@@ -212,13 +217,14 @@ class Store(Facts):
     def _listing(self, window: Window, page: Page) -> tuple[PageListing, dict[int, int]]:
         """Return the summary of an answer, and its sounds' index times in ms by id.
 
-        An item that comes twice counts once: it has replaced another. The index time is the time of upload. For a time
-        outside of the window, it is that of the sound before it: the index then has another time than the database.
+        An item that comes twice counts once: it has replaced another. The index time is the time of upload. A sound
+        whose upload time is outside the window gets the index time of the sound before it: there the index and the
+        database differ.
         """
         sounds = [sound for sound in page.sounds if sound]
         times, outside, time_ms = dict[int, int](), list[Sound](), window.first * 1000
         for sound in sounds:
-            # A second of grace, in case the search rounds where it is taken to cut.
+            # One second more, in case the search rounds times instead of cutting them.
             if window.first - 1 <= sound.created // 1000 <= window.last + 1:
                 time_ms = sound.created
             else:
@@ -235,7 +241,7 @@ class Store(Facts):
         return PageListing(page.count, len(times) + nulls, reached, passed + nulls), times
 
     def parts(self, window: Window, sounds: int) -> list[Window]:
-        """The window in parts of so many stored sounds each, but for sounds of one second, which stay together."""
+        """Split the window into parts of this many stored sounds each; sounds of one second stay together."""
         query = "SELECT indexed / 1000 FROM sounds WHERE indexed BETWEEN ? AND ? ORDER BY indexed"
         rows = self.database.execute(query, _milliseconds(window.first, window.last)).fetchall()
         begins = sorted({window.first, *(second for (second,) in rows[sounds - 1 :: sounds])})
@@ -243,8 +249,10 @@ class Store(Facts):
         return [Window(first, last, compared=True) for first, last in zip(begins, ends, strict=True)]
 
     def known(self, window: Window, condition: str | None = None) -> int:
-        """Sounds of the window that are stored and not missing, or null; with a condition only stored ones that fulfil
-        it."""
+        """Return the number of sounds in the window that are stored and not missing, or null.
+
+        With a condition: only stored sounds that meet it.
+        """
         span = _milliseconds(window.first, window.last)
         if condition:
             return self.count(f"{_WITHIN} AND {condition}", *span)
@@ -252,7 +260,7 @@ class Store(Facts):
         return self.count(_WITHIN, *span) + int(self.database.execute(query, span).fetchone()[0])
 
     def upsert(self, sounds: Iterable[Sound], indexed: Mapping[int, int]) -> None:
-        """Insert or replace sounds. indexed: their index times by id; a stored sound that it lacks keeps its own."""
+        """Insert or replace sounds. indexed: index times by id; a stored sound without one keeps its own."""
         site = self.fact("site", "")
         marks = ", ".join(f":{column}" for column in COLUMNS)
         updates = ", ".join(f"{column} = excluded.{column}" for column in COLUMNS[1:])
@@ -281,15 +289,15 @@ class Store(Facts):
     # sounds
 
     def count(self, condition: str = "NOT missing", *values: object) -> int:
-        """Number of sounds. values: of the condition's question marks."""
+        """Return the number of sounds. values: for the question marks in the condition."""
         return int(self.database.execute(f"SELECT COUNT(*) FROM sounds WHERE {condition}", values).fetchone()[0])
 
     def forget_missing(self, since: float) -> None:
-        """Sounds that are missing since that second or later, and not gone, are not missing."""
+        """Unmark sounds that are missing since that second or later, unless they are gone."""
         self.database.execute("UPDATE sounds SET missing = 0 WHERE missing >= ? AND NOT gone", (int(since),))
 
     def missing(self, before: float) -> list[int]:
-        """Ids of sounds that are missing since that second or longer, and not known to be gone."""
+        """Return the ids of sounds that are missing since that second or longer, and not known to be gone."""
         query = "SELECT id FROM sounds WHERE missing BETWEEN 1 AND ? AND NOT gone ORDER BY id"
         return [sound_id for (sound_id,) in self.database.execute(query, (int(before),))]
 
@@ -297,7 +305,7 @@ class Store(Facts):
         self.database.executemany("UPDATE sounds SET gone = 1 WHERE id = ?", ((sound_id,) for sound_id in ids))
 
     def nulls(self) -> list[Null]:
-        """In order of time."""
+        """Return all nulls in order of time."""
         rows = self.database.execute(
             "SELECT after_ms, (SELECT MIN(indexed) FROM sounds WHERE indexed > after_ms), page, position "
             "FROM nulls ORDER BY after_ms, page, position"
@@ -308,16 +316,16 @@ class Store(Facts):
         self.database.execute("DELETE FROM uneven WHERE last <= ?", (last,))
 
     def uneven(self) -> list[tuple[int, int, int | None]]:
-        """Windows given up: first and last second, and the count the API gave."""
+        """Return the windows given up: first and last second, and the API's count."""
         return self.database.execute("SELECT * FROM uneven ORDER BY first").fetchall()
 
 
 def _row(sound: Sound, site: str) -> dict[str, object]:
-    """Values of COLUMNS by name."""
+    """Return the values of COLUMNS by name."""
     previews = {name.replace("-", "_"): sound.previews.get(name, "").removeprefix(site) or None for name in PREVIEWS}
     return {**vars(sound), "tags": " ".join(sound.tags), **previews}
 
 
 def _milliseconds(first: int, last: int) -> tuple[int, int]:
-    """The first and the last millisecond of a span of seconds."""
+    """Return the first and the last millisecond of a span of seconds."""
     return first * 1000, last * 1000 + 999

@@ -1,1 +1,1 @@
-"""What training data shares with a test split, and what a challenge forbids."""
+"""Leakage: overlaps of training data with test splits, and Freesound ids that a challenge forbids."""

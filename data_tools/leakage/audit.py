@@ -1,4 +1,4 @@
-"""What training data shares with the data that it must not know: forbidden ids, test clips, the same recordings."""
+"""Overlaps of training data with data that it must not contain: forbidden ids, test clips, the same recordings."""
 
 import argparse
 import logging
@@ -40,10 +40,12 @@ log = logging.getLogger(__name__)
 
 
 class Overlap(NamedTuple):
-    """What one clip has in common with another split, or that it is on an exclusion list.
+    """One clip's overlap with another split, or its place on an exclusion list.
 
-    split, other_split: "<source>/<split>" of the clip and of what it overlaps; the list's name for FORBIDDEN.
-    other: id of the other split's first such clip; the id on the list for FORBIDDEN. evidence: what they share.
+    Attributes:
+        split, other_split: "<source>/<split>" of both clips. For FORBIDDEN, other_split is the list's name.
+        other: id of the first such clip in the other split. For FORBIDDEN, the id on the list.
+        evidence: the shared value.
     """
 
     finding: str
@@ -52,11 +54,11 @@ class Overlap(NamedTuple):
     other_split: str
     other: str
     evidence: str
-    leak: bool  # training data knows what it must not: the audit fails
+    leak: bool  # training data contains forbidden data: the audit fails
 
 
 class ReportedOverlap(Report):
-    """As Overlap has them; clip: its id."""
+    """An Overlap in the report. clip: its id."""
 
     finding: str
     clip: str
@@ -68,10 +70,15 @@ class ReportedOverlap(Report):
 
 
 class AuditReport(Report):
-    """clips, training, against: how many. excluded: Freesound ids on each exclusion list. without_id: training clips
-    without a Freesound id. compared: clips whose sound was compared; null: it was not asked for. not_compared: why the
-    others were not, by id. unsure: ids of compared clips so short or steady that noise may hide a copy of them. ok: no
-    overlap is a leak. verdict: the same in words."""
+    """Result of an audit.
+
+    clips, training, against: numbers of clips. excluded: Freesound ids on each exclusion list.
+    without_id: training clips without a Freesound id.
+    compared: clips whose sound was compared; null if that was not requested. not_compared: by id, reasons for the
+    others.
+    unsure: ids of compared clips so short or steady that noise may hide a copy of them.
+    ok: no overlap is a leak. verdict: the result in words.
+    """
 
     clips: int
     training: int
@@ -87,13 +94,13 @@ class AuditReport(Report):
 
 
 class Fingerprints(NamedTuple):
-    """Fingerprints by clip id, and why other clips have none, by clip id too."""
+    """Fingerprints by clip id; for clips without one, the reason by clip id."""
 
     prints: StoredPrints
     without: dict[str, str]
 
     def sure(self, clips: Iterable[Clip]) -> list[Clip]:
-        """Those of the clips of which it can be said that they share no sound with another such clip."""
+        """Return the clips with a sure fingerprint: an audit can exclude that they share a sound with each other."""
         unsure = frozenset(self.prints.unsure)
         return [clip for clip in clips if clip.id in self.prints and clip.id not in unsure]
 
@@ -104,13 +111,14 @@ def audit(
     exclusions: Exclusions | None = None,
     fingerprints: Fingerprints | None = None,
 ) -> list[Overlap]:
-    """All overlaps, sorted as KINDS, one per clip, split or list that it overlaps, and thing they share.
+    """Return all overlaps, sorted as KINDS, one per clip, overlapping split or list, and shared value.
 
-    clips: audited, with each other and with `against`, whose own overlaps are not looked for. A split is a source's
-    split, as in check; an overlap is listed under the clip whose split comes first: training, validation, test.
-    leak: a training clip (splits development, train) is on an exclusion list, or has the Freesound id, file name,
-    YouTube id or sound of a clip of a test split. Captions are only listed: two recordings may well be described in
-    the same words.
+    clips: audited against each other and against `against`; overlaps within `against` are not searched. A split is a
+    source's split, as in check. An overlap is listed under the clip whose split comes first: training, validation,
+    test.
+    leak: a training clip (splits development, train) is on an exclusion list. Or it has the Freesound id, file name,
+    YouTube id or sound of a clip in a test split. Equal captions are only listed: two recordings may have the same
+    description.
     """
     audited = {clip.id: clip for clip in clips}
     others = {clip.id: clip for clip in against if clip.id not in audited}
@@ -130,17 +138,17 @@ def audit(
 
 
 def _youtube_ids(clip: Clip) -> list[str]:
-    """The YouTube id that a file is named by: <id> as in CASTELLA, <id>_<start> or Y<id> as in AudioCaps and AudioSet.
+    """Return the YouTube id in a file's name: <id> as in CASTELLA, <id>_<start> or Y<id> as in AudioCaps and AudioSet.
 
-    AudioCaps has ten seconds of recordings that CASTELLA has as a whole. Names of one source may be alike by chance
-    (`field_notes_1`), so only sources are compared with each other; no sound of Freesound has such an id.
+    AudioCaps has ten seconds of recordings that are complete in CASTELLA. Names within one source may be alike by
+    chance (`field_notes_1`), so only different sources are compared. No Freesound sound has such an id.
     """
     found = None if clip.freesound_id else _YOUTUBE_NAME.fullmatch(clip.file_name)
     return [found[1]] if found else []
 
 
 def listen(clips: Iterable[Clip]) -> Fingerprints:
-    """Fingerprints of the clips' audio, two or more files at a time."""
+    """Compute the fingerprints of the clips' audio, two or more files at a time."""
     ordered = list(clips)
     fingerprints = Fingerprints(StoredPrints(), {})
     with ThreadPool() as pool:
@@ -178,7 +186,7 @@ def _forbidden(clips: Iterable[Clip], exclusions: Exclusions) -> list[Overlap]:
 
 
 def _pairwise(kind: str, clips: Sequence[Clip], shared: str, audited: Collection[str]) -> list[Overlap]:
-    """The overlaps of every clip of a group that shares something with the splits after its own."""
+    """Return the overlaps of clips that share a value: each clip with the splits after its own."""
     splits: dict[str, list[Clip]] = {}
     for clip in clips:
         splits.setdefault(_split(clip), []).append(clip)
@@ -198,7 +206,7 @@ def _overlap(kind: str, clip: Clip, other: Clip, evidence: str) -> Overlap:
 
 
 def _same_sound(everything: Sequence[Clip], audited: Collection[str], fingerprints: Fingerprints) -> list[Overlap]:
-    """Each audited split is compared with all that is only compared with, and with the audited splits before it."""
+    """Compare each audited split with the splits that are not audited, and with the audited splits before it."""
     listened = [clip for clip in everything if clip.id in fingerprints.prints]
     position = {clip.id: number for number, clip in enumerate(everything)}
     earlier = [clip for clip in listened if clip.id not in audited]
@@ -234,7 +242,10 @@ def _report(overlaps: Sequence[Overlap], compared: bool) -> list[str]:
 def _verdict(
     overlaps: Sequence[Overlap], training: Sequence[Clip], others: Sequence[Clip], fingerprints: Fingerprints | None
 ) -> str:
-    """others: of test splits. That they share no sound is said only of clips with a sure fingerprint."""
+    """Return the verdict in words. others: clips of test splits.
+
+    Only for clips with a sure fingerprint does it state that they share no sound.
+    """
     if leaks := [overlap for overlap in overlaps if overlap.leak]:
         kinds = "; ".join(dict.fromkeys(overlap.finding for overlap in leaks))
         count = counted(len({t.clip.id for t in leaks}), "clip")
@@ -255,7 +266,7 @@ def _verdict(
 
 
 def _format_compared(fingerprints: Fingerprints | None) -> list[str]:
-    """How many clips were compared by their sound, and the names of all others."""
+    """Return lines with the number of clips compared by sound, and the names of all others."""
     if fingerprints is None:
         return ["audio was not compared (--audio does)"]
     lines = [f"{len(fingerprints.prints):>7}  clips whose sound was compared"]
@@ -282,10 +293,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def with_queries(clips: Sequence[Clip], files: Iterable[Path]) -> Sequence[Clip]:
-    """The clips, those that moments ask for with the queries as captions too, each once.
+    """Return the clips; the queries of moments become additional captions of their clips, each once.
 
-    Clotho-Moment publishes no Clotho ids, but asks by captions of Clotho, which so name the clips it is mixed of.
-    Raises DataError for moments of a clip that is not there, and as read_moments does.
+    Clotho-Moment publishes no Clotho ids, but its queries are captions of Clotho, which identify the source clips.
+    Raises DataError for moments of a missing clip, and as read_moments does.
     """
     texts: dict[str, list[str]] = {}
     known = {clip.id for clip in clips}
@@ -303,7 +314,7 @@ def with_queries(clips: Sequence[Clip], files: Iterable[Path]) -> Sequence[Clip]
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit status 1 when a training clip is forbidden or is in a test split too, by id, file name or sound."""
+    """Return exit status 1 if a training clip is forbidden, or shares an id, file name or sound with a test split."""
     audited = [clip for path in arguments.manifests for clip in read_manifest(path)]
     against = [clip for path in arguments.against for clip in read_manifest(path)]
     everything = with_queries([*audited, *against], arguments.moments)

@@ -1,4 +1,4 @@
-"""What is wrong with a data set, and where its splits overlap."""
+"""Faults of a data set, and overlaps between its splits."""
 
 import argparse
 import errno
@@ -35,19 +35,20 @@ SHARED_CAPTION = "captions shared by different clips"
 NO_CAPTION = "clips without captions"
 
 FILES_AT_ONCE = 10_000
-Result = tuple[str, str, str | None]  # of reading a file: see _read
-KNOWN: dict[Result, Result] = {one: one for one in ((MISSING, "", None), ("", "", None))}  # of most files: kept once
+Result = tuple[str, str, str | None]  # result of reading a file: see _read
+KNOWN: dict[Result, Result] = {one: one for one in ((MISSING, "", None), ("", "", None))}  # of most files, stored once
 
 log = logging.getLogger(__name__)
 
 ERRORS = (MISSING, CORRUPT, DUPLICATE_ID)
 CONTENT = (CONTENT_INSIDE, CONTENT_ACROSS)
-TO_JUDGE = (NO_SOUND, *CONTENT, FREESOUND_ACROSS, NO_CAPTION)  # may be as it was published
+TO_JUDGE = (NO_SOUND, *CONTENT, FREESOUND_ACROSS, NO_CAPTION)  # may be part of the published data
 KINDS = (*ERRORS, NO_SOUND, *CONTENT, FREESOUND_ACROSS, NAME_ACROSS, SHARED_CAPTION, NO_CAPTION)
 
 
 class Finding(NamedTuple):
-    """One problem or overlap. key: what the clips share, or why the audio is corrupt or holds no sound."""
+    """One problem or overlap. key: the value that the clips share, or the reason why the audio is corrupt or has no
+    sound."""
 
     kind: str
     key: str
@@ -60,7 +61,7 @@ class ClipOfFinding(Report):
 
 
 class ReportedFinding(Report):
-    """key: what the clips share, or why the audio is corrupt or holds no sound."""
+    """A finding in the report. key: the value that the clips share, or why the audio is corrupt or has no sound."""
 
     finding: str
     key: str
@@ -68,9 +69,12 @@ class ReportedFinding(Report):
 
 
 class CheckReport(Report):
-    """quick: no audio was decoded and no content compared. counts: by finding, null where it was not looked for.
-    moments: what is wrong with the files of moments. ok: no audio is missing or corrupt, no id comes twice, and no
-    moment is of a clip that is not there."""
+    """Result of a check.
+
+    quick: no audio was decoded and no content compared. counts: by finding, null if it was not searched.
+    moments: faults of the files of moments.
+    ok: no audio is missing or corrupt, no id repeats, and every moment's clip is present.
+    """
 
     clips: int
     quick: bool
@@ -81,12 +85,12 @@ class CheckReport(Report):
 
 
 def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
-    """All findings, sorted as KINDS. A split here is a source's split: clotho's evaluation, audiocaps' test.
+    """Return all findings, sorted as KINDS. A split is a source's split: clotho's evaluation, audiocaps' test.
 
-    quick: read audio headers only, and compare no content; else every file is decoded and hashed. Files of published
-    frames in place of audio are read whole.
-    Findings other than DUPLICATE_ID look at one clip per id. Content is the file's bytes: the same sound in two
-    encodings is not found. Clips of a blind split have no captions and are not reported for it.
+    quick: read audio headers only, and compare no content; otherwise every file is decoded and hashed. Published frames
+    in place of audio are always read completely.
+    All findings except DUPLICATE_ID use one clip per id. Content is the file's bytes: the same sound in two encodings
+    is not found. Clips of a blind split have no captions, which is no finding.
     """
     unique = _OnePerId(clips)
     audio = _read_all(unique, quick)
@@ -113,7 +117,7 @@ def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
 
 
 class _OnePerId:
-    """Of the clips of an id the last one."""
+    """The last clip of each id."""
 
     def __init__(self, clips: Iterable[Clip]) -> None:
         self._clips = clips
@@ -126,11 +130,11 @@ class _OnePerId:
 
 
 def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
-    """The result of `_read` for every file, by the hash of its path."""
+    """Return the result of `_read` for every file, by the hash of its path."""
     found: dict[int, Result] = {}
     paths = sorted({clip.path for clip in clips})
     with ThreadPool() as pool, progress("reading", len(paths), "file") as bar:
-        for start in range(0, len(paths), FILES_AT_ONCE):  # a pool keeps what is not read yet
+        for start in range(0, len(paths), FILES_AT_ONCE):  # a pool stores results until they are read
             part = paths[start : start + FILES_AT_ONCE]
             for path, result in zip(part, pool.imap(partial(_read, quick=quick), part), strict=True):
                 found[hash(path)] = KNOWN.get(result, result)
@@ -139,8 +143,11 @@ def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
 
 
 def _read(path: str, quick: bool) -> Result:
-    """Read a file: (MISSING, "", None), (CORRUPT, the reason, None), or ("", the file's hash, why it holds no sound,
-    or None); quick: ("", "", None)."""
+    """Read a file and return its result.
+
+    (MISSING, "", None); (CORRUPT, the reason, None); or ("", the file's hash, the reason why it has no sound, or None).
+    quick: ("", "", None) for a readable file.
+    """
     silent = None
     try:
         if Path(path).is_dir() or not Path(path).exists():
@@ -155,14 +162,16 @@ def _read(path: str, quick: bool) -> Result:
     except AudioError as error:
         return CORRUPT, str(error).removeprefix(f"{path}: "), None
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # of this machine, not of the file
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # limits of this machine, not faults of the file
             raise
         return CORRUPT, sentence_of(error).removeprefix(f"{path}: "), None
 
 
 def _shared(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:
-    """A finding for every key that more than one clip has. `clips` is gone through twice: keys that come once, as most
-    do, are not kept."""
+    """Return a finding for every key that more than one clip has.
+
+    Iterates over `clips` twice, so that keys of a single clip, which are most, are not stored.
+    """
     hashes, counts = np.unique(
         np.fromiter((hash(key) for clip in clips for key in keys(clip)), np.int64), return_counts=True
     )
@@ -176,7 +185,7 @@ def _shared(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[st
 
 
 def across(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:
-    """A finding for every key that clips of more than one split have."""
+    """Return a finding for every key that clips in more than one split have."""
     found = _shared(kind, clips, keys)
     return [finding for finding in found if len({(clip.source, clip.split) for clip in finding.clips}) > 1]
 
@@ -201,7 +210,7 @@ def _report(findings: Sequence[Finding], faults: Sequence[MomentFault], clips: i
 
 
 def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) -> str:
-    """The last line: what is to be mended before anything is trained, and what may be as it was published.
+    """Return the last line: the faults to fix before training, and those that may be in the published data.
 
     >>> _verdict([])
     'nothing to mend'
@@ -238,8 +247,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit status 1 for missing or corrupt audio, duplicate ids, and moments of clips that are not there; overlaps and
-    what published files of moments have wrong are reported only. A clip that moments ask for needs no captions."""
+    """Return exit status 1 for missing or corrupt audio, duplicate ids, and moments of missing clips.
+
+    Overlaps, and faults in published files of moments, are only reported. A clip with moments needs no captions.
+    """
     clips = Joined([read_manifest(manifest, unique=False) for manifest in arguments.manifests])
     faults, asked = moment_faults(arguments.moments, clips)
     findings = [

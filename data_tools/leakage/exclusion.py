@@ -1,4 +1,4 @@
-"""Lists of Freesound ids that training data must not hold: whatever form they are published in, one answer per id."""
+"""Lists of Freesound ids that training data must not contain: reads every published form."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,11 +12,12 @@ from data_tools.manifest import iter_manifest
 from data_tools.names import is_freesound_id, plain_id
 from data_tools.tables import read_table
 
-NOT_FOUND = "Not found"  # stands in the published lists for recordings that were never found again on Freesound
+NOT_FOUND = "Not found"  # entry of published lists for recordings that were not found again on Freesound
 
 
 class Listed(NamedTuple):
-    """What one list says. ids: distinct ids; not_found: entries that name none (`Not found`, a clip without an id)."""
+    """Content of one list. ids: number of distinct ids. not_found: entries without an id (`Not found`, a clip without
+    an id)."""
 
     name: str
     ids: int
@@ -24,33 +25,34 @@ class Listed(NamedTuple):
 
 
 class Exclusions(NamedTuple):
-    """Which lists forbid which Freesound id.
+    """Forbidden Freesound ids, and the lists that forbid them.
 
-    sources: a Listed for every list, in order. by_id: names of the lists, by id; its length is the size of the union.
+    sources: a Listed for every list, in order. by_id: names of the lists by id; its length is the size of the union.
     """
 
     sources: tuple[Listed, ...]
     by_id: Mapping[str, tuple[str, ...]]
 
     def lists(self, freesound_id: str) -> tuple[str, ...]:
-        """Names of the lists that forbid the id, () for none. The id is compared as a number: "007" is 7."""
+        """Return the names of the lists that forbid the id, () if none does. Ids are compared as numbers
+        ("007" is 7)."""
         return self.by_id.get(plain_id(freesound_id), ())
 
 
 def read_exclusions(paths: Iterable[Path]) -> Exclusions:
-    """All lists as one. What each is, its content tells:
+    """Read all lists together. The content of a file shows its form:
 
     * the challenge's CSV with the column `sound_id` (dcase2025_task6_excluded_freesound_ids.csv);
     * Clotho's metadata CSV as published (`file_name`, `sound_id`; UTF-8 or ISO-8859-1);
     * aac-datasets' CSV `index,id`;
-    * WavCaps' JSON object of lists, of which `FreeSound` counts;
+    * WavCaps' JSON object of lists; only `FreeSound` counts;
     * a manifest (.jsonl): the Freesound ids of its clips.
 
-    Ids stay text from file to answer, so that `Not found` cannot turn a column into floating-point numbers; it and
-    clips without an id are counted and forbid nothing. A list is named by its file name, or by its path where two
-    lists have the same file name.
-    Raises DataError for a file that is none of these, an id that is neither digits nor `Not found`, and a list
-    without a single id.
+    Ids remain text throughout, so that `Not found` cannot turn a column into floating-point numbers. `Not found`, and
+    clips without an id, are counted and forbid nothing. The name of a list is its file name, or its path if two lists
+    have the same file name.
+    Raises DataError for a file of another form, an id that is neither digits nor `Not found`, and a list without any
+    id.
     """
     lists = list(dict.fromkeys(paths))
     names = [path.name for path in lists]
@@ -69,7 +71,7 @@ def read_exclusions(paths: Iterable[Path]) -> Exclusions:
 
 
 def _entries(path: Path) -> Iterator[tuple[str, str]]:
-    """(place in the file, entry) for every entry of one list."""
+    """Yield (place in the file, entry) for every entry of one list."""
     if path.suffix == ".jsonl":
         for line, clip in iter_manifest(path):
             yield f"line {line}", clip.freesound_id or NOT_FOUND
@@ -99,7 +101,7 @@ def _wavcaps(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _checked(path: Path, where: str, entry: str) -> str | None:
-    """The plain id; None for an entry that names no recording."""
+    """Return the plain id; None for an entry without an id."""
     text = entry.strip()
     if text == NOT_FOUND:
         return None

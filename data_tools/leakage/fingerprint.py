@@ -1,21 +1,21 @@
-"""Audio fingerprints: which recordings are the same sound, whatever its coding, loudness, cut and noise.
+"""Audio fingerprints: find the same recording in spite of its coding, loudness, cut and noise.
 
-Pairs of spectral peaks after Wang, "An Industrial-Strength Audio Search Algorithm", ISMIR 2003. Peaks outlast noise:
-they are where a sound is louder than what is around it. Deviations, all measured on short everyday sounds, where his
-are for music:
+Pairs of spectral peaks after Wang, "An Industrial-Strength Audio Search Algorithm", ISMIR 2003. Peaks survive noise:
+there a sound is louder than its surroundings. Wang's method is for music. The deviations were all measured on short
+everyday sounds:
 
-* a pair is a peak and one of the six that stand out most in the 1.3 s after it, not the nearest ones: which those are
-  depends less on how many peaks noise has added;
-* peaks are chosen twice, the best of every half second and the best of the whole clip, so that a bark in silence has
-  enough of them;
-* a match is not a number of common pairs: at the alignments that they name, all peaks are compared, and those that
-  agree must be more than at any of 24 wrong alignments of the same two sounds. Rain agrees with rain, and beeps with
-  beeps, wherever they are laid on each other, and one click with another even where their pitch is changed;
-* they count less where the strongest peaks do not agree: a common cry or beep under something else is not the same
-  recording.
+* A peak is paired with the six most prominent peaks in the 1.3 s after it, not with the nearest ones: that choice
+  depends less on the number of peaks that noise adds.
+* Peaks are chosen twice, the best of every half second and the best of the whole clip, so that a bark in silence has
+  enough of them.
+* The score is not a number of common pairs. At the alignments that these pairs give, all peaks are compared. More of
+  them must agree than at any of 24 wrong alignments of the same two sounds. Rain agrees with rain, and beeps with
+  beeps, at any alignment; one click agrees with another even at a shifted pitch.
+* Agreeing peaks count less if the strongest peaks do not agree: a common cry or beep under another sound does not make
+  the same recording.
 
-The numbers below were chosen on the recordings of ESC-10 with even Freesound ids and on invented sounds of 46 kinds;
-the wrong alignments in frequency after two recordings of sneezes, one with an odd id, had matched.
+The numbers below were chosen on the recordings of ESC-10 with even Freesound ids and on invented sounds of 46 kinds.
+The wrong alignments in frequency were added after two recordings of sneezes, one with an odd id, had matched.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,43 +40,43 @@ RATE = 12_000  # Hz
 WINDOW, HOP = 1536, 240  # samples: 0.128 s every 20 ms
 STEP = HOP / RATE  # seconds from frame to frame
 LOWEST, HIGHEST = 6, 704  # bins of 7.8 Hz: 50 Hz to 5.5 kHz
-MIN_POWER = 4e-6  # of a peak; noise of rms r has 576 r ** 2 in every bin, so it is that of -82 dB full scale
-SURROUNDINGS = (51, 41)  # frames and bins that a peak is compared with: 1 s, 320 Hz
+MIN_POWER = 4e-6  # minimum of a peak: noise of rms r has 576 r ** 2 in every bin, so that of -82 dB full scale
+SURROUNDINGS = (51, 41)  # frames and bins around a peak, for comparison: 1 s, 320 Hz
 HALF_SECOND = 25  # frames
-PER_HALF_SECOND, PER_SECOND = 15, 35  # peaks: the best of every half second; the best of the clip, for its length
-WHITENING = 0.85, 0.7  # how much of the surroundings' level is taken off a peak's, for the two choices
+PER_HALF_SECOND, PER_SECOND = 15, 35  # peaks: the best of every half second; the best of the clip, by its length
+WHITENING = 0.85, 0.7  # share of the surroundings' level to subtract from a peak's, for the two choices
 
-PAIR_FRAMES = 2, 63  # frames from a peak to the other of a pair
-PAIR_BINS = 127  # bins between them at most
-PAIRS_PER_PEAK = 6  # of a peak
+PAIR_FRAMES = 2, 63  # frames between the two peaks of a pair
+PAIR_BINS = 127  # maximum bins between them
+PAIRS_PER_PEAK = 6  # pairs that start at a peak
 CODES = 1 << 24  # ten bits for the bin of the first peak, eight for the bins and six for the frames between the two
-MAX_PAIRS = 1 << 24  # of the smaller side, looked up at a time: half a gigabyte while they are sorted
-MAX_OCCURRENCES = 1000  # places of a code in the smaller side above which it says nothing
+MAX_PAIRS = 1 << 24  # of the smaller side, searched at a time: sorting them takes half a gigabyte
+MAX_OCCURRENCES = 1000  # a code at more places of the smaller side is not used
 
-MIN_VOTES = 6  # common pairs at an alignment, a frame more or less, for it to be looked at
-MAX_ALIGNMENTS = 3  # alignments of two recordings, those with the most votes
-# Frames and bins of the wrong alignments that a match is compared with; two clicks agree where they are laid on each
-# other, and only other bins tell that they are not the same.
+MIN_VOTES = 6  # minimum of common pairs at an alignment, plus or minus a frame, to compare peaks there
+MAX_ALIGNMENTS = 3  # compared alignments of two recordings, those with the most votes
+# Frames and bins of the wrong alignments, for comparison with a match. Two clicks agree at their right alignment; only
+# other bins show that they are not the same.
 WRONG_SHIFTS = (
     *((sign * frames, 0) for frames in (4, 6, 9, 13, 17, 21, 26, 32, 39, 50) for sign in (1, -1)),
     *((0, sign * bins) for bins in (13, 19) for sign in (1, -1)),
 )
-STRONGEST_PART = 4  # one peak in so many, in what both recordings hold
-MIN_SHARE = 0.35  # of the strongest peaks that agree
-MIN_SCORE = 10.0  # of a match
-SURE_SCORE = 20.0  # of a recording with itself under noise, for it to be sure; a match of two below MIN_SCORE
+STRONGEST_PART = 4  # the strongest quarter of the peaks in the overlap of both recordings
+MIN_SHARE = 0.35  # minimum share of the strongest peaks that agree
+MIN_SCORE = 10.0  # minimum of a match
+SURE_SCORE = 20.0  # minimum noise score of a sure recording, and of a match if both noise scores are < MIN_SCORE
 
-NOISE_DB = -20.0  # of the noise that a fingerprint must outlast
-BLOCK = 3000  # frames, a minute, whose spectrum is held at a time
+NOISE_DB = -20.0  # level of the noise that a fingerprint must survive
+BLOCK = 3000  # frames (a minute) whose spectrum is in memory at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Fingerprint:
-    """What a recording sounds like, 1.3 kB a second.
+    """Fingerprint of a recording, 1.3 kB per second.
 
-    frames, bins: (P,) int32 and uint16, its peaks by rising frame. levels: (P,) float16, their power, log10.
-    codes: (H,) uint32, the pairs by first peak. counts: (P,) uint8, pairs of each peak; they sum to H.
-    noise_score: of its match with itself under white noise 20 dB down, 0.0 where that is none.
+    frames, bins: (P,) int32 and uint16, peaks by rising frame. levels: (P,) float16, log10 of their power.
+    codes: (H,) uint32, pairs by first peak. counts: (P,) uint8, number of pairs of each peak; they sum to H.
+    noise_score: score of its match with itself under white noise 20 dB down; 0.0 without a match.
     """
 
     frames: np.ndarray
@@ -88,17 +88,19 @@ class Fingerprint:
 
     @property
     def sure(self) -> bool:
-        """A copy under noise is found, and with some to spare; it is neither too short nor too steady for that."""
+        """Whether a copy under noise is found with a margin: the recording is neither too short nor too steady for
+        that."""
         return self.noise_score >= SURE_SCORE
 
 
 class Match(NamedTuple):
-    """Fingerprints a[first] and b[second] are of the same sound.
+    """Fingerprints a[first] and b[second] belong to the same sound.
 
-    offset: seconds; what is at time t in the first is at t + offset in the second.
-    seconds: from the first to the last peak that agrees.
-    score: peaks that agree, less those that do at the best of the wrong alignments, times the share of the strongest
-    that agree; MIN_SCORE or more.
+    Attributes:
+        offset: seconds; time t of the first is time t + offset of the second.
+        seconds: from the first to the last peak that agrees.
+        score: MIN_SCORE or more. The number of agreeing peaks, minus the number at the best wrong alignment, is
+            multiplied by the share of the strongest peaks that agree.
     """
 
     first: int
@@ -109,7 +111,7 @@ class Match(NamedTuple):
 
 
 def fingerprint(path: Path | str) -> Fingerprint | None:
-    """The fingerprint of an audio file; None for one that no match could be sure of: too short, silent or steady.
+    """Return the fingerprint of an audio file; None if it is too short, silent or steady for a sure match.
 
     Raises AudioError as read_audio does.
     """
@@ -119,17 +121,17 @@ def fingerprint(path: Path | str) -> Fingerprint | None:
         return None
     noise = np.random.default_rng(0).standard_normal(len(wave), np.float32)
     noise *= wave.std() * 10 ** (NOISE_DB / 20)
-    copy = _fingerprint((wave + noise)[HOP // 2 :])  # its frames lie between those of the original
+    copy = _fingerprint((wave + noise)[HOP // 2 :])  # shifted by half a frame from the original
     matches = near_duplicates([found], [copy]) if copy else []
     found = replace(found, noise_score=matches[0].score if matches else 0.0)
     return found if _match(found, found, 0) else None
 
 
 def near_duplicates(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> list[Match]:
-    """Every pair (one of a, one of b) that is the same sound, sorted, with its best alignment.
+    """Return all pairs (one of a, one of b) that are the same sound, sorted, with their best alignment.
 
-    The pairs of peaks of the larger side, a recording at a time, are looked up among those of the smaller side; where
-    an alignment has MIN_VOTES of them in common, the peaks of both recordings are compared. The smaller side is held in
+    The pairs of peaks of the larger side, one recording at a time, are searched in those of the smaller side. If an
+    alignment has MIN_VOTES common pairs, the peaks of both recordings are compared. The smaller side is loaded in
     portions of MAX_PAIRS, and the larger side is read once for each.
     """
     if not a or not b:
@@ -148,7 +150,7 @@ def near_duplicates(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> list[
 
 
 def _portions(prints: Sequence[Fingerprint]) -> Iterator[tuple[int, list[Fingerprint]]]:
-    """The fingerprints in portions of at most MAX_PAIRS, or of one, each with the number of its first."""
+    """Yield the fingerprints in portions of at most MAX_PAIRS, at least one each, with the index of its first."""
     begin, portion, pairs = 0, list[Fingerprint](), 0
     for number, one in enumerate(prints):
         if portion and pairs + len(one.codes) > MAX_PAIRS:
@@ -161,16 +163,16 @@ def _portions(prints: Sequence[Fingerprint]) -> Iterator[tuple[int, list[Fingerp
 
 
 class _Index:
-    """Where each code is in recordings that are laid end to end.
+    """Positions of each code in recordings that are joined end to end.
 
-    slots: (CODES,) number of a code among those that are there, from 1; 0: it is not. begins, sizes: (V + 1,) the
-    stretch of each of those in positions. positions: frames from the beginning of the first recording. starts:
-    (recordings,).
+    slots: (CODES,) index of a code among the V codes present, from 1; 0 if absent.
+    begins, sizes: (V + 1,) range of each present code in positions.
+    positions: frames from the beginning of the first recording. starts: (recordings,).
     """
 
     def __init__(self, prints: Sequence[Fingerprint]) -> None:
         self.starts = np.cumsum([0, *(int(one.frames[-1]) + 1 for one in prints)])[:-1]
-        # A pair's code above its place: one sort, eight bytes a pair.
+        # Each number is a pair's code, then its place: one sort, eight bytes per pair.
         pairs = np.concatenate([one.codes for one in prints]).astype(np.uint64) << np.uint64(32)
         positions = [_firsts(one) + start for one, start in zip(prints, self.starts, strict=True)]
         pairs |= np.concatenate(positions).astype(np.uint64)
@@ -183,15 +185,15 @@ class _Index:
         self.sizes = np.append(0, np.where(sizes <= MAX_OCCURRENCES, sizes, 0))
 
     def alignments(self, other: Fingerprint) -> list[tuple[int, int]]:
-        """(recording, frames by which it begins later in other) of what has MIN_VOTES pairs in common with it."""
+        """Return (recording, its later start in other in frames) for alignments with MIN_VOTES common pairs."""
         slots = self.slots[other.codes]
         sizes = self.sizes[slots]
         ends = np.cumsum(sizes)
         which = np.arange(ends[-1]) + np.repeat(self.begins[slots] - ends + sizes, sizes)
         positions = self.positions[which].astype(np.int64)
-        begins = positions - np.repeat(_firsts(other), sizes)  # of other, in frames from the first recording's
+        begins = positions - np.repeat(_firsts(other), sizes)  # in other, in frames from the first recording's
         ordered = np.sort(begins)
-        if not (ordered[MIN_VOTES - 1 :] - ordered[: 1 - MIN_VOTES] <= 2).any():  # what most recordings end with
+        if not (ordered[MIN_VOTES - 1 :] - ordered[: 1 - MIN_VOTES] <= 2).any():  # the result for most recordings
             return []
         votes = np.searchsorted(ordered, begins + 1, "right") - np.searchsorted(ordered, begins - 1)
         enough = votes >= MIN_VOTES
@@ -203,7 +205,7 @@ class _Index:
 
 
 def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
-    """What one alignment is worth; None when too few peaks agree. shift: frames by which things are later in other."""
+    """Score one alignment; None if too few peaks agree. shift: delay in other, in frames."""
     here, there = one.frames.astype(np.int64) + shift, other.frames.astype(np.int64)
     first = (here >= there[0] - 1) & (here <= there[-1] + 1)
     here = here[first]
@@ -215,7 +217,7 @@ def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
     seconds = float(np.ptp(there[agree])) * STEP
     back, back_score = _agreeing(here, one.bins[first], there, other.bins[second])
     shares = _of_strongest(agree, other.levels[second]), _of_strongest(back, one.levels[first])
-    # A copy under noise has more peaks than its original, some of the strongest among them: it counts less.
+    # A copy under noise has more peaks than its original, some of them among the strongest: its share counts less.
     share = float(np.average(shares, weights=(len(here), len(there))))
     found = Match(0, 0, shift * STEP, seconds, min(score, back_score) * share)
     least = MIN_SCORE if max(one.noise_score, other.noise_score) >= MIN_SCORE else SURE_SCORE
@@ -223,7 +225,10 @@ def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
 
 
 def _agreeing(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tuple[Flags, int]:
-    """Which peaks have one of the others within a frame and a bin; how many more than at the best wrong alignment."""
+    """Return which peaks have one of the others within a frame and a bin.
+
+    Also return how many more there are than at the best wrong alignment.
+    """
     late, high = np.max(WRONG_SHIFTS, axis=0) + 1
     first = min(frames[0], others[0]) - late
     there = np.zeros((max(frames[-1], others[-1]) + late + 1 - first, HIGHEST + 2 * high), bool)
@@ -238,13 +243,13 @@ def _agreeing(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tup
 
 
 def _of_strongest(agree: Flags, levels: np.ndarray) -> float:
-    """The share of the strongest peaks that agree."""
+    """Return the share of the strongest peaks that agree."""
     count = -(-len(levels) // STRONGEST_PART)
     return float(agree[np.argpartition(-levels, count - 1)[:count]].mean())
 
 
 def _firsts(one: Fingerprint) -> Whole:
-    """(H,) the frame of each pair's first peak."""
+    """Return (H,) the frame of each pair's first peak."""
     return np.repeat(one.frames.astype(np.int64), one.counts)
 
 
@@ -258,7 +263,7 @@ def _fingerprint(wave: Wave) -> Fingerprint | None:
 
 
 def _from_peaks(frames: Whole, bins: Whole, power: Floats, outstanding: Floats) -> Fingerprint:
-    """outstanding: (P,) how much each peak stands out, which says what it is paired with."""
+    """Build a fingerprint from peaks. outstanding: (P,) prominence of each peak, which decides its pairs."""
     first, second = _pairs(frames, bins, outstanding)
     codes = bins[first] << 14 | (bins[second] - bins[first] + PAIR_BINS + 1) << 6 | (frames[second] - frames[first])
     return Fingerprint(
@@ -272,7 +277,7 @@ def _from_peaks(frames: Whole, bins: Whole, power: Floats, outstanding: Floats) 
 
 
 def _best_of_each(groups: Whole, values: Floats, count: int) -> Flags:
-    """Which values are among the `count` highest of their group."""
+    """Return which values are among the `count` highest in their group."""
     order = np.lexsort((-values, groups))
     ranked = groups[order]
     chosen = np.zeros(len(groups), bool)
@@ -281,7 +286,7 @@ def _best_of_each(groups: Whole, values: Floats, count: int) -> Flags:
 
 
 def _pairs(frames: Whole, bins: Whole, outstanding: Floats) -> tuple[Whole, Whole]:
-    """Both peaks of every pair, by rising first peak."""
+    """Return both peaks of every pair, by rising first peak."""
     begins = np.maximum(np.searchsorted(frames, frames + PAIR_FRAMES[0]), np.arange(1, len(frames) + 1))
     sizes = np.maximum(0, np.searchsorted(frames, frames + PAIR_FRAMES[1], "right") - begins)
     first = np.repeat(np.arange(len(frames)), sizes)
@@ -293,7 +298,7 @@ def _pairs(frames: Whole, bins: Whole, outstanding: Floats) -> tuple[Whole, Whol
 
 
 def _peaks(wave: Wave) -> Iterator[tuple[Whole, Whole, Floats, Floats]]:
-    """Frame, bin, power, and mean power around it of every local maximum, a block of frames after the other."""
+    """Yield frame, bin, power, and mean power around it for every local maximum, one block of frames at a time."""
     from scipy.ndimage import maximum_filter, uniform_filter
 
     window = np.hanning(WINDOW + 1)[:-1].astype(np.float32)

@@ -1,4 +1,4 @@
-"""What is wrong with files of moments: as published, with what is done about it, and as the kit writes them."""
+"""Faults of files of moments, published ones (with their treatment) and the kit's own."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
@@ -13,7 +13,7 @@ BEHIND = "windows behind the end of their clip"
 
 
 class MomentFault(Report):
-    """where: the file, and the line in it. done: about it; null: nothing, it is to be mended."""
+    """A fault in a file of moments. where: file and line. done: treatment; null: none, the fault must be fixed."""
 
     where: str
     finding: str
@@ -22,10 +22,10 @@ class MomentFault(Report):
 
 
 def moment_faults(paths: Iterable[Path], clips: Collection[Clip]) -> tuple[list[MomentFault], set[str]]:
-    """The faults of files of moments, and the ids of the clips that they ask for.
+    """Return the faults of files of moments, and the ids of the clips in them.
 
-    A file is as published (see documents/annotations.py), or holds the kit's moments, whose clips are among `clips`.
-    Raises DataError for a file that is neither.
+    A file is as published (see documents/annotations.py), or contains the kit's moments, whose clips are in `clips`.
+    Raises DataError for any other file.
     """
     seconds: dict[str, float | None] = {}
     faults: list[MomentFault] = []

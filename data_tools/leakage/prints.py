@@ -1,4 +1,4 @@
-"""Fingerprints of many recordings, kept in a temporary file: those of 400,000 clips take 10 GB and more."""
+"""Fingerprints of many recordings in a temporary file: those of 400,000 clips take 10 GB and more."""
 
 import os
 import pickle
@@ -13,14 +13,13 @@ from data_tools.leakage.fingerprint import Fingerprint
 
 
 class StoredPrints:
-    """Fingerprints by clip id, in the system's folder of temporary files until the process ends. Not for several
-    threads at once."""
+    """Fingerprints by clip id, in the system's folder of temporary files until the process ends. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the fingerprints are asked for
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the fingerprints are in use
         weakref.finalize(self, self._file.close)
         self._begins: dict[str, int] = {}
-        self.unsure: list[str] = []  # ids of recordings so short or steady that noise would hide a copy of them
+        self.unsure: list[str] = []  # ids of recordings so short or steady that noise would hide a copy
 
     def __len__(self) -> int:
         return len(self._begins)
@@ -29,7 +28,7 @@ class StoredPrints:
         return clip_id in self._begins
 
     def store(self, clip_id: str, one: Fingerprint) -> None:
-        """Raises OSError, naming the folder of temporary files, where that is full."""
+        """Store a fingerprint. Raises OSError, naming the folder of temporary files, if it is full."""
         try:
             begin = self._file.seek(0, os.SEEK_END)
             pickle.dump(one, self._file)
@@ -46,13 +45,13 @@ class StoredPrints:
         return found
 
     def of(self, clip_ids: Sequence[str]) -> "PrintsOf":
-        """The fingerprints of these clips, each read when it is asked for."""
+        """Return the fingerprints of these clips, each read on demand."""
         return PrintsOf(self, clip_ids)
 
 
 @dataclass
 class PrintsOf(Sequence[Fingerprint]):
-    """Some stored fingerprints, in an order."""
+    """A sequence of stored fingerprints."""
 
     prints: StoredPrints
     clip_ids: Sequence[str]
@@ -61,7 +60,7 @@ class PrintsOf(Sequence[Fingerprint]):
         return len(self.clip_ids)
 
     def __getitem__(self, index: Any) -> Any:
-        """A fingerprint, or PrintsOf for a slice."""
+        """Return a fingerprint, or PrintsOf for a slice."""
         if isinstance(index, slice):
             return PrintsOf(self.prints, self.clip_ids[index])
         return self.prints[self.clip_ids[index]]

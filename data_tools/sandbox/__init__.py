@@ -1,1 +1,1 @@
-"""A stand-in for Freesound on this machine: the same API, invented sounds."""
+"""A stand-in for Freesound on this machine: the same API, with invented sounds."""

@@ -1,4 +1,4 @@
-"""What the API would say: searches with filters and pages over the invented sounds, and their audio.
+"""Answers of the API: searches with filters and pages over the invented sounds, and their audio.
 
 Freesound API v2, https://freesound.org/docs/api/resources_apiv2.html; as of 2026.
 """
@@ -29,7 +29,7 @@ _FORMATS = {"mp3": ("MP3", "MPEG_LAYER_III"), "ogg": ("OGG", "VORBIS"), "wav": (
 
 
 class Reply(NamedTuple):
-    """status, and content as JSON has it."""
+    """An answer: its HTTP status, and its JSON content."""
 
     status: int
     content: dict[str, Any]
@@ -40,7 +40,7 @@ class PoisonError(Exception):
 
 
 class Change(NamedTuple):
-    """From this request on a sound is there, or is not."""
+    """Adds or removes a sound from this request on."""
 
     request: int
     number: int
@@ -70,7 +70,7 @@ class Answers:
         self.requests = 0
 
     def search(self, parameters: Mapping[str, str], site: str) -> Reply:
-        """A page of a search. The query is not looked at: every text is found. Raises PoisonError."""
+        """Return a page of a search. The query is ignored: every text matches. Raises PoisonError."""
         self.requests += 1
         while self._changes and self._changes[0].request <= self.requests:
             change = self._changes.pop(0)
@@ -104,7 +104,7 @@ class Answers:
         return sound if "*" in names else {name: sound[name] for name in names if name in sound}
 
     def audio(self, number: int, suffix: str) -> bytes:
-        """A file of it: mp3, ogg or wav, mono, 44.1 kHz. A broken sound has bytes that no decoder takes."""
+        """Return its audio file: mp3, ogg or wav, mono, 44.1 kHz. A broken sound has bytes that no decoder accepts."""
         if self.corpus.is_broken(number):
             return b"ID3\x04" + bytes(2000)
         return encoded(self._samples(number), PREVIEW_RATE, *_FORMATS[suffix], **_QUALITY.get(suffix, {}))
@@ -116,7 +116,7 @@ class Answers:
         rng = np.random.default_rng((self.corpus.seed, number, 2))
         sound = render(rng, scene.kind, [Event(name, None) for name in scene.events])
         count = round(float(self.corpus.seconds(np.array([number]))[0]) * PREVIEW_RATE)
-        return np.resize(soxr.resample(sound, SAMPLE_RATE, PREVIEW_RATE), count)  # repeated, or cut
+        return np.resize(soxr.resample(sound, SAMPLE_RATE, PREVIEW_RATE), count)  # repeated or cut to the length
 
     def is_null(self, number: int) -> bool:
         return self.corpus.one_uniform("null", number) < self._nulls
@@ -125,7 +125,7 @@ class Answers:
         return self.corpus.one_uniform("poison", number) < self._poison
 
     def _listed(self, text: str | None) -> Numbers:
-        """The sounds of a filter that are in the index."""
+        """Return the sounds in the index that match a filter."""
         numbers = found(self.corpus, text)
         numbers = numbers[numbers < self.seen * self.corpus.size]
         return numbers[~np.isin(numbers, list(self._hidden))]
@@ -135,11 +135,11 @@ class Answers:
             return numbers
         if sort == "created_desc":
             return numbers[::-1]
-        return numbers[np.argsort(self.corpus.uniform("score", numbers))]  # also of sorts there are not
+        return numbers[np.argsort(self.corpus.uniform("score", numbers))]  # for unknown sort orders too
 
 
 def _link(parameters: Mapping[str, str], site: str, page: int) -> str:
-    """The same search, another page of it: the whole query, as the API writes it."""
+    """Return the link to another page of the same search, with the whole query, as the API writes it."""
     kept = {name: parameters.get(name, "") for name in ("query", "filter", "weights")}
     sizes = {name: parameters[name] for name in ("page_size", "fields") if name in parameters}
     query = kept | {"sort": parameters.get("sort", "score"), "page": str(page)} | sizes

@@ -1,6 +1,6 @@
-"""Invented sounds: each a function of the seed and its number, so that half a million need no memory.
+"""Invented sounds: each is a function of the seed and its number, so that half a million need no memory.
 
-Sounds are numbered by upload time. Ids rise with it, as Freesound's nearly do, over Freesound's range, so that some of
+Sounds are numbered by upload time. Ids rise with it, almost as on Freesound, over Freesound's range, so that some of
 them are on the real exclusion lists. Uploads grow over the years and come in bursts within one second.
 """
 
@@ -19,10 +19,10 @@ from data_tools.scenes.synth import CLASSES
 
 FIRST_MS, LAST_MS = parse_time("2005-04-05"), parse_time("2026-06-30")
 HIGHEST_ID = 760_000
-CAPTIONS = 0.3  # of the descriptions read as captions do
+CAPTIONS = 0.3  # share of descriptions that read like captions
 BURST, BURSTS = 64, 0.02  # sounds in a burst, share of such bursts
-EXPLICIT = 0.01  # of the sounds
-BROKEN = 0.005  # of the sounds have files that cannot be decoded
+EXPLICIT = 0.01  # share of explicit sounds
+BROKEN = 0.005  # share of sounds whose files cannot be decoded
 LICENCES = {
     "Creative Commons 0": ("http://creativecommons.org/publicdomain/zero/1.0/", 0.55),
     "Attribution": ("https://creativecommons.org/licenses/by/4.0/", 0.30),
@@ -35,7 +35,7 @@ PREFERENCES = {
     "noncommercial-open-source-models": 0.03,
     "no-gen-ai": 0.08,
 }
-# Seconds at these shares of the sounds, straight lines between: some too short, half of them a scene long.
+# Seconds at these shares of the sounds, linear between them: some too short, half of them as long as a scene.
 _SECONDS = ((0.0, 0.15, 0.2, 0.75, 0.93, 0.97, 1.0), (0.2, 3.0, SECONDS, SECONDS, 30.0, 120.0, 600.0))
 
 # Titles that make bad file names.
@@ -56,7 +56,7 @@ NAMES = (
     "Geräusch – 雨の音.wav",
 )
 
-# What uploaders put around and instead of descriptions.
+# Texts that uploaders write with, or instead of, descriptions.
 _CREDITS = (
     "Please credit me if you use this sound.",
     "This work is licensed under Creative Commons Attribution 4.0.",
@@ -89,21 +89,21 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Scene(NamedTuple):
-    """What is to be heard: kind and events as data_tools.scenes.compose has them."""
+    """The audio content of a sound: kind and events as in data_tools.scenes.compose."""
 
     kind: str
     events: list[str]
 
 
 class Catalogue:
-    """size: sounds, 1 or more. Numbers of sounds run from 0 to size - 1."""
+    """The invented sounds. size: their number, 1 or more. Sounds are numbered from 0 to size - 1."""
 
     def __init__(self, size: int, seed: int) -> None:
         self.size, self.seed = size, seed
         self._spacing = max(1, HIGHEST_ID // size)
 
     def created(self, number: int) -> int:
-        """Milliseconds since 1970, rising with the number."""
+        """Return the upload time in milliseconds since 1970, rising with the number."""
         block = number // BURST
         if self.one_uniform("burst", block) < BURSTS:
             return self._spread(block * BURST) // 1000 * 1000
@@ -113,30 +113,30 @@ class Catalogue:
         return int(FIRST_MS + round((LAST_MS - FIRST_MS) * ((number + 0.5) / self.size) ** 0.6))
 
     def from_time(self, milliseconds: float) -> int:
-        """The first number uploaded at that time or later; size when there is none."""
+        """Return the first number uploaded at that time or later; size without one."""
         return bisect.bisect_left(range(self.size), milliseconds, key=self.created)
 
     def id(self, number: int) -> int:
         return 1 + number * self._spacing + int(self.one_uniform("id", number) * self._spacing)
 
     def number(self, sound_id: int) -> int | None:
-        """The sound of an id, None when there is none."""
+        """Return the number of the sound with an id, None without one."""
         number = (sound_id - 1) // self._spacing
         return number if 0 <= number < self.size and self.id(number) == sound_id else None
 
     def uniform(self, purpose: str, numbers: Numbers) -> npt.NDArray[np.float64]:
-        """A value in [0, 1) for each number, of its own for every purpose."""
+        """Return a value in [0, 1) for each number, independent for every purpose."""
         found: npt.NDArray[np.float64] = self._drawn(purpose, numbers.astype(np.uint64))
         return found
 
     def one_uniform(self, purpose: str, number: int) -> float:
-        """The same of one number, without arrays: 2 microseconds, not 40."""
+        """Return uniform for one number, without arrays: 2 microseconds, not 40."""
         return float(self._drawn(purpose, number))
 
     def _drawn(self, purpose: str, number: Any) -> Any:
-        """Upper bits of splitmix64 (Steele, Lea, Flood, OOPSLA 2014), from a start for each purpose.
+        """Return the upper bits of splitmix64 (Steele, Lea, Flood, OOPSLA 2014), with a start value for each purpose.
 
-        number: one, or an array of 64 bits without sign.
+        number: one, or an array of unsigned 64-bit integers.
         """
         start = int.from_bytes(purpose.encode().ljust(8, b"\0")[:8], "little") ^ (self.seed * _GOLDEN & _BITS)
         mixed = (start + (number + 1) * _GOLDEN) & _BITS
@@ -148,14 +148,14 @@ class Catalogue:
         return np.interp(self.uniform("seconds", numbers), *_SECONDS).round(3)
 
     def licences(self, numbers: Numbers) -> np.ndarray:
-        """By the names that filters use."""
+        """Return the licences by their names in filters."""
         return _pick(self.uniform("licence", numbers), {name: share for name, (_, share) in LICENCES.items()})
 
     def preferences(self, numbers: Numbers) -> np.ndarray:
         return _pick(self.uniform("preference", numbers), PREFERENCES)
 
     def scene(self, number: int) -> Scene:
-        """What is heard in it; also the seed of its audio."""
+        """Return the audio content of a sound; its seed is that of the audio too."""
         rng = np.random.default_rng((self.seed, number, 0))
         kind = list(KINDS)[int(rng.integers(len(KINDS)))]
         return Scene(kind, [event.name for event in draw_events(rng, kind, {name: [] for name in CLASSES})])
@@ -164,8 +164,10 @@ class Catalogue:
         return self.one_uniform("broken", number) < BROKEN
 
     def sound(self, number: int, site: str, cdn: str = "") -> Mapping[str, Any]:
-        """Return all fields of a sound. md5 is random, since no file is made here. cdn: address of the previews, if not
-        the site."""
+        """Return all fields of a sound.
+
+        md5 is random, because no file is made here. cdn: address of the previews, if not the site.
+        """
         sound, user, previews = _invented(self.size, self.seed, number)
         return sound | {
             "created": f"{format_time(self.created(number))[:19]}Z",
@@ -180,8 +182,10 @@ class Catalogue:
 
 @lru_cache(maxsize=1 << 14)
 def _invented(size: int, seed: int, number: int) -> tuple[dict[str, Any], str, str]:
-    """What of a sound depends on neither site nor time, its user, and where its previews lie. A crawl asks for the
-    sounds at the edges of its windows several times, an update for all of them again."""
+    """Return the fields of a sound that depend on neither site nor time, its user, and the path of its previews.
+
+    A crawl requests the sounds at the edges of its windows several times, an update requests all of them again.
+    """
     corpus, one = Catalogue(size, seed), np.array([number])
     rng = np.random.default_rng((seed, number, 1))
     scene = corpus.scene(number)
@@ -213,7 +217,7 @@ def _invented(size: int, seed: int, number: int) -> tuple[dict[str, Any], str, s
 
 
 def _name(rng: np.random.Generator, scene: Scene, sound_id: int) -> str:
-    """A title; one in a hundred would be a dangerous file name."""
+    """Return a title; one in a hundred would be a dangerous file name."""
     if rng.random() < 0.01:
         return NAMES[int(rng.integers(len(NAMES)))]
     return f"{' '.join(scene.events)} {sound_id % 90 + 10}.wav"
@@ -225,7 +229,7 @@ def _pick(values: np.ndarray, shares: Mapping[str, float]) -> np.ndarray:
 
 
 def dress(rng: np.random.Generator, text: str, plain: bool) -> str:
-    """A description as it might stand on Freesound. plain: it reads as a caption does, and mostly stays so."""
+    """Return a description in the style of Freesound. plain: it reads like a caption, and is mostly not changed."""
     if rng.random() < 0.04:
         return "" if rng.random() < 0.3 else _one(rng, _OTHER)
     if rng.random() < (0.1 if plain else 0.4):

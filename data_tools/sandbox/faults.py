@@ -1,4 +1,4 @@
-"""What goes wrong on purpose: by chance, seeded, at the rates asked for; and the throttle."""
+"""Deliberate faults of the sandbox: random, seeded, at the requested rates; and the throttle."""
 
 import random
 from collections import deque
@@ -9,11 +9,12 @@ from data_tools.errors import DataError
 from data_tools.freesound.quota import DAY, MINUTE, Clock
 
 KINDS = ("429", "throttle", "500", "overload", "down", "proxy", "reset", "timeout", "truncate", "null", "partial")
-_DAILY = 0.1  # of the 429s speak of the day
+_DAILY = 0.1  # share of the 429s that are about the daily limit
 
 
 class Faults:
-    """rates: the share of requests that fail, by kind. Raises DataError for other kinds, and shares that are none."""
+    """Random faults. rates: share of requests that fail, by kind. Raises DataError for other kinds and
+    invalid shares."""
 
     def __init__(self, rates: Mapping[str, float], seed: int) -> None:
         if unknown := set(rates) - set(KINDS):
@@ -24,7 +25,7 @@ class Faults:
         self.rng = random.Random(seed)
 
     def draw(self) -> str | None:
-        """The fault of one request."""
+        """Draw the fault of one request; None for no fault."""
         value = self.rng.random()
         for kind, rate in self._rates.items():
             if (value := value - rate) < 0:
@@ -35,11 +36,11 @@ class Faults:
         return _throttled("2000/day" if self.rng.random() < _DAILY else "60/minute")
 
     def with_nulls(self, results: list[Any]) -> list[Any]:
-        """A page of which every item is null with a chance of one in ten."""
+        """Replace each item of a page by null with a probability of one in ten."""
         return [None if self.rng.random() < 0.1 else item for item in results]
 
     def cut(self, body: bytes) -> bytes:
-        """A beginning of it, at most all but one byte."""
+        """Return a beginning of the body, at most all but one byte."""
         return body[: self.rng.randrange(len(body))]
 
 
@@ -56,7 +57,7 @@ class Throttle:
         self._times: deque[float] = deque(maxlen=max((limit for limit, _, _ in self._limits), default=1))
 
     def refusal(self) -> str | None:
-        """The words of a 429, or None, and the request is counted."""
+        """Return the text of a 429, or None after counting the request."""
         now = self._clock.now()
         for limit, seconds, name in self._limits:
             if len(self._times) >= limit and self._times[-limit] > now - seconds:

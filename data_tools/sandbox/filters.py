@@ -1,7 +1,7 @@
 """Filters of a search in Solr's syntax, as far as a crawl and the public client use it.
 
-All clauses of a list must match. OR makes the clauses on its two sides optional, and optional clauses in a list with
-one that must match decide nothing. So `created:[...] type:wav OR type:aiff` finds all sounds of that time, as the real
+All clauses of a list must match. OR makes the clauses on both its sides optional. In a list with one required clause,
+optional clauses have no effect. So `created:[...] type:wav OR type:aiff` finds all sounds of that time, as the real
 search does (Lucene's classic query parser with AND as its default).
 """
 
@@ -29,11 +29,11 @@ _NUMBERS = ("created", "id", "duration", "samplerate", "channels", "filesize")
 
 
 class FilterError(ValueError):
-    """A filter that the search does not understand."""
+    """A filter that is invalid in the search."""
 
 
 class UnsupportedError(ValueError):
-    """A filter that the real search may understand, and this one does not."""
+    """A filter that the real search may support, but the sandbox does not."""
 
 
 @dataclass(eq=False)
@@ -43,7 +43,7 @@ class Group:
     must: list[Matches] = field(default_factory=list)
     may: list[Matches] = field(default_factory=list)
     must_not: list[Matches] = field(default_factory=list)
-    is_top: bool = False  # only there may all clauses exclude
+    is_top: bool = False  # only at the top level may all clauses exclude
 
     def __call__(self, numbers: Numbers) -> np.ndarray:
         keep = np.full(len(numbers), bool(self.must or self.may) or self.is_top)
@@ -57,7 +57,7 @@ class Group:
 
 
 def found(corpus: Catalogue, text: str | None) -> Numbers:
-    """Numbers of the sounds that a filter finds; all without one. Raises FilterError, UnsupportedError."""
+    """Return the numbers of the sounds that match a filter; all without one. Raises FilterError, UnsupportedError."""
     numbers: Numbers = np.arange(corpus.size)
     return numbers if text is None else numbers[_Parser(corpus, text).whole()(numbers)]
 
@@ -78,7 +78,7 @@ class _Parser:
         return FilterError(f"Solr responded with an error (HTTP 400): Cannot parse '{self._text[:60]}'")
 
     def _group(self, name: str | None) -> Group:
-        """Clauses up to a closing parenthesis or the end. name: of the field, in front of the parentheses."""
+        """Parse clauses up to a closing parenthesis or the end. name: field name before the parentheses."""
         group, conjunction, last = Group(), "", None
         while self._tokens and self._tokens[0] != ("sign", ")"):
             if sign := self._taken("AND", "&&", "OR", "||"):
@@ -131,7 +131,7 @@ class _Parser:
             raise FilterError(f"Solr responded with an error (HTTP 400): Invalid bound in '{value[:60]}'") from None
         low = np.nextafter(low, np.inf) if value[0] == "{" else low
         high = np.nextafter(high, -np.inf) if value[-1] == "}" else high
-        if name == "created":  # the index has whole seconds: a sound is found by its second
+        if name == "created":  # the index has whole seconds: a sound matches by its second
             first = self._corpus.from_time(np.ceil(low / 1000) * 1000)
             end = self._corpus.from_time(np.floor(high / 1000) * 1000 + 1000)
             return lambda numbers: (first <= numbers) & (numbers < end)
@@ -172,7 +172,7 @@ class _Parser:
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    """(kind, text) of each token. Raises FilterError, UnsupportedError."""
+    """Return (kind, text) of each token. Raises FilterError, UnsupportedError."""
     tokens, at = list[tuple[str, str]](), 0
     while text[at:].strip():
         match = _TOKEN.match(text, at)
@@ -188,7 +188,8 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 def _time(text: str) -> float:
-    """Milliseconds of a time with Solr's date maths: NOW-1YEAR, NOW/DAY. Months and years have their mean length."""
+    """Return the milliseconds of a time with Solr's date maths: NOW-1YEAR, NOW/DAY. Months and years have their
+    mean length."""
     match = _MATH.fullmatch(text)
     if match is None:
         return parse_time(text)

@@ -1,4 +1,4 @@
-"""The sandbox over HTTP."""
+"""HTTP server of the sandbox."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from data_tools.sandbox.answers import DOWN, HINT, Answers, PoisonError
 from data_tools.sandbox.faults import Faults, Throttle
 
 HANG = 3600.0  # seconds, longer than any client waits
-PROXY = (302, 403, 404, 408, 502)  # statuses of pages that are not the API's
+PROXY = (302, 403, 404, 408, 502)  # statuses of pages that are not from the API
 TOKEN, REFRESH = "sandbox-token", "sandbox-refresh"  # for originals
 _PREVIEW = re.compile(rf"(\d+)_\d+-(?:{'|'.join({name.split('-')[1] for name in PREVIEWS})})\.(mp3|ogg)")
 
@@ -23,15 +23,15 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Sandbox:
-    """key: the one it knows. Its site is where a request says it went to."""
+    """The server. key: the only valid one. Its site is the address that a request was sent to."""
 
     def __init__(self, answers: Answers, key: str, faults: Faults, throttle: Throttle) -> None:
         self.answers, self.key, self.faults, self.throttle = answers, key, faults, throttle
         self.token, self.refresh = TOKEN, REFRESH
-        self._threads = ThreadPoolExecutor(os.cpu_count())  # audio is made beside the searches
+        self._threads = ThreadPoolExecutor(os.cpu_count())  # makes audio in parallel to the searches
 
     def app(self) -> web.Application:
-        """The API itself."""
+        """Return the application of the API."""
         app = web.Application(middlewares=[self._faulty])
         app.router.add_post("/apiv2/oauth2/access_token/", self._access_token)
         app.router.add_get("/apiv2/search/", self._search)
@@ -41,7 +41,7 @@ class Sandbox:
         return app
 
     def cdn(self) -> web.Application:
-        """The host of the previews, which needs no key."""
+        """Return the application of the previews' host, which needs no key."""
         app = web.Application(middlewares=[self._faulty])
         app.router.add_get("/previews/{thousand:[0-9]+}/{file}", self._preview)
         return app
@@ -89,7 +89,7 @@ class Sandbox:
         return response
 
     def _unauthorised(self, request: web.Request) -> str | None:
-        """Why a request is refused: originals need a Bearer token, all else takes the key or a token."""
+        """Return the reason for refusing a request: originals need a Bearer token, all others the key or a token."""
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
         if (scheme, secret) == ("Bearer", self.token):
             return None
@@ -99,7 +99,7 @@ class Sandbox:
         return None if secret == self.key else "Invalid token"
 
     async def _access_token(self, request: web.Request) -> web.Response:
-        """New tokens for the refresh token, which changes too. client_secret: the key."""
+        """Return new tokens for the refresh token, which changes too. client_secret: the key."""
         form = await request.post()
         is_known = (form.get("grant_type"), form.get("client_secret")) == ("refresh_token", self.key)
         if not is_known or not form.get("client_id"):

@@ -29,7 +29,7 @@ def make_answers(sounds: int, seed: int, nulls: float, churn: int, poison: float
 
     nulls: share of sounds that the API gives as null. poison: share of sounds at which pages fail.
 
-    churn: number of sounds that go away, and of others that appear, during the first crawl.
+    churn: number of sounds that disappear, and of others that appear, during the first crawl.
     """
     rng = random.Random(seed)
     corpus = Catalogue(sounds, seed)
@@ -50,7 +50,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
     faults = Faults(_rates(arguments), arguments.seed)
     per_minute, per_day = (None, None) if arguments.no_throttle else (arguments.per_minute, arguments.per_day)
     sandbox = Sandbox(answers, KEY_VALUE, faults, Throttle(per_minute, per_day, Clock(arguments.speed)))
-    # Some answers hang on purpose.
+    # Some answers hang deliberately.
     runners = [web.AppRunner(app, access_log=None, shutdown_timeout=0.5) for app in (sandbox.cdn(), sandbox.app())]
     try:
         for runner, wanted in zip(runners, (0, arguments.port), strict=True):
@@ -82,8 +82,8 @@ def _rates(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 async def _run_all(commands: list[str], settings: dict[str, str]) -> int:
-    """Verbs of this room one after another, against the sandbox; the first status that is not 0, or 0."""
-    home = str(Path(__file__).parents[2])  # the package may be found by the working folder alone
+    """Run commands of data_tools in sequence against the sandbox; return the first status that is not 0, or 0."""
+    home = str(Path(__file__).parents[2])  # the package may only be importable from the working folder
     settings = settings | {"PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
     for command in commands:
         log.info("data_tools %s", command)
@@ -101,7 +101,7 @@ async def _run_all(commands: list[str], settings: dict[str, str]) -> int:
 
 
 async def _stopped() -> None:
-    """Until Ctrl-C or a request to end."""
+    """Wait for Ctrl-C or a request to end."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -1,6 +1,6 @@
-"""Composed scenes: a captioned data set of single sound events put together, laid out as Clotho is.
+"""Composed scenes: a captioned data set made of single sound events, in Clotho's layout.
 
-Everything is drawn from (seed, split, number of the clip), so that a clip does not depend on how many come after it.
+All random choices depend on (seed, split, number of the clip), so that later clips do not change earlier ones.
 """
 
 import argparse
@@ -33,13 +33,13 @@ DEFAULT_COUNTS = {"development": 2400, "validation": 300, "evaluation": 300}
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(FolderSettings):
-    """captions: "5" or "1" a clip, or "noisy" (one description as uploaders write it)."""
+    """Settings of scenes. captions: "5" or "1" per clip, or "noisy" (one description in the style of uploaders)."""
 
     captions: str = "5"
 
 
 class Scene(NamedTuple):
-    """A planned clip. seed: of its audio, which is drawn apart from its events and captions."""
+    """A planned clip. seed: for its audio, independent of its events and captions."""
 
     file_name: str
     split: Split
@@ -50,13 +50,13 @@ class Scene(NamedTuple):
 
 
 def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -> int:
-    """Compose the data set into a folder; returns how many audio files had to be made (0: it was complete).
+    """Compose the data set in a folder; return the number of new audio files (0: it was complete).
 
-    recordings: the folder in ESC-50's layout when settings.recordings is set.
-    Writes scenes.json first, then the audio files that are missing (8 s, 16 kHz, mono, 16 bit), Clotho's tables and
-    labels.csv (file_name, split, kind, and the events joined by ';' as they begin, a background last), and
-    manifest.jsonl last. One process per folder.
-    Raises DataError for settings out of range, unusable recordings, and a folder of something else.
+    recordings: the folder in ESC-50's layout, if settings.recordings is set.
+    Writes scenes.json first, then the missing audio files (8 s, 16 kHz, mono, 16 bit), Clotho's tables and labels.csv.
+    Its columns are file_name, split, kind, and the events, joined by ';' in order of their start, a background last.
+    Writes manifest.jsonl last. One process per folder.
+    Raises DataError for settings out of range, unusable recordings, and a folder with other content.
     """
     settings.check("clip")
     if settings.held_out and settings.captions == "noisy":
@@ -82,9 +82,9 @@ def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -
 
 
 def _plan_split(settings: Settings, split: Split, count: int, pool: Pool) -> list[Scene]:
-    """The first `count` clips of a split.
+    """Plan the first `count` clips of a split.
 
-    In a test split no caption comes twice, since a ranked CSV knows a query by its text.
+    In a test split no caption repeats, because a ranked CSV identifies a query by its text.
     """
     scenes: list[Scene] = []
     taken: set[str] = set()
@@ -121,10 +121,10 @@ def _write_tables(out: Path, scenes: Mapping[Split, list[Scene]]) -> None:
 
 
 def _metadata(scene: Scene) -> list[str]:
-    """A row of Clotho's columns; uploaders, licences and pages of several recordings are joined."""
+    """Return a row of Clotho's columns; uploaders, licences and pages of several recordings are joined."""
     links, authors, licences = credit(event.recording for event in scene.events)
     events = ";".join(event.name for event in scene.events)
-    # A scene is not a sound of Freesound, even if its parts are.
+    # A scene is not a Freesound sound, even if its parts are.
     return [scene.file_name, events, "Not found", links, "", authors, licences]
 
 
@@ -176,7 +176,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """common: the values of FolderSettings."""
+    """Make scenes. common: values of FolderSettings."""
     if arguments.length is not None or arguments.whole_seconds:
         raise DataError("--length and --whole-seconds are of long recordings, which --moments makes")
     settings = Settings(**common, captions=arguments.captions or "5")
@@ -187,7 +187,7 @@ def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
 
 
 def _run_moments(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """common: the values of FolderSettings."""
+    """Make recordings with moments. common: values of FolderSettings."""
     if arguments.captions:
         raise DataError("--captions is of short scenes; a query of --moments is one sentence, so leave it out")
     settings = MomentSettings(

@@ -1,4 +1,4 @@
-"""Texts for composed scenes, drawn from the phrases."""
+"""Captions of composed scenes, drawn from the phrases."""
 
 from collections.abc import Collection, Sequence
 from typing import TypeVar
@@ -10,32 +10,38 @@ from data_tools.scenes.phrases import DEVICES, GENERIC, LOCATIONS, PHRASINGS, TA
 
 MAX_HELD_OUT = 0.5
 
-# Shares of Clotho's captions that begin with a capital and end in a full stop, counted over its three splits.
+# Shares of Clotho's captions that begin with a capital and end with a full stop, counted over its three splits.
 _CAPITAL, _STOP = 0.94, 0.86
 
-_ROUNDS = 200  # through all templates; where wordings are left, some are found long before
+_ROUNDS = 200  # through all templates; a free wording, if any, is found much earlier
 
 Option = TypeVar("Option")
 
 
 def phrasings(name: str) -> tuple[Phrasing, ...]:
-    """The phrasings of a sound class: its own, or generic ones made from its name."""
+    """Return the phrasings of a sound class: its own, or generic ones made from its name."""
     words = name.replace("_", " ")
     return PHRASINGS.get(name) or tuple((clause.format(n=words), noun.format(n=words)) for clause, noun in GENERIC)
 
 
 def not_held_out(options: Sequence[Option], share: float) -> Sequence[Option]:
-    """The options without the last ones: that share of them, at least one when share > 0. share: 0 to MAX_HELD_OUT."""
+    """Return the options without the last ones.
+
+    share: part to leave out, 0 to MAX_HELD_OUT; at least one option if share > 0.
+    """
     return options[: len(options) - max(1, round(share * len(options)))] if share else options
 
 
 def describe(
     rng: np.random.Generator, kind: str, events: Sequence[str], count: int, held_out: float, taken: Collection[str] = ()
 ) -> list[str]:
-    """Different captions of a scene, each of which tells its kind and the order of its events.
+    """Return different captions of a scene; each names its kind and the order of its events.
 
-    events: class names in the template's order. held_out: the share of phrasings and templates not to use.
-    taken: texts not to give again. Raises DataError when no other wording is found.
+    Args:
+        events: class names in the template's order.
+        held_out: share of phrasings and templates to leave out.
+        taken: texts that are already in use.
+    Raises DataError if no other wording is found.
     """
     templates = not_held_out(TEMPLATES[kind], held_out)
     captions: dict[str, str] = {}
@@ -56,13 +62,13 @@ def describe(
 
 
 def describe_event(rng: np.random.Generator, name: str, held_out: float) -> str:
-    """One sound class as a query: `A dog barks`, `A barking dog`. held_out: the share of phrasings not to use."""
+    """Return a sound class as a query: `A dog barks`, `A barking dog`. held_out: share of phrasings to leave out."""
     text = _pick(rng, _pick(rng, not_held_out(phrasings(name), held_out)))
     return text[0].upper() + text[1:]
 
 
 def describe_noisily(rng: np.random.Generator, events: Sequence[str]) -> str:
-    """A description as uploaders write it: names at least one event, often not all, in any order, with asides."""
+    """Return a description in the style of uploaders: one or more of the events, in any order, with asides."""
     order = list(rng.permutation(events))[: rng.integers(1, len(events) + 1) if rng.random() < 0.5 else None]
     names = [_pick(rng, TAGS.get(name) or (name.replace("_", " "),)) for name in order]
     device, location, number = _pick(rng, DEVICES), _pick(rng, LOCATIONS), rng.integers(1, 40)

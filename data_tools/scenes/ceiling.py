@@ -1,4 +1,4 @@
-"""The score that nobody can beat on composed scenes without luck, because different clips have the same label."""
+"""The highest expected score on composed scenes: different clips with the same label limit it."""
 
 import argparse
 from collections import Counter
@@ -14,7 +14,7 @@ LABEL_COLUMNS = ("file_name", "split", "kind", "events")
 
 
 class CeilingReport(Report):
-    """clips: of the split. labels: different ones. ceiling: mAP@10."""
+    """Result for a split. clips: number of clips. labels: number of different labels. ceiling: mAP@10."""
 
     split: str
     clips: int
@@ -23,11 +23,11 @@ class CeilingReport(Report):
 
 
 def ceiling(folder: Path, split: str) -> float:
-    """mAP@10 of a labeller without error whose ties fall at random, in (0, 1].
+    """Return the mAP@10, in (0, 1], of an error-free labeller that orders ties at random.
 
-    folder: a folder of composed scenes. A caption's own clip is tied with all clips of the split that have the same
-    label: with g of them its rank is uniform in 1 .. g, so the expected AP@10 is (1/g) * sum_{r=1..min(g,10)} 1/r.
-    The label is the kind and the events: in any order for an overlap, else in order, the background apart.
+    folder: a folder of composed scenes. A caption's own clip is tied with all clips of the split with the same label.
+    With g such clips its rank is uniform in 1 .. g, so the expected AP@10 is (1/g) * sum_{r=1..min(g,10)} 1/r.
+    The label is the kind and the events: in any order for an overlap, otherwise in order, the background separate.
     Raises DataError for a folder without labels.csv, bad rows, and a split without clips.
     """
     groups = label_groups(folder, split)
@@ -35,7 +35,7 @@ def ceiling(folder: Path, split: str) -> float:
 
 
 def label_groups(folder: Path, split: str) -> Counter[tuple[str, ...]]:
-    """How many clips of a split have each label. Raises DataError as ceiling does."""
+    """Count the clips of each label in a split. Raises DataError as ceiling does."""
     path = folder / "labels.csv"
     groups: Counter[tuple[str, ...]] = Counter()
     for line, row in read_table(path, LABEL_COLUMNS):

@@ -1,4 +1,4 @@
-"""One composed scene: which events, when, how loud."""
+"""Composes one scene: events, their times and levels."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from data_tools.scenes.recordings import Pool, Recording, cut, draw_recording, f
 from data_tools.scenes.synth import SAMPLE_RATE, Rng, Samples, synthesise
 
 SECONDS = 8.0
-# The kinds of scene in turn; the events of each: in sequence, overlapping, or the last one under a sequence of two.
+# Kinds of scene, used in turn; their events are in sequence, overlapping, or the last one under a sequence of two.
 KINDS = {"one": 1, "sequence_2": 2, "overlap": 2, "sequence_3": 3, "background": 3}
 
 _LENGTHS = {  # seconds of an event that is not a background
@@ -20,7 +20,7 @@ _LENGTHS = {  # seconds of an event that is not a background
     "background": (1.5, 2.2),
 }
 _GAP = (0.1, 0.5)  # seconds between events of a sequence; three of 2.2 s and two gaps are under SECONDS
-_LEAD = (0.4, 1.2)  # seconds by which a background begins earlier and ends later than the sequence
+_LEAD = (0.4, 1.2)  # seconds of a background before and after the sequence
 _EVENT_DB, _BACKGROUND_DB, _SCENE_DB = (-5.0, 5.0), (-14.0, -8.0), (-10.0, 0.0)
 _FLOOR_DB = (-70.0, -55.0)  # re full scale
 _LEVEL, _PEAK = 0.1, 0.95  # RMS of an event's loud parts before gains; highest sample after them
@@ -28,22 +28,22 @@ _FADE = 0.02  # seconds
 
 
 class Event(NamedTuple):
-    """A sound class, and the recording to take it from; None = it is synthesised."""
+    """A sound class and the recording to use; None: the event is synthesised."""
 
     name: str
     recording: Recording | None
 
 
 def draw_events(rng: Rng, kind: str, pool: Pool) -> list[Event]:
-    """Events of different classes, every class and every recording of a class equally likely."""
+    """Draw events of different classes; all classes, and all recordings of a class, are equally likely."""
     names = rng.choice(sorted(pool), KINDS[kind], replace=False)
     return [Event(name, draw_recording(rng, pool, name)) for name in names.tolist()]
 
 
 def render(rng: Rng, kind: str, events: Sequence[Event]) -> Samples:
-    """The scene's samples: (SECONDS * SAMPLE_RATE,), peak at most 0.95.
+    """Return the scene's samples: (SECONDS * SAMPLE_RATE,), peak at most 0.95.
 
-    events: as draw_events gives them; in the kind background the last one lies under the sequence of the others.
+    events: as draw_events returns them; in the kind background the last one is under the sequence of the others.
     """
     n = round(SECONDS * SAMPLE_RATE)
     under = kind == "background"
@@ -61,12 +61,12 @@ def render(rng: Rng, kind: str, events: Sequence[Event]) -> Samples:
 
 
 def _sound(rng: Rng, event: Event, n: int, fill: bool = False) -> Samples:
-    """An event with faded ends at a common level: n samples, or less of a short recording unless fill."""
+    """Return an event with faded ends at a common level: n samples, or fewer for a short recording unless fill."""
     return levelled(cut(event.recording, rng, n, fill) if event.recording else synthesise(event.name, rng, n))
 
 
 def levelled(sound: Samples) -> Samples:
-    """A sound with faded ends, its loudest quarter at the RMS 0.1."""
+    """Return a sound with faded ends and its loudest quarter at an RMS of 0.1."""
     power = np.sort(frame_powers(sound, SAMPLE_RATE // 20))
     loudest = power[-max(1, len(power) // 4) :]
     fade = np.minimum(1, (np.arange(len(sound)) + 0.5) / (_FADE * SAMPLE_RATE))
@@ -75,10 +75,11 @@ def levelled(sound: Samples) -> Samples:
 
 
 def _starts(rng: Rng, kind: str, lengths: Sequence[int], n: int) -> list[int]:
-    """First samples of the events: one after another; of an overlap, most of the shorter one lies inside the other."""
+    """Return the first samples of the events: in sequence; in an overlap, most of the shorter one is
+    within the other."""
     if kind == "overlap":
         short, long = sorted(lengths)
-        later = round(rng.uniform(-0.4 * short, long - 0.6 * short))  # of the shorter one against the longer
+        later = round(rng.uniform(-0.4 * short, long - 0.6 * short))  # start of the shorter one relative to the longer
         starts = [0, later] if lengths[1] == short else [later, 0]
         starts = [start - min(starts) for start in starts]
     else:
@@ -95,5 +96,5 @@ def _samples(rng: Rng, seconds: tuple[float, float]) -> int:
 
 
 def gain(rng: Rng, decibels: tuple[float, float]) -> float:
-    """A factor for samples, drawn evenly in decibels."""
+    """Return a factor for samples, drawn uniformly in decibels."""
     return float(10 ** (rng.uniform(*decibels) / 20))

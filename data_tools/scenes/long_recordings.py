@@ -1,7 +1,7 @@
-"""Composed moments: long recordings with events, and sentences with the windows in which they are true.
+"""Composed moments: long recordings with events, and queries with the windows that match them.
 
-Everything is drawn from (seed, split, number of the recording), so that a recording does not depend on how many come
-after it.
+All random choices depend on (seed, split, number of the recording), so that later recordings do not change earlier
+ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,8 +32,11 @@ _SECONDS = (10.0, 3600.0)
 
 @dataclass(frozen=True, kw_only=True)
 class MomentSettings(FolderSettings):
-    """moments: the name of the shape. seconds: length of each recording. whole_seconds: windows begin and end with a
-    second, as CASTELLA's do."""
+    """Settings of composed moments.
+
+    moments: name of the shape. seconds: length of each recording. whole_seconds: windows begin and end at full seconds,
+    as CASTELLA's do.
+    """
 
     moments: str
     seconds: float = 60.0
@@ -45,7 +48,7 @@ class MomentSettings(FolderSettings):
 
 
 class Recorded(NamedTuple):
-    """A recording that is made: its clip, what is asked of it, and a row of events.csv for each of its events."""
+    """A composed recording: its clip, its queries, and a row of events.csv for each of its events."""
 
     clip: Clip
     moments: list[Moment]
@@ -53,16 +56,15 @@ class Recorded(NamedTuple):
 
 
 def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = None) -> tuple[int, int]:
-    """Compose recordings and their moments into a folder; returns (queries, audio files that had to be made), and
-    (0, 0) for a folder that was complete.
+    """Compose recordings and their moments in a folder.
 
-    recordings: the folder in ESC-50's layout when settings.recordings is set.
-    Writes scenes.json first, then the audio files that are missing (16 kHz, mono, 16 bit, <split>/<name>.wav), then
-    events.csv (every event, seconds as they are, and the id of the query that asks for it), <split>_release.jsonl (the
-    queries as CASTELLA publishes them, which submission scores), moments.jsonl, and manifest.jsonl last. One process
-    per folder.
-    Raises DataError for settings out of range, unusable recordings, a split in which nothing is asked, and a folder of
-    something else.
+    recordings: the folder in ESC-50's layout, if settings.recordings is set.
+    Writes scenes.json first, then the missing audio files (16 kHz, mono, 16 bit, <split>/<name>.wav). Then come
+    events.csv (every event, in unrounded seconds, with the id of its query), <split>_release.jsonl (the queries in
+    CASTELLA's format, for submission score), moments.jsonl, and manifest.jsonl last. One process per folder.
+    Returns (queries, new audio files), (0, 0) for a complete folder.
+    Raises DataError for settings out of range, unusable recordings, a split without queries, and a folder with other
+    content.
     """
     _check(settings)
     pools = settings.pools(recordings, 2, "two are needed")
@@ -103,7 +105,7 @@ def _audio(out: Path, settings: MomentSettings, split: Split, number: int) -> Pa
 
 
 def _make(out: Path, settings: MomentSettings, split: Split, number: int, pool: Pool) -> Recorded:
-    """One recording, and its audio if it is missing."""
+    """Compose one recording, and write its audio if it is missing."""
     seed = (settings.seed, CLOTHO_SPLITS.index(split), number)
     n = round(settings.seconds * SAMPLE_RATE)
     events = draw_timeline(np.random.default_rng((*seed, 0)), settings.shape, pool, n)
@@ -129,10 +131,11 @@ Windows = list[tuple[float, float]]
 def ask(
     rng: np.random.Generator, settings: MomentSettings, split: Split, vid: str, events: Sequence[TimedEvent]
 ) -> Mapping[str, tuple[str, str, Windows]]:
-    """By query id, "<vid>_<n>" from 1: a sentence, the class that it names, and all windows of that class.
+    """Draw the queries of a recording: by query id ("<vid>_<n>" from 1), the text, its class, and all windows of that
+    class.
 
-    Of the classes of a recording, as they come first, each is asked for with the shape's probability, and one always.
-    A test split has all phrasings, the others do without those held out.
+    Classes are taken in the order of their first event. Each gets a query with the shape's probability; one always
+    does. A test split has all phrasings, the others omit the held-out ones.
     """
     names = list(dict.fromkeys(event.name for event in events))
     wanted = rng.random(len(names)) < settings.shape.asked
@@ -151,7 +154,7 @@ def ask(
 
 
 def window_of(event: TimedEvent, settings: MomentSettings) -> tuple[float, float]:
-    """From when to when an event is heard, in seconds: rounded, or from the whole second before to the one after."""
+    """Return the window of an event in seconds: rounded, or extended to full seconds."""
     start, end = event.start / SAMPLE_RATE, event.end / SAMPLE_RATE
     if settings.whole_seconds:
         return float(floor(start)), float(ceil(end))
@@ -159,7 +162,7 @@ def window_of(event: TimedEvent, settings: MomentSettings) -> tuple[float, float
 
 
 def _write_release(path: Path, recorded: Sequence[Recorded]) -> None:
-    """The queries of a split as CASTELLA publishes them."""
+    """Write the queries of a split in CASTELLA's format."""
     if not any(one.moments for one in recorded):
         raise DataError(
             f"{path}: none of the {len(recorded)} recordings of this split has an event; ask for more or longer ones"

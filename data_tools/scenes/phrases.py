@@ -1,8 +1,8 @@
-"""What composed scenes are called: captions in Clotho's manner, and descriptions in Freesound's.
+"""Texts of composed scenes: captions in Clotho's style, and descriptions in Freesound's.
 
-A phrasing of a sound class is a clause and a noun phrase; a template of a scene kind puts them together. `{a}` is the
-clause and `{A}` the noun phrase of the first event, and so on; in the kind `background`, c is the background. The last
-phrasings and templates of each list are the ones to hold out.
+A phrasing of a sound class is a clause and a noun phrase; a template of a scene kind combines them. `{a}` is the clause
+and `{A}` the noun phrase of the first event, and so on; in the kind `background`, c is the background. The last
+phrasings and templates of each list can be held out.
 """
 
 Phrasing = tuple[str, str]  # clause and noun phrase: "a dog barks", "a barking dog"
@@ -58,7 +58,7 @@ background
     against a backdrop of {C}, {a} before {b}
 """)
 
-# By ESC-50's category names; phone_ring and whistle are not among them.
+# By ESC-50's category names, except phone_ring and whistle, which ESC-50 does not have.
 _PHRASINGS = _lists("""
 siren
     a siren wails | the wail of a siren
@@ -207,7 +207,7 @@ sea_waves
 """)
 PHRASINGS = {name: tuple(map(_phrasing, lines)) for name, lines in _PHRASINGS.items()}
 
-# For ESC-50's other categories; {n} is the category's name in words. Right for one thing, many, and stuff.
+# For ESC-50's other categories; {n} is the category's name in words. Correct for one thing, for many, and for stuff.
 GENERIC: tuple[Phrasing, ...] = (
     ("{n} can be heard", "the sound of {n}"),
     ("there is the noise of {n}", "the noise of {n}"),

@@ -16,13 +16,13 @@ from data_tools.errors import DataError
 from data_tools.scenes.synth import SAMPLE_RATE, Rng, Samples
 from data_tools.tables import read_table
 
-# Re the loudest frame of a recording: quieter ends are cut off; a part has a frame louder than this.
+# Relative to the loudest frame of a recording: quieter ends are cut off; a part has a frame louder than this.
 SILENCE_DB, LOUD_DB = -40.0, -20.0
 _FRAME = SAMPLE_RATE // 100
 
 
 class Recording(NamedTuple):
-    """A row of the table; author, licence and url (its page on Freesound) are "" when the table has none."""
+    """A row of the table. author, licence and url (its Freesound page) are "" if the table does not have them."""
 
     path: Path
     category: str
@@ -32,16 +32,16 @@ class Recording(NamedTuple):
     url: str
 
 
-Pool = Mapping[str, Sequence[Recording]]  # recordings by class; none of them = the class is synthesised
+Pool = Mapping[str, Sequence[Recording]]  # recordings by class; a class without any is synthesised
 
 
 def draw_recording(rng: Rng, pool: Pool, name: str) -> Recording | None:
-    """One of the recordings of a class, all equally likely; None if it is synthesised."""
+    """Draw one of the recordings of a class, all equally likely; None if the class is synthesised."""
     return pool[name][int(rng.integers(len(pool[name])))] if pool[name] else None
 
 
 def table_path(folder: Path) -> Path:
-    """The table of a folder in ESC-50's layout. Raises DataError when there is none."""
+    """Return the table of a folder in ESC-50's layout. Raises DataError if it is missing."""
     for path in (folder / "meta" / "esc50.csv", folder / "esc50.csv", folder / "esc10.csv"):
         if path.is_file():
             return path
@@ -49,9 +49,9 @@ def table_path(folder: Path) -> Path:
 
 
 def read_recordings(folder: Path, folds: Iterable[str]) -> dict[str, list[Recording]]:
-    """The recordings of some folds by category, both sorted.
+    """Return the recordings of some folds by category, both sorted.
 
-    The table has filename or file_name, fold and category; author, clip_license and freesound_url are used when there.
+    The table has filename or file_name, fold and category; author, clip_license and freesound_url are optional.
     Raises DataError for a missing table or file, wrong columns, and a fold without recordings.
     """
     path = table_path(folder)
@@ -75,7 +75,7 @@ def read_recordings(folder: Path, folds: Iterable[str]) -> dict[str, list[Record
 
 
 def credit(recordings: Iterable[Recording | None]) -> tuple[str, str, str]:
-    """Pages, authors and licences of what a clip is made of, each joined by "; "; "" where none is known."""
+    """Return the pages, authors and licences of a clip's sources, each joined by "; "; "" if unknown."""
     known = [one for one in recordings if one]
     facts = ([one.url for one in known], [one.author for one in known], [one.licence for one in known])
     links, authors, licences = ("; ".join(dict.fromkeys(filter(None, values))) for values in facts)
@@ -83,10 +83,10 @@ def credit(recordings: Iterable[Recording | None]) -> tuple[str, str, str]:
 
 
 def cut(recording: Recording, rng: Rng, n: int, fill: bool = False) -> Samples:
-    """At most n samples of a recording at SAMPLE_RATE, at any level, without its silent ends.
+    """Return at most n samples of a recording at SAMPLE_RATE, at any level, without its silent ends.
 
-    A longer recording gives a random part that has something loud in it (some have long pauses); a shorter one is
-    given whole, or with fill repeated with short pauses until it lasts n samples.
+    A longer recording gives a random part with some loud sound in it, because some recordings have long pauses. A
+    shorter one is returned completely; with fill, it is repeated with short pauses up to n samples.
     Raises AudioError as read_audio does and for silence.
     """
     sound, loud = _trimmed(recording.path)
@@ -103,7 +103,7 @@ def cut(recording: Recording, rng: Rng, n: int, fill: bool = False) -> Samples:
 
 @lru_cache(maxsize=512)
 def _trimmed(path: Path) -> tuple[Samples, list[int]]:
-    """The recording between its silent ends, and the samples at which its loud frames begin."""
+    """Return the recording between its silent ends, and the first samples of its loud frames."""
     sound = read_audio(path, SAMPLE_RATE).astype(np.float64)
     power = frame_powers(sound, _FRAME)
     if not power.any():
@@ -114,18 +114,18 @@ def _trimmed(path: Path) -> tuple[Samples, list[int]]:
 
 
 def without_silent_ends(sound: Samples) -> Samples:
-    """A sound from its first to its last frame that can be heard, to 10 ms; silence as it is."""
+    """Return a sound from its first to its last audible frame, in steps of 10 ms; silence unchanged."""
     begin, end = _audible(frame_powers(sound, _FRAME))
     return sound[begin:end]
 
 
 def frame_powers(sound: Samples, length: int) -> Samples:
-    """Mean power of every frame of so many samples; zeros fill the last one."""
+    """Return the mean power of every frame of `length` samples; zeros fill the last one."""
     result: Samples = np.mean(np.pad(sound, (0, -len(sound) % length)).reshape(-1, length) ** 2, axis=1)
     return result
 
 
 def _audible(power: Samples) -> tuple[int, int]:
-    """The samples between which all audible frames lie."""
+    """Return the range of samples with all audible frames."""
     audible = np.flatnonzero(power >= power.max() * 10 ** (SILENCE_DB / 10))
     return int(audible[0]) * _FRAME, (int(audible[-1]) + 1) * _FRAME

@@ -1,4 +1,4 @@
-"""What every folder of composed scenes has: settings that it keeps to, folds of recordings by split, audio files."""
+"""Folders of composed scenes: settings, folds of recordings by split, audio files."""
 
 import json
 from collections.abc import Mapping
@@ -19,17 +19,17 @@ from data_tools.scenes.captions import MAX_HELD_OUT
 from data_tools.scenes.recordings import Pool, read_recordings
 from data_tools.scenes.synth import CLASSES, SAMPLE_RATE, Samples
 
-FORMAT = 1  # of the drawing: raised whenever the same arguments would give other files
+FORMAT = 1  # version of the drawing: raised if the same arguments would give other files
 DEFAULT_FOLDS = {"development": ["1", "2", "3"], "validation": ["4"], "evaluation": ["5"]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FolderSettings:
-    """All that decides the files, whatever they are; kept in scenes.json.
+    """All settings that determine the files; stored in scenes.json.
 
-    counts: clips by split. held_out: the share of every list of phrasings and templates that development and validation
-    do without. recordings: SHA-256 of the recordings' table, None = synthesised events; folds: the recordings' folds by
-    split.
+    counts: clips per split. held_out: share of every list of phrasings and templates that development and validation
+    omit.
+    recordings: SHA-256 of the recordings' table; None: synthesised events. folds: folds of the recordings per split.
     """
 
     name: str
@@ -54,7 +54,7 @@ class FolderSettings:
     def pools(self, folder: Path | None, least: int, need: str) -> dict[Split, Pool]:
         """Return the sources of the events of each split.
 
-        folder: with the recordings. least: categories that a split needs. need: the reason.
+        folder: folder of the recordings. least: number of categories that a split needs. need: the reason for it.
         """
         if folder is None:
             return {split: {name: [] for name in CLASSES} for split in self.counts}
@@ -69,9 +69,9 @@ class FolderSettings:
 
 
 def claim(out: Path, wanted: Mapping[str, Any]) -> None:
-    """Begin the folder, or make sure that it was begun with the same settings.
+    """Begin the folder, or check that it was begun with the same settings.
 
-    wanted: all that decides the files. Raises DataError for a folder of something else.
+    wanted: all settings that determine the files. Raises DataError for a folder with other content.
     """
     path = out / "scenes.json"
     wanted = json.loads(json.dumps(wanted))
@@ -89,7 +89,7 @@ def claim(out: Path, wanted: Mapping[str, Any]) -> None:
 
 
 def parse_folds(values: list[str] | None) -> dict[str, list[str]]:
-    """Folds by split from "development=1,2,3" and so on. Raises DataError for a fold or split that comes twice."""
+    """Return the folds by split from "development=1,2,3" and so on. Raises DataError for a repeated fold or split."""
     if values is None:
         return DEFAULT_FOLDS
     folds: dict[str, list[str]] = {}
@@ -110,6 +110,6 @@ def parse_folds(values: list[str] | None) -> dict[str, list[str]]:
 
 
 def write_samples(path: Path, samples: Samples) -> None:
-    """A WAV file of 16 bit. samples: (n,) at SAMPLE_RATE, in [-1, 1]."""
+    """Write a 16-bit WAV file. samples: (n,) at SAMPLE_RATE, in [-1, 1]."""
     with replacing(path) as temporary:
         temporary.write_bytes(encoded(np.round(samples * 32767).astype(np.int16), SAMPLE_RATE, "WAV", "PCM_16"))

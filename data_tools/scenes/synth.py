@@ -1,8 +1,7 @@
-"""Sixteen recognisable sound classes made from sines, noise and envelopes; no two instances are equal.
+"""Sixteen recognisable sound classes made of sines, noise and envelopes; no two instances are equal.
 
-Every class is a function (rng, n) -> (n,) samples at 16 kHz of any level. Its parameters are drawn from ranges that a
-listener would still call by the class's name; the level is the composer's business. Names are ESC-50's where it has
-the class.
+Every class is a function (rng, n) -> (n,) samples at 16 kHz at any level; the composer sets the level. The ranges of
+its parameters are such that a listener would recognise the class. Names are ESC-50's, for classes that it has.
 """
 
 from collections.abc import Callable
@@ -18,13 +17,13 @@ Rng = np.random.Generator
 
 
 def synthesise(name: str, rng: Rng, n: int) -> Samples:
-    """One instance of a class: (n,) samples at SAMPLE_RATE, n >= 1."""
+    """Return one instance of a class: (n,) samples at SAMPLE_RATE, n >= 1."""
     return _CLASSES[name](rng, n)
 
 
 def _siren(rng: Rng, n: int) -> Samples:
     low, high = rng.uniform(450, 650), rng.uniform(1000, 1400)
-    rate = rng.uniform(0.3, 0.8) if rng.random() < 0.6 else rng.uniform(2.0, 3.5)  # wail or yelp, sweeps a second
+    rate = rng.uniform(0.3, 0.8) if rng.random() < 0.6 else rng.uniform(2.0, 3.5)  # wail or yelp, sweeps per second
     phase = rate * _seconds(n) + rng.random()
     sweep = 0.5 - 0.5 * np.cos(2 * np.pi * phase)
     return np.tanh(rng.uniform(1.5, 3) * _tone(low * (high / low) ** sweep))
@@ -65,11 +64,11 @@ def _wind(rng: Rng, n: int) -> Samples:
 
 
 def _engine(rng: Rng, n: int) -> Samples:
-    speed = rng.uniform(35, 60) * _wander(rng, n, 1.5, 0.93, 1.07)  # firings a second
+    speed = rng.uniform(35, 60) * _wander(rng, n, 1.5, 0.93, 1.07)  # firings per second
     phase = 2 * np.pi * np.cumsum(speed) / SAMPLE_RATE
     orders = np.arange(1, 25)
     strengths = rng.uniform(0.4, 1, len(orders)) / orders ** rng.uniform(0.35, 0.6)
-    # Every harmonic at once from one complex exponential: Horner's scheme on z = exp(i phase).
+    # All harmonics together from one complex exponential: Horner's scheme on z = exp(i phase).
     z = np.exp(1j * phase)
     tone = np.zeros(n, complex)
     for strength in strengths[::-1] * np.exp(2j * np.pi * rng.random(len(orders))):
@@ -118,7 +117,7 @@ def _chirping_birds(rng: Rng, n: int) -> Samples:
 
 def _phone_ring(rng: Rng, n: int) -> Samples:
     modes = rng.uniform(1150, 1450) * np.array([1, 1.26, 2.51])
-    strokes = rng.uniform(18, 26)  # hammer strokes a second
+    strokes = rng.uniform(18, 26)  # hammer strokes per second
     on, off = rng.uniform(0.7, 1.2), rng.uniform(0.3, 0.6)
     seconds = _seconds(n)
     hammer = np.exp(-4 * ((seconds * strokes) % 1))
@@ -189,7 +188,7 @@ def _crickets(rng: Rng, n: int) -> Samples:
 
 
 def _hand_saw(rng: Rng, n: int) -> Samples:
-    strokes = (rng.uniform(1.2, 2.4) * _seconds(n) + rng.random()) * 2  # forth and back
+    strokes = (rng.uniform(1.2, 2.4) * _seconds(n) + rng.random()) * 2  # back and forth
     force = np.abs(np.sin(np.pi * strokes)) ** 0.7
     forth = strokes.astype(int) % 2 == 0
     teeth = 1 + rng.uniform(0.6, 0.9) * np.sin(2 * np.pi * np.cumsum(rng.uniform(80, 140) * force) / SAMPLE_RATE)
@@ -226,17 +225,17 @@ def _seconds(n: int) -> Samples:
 
 
 def _tone(frequency: Samples) -> Samples:
-    """A sine that follows a frequency curve in Hz."""
+    """Return a sine with the frequencies (Hz) of a curve."""
     return np.sin(2 * np.pi * np.cumsum(frequency) / SAMPLE_RATE)
 
 
 def _decay(n: int, seconds: float) -> Samples:
-    """An exponential that falls to 1/e in the given time."""
+    """Return an exponential that falls to 1/e in the given time."""
     return np.exp(-_seconds(n) / seconds)
 
 
 def _ring(frequencies: Samples, strengths: Samples, decays: Samples | float, seconds: float) -> Samples:
-    """Damped sines (Hz, decay in seconds) struck together."""
+    """Return damped sines (Hz, decay in seconds) struck together."""
     time = _seconds(int(seconds * SAMPLE_RATE))
     decays = np.broadcast_to(decays, frequencies.shape)
     modes = strengths[:, None] * np.exp(-time / decays[:, None]) * np.sin(2 * np.pi * frequencies[:, None] * time)
@@ -245,13 +244,13 @@ def _ring(frequencies: Samples, strengths: Samples, decays: Samples | float, sec
 
 
 def _knock(rng: Rng, modes: Samples, decay: float, noise: float) -> Samples:
-    """A strike on something hard: its modes (Hz), each a little different, and a click."""
+    """Return a strike on something hard: its modes (Hz), each varied a little, and a click."""
     hit = _ring(modes * rng.uniform(0.98, 1.02, len(modes)), rng.uniform(0.4, 1, len(modes)), decay, 8 * decay)
     return hit + noise * rng.standard_normal(len(hit)) * _decay(len(hit), decay / 6)
 
 
 def filtered_noise(rng: Rng, n: int, gain: Callable[[Samples], Samples]) -> Samples:
-    """Noise of RMS 1 whose spectrum follows gain(frequencies in Hz)."""
+    """Return noise of RMS 1 whose spectrum follows gain(frequencies in Hz)."""
     size = fft.next_fast_len(n, real=True)
     frequencies = fft.rfftfreq(size, 1 / SAMPLE_RATE)
     noise = fft.irfft(fft.rfft(rng.standard_normal(size)) * gain(frequencies), size)[:n]
@@ -260,7 +259,7 @@ def filtered_noise(rng: Rng, n: int, gain: Callable[[Samples], Samples]) -> Samp
 
 
 def _band(low: float, high: float, order: int = 2) -> Callable[[Samples], Samples]:
-    """A band-pass gain with soft edges (Hz)."""
+    """Return a band-pass gain with soft edges (Hz)."""
 
     def gain(frequencies: Samples) -> Samples:
         frequencies = np.maximum(frequencies, 1.0)
@@ -270,7 +269,7 @@ def _band(low: float, high: float, order: int = 2) -> Callable[[Samples], Sample
 
 
 def _wander(rng: Rng, n: int, rate: float, low: float, high: float) -> Samples:
-    """A curve that goes smoothly from one random value in [low, high] to the next, `rate` times a second."""
+    """Return a smooth curve through random values in [low, high], `rate` of them per second."""
     position = np.arange(n) * rate / SAMPLE_RATE
     values = rng.uniform(low, high, int(position[-1]) + 2)
     index = position.astype(int)
@@ -280,7 +279,7 @@ def _wander(rng: Rng, n: int, rate: float, low: float, high: float) -> Samples:
 
 
 def _smooth(curve: np.ndarray, seconds: float) -> Samples:
-    """The curve without steps: a moving average over the given time."""
+    """Return the curve without steps: a moving average over the given time."""
     width = max(1, int(seconds * SAMPLE_RATE))
     total = np.cumsum(np.concatenate([np.full(width, curve[0]), curve]))
     result: Samples = (total[width:] - total[:-width]) / width
@@ -288,7 +287,7 @@ def _smooth(curve: np.ndarray, seconds: float) -> Samples:
 
 
 def _laid_at(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples:
-    """Sounds at their onsets (seconds), cut at n samples."""
+    """Return sounds at their onsets (seconds), cut at n samples."""
     out = np.zeros(n)
     for start, sound in zip((onsets * SAMPLE_RATE).astype(int), sounds, strict=True):
         part = sound[: max(0, n - start)]
@@ -299,7 +298,7 @@ def _laid_at(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples:
 def _repeat(
     rng: Rng, n: int, gap: tuple[float, float], sound: Callable[[float], Samples], jitter: float = 0.05
 ) -> Samples:
-    """Sounds of varied strength, one after another: a gap in seconds drawn once, then varied by the share `jitter`."""
+    """Return a sequence of sounds of varied strength. gap: seconds, drawn once, then varied by the share `jitter`."""
     mean = rng.uniform(*gap)
     count = int(n / SAMPLE_RATE / (mean * (1 - jitter))) + 1
     onsets = rng.uniform(0, 0.1) + np.cumsum(mean * rng.uniform(1 - jitter, 1 + jitter, count)) - mean

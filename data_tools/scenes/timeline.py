@@ -1,8 +1,8 @@
-"""One long recording: which events come when, and how loud they stand in its background.
+"""One long recording: its events, their times, and their levels above the background.
 
-Its shapes are those of two data sets of moments: of CASTELLA the short events, which come again, and of which some
-nobody asks for; of Clotho-Moment the recipe (Munakata et al., 2024; h-munakata/Lighthouse-Wrapper-for-Audio-Moment-
-Retrieval), one event a query.
+The shapes imitate two data sets of moments. Like CASTELLA: short events, which repeat, some of them without a query.
+Like Clotho-Moment: its recipe (Munakata et al., 2024; h-munakata/Lighthouse-Wrapper-for-Audio-Moment-Retrieval), with
+one event per query.
 """
 
 from collections.abc import Sequence
@@ -14,20 +14,24 @@ from data_tools.scenes.compose import gain, levelled
 from data_tools.scenes.recordings import Pool, Recording, cut, draw_recording, without_silent_ends
 from data_tools.scenes.synth import SAMPLE_RATE, Rng, Samples, filtered_noise, synthesise
 
-AGAIN_SECONDS = 1.0  # after the end of an event another one of its class does not begin sooner: it would be the same
+AGAIN_SECONDS = 1.0  # shortest gap between two events of one class: closer ones would count as the same event
 _TRIES = 20  # cuts of a recording, until one is long enough without its silent ends
-_WHOLE_DB = -5.0  # Clotho-Moment: seconds at the ends below this, re the mean power, are cut off
+_WHOLE_DB = -5.0  # Clotho-Moment: cuts off seconds at the ends below this, relative to the mean power
 
 
 class Shape(NamedTuple):
-    """How long recordings of a kind are made.
+    """Settings of long recordings of one kind.
 
-    gap_seconds: mean of the exponential gaps in front of the events. event_seconds: an event's length is drawn from it
-    evenly; a recorded one is repeated with short pauses until it is as long. whole: recorded events are recordings as
-    long as they are. again: a class may come several times in a recording, and is one query. asked: the share of
-    classes that are asked for. decimals: of windows, which are in seconds.
-    level: what is 1 before gains, an event's peak or the RMS of its loudest quarter. event_db: gains of events.
-    background_db: RMS of the background. peak_db: the recording's peak re full scale.
+    Attributes:
+        gap_seconds: mean of the exponential gaps before the events.
+        event_seconds: range of the uniform length of events; a short recorded one is repeated with short pauses.
+        whole: recorded events are complete recordings, with their own length.
+        again: a class may repeat within a recording, and is one query.
+        asked: share of the classes with a query.
+        decimals: of windows, in seconds.
+        level: measure that is 1 before gains, an event's peak or the RMS of its loudest quarter.
+        event_db: gains of events. background_db: RMS of the background.
+        peak_db: the recording's peak relative to full scale.
     """
 
     gap_seconds: float
@@ -49,7 +53,7 @@ SHAPES = {
 
 
 class TimedEvent(NamedTuple):
-    """A sound in a recording. start: its first sample. recording: where it is from, None = it is synthesised."""
+    """A sound in a recording. start: its first sample. recording: its source; None: it is synthesised."""
 
     name: str
     recording: Recording | None
@@ -62,10 +66,12 @@ class TimedEvent(NamedTuple):
 
 
 def draw_timeline(rng: Rng, shape: Shape, pool: Pool, n: int) -> list[TimedEvent]:
-    """The events of a recording of n samples, one after another; the first that would end behind it ends them.
+    """Draw the events of a recording of n samples, in sequence, up to the first that would end after it.
 
-    pool: of at least two classes, all equally likely, as are the recordings of a class. A class follows itself only
-    after AGAIN_SECONDS, if the shape has it come again at all.
+    Args:
+        pool: at least two classes, all equally likely, as are the recordings of a class.
+
+    A class follows itself only after AGAIN_SECONDS, and only if the shape repeats classes.
     """
     events: list[TimedEvent] = []
     end = 0
@@ -85,7 +91,7 @@ def draw_timeline(rng: Rng, shape: Shape, pool: Pool, n: int) -> list[TimedEvent
 
 
 def mixed(rng: Rng, shape: Shape, events: Sequence[TimedEvent], n: int) -> Samples:
-    """The samples of a recording: its events in pink noise, each at a level of its own. (n,), peak at most 1."""
+    """Return the samples of a recording, (n,), peak at most 1: its events in pink noise, each with its own level."""
     noise = filtered_noise(rng, n, lambda frequencies: 1 / np.sqrt(np.maximum(frequencies, 20.0)))
     scene: Samples = gain(rng, shape.background_db) * noise
     for event in events:
@@ -96,7 +102,7 @@ def mixed(rng: Rng, shape: Shape, events: Sequence[TimedEvent], n: int) -> Sampl
 
 
 def _sound(rng: Rng, shape: Shape, name: str, recording: Recording | None) -> Samples:
-    """An event at any level, as long as it can be heard: by event_seconds, or shorter where no cut gives that."""
+    """Return an event at any level, with an audible length by event_seconds, or shorter if no cut is long enough."""
     if recording and shape.whole:
         return loud_seconds(cut(recording, rng, round(shape.event_seconds[1] * SAMPLE_RATE)))
     for _ in range(_TRIES):
@@ -109,8 +115,10 @@ def _sound(rng: Rng, shape: Shape, name: str, recording: Recording | None) -> Sa
 
 
 def loud_seconds(sound: Samples) -> Samples:
-    """A sound from its first to its last whole second whose power is over the mean of all less 5 dB; one that is
-    shorter than a second, as it is."""
+    """Return a sound from its first to its last whole second with a power above the mean of all minus 5 dB.
+
+    A sound shorter than a second is unchanged.
+    """
     count = len(sound) // SAMPLE_RATE
     if not count:
         return sound
