@@ -193,7 +193,7 @@ class StageTraining:
             raise Interrupted(said if is_first() else "")
 
     def _train_step(self, feed: Feed) -> dict[str, float]:
-        # Randomness is a function of the step, so that a resumed run draws what an unbroken one does.
+        # Randomness is a function of the step, so that a resumed run has the same draws as an uninterrupted one.
         torch.manual_seed(int(np.random.SeedSequence([*self.seed, self.step]).generate_state(1)[0]))
         batch = feed.batch(self.step)
         now = rates(self.stage, self.rates, self.step, self.steps, self.history)
@@ -207,7 +207,7 @@ class StageTraining:
             raise KitError(self._overflow(f"the loss is {seen['loss']}"))
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.stage.max_grad_norm or math.inf)
-        # In fp16 an overflow is no fault: the scaler skips the update, and takes a smaller scale from then on.
+        # In fp16 an overflow is no error: the scaler skips the update, and uses a smaller scale from then on.
         if not self.scaler.is_enabled() and not math.isfinite(norm):
             raise KitError(self._overflow(f"the norm of the gradients is {norm}"))
         self.scaler.step(self.optimizer)
