@@ -29,7 +29,7 @@ def ceiling_of(source: schema.Source) -> float | None:
 
 
 def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
-    """Count all parameters of the system: trained ones by part; frozen ones by expert, `audio`, or `text`; the total."""
+    """Count all parameters of the system: trained ones by part, frozen ones by expert, `audio` or `text`, and total."""
     frozen = {name: expert.parameters for name, expert in recipe.model.audio.experts.items() if expert.parameters}
     if count := sum(p.numel() for p in model.audio.parameters() if not p.requires_grad):
         frozen["audio"] = count
