@@ -6,9 +6,8 @@ from system.losses.base import BatchScores, Tensor, Term
 
 
 class FrameCrossEntropy(Term):
-    """Binary cross-entropy of the frames' scores: the mean over a recording's frames, then over the batch.
-
-    It equals `two_state` with `per_frame` if transitions have no weight. It trains no transition.
+    """Binary cross-entropy of the frames' scores: the mean over a recording's frames, then over the batch. It equals
+    `two_state` with `per_frame` if transitions have no weight. It trains no transition.
     """
 
     kind: Literal["frame_cross_entropy"]

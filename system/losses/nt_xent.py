@@ -10,9 +10,9 @@ class NtXent(Term):
 
     -(1/B) sum_i [ln softmax_j(s_ij / t)_i + ln softmax_j(s_ji / t)_i] with directions `sum`, as in the paper; half of
     it with `mean`, as in public code.
-    same_clip: other items of the batch with the same audio are left out (`masked`), are negatives as in public code, or
-    are `positives`. For `positives`, with P the n pairs (i, j) of one audio, i = j included, the loss is
-    -(1/n) sum_P [ln softmax_j(s_ij / t) + ln softmax_i(s_ij / t)]. It is a mean over pairs, so that k items of one
+    same_clip: other items of the batch with the same audio are left out, are negatives as in public code, or are
+    `positives`: with P the n pairs (i, j) of one audio, i = j included, the loss is
+    -(1/n) sum_P [ln softmax_j(s_ij / t) + ln softmax_i(s_ij / t)], a mean over pairs, so that k items of one
     audio count k^2 times, and each is in the other's denominator.
     Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), equation 7, which is `sum` with same_clip
     `negatives`; its public code uses `mean`. Deviation of same_clip `masked`: other items with the same audio are left

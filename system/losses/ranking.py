@@ -14,9 +14,9 @@ else:
 
 
 class Ranking(Term):
-    """Contrastive ranking loss, both directions; in [0, inf).
+    """Contrastive ranking loss, both directions; in [0, inf). `relax: cider` lowers the margin between clips with
+    similar captions, by the recipe's `relevance`.
 
-    `relax: cider` lowers the margin between clips with similar captions, by the recipe's `relevance`.
     negatives: all of the batch, or one caption and one clip per item, chosen by a function of negatives.py.
     reduce, for all negatives, which are the pairs (i, j) with j of another clip:
     sum:           (1/B) sum_i  sum_j [m r_ij + s_ij - s_ii]_+ + sum_j [m r_ij + s_ji - s_ii]_+

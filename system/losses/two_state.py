@@ -6,9 +6,8 @@ from system.losses.base import BatchScores, Tensor, Term
 
 
 class TwoState(Term):
-    """Negative log likelihood of the true labelling of a recording's frames, as a mean over the batch.
-
-    With `per_frame` it is divided by the number of frames, so that long recordings do not weigh more.
+    """Negative log likelihood of the true labelling of a recording's frames, as a mean over the batch. With `per_frame`
+    it is divided by the number of frames, so that long recordings do not weigh more.
 
     Source: see system/moments/two_state.py.
     """

@@ -45,10 +45,9 @@ class Cosine(ScoreSettings):
 
 
 class FrameWord(ScoreSettings):
-    """Dot products of all frames of a clip and all words of a caption, clamped at 0, and reduced to one score.
-
-    `mean`: mean of all. `best_frame`: every word's best frame, averaged over words. `best_word`: every frame's best
-    word, averaged over frames.
+    """Dot products of all frames of a clip and all words of a caption, clamped at 0, and reduced to one score. `mean`:
+    mean of all. `best_frame`: every word's best frame, averaged over words. `best_word`: every frame's best word,
+    averaged over frames.
 
     Source: Xie et al., "Unsupervised Audio-Caption Aligning Learns Correspondences between Individual Sound Events and
     Textual Phrases" (2022), and "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), which uses `mean`.
@@ -68,11 +67,10 @@ class FrameWord(ScoreSettings):
 
 
 class Moments(ScoreSettings):
-    """Whether, and when, a sentence is heard.
-
-    The score of a frame is scale x cosine(frame, sentence) + offset. All frames are labelled `none` or `moment`. The
-    weight of a labelling is the sum of its moments' frame scores, and of one number each time a moment is entered or
-    left. The score of a clip is the log odds that there is any moment. Scale, offset and the two numbers are trained.
+    """Whether, and when, a sentence is heard. The score of a frame is scale x cosine(frame, sentence) + offset. All
+    frames are labelled `none` or `moment`. The weight of a labelling is the sum of its moments' frame scores, and of
+    one number each time a moment is entered or left. The score of a clip is the log odds that there is any moment.
+    Scale, offset and the two numbers are trained.
 
     Source: see system/moments/two_state.py.
     """

@@ -16,8 +16,8 @@ class WordVectors(TextSettings):
     """A frozen vector per word, scaled to length 1, or the mean of unscaled vectors, scaled to length 1. They are read
     from a file in word2vec's binary or text format.
 
-    unknown: words missing from the file get a random vector of length 1. `each`: every word has its own, which follows
-    from its letters and is thus the same on every machine. `one`: all words share one.
+    unknown: words missing from the file get a random vector of length 1: with `each` one per word, which follows from
+    its letters and is thus the same on every machine, with `one` a common one.
     Source: "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section 4.2.
     """
 
