@@ -16,9 +16,9 @@ from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
 
 BLOCK = 1 << 20  # bytes that are read at a time
-ANY = np.iinfo(np.int64).max  # rows, where nobody asks whether the frames are there
+ANY = np.iinfo(np.int64).max  # rows, to skip the check whether the frames exist
 
-# A line as it is written: keys are mostly hexadecimal. Any other line, whole or damaged, is read by a JSON parser.
+# The usual form of a line: keys are mostly hexadecimal. Any other line, complete or damaged, is read by a JSON parser.
 _LINE = re.compile(
     r'^\{"key": "([ !#-\[\]-~]*)", "first": (0|[1-9][0-9]{0,17}), "rows": ([1-9][0-9]{0,17})'
     r', "crc32": (0|[1-9][0-9]{0,9})\}$',
