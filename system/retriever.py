@@ -1,4 +1,4 @@
-"""A trained model from Python: texts and sounds in, embeddings and rankings out; four lines in system/README.md."""
+"""Use a trained model from Python: compute embeddings and rankings of texts and sounds. Example: system/README.md."""
 
 import logging
 import os
@@ -29,17 +29,17 @@ Audio = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class Found(NamedTuple):
-    """A clip that was found. score: higher is better."""
+    """A ranked clip. score: higher is better."""
 
     path: str
     score: float
 
 
 class Retriever:
-    """A ranker for texts and sounds. One text or file is taken as a list of one; an empty list raises KitError.
+    """A ranker for texts and sounds. A single text or file counts as a list of one; an empty list raises KitError.
 
-    Embeddings are of unit length, so that their dot products are the scores of a model that compares by cosine;
-    normalize=False gives them raw. Every error is a KitError.
+    Embeddings have unit length, so that their dot products are the scores of a model with cosine scores. With
+    normalize=False they are not scaled. Every error is a KitError.
     """
 
     def __init__(self, ranker: Ranker) -> None:
@@ -50,7 +50,7 @@ class Retriever:
         """Return (N, D) float32, in the order of the texts.
 
         A warning counts the texts without any word that the model knows: they all have the same vector.
-        Raises KitError for a model that has no one vector per text.
+        Raises KitError for a model without a single vector per text.
         """
         texts = _listed(texts)
         if unknown := self.ranker.unreadable(texts):
@@ -65,8 +65,8 @@ class Retriever:
             audio: a folder with its subfolders, a manifest (.jsonl), a file, or a list of files; or a wave, or a list
                 of waves, each (samples,) or (samples, channels) of floats with full scale 1.
             rate: of the waves, in Hz.
-        Returns: (C, D) float32 in the order of the list; of a folder or a manifest in the order of `clips_of`.
-        Raises: KitError for a file that is broken, and for a model that has no one vector per clip.
+        Returns: (C, D) float32 in the order of the list; for a folder or a manifest in the order of `clips_of`.
+        Raises: KitError for a broken file, and for a model without a single vector per clip.
         """
         if (waves := waves_of(audio)) is None:
             return self.encode_clips(self.clips_of(audio), normalize)  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ class Retriever:
 
     @kit_errors
     def encode_clips(self, clips: Sequence[Clip], normalize: bool = True) -> np.ndarray:
-        """(C, D) float32 of clips, as encode_audio gives them."""
+        """Return (C, D) float32 embeddings of clips, as encode_audio does."""
         if not clips:
             raise KitError("there is no clip in the list; give one clip or more")
         once = {clip.id: clip for clip in clips}
@@ -85,8 +85,11 @@ class Retriever:
 
     @kit_errors
     def rank(self, texts: Texts, audio: Audio, top: int = 10) -> list[list[Found]]:
-        """The best `top` clips of each text, best first; equal scores stand by file name. Broken files are skipped with
-        a warning. Raises KitError for a text of which the model knows no word, and if no file is readable."""
+        """Return the best `top` clips of each text, best first; equal scores are ordered by file name.
+
+        Broken files are skipped with a warning. Raises KitError for a text without any known word, and if no file is
+        readable.
+        """
         texts = _listed(texts)
         if not isinstance(top, Integral) or top < 1:
             raise KitError(f"top is {top!r}; give a whole number of 1 or more")
@@ -101,7 +104,7 @@ class Retriever:
 
     @kit_errors
     def clips_of(self, audio: Audio) -> Sequence[Clip]:
-        """The clips that a folder, a manifest, a file or a list of files means. DataError for a missing file."""
+        """Return the clips of a folder, a manifest, a file or a list of files. Raises DataError for a missing file."""
         if isinstance(audio, str | os.PathLike):
             if not is_audio_name(Path(audio).name) or Path(audio).is_dir():
                 return list_clips(Path(audio), None).clips
@@ -153,7 +156,7 @@ def load_model(
     """Open a run or an exported model, as open_trained does.
 
     device: cuda, cuda:1, mps or cpu; None for CUDA if the machine has it, else the CPU. KitError for a missing one.
-    cache: keeps embeddings of clips (default: lbar-kit in the user's cache directory).
+    cache: folder for embeddings of clips (default: lbar-kit in the user's cache directory).
     """
     if not isinstance(folder, str | os.PathLike):
         raise KitError(f"{folder!r} is no folder; name that of a run or of an exported model")

@@ -1,1 +1,1 @@
-"""The clips a recipe names, which of them make a batch, and its tensors."""
+"""Batches: choose their clips and captions, change them at random, and make their tensors."""

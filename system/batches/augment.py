@@ -1,4 +1,4 @@
-"""What is changed of the items of a batch at random, as a stage's `augment` says. Without torch."""
+"""Random changes of the items of a batch, by a stage's `augment`. Without torch."""
 
 import copy
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ Random = np.random.Generator
 
 
 class _Partner(NamedTuple):
-    """The clip that is added to an item, and the indices of its captions that come with it, or the caption of both."""
+    """The clip that is added to an item, with the indices of its captions, or with one caption of both clips."""
 
     added: Added
     numbers: tuple[int, ...]
@@ -28,10 +28,10 @@ class _Partner(NamedTuple):
 
 
 class Augmentation:
-    """Items of a step -> the same items, changed: see system/recipe/augment.py.
+    """Items of a step -> the same items, changed; see augment_settings.py.
 
-    clips: those that are trained on, with captions or without. notes: a line a file, how much of it fits.
-    Raises DataError for files that cannot be read or do not fit, KitError where there are no two clips to mix.
+    clips: all clips for training, with captions or without. notes: one line per file, with the number of fitting lines.
+    Raises DataError for files that cannot be read or do not fit, KitError if there are no two clips to mix.
     """
 
     def __init__(self, settings: Augment, clips: Sequence[Clip]) -> None:
@@ -55,11 +55,11 @@ class Augmentation:
 
     @property
     def mixes(self) -> bool:
-        """Whether items may have a clip that is added to theirs."""
+        """Whether another clip may be added to an item's own."""
         return self.settings.mix is not None
 
     def among(self, clips: Sequence[Clip]) -> "Augmentation":
-        """The same, which mixes these clips alone: those that have frames."""
+        """Return a copy that only mixes these clips, which have frames."""
         found = copy.copy(self)
         found._take_pool(clips)
         return found
@@ -75,18 +75,18 @@ class Augmentation:
             raise KitError("mix needs two training clips with captions, or more; take it out of the stage's augment")
 
     def texts(self) -> list[str]:
-        """Captions that may come in place of others, in the order of their files."""
+        """Return the captions that may replace others, in the order of their files."""
         merged = {caption: None for others in self._merged.values() for _, caption in others}
         return [*(text for texts in self._alternatives.values() for text in texts), *merged]
 
     def words(self) -> list[str]:
-        """What else captions may newly hold, such as synonyms."""
+        """Return other texts that may be added to captions, such as synonyms."""
         mix = self.settings.mix
         found = [text for texts in (self._synonyms or {}).values() for text in texts]
         return [*found, *([mix.joined_by] if mix and mix.joined_by else [])]
 
     def __call__(self, items: Sequence[Item], seed: Sequence[int]) -> list[Item]:
-        """seed: of this step's draws; the items' captions are those of their numbers."""
+        """Change the items of a step. seed: of its draws. The items' captions must be those of their numbers."""
         changed = list(items)
         partners: list[_Partner | None] = [None] * len(items)
         if self.settings.mix:
@@ -105,7 +105,7 @@ class Augmentation:
         return changed
 
     def _partner(self, item: Item, draw: Random) -> _Partner | None:
-        """What is mixed with an item, or None: four draws an item, and one a caption of what is added."""
+        """Draw the clip that is mixed with an item, or None: four draws per item, and one per added caption."""
         mix = self.settings.mix
         assert mix
         chance, which, level, offset = draw.random(4).tolist()
@@ -125,7 +125,7 @@ class Augmentation:
         return _Partner(Added(other, decibels, offset), tuple(numbers), None)
 
     def _mixed(self, item: Item, partner: _Partner, draw: Random) -> Item:
-        """draw: of captions, which those of the partner may be replaced by."""
+        """Mix an item with its partner. draw: for replacing the partner's captions by alternatives."""
         if partner.merged is not None:
             return Item(item.clip, (partner.merged,), item.numbers[:1], partner.added)
         mix = self.settings.mix
@@ -136,7 +136,7 @@ class Augmentation:
         return Item(item.clip, captions, item.numbers, partner.added)
 
     def _captions(self, clip: Clip, numbers: Sequence[int], draw: Random) -> tuple[str, ...]:
-        """A clip's captions of these numbers, or alternatives; two draws a caption, whatever the file has."""
+        """Return a clip's captions of these numbers, or alternatives. There are always two draws per caption."""
         if not self.settings.captions:
             return tuple(clip.captions[number] for number in numbers)
         found = []

@@ -1,4 +1,4 @@
-"""Files that training data are changed by: tables of text, by clip and by word. Without torch."""
+"""Read the files for changing training data: tables of texts, by clip or by word. Without torch."""
 
 import re
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -15,11 +15,12 @@ _INDEX = re.compile("[0-9]{1,9}")  # of a caption
 
 
 def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str, int], list[str]], str]:
-    """By clip id and index of a caption, its alternatives in the file's order; and in words how many lines fit no clip.
+    """Read the alternatives of captions. Columns: clip (id, or file name), caption (index from 0), alternative.
 
-    Columns clip (id, or file name), caption (index from 0), alternative; others are not looked at.
-    DataError for a missing or damaged file, an index that the clip has no caption of, a name of several clips, and
-    where no line fits.
+    Returns: alternatives in the file's order, by clip id and index of the caption; and a note on lines that fit no
+        clip.
+    Raises: DataError for a missing or damaged file, for an index without a caption, for a name of several clips, and
+        if no line fits.
     """
     by_name = _Clips(clips)
     found: dict[tuple[str, int], list[str]] = {}
@@ -41,11 +42,11 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
 
 
 def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str]], str]:
-    """By lower-case word, its synonyms in the file's order, in lower-case words without punctuation; and in words how
-    many lines are of no word of the training captions.
+    """Read synonyms. Columns: word, synonym (one word or several). words: of the training captions.
 
-    Columns word, synonym (one word or several); others are not looked at. words: of the training captions.
-    DataError for a missing or damaged file, and where no line is of a word of these.
+    Returns: synonyms in the file's order, in lower case without punctuation, by lower-case word; and a note on lines
+        whose word is not in the training captions.
+    Raises: DataError for a missing or damaged file, and if no line has a word of the training captions.
     """
     found: dict[str, list[str]] = {}
     lines = fitting = 0
@@ -62,11 +63,12 @@ def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str
 
 
 def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple[Clip, str]]], str]:
-    """By clip id, the clips that it may be mixed with and the captions of both, a line of the file each and either way
-    round; and in words how many lines are not of two training clips.
+    """Read captions of two clips. Columns: clip, other (ids, or file names), caption.
 
-    Columns clip, other (ids, or file names), caption; others are not looked at.
-    DataError for a missing or damaged file, a name of several clips, a clip with itself, and where no line fits.
+    Returns: by clip id, the clips that it may be mixed with and the captions of both (every line counts for both of its
+        clips); and a note on lines without two training clips.
+    Raises: DataError for a missing or damaged file, for a name of several clips, for a clip with itself, and if no line
+        fits.
     """
     by_name = _Clips(clip for clip in clips if clip.captions)
     found: dict[str, list[tuple[Clip, str]]] = {}
@@ -87,7 +89,7 @@ def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple
 
 
 class _Clips:
-    """Clips by id, else by file name."""
+    """Look-up of clips by id, else by file name."""
 
     def __init__(self, clips: Iterable[Clip]) -> None:
         self._by_id = {clip.id: clip for clip in clips}
@@ -96,7 +98,7 @@ class _Clips:
             self._by_name.setdefault(clip.file_name, []).append(clip)
 
     def find(self, name: str, where: str) -> Clip | None:
-        """None where there is none. DataError for the file name of several."""
+        """Return the clip of a name, or None. Raises DataError for a file name of several clips."""
         if name in self._by_id:
             return self._by_id[name]
         named = self._by_name.get(name, [])
@@ -106,7 +108,7 @@ class _Clips:
 
 
 def _fit(path: Path, lines: int, fitting: int, what: str, hint: str) -> str:
-    """How many lines fit what training has, in words. DataError for none. hint: what to do about that."""
+    """Describe the number of lines that fit the training data. Raises DataError, with a hint, if none fits."""
     if not fitting:
         raise DataError(f"{path}: none of its {lines:,} lines fits a {what}; {hint}")
     others = lines - fitting
@@ -115,7 +117,7 @@ def _fit(path: Path, lines: int, fitting: int, what: str, hint: str) -> str:
 
 
 def _rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Of every line of a table or of JSON lines, where it is, and these columns as text."""
+    """Yield the position and these columns, as text, of every line of a table or of JSON lines."""
     require_file(path, "correct the path, or take what names it out of the stage's augment")
     if path.suffix == ".csv":
         for line, row in read_table(path, columns):

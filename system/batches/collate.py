@@ -1,4 +1,4 @@
-"""The tensors of a batch: padded from the banks a step ahead, or gathered from frames that stay on the GPU."""
+"""Make the tensors of a batch, by reading the banks a step ahead, or from frames that stay on the GPU."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 # B clips, T frames, D values in a frame, N captions
 
-READERS = 3  # threads, and steps that they are ahead
+READERS = 3  # number of threads, and of steps that they work ahead
 RESIDENT_SHARE = 0.5  # of the GPU's free memory that frames may take; the rest is for the step
 
 
@@ -36,10 +36,12 @@ def collate(
     share: Share | None = None,
     alike: bool = False,
 ) -> Batch:
-    """The batch of items whose clips all have frames, in the type their banks keep. relevance: when a loss asks for
-    relax. teachers: when one learns from them. parts: what is heard of long clips, the rest of which is not copied;
-    None: all of them. share: what of the audio is there; None: all. alike: padded to the longest clip of the batch,
-    whether it is there or not."""
+    """Make the batch of items whose clips all have frames, in the dtype of their banks.
+
+    relevance: if a loss needs relax factors. teachers: if a loss learns from them. parts: the used parts of long clips;
+    None: all frames. share: the part of the batch whose audio is loaded; None: all. alike: pad to the longest clip of
+    the batch, even if it is not in the share.
+    """
     batch = without_audio(items, features, relevance, teachers)
     rows = range(len(items)) if share is None else share.rows
     longest = parts.longest if parts else None
@@ -51,7 +53,7 @@ def collate(
 
 
 def lengths_of(items: Sequence[Item], features: Features, expert: str, longest: int | None) -> list[int]:
-    """Frames of each item's clip, of which at most `longest` are heard; of a mixture, of the longer clip."""
+    """Return the number of frames of each item's clip, at most `longest`; for a mixture, of the longer clip."""
     bank, keys = features.banks[expert], features.keys
     lengths = [
         max(bank.rows_of(keys[clip.id]) for clip in (item.clip, *([item.added.clip] if item.added else [])))
@@ -63,7 +65,7 @@ def lengths_of(items: Sequence[Item], features: Features, expert: str, longest: 
 def without_audio(
     items: Sequence[Item], features: Features, relevance: Relevance | None, teachers: Teachers | None = None
 ) -> Batch:
-    """All of a batch but its frames."""
+    """Make a batch without its frames."""
     captions = [caption for item in items for caption in item.captions]
     row_of = np.array([row for row, item in enumerate(items) for _ in item.captions])
     relax = None if relevance is None else torch.from_numpy(relevance.relax(relevance.cider_of_items(captions, row_of)))
@@ -74,7 +76,7 @@ def without_audio(
 
 
 def _labels(items: Sequence[Item], features: Features) -> torch.Tensor:
-    """(B, T) bool: the frames of each item's clip in which its sentence is heard."""
+    """Return (B, T) bool: whether an item's sentence is heard in a frame of its clip."""
     expert = next(iter(features.banks))
     lengths = lengths_of(items, features, expert, None)
     labels = np.zeros((len(items), max(lengths)), bool)
@@ -84,14 +86,17 @@ def _labels(items: Sequence[Item], features: Features) -> torch.Tensor:
 
 
 def _key(features: Features, item: Item) -> str:
-    """Content of an item's clip; of a mixture, of both clips in one order: neither's own, and the same for all mixtures
-    of these two, so that losses know them as one clip. Two clips of one content are that content."""
+    """Return the content key of an item's clip, or of a mixture.
+
+    A mixture has the sorted keys of both clips. It thus differs from both, and all mixtures of the same two clips are
+    one clip for losses. A mixture of two clips with the same content has the key of that content.
+    """
     key = features.keys[item.clip.id]
     return "+".join(sorted({key, features.keys[item.added.clip.id]})) if item.added else key
 
 
 def _frames(features: Features, expert: str, items: Sequence[Item], index: int, parts: Parts | None) -> np.ndarray:
-    """(T, D) of an item's clip, or of the mixture that it is: of the parts of both clips that are heard."""
+    """Return the (T, D) frames of an item's clip or mixture, only of the used parts of its clips."""
     item, added = items[index], items[index].added
     frames = features.frames(expert, item.clip.id)
     if parts is not None:
@@ -107,7 +112,7 @@ def _frames(features: Features, expert: str, items: Sequence[Item], index: int, 
 def _padded(
     features: Features, expert: str, items: Sequence[Item], parts: Parts | None, rows: Sequence[int], width: int
 ) -> Series:
-    """Of these rows of a batch, at least `width` frames wide."""
+    """Return the padded frames of these rows of a batch, at least `width` frames wide."""
     bank = features.banks[expert]
     frames = [_frames(features, expert, items, index, parts) for index in rows]
     lengths = np.array([len(f) for f in frames], np.int64)
@@ -118,7 +123,7 @@ def _padded(
 
 
 class Resident:
-    """The frames of clips in one tensor an expert on the device, from which a batch is gathered there."""
+    """The frames of clips on the device, in one tensor per expert. Batches are gathered from them on the device."""
 
     def __init__(self, keys: Iterable[str], features: Features, device: torch.device) -> None:
         self.index_of = {key: index for index, key in enumerate(dict.fromkeys(keys))}
@@ -126,7 +131,7 @@ class Resident:
 
     @staticmethod
     def size(keys: Iterable[str], features: Features) -> int:
-        """Bytes it takes."""
+        """Return its size in bytes."""
         unique = set(keys)
         banks = features.banks.values()
         return sum(bank.dtype.itemsize * bank.dim * bank.rows_of(key) for bank in banks for key in unique)
@@ -134,21 +139,21 @@ class Resident:
     def _table(
         self, features: Features, expert: str, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """All frames (F, D) as the bank keeps them, the first frame of every clip, and its number of frames."""
+        """Return all frames (F, D) in the bank's dtype, and the first frame's index and the length of every clip."""
         bank = features.banks[expert]
         lengths = torch.tensor([bank.rows_of(key) for key in self.index_of])
         first = lengths.cumsum(0) - lengths
         keys = list(self.index_of)
         kept = torch.from_numpy(np.empty(0, bank.dtype)).dtype
         frames = torch.empty(int(lengths.sum()), bank.dim, dtype=kept, device=device)
-        for start in range(0, len(keys), 256):  # a copy to the device for many clips at a time
+        for start in range(0, len(keys), 256):  # copy many clips to the device at a time
             part = np.concatenate([bank.read(key) for key in keys[start : start + 256]])
             at = int(first[start])
             frames[at : at + len(part)] = torch.from_numpy(part).to(device)
         return frames, first.to(device), lengths.to(device)
 
     def audio(self, keys: Sequence[str], parts: Parts | None = None, among: Sequence[str] = ()) -> dict[str, Series]:
-        """What collate gives for these clips, on the device; as wide as the longest of `among` would be."""
+        """Return the audio of these clips as collate does, on the device, padded to the longest of `among`."""
         return {name: self._series(*table, keys, parts, among) for name, table in self.tables.items()}
 
     def _series(
@@ -179,7 +184,7 @@ class Resident:
 def _fits(size: int, device: torch.device) -> bool:
     if device.type != "cuda":
         return False
-    torch.cuda.empty_cache()  # what an earlier stage has left over counts as free
+    torch.cuda.empty_cache()  # so that unused memory of an earlier stage counts as free
     free = torch.cuda.mem_get_info(device)[0]
     fits = size < RESIDENT_SHARE * free
     how = "kept on the GPU" if fits else "read ahead from the banks"
@@ -190,12 +195,13 @@ def _fits(size: int, device: torch.device) -> bool:
 class Feed:
     """The batches of a stage on the device. Close it when the stage ends.
 
-    On a GPU whose free memory has twice the room, the frames of the stage's clips are put there once; else, and where
-    clips are mixed, threads pad the next batches while this one is computed. Captions and their relax factors are made
-    ahead either way. A batch is a function of its step, so nothing depends on what was made ahead.
+    If a GPU has twice the free memory that the frames of the stage's clips need, they are copied to it once. Otherwise,
+    and if clips are mixed, threads make the next batches during the current step. Captions and relax factors are always
+    made ahead. A batch is a function of its step, so that working ahead changes no result.
 
-    longest: frames that are heard of a longer clip, a random part of it; None: all of every clip. chunk: clips that are
-    embedded at a time, see parts_of. alike: see collate; of several processes each gets its share alone."""
+    longest: most frames of a clip; a random part of longer ones is used; None: all frames. chunk: clips that are
+    embedded at a time, see parts_of. alike: see collate. With several processes, each only gets its share.
+    """
 
     def __init__(
         self,
@@ -215,13 +221,13 @@ class Feed:
         mixes = sampler.augment is not None and sampler.augment.mixes
         stays = not mixes and _fits(Resident.size(keys, features), device)
         self.resident = Resident(keys, features, device) if stays else None
-        # CIDEr-D is worked out by one thread; frames are read by several, since a batch of waves is 100 MB and more.
+        # One thread computes CIDEr-D; several read frames, since a batch of waves is 100 MB or more.
         count = READERS if self.resident is None and relevance is None else 1
         self._workers, self._ahead_steps = ThreadPoolExecutor(count, "batches"), count
         self._ahead: dict[int, Future[Batch]] = {}
 
     def batch(self, step: int) -> Batch:
-        """The batch of a step; those of the next ones are begun."""
+        """Return the batch of a step, and start to make those of the next steps."""
         made = (self._ahead.pop(step, None) or self._begun(step)).result()
         steps = range(step + 1, step + 1 + self._ahead_steps)
         for other in self._ahead.keys() - set(steps):
@@ -242,7 +248,7 @@ class Feed:
         return None if self.longest is None else Parts(self.longest, self.sampler.offsets(step))
 
     def _begun(self, step: int) -> "Future[Batch]":
-        """The items are drawn here: a sampler is of one thread."""
+        """Start to make a batch. The items are drawn in this thread, since a sampler must stay in one thread."""
         return self._workers.submit(self._made, self.sampler.batch(step), self._parts(step))
 
     def _made(self, items: Sequence[Item], parts: Parts | None) -> Batch:

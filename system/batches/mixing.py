@@ -1,4 +1,4 @@
-"""The wave of two clips that are mixed. Without torch."""
+"""Mix the waves and captions of two clips. Without torch."""
 
 import numpy as np
 
@@ -6,14 +6,14 @@ import numpy as np
 
 
 def mixed(wave: np.ndarray, added: np.ndarray, decibels: float, offset: float) -> np.ndarray:
-    """(T, 1) and (U, 1) int16 -> (max(T, U), 1) int16: both clips, the shorter inside of the longer.
+    """Add waves (T, 1) and (U, 1) int16 -> (max(T, U), 1) int16, with the shorter inside the longer.
 
-    In training both are parts that are no longer than what the encoder hears, so that nothing is cut of their sum.
+    In training both are parts of at most the encoder's input length, so that nothing of their sum is cut. A sum beyond
+    full scale is scaled down to full scale as a whole. It is rounded to 1 / 32,768 once.
 
-    decibels: by how much the mean square of the first is above that of the other as it is added; where one of both is
-    silent, the other is added as it is. offset: in [0, 1), where the shorter begins: 0 for both together, near 1 for
-    both ending together. A sum beyond full scale is made softer as a whole, to full scale. Rounded to 1 / 32,768 once.
-    Source and deviations: Mix in system/recipe/augment.py.
+    decibels: level of the first above the other, by their mean squares; if one is silent, the other is not scaled.
+    offset: start of the shorter, in [0, 1): 0 if both begin together, near 1 if both end together.
+    Source and deviations: Mix in augment_settings.py.
     """
     waves = [samples[:, 0].astype(np.float32) for samples in (wave, added)]
     powers = [float(np.square(samples).mean(dtype=np.float64)) for samples in waves]
@@ -30,7 +30,7 @@ def mixed(wave: np.ndarray, added: np.ndarray, decibels: float, offset: float) -
 
 
 def joined(caption: str, other: str, by: str) -> str:
-    """Two captions as one: the first without the punctuation at its end, the words between both, the other.
+    """Join two captions: the first without punctuation at its end, the words between them, and the other.
 
     >>> joined("A dog barks.", "It rains.", "and")
     'A dog barks and It rains.'

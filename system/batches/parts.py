@@ -1,4 +1,4 @@
-"""What training hears of long clips. Without torch."""
+"""Random parts of long clips for training. Without torch."""
 
 from typing import NamedTuple
 
@@ -8,17 +8,17 @@ import numpy as np
 
 
 class Parts(NamedTuple):
-    """Which part of every longer clip of a batch is heard: `longest` frames from a random place on.
+    """The parts of longer clips of a batch that are used: `longest` frames from a random position.
 
-    offsets: (B, 2) in [0, 1): of an item's own clip and of the one that is added to it; 0 for the clip's first frames,
-    near 1 for its last.
+    offsets: (B, 2) positions in [0, 1), of an item's own clip and of the added one: 0 for the clip's first frames, near
+    1 for its last.
     """
 
     longest: int
     offsets: np.ndarray
 
     def of(self, frames: np.ndarray, item: int, added: bool = False) -> np.ndarray:
-        """(T, D) -> (at most `longest`, D), a view. added: of the clip that is added to the item's own."""
+        """Cut (T, D) frames to a view (at most `longest`, D). added: for the clip that is added to the item's own."""
         spare = max(0, len(frames) - self.longest)
         first = min(int(self.offsets[item, int(added)] * (spare + 1)), spare)
         return frames[first : first + self.longest]

@@ -1,7 +1,8 @@
-"""Which clips and captions make the batch of a step.
+"""Choose the clips and captions of the batch of a step.
 
-Every draw is a function of (seed, stage, step): a run resumed at any step sees the batches an unbroken run would have
-seen."""
+Every draw is a function of (seed, stage, step): a run that is resumed at any step has the same batches as an
+uninterrupted one.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
@@ -14,8 +15,10 @@ from data_tools.moments import Moment, inside_recordings
 
 
 class Added(NamedTuple):
-    """A clip that is mixed with an item's own. decibels: how much stronger the item's own is. offset: in [0, 1), of the
-    shorter in the longer."""
+    """A clip that is mixed with an item's own.
+
+    decibels: level of the item's own clip above this one. offset: start of the shorter in the longer, in [0, 1).
+    """
 
     clip: Clip
     decibels: float
@@ -23,9 +26,11 @@ class Added(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One place in a batch: a clip and the captions that stand for it there. numbers: of these among the clip's; of a
-    caption that was changed, that of the original. added: where it is a mixture of two clips. windows: of a moment,
-    when its one caption is heard, in seconds."""
+    """An item of a batch: a clip and some of its captions.
+
+    numbers: indexes of the captions in the clip; a changed caption has that of the original. added: the second clip of
+    a mixture. windows: of a moment, the times of its one caption, in seconds.
+    """
 
     clip: Clip
     captions: tuple[str, ...]
@@ -35,14 +40,16 @@ class Item(NamedTuple):
 
 
 def require_known(moments: Iterable[Moment]) -> None:
-    """KitError for a moment whose windows are not known."""
+    """Raise KitError for a moment whose windows are not known."""
     if blind := next((moment.id for moment in moments if moment.windows is None), None):
         raise KitError(f"the moment {blind} has no windows, as a blind list has none; take a source of known moments")
 
 
 def items_of_moments(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[Item]:
-    """An item a moment of one of the clips, in the moments' order, without windows behind the recording's end. KitError
-    for one whose windows are not known."""
+    """Return one item per moment of these clips, in the moments' order, without windows after the recording's end.
+
+    Raises KitError for a moment whose windows are not known.
+    """
     by_id = {clip.id: clip for clip in clips}
     left = inside_recordings((moment for moment in moments if moment.clip in by_id), clips)
     require_known(left)
@@ -50,14 +57,17 @@ def items_of_moments(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[I
 
 
 def items_of(clips: Sequence[Clip], unit: str) -> list[Item]:
-    """clip: an item a clip, with all its captions; pair: an item a caption. Clips without captions give none."""
+    """Return the items of clips. unit clip: one per clip, with all its captions; pair: one per caption.
+
+    Clips without captions have no item.
+    """
     if unit == "clip":
         return [Item(clip, tuple(clip.captions), tuple(range(len(clip.captions)))) for clip in clips if clip.captions]
     return [Item(clip, (caption,), (i,)) for clip in clips for i, caption in enumerate(clip.captions)]
 
 
 class Augment(Protocol):
-    """Changes the items of a step. mixes: whether it gives any an `added`."""
+    """Changes the items of a step. mixes: whether items may get an `added` clip."""
 
     @property
     def mixes(self) -> bool: ...
@@ -66,7 +76,7 @@ class Augment(Protocol):
 
 
 class _Shuffled:
-    """An endless stream of a source's items: one random permutation behind another."""
+    """An endless stream of a source's items: one random permutation after another."""
 
     def __init__(self, items: list[Item], seed: tuple[int, ...]) -> None:
         self.items, self.seed = items, seed
@@ -80,12 +90,15 @@ class _Shuffled:
 
 
 class Sampler:
-    """Training batches of a stage: `batch(step)` gives the items of a step, whatever was asked for before.
+    """Training batches of a stage: `batch(step)` returns the items of a step, independent of earlier calls.
 
-    sources: the items of every source. mix "equal": each source equally often, in turn; "size": all items as one
-    source. captions: how many of an item's captions are drawn without replacement at every visit ("all", or
-    None for pairs: as they are; a clip that has fewer gives what it has). augment: changes the items of a step, with a
-    seed for its draws; None: they stay. Raises KitError for fewer items than a batch has places."""
+    sources: the items of every source.
+    mix: "equal" takes items from all sources in turn; "size" treats all items as one source.
+    captions: number of an item's captions that are drawn without replacement at every visit. "all", or None for pairs:
+    all captions. A clip with fewer captions uses all of them.
+    augment: changes the items of a step, with a seed for its draws; None: no changes.
+    Raises KitError for fewer items than the batch size.
+    """
 
     def __init__(
         self,
@@ -119,5 +132,5 @@ class Sampler:
         return self.augment(chosen, (*self.seed, n + 1, step)) if self.augment else chosen
 
     def offsets(self, step: int) -> np.ndarray:
-        """(batch_size, 2) in [0, 1): where the part that is heard of a long clip lies, see Parts."""
+        """Return (batch_size, 2) positions in [0, 1) of the used parts of long clips; see Parts."""
         return np.random.default_rng([*self.seed, len(self.streams) + 2, step]).random((self.batch_size, 2))

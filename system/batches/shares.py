@@ -1,4 +1,4 @@
-"""Which clips of a batch are embedded together, and which process embeds them. Without torch."""
+"""Divide a batch into parts of clips that are embedded together, by one process each. Without torch."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,11 @@ import numpy as np
 
 
 def parts_of(lengths: Sequence[int], size: int | None, count: int) -> list[list[int]]:
-    """Of the clips of a batch, (B,) lengths: as many parts as processes, as even as can be; or parts of `size`,
-    the last one of what is left, of like lengths and the same for any number of processes."""
+    """Divide the clips of a batch into parts. lengths: (B,) of the clips.
+
+    size: clips of similar length per part, with the rest in the last one; the same for any number of processes. None:
+    one part per process, of equal sizes if possible.
+    """
     if size is not None:
         order = np.argsort(np.asarray(lengths), kind="stable").tolist()
         return [order[start : start + size] for start in range(0, len(order), size)]

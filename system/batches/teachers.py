@@ -1,4 +1,4 @@
-"""What teachers say of a batch: the cosines of its clips and captions, from embeddings that were computed once."""
+"""The teachers' cosines of a batch's clips and captions, from embeddings that were computed once."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,15 @@ from system.batches.sampler import Item
 
 
 def caption_key(clip: Clip, number: int) -> str:
-    """Of a clip's caption in a bank: two clips with the same caption have each its own. number: among the clip's."""
+    """Return the key of a clip's caption in a bank. Equal captions of two clips have different keys.
+
+    number: index of the caption in the clip.
+    """
     return hashlib.sha256(f"{clip.id}\0{number}\0{clip.captions[number]}".encode()).hexdigest()
 
 
 class Rows(Protocol):
-    """A bank, or anything else that has (1, D) by a key."""
+    """A bank, or any other table of (1, D) embeddings by key."""
 
     def read(self, key: str) -> np.ndarray: ...
 
@@ -38,7 +41,7 @@ class Teachers:
         self.banks = banks
 
     def cosines(self, items: Sequence[Item], keys: Sequence[str]) -> dict[str, torch.Tensor]:
-        """(B, N) float32 by teacher, in [-1, 1]. keys: contents of the items' clips."""
+        """Return (B, N) float32 cosines in [-1, 1], by teacher. keys: content keys of the items' clips."""
         captions = [caption_key(item.clip, number) for item in items for number in item.numbers]
         return {
             name: torch.from_numpy(units(taught.clips, keys) @ units(taught.captions, captions).T)
@@ -47,7 +50,7 @@ class Teachers:
 
 
 def units(bank: Rows, keys: Sequence[str]) -> np.ndarray:
-    """(n, D) float32 of length 1; of zeros, zeros."""
+    """Return (n, D) float32 embeddings, scaled to length 1. Embeddings of zeros stay zeros."""
     rows = np.concatenate([bank.read(key) for key in keys])
     units: np.ndarray = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     return units

@@ -1,7 +1,7 @@
-"""Edits of a caption's words at random: synonyms, deletions, swaps, insertions. Without torch.
+"""Random edits of a caption's words: synonyms, deletions, swaps, insertions. Without torch.
 
 Source: SALSA's public code (2024), after "EDA: Easy Data Augmentation" (2019). Deviations: see Edits in
-system/recipe/augment.py; an insertion may be behind the last word, and a swap is of two different words' positions.
+augment_settings.py; an insertion may be after the last word, and a swap always exchanges two different positions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,10 @@ Synonyms = Mapping[str, Sequence[str]]  # by lower-case word
 
 
 def edited(caption: str, rate: float, synonyms: Synonyms | None, draw: Random) -> str:
-    """A caption's lower-case words without punctuation, edited in one way that is drawn evenly: of four, or of deletion
-    and swaps where synonyms is None.
+    """Return a caption's lower-case words without punctuation, edited in one of four ways with equal probability.
 
-    rate: n ~ Binomial(words, rate) words are edited; in [0, 1]. At least one word stays; a caption without any is given
-    back as it is.
+    If synonyms is None, only deletion and swaps are drawn. rate: in [0, 1]; n ~ Binomial(words, rate) words are edited.
+    At least one word stays. A caption without words is returned unchanged.
     """
     words = words_of(caption)
     if not words:
@@ -30,13 +29,13 @@ def edited(caption: str, rate: float, synonyms: Synonyms | None, draw: Random) -
 
 
 def deleted(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
-    """Without n words, all but one at most."""
+    """Delete n words, or all but one."""
     gone = set(draw.choice(len(words), min(n, len(words) - 1), replace=False).tolist())
     return [word for position, word in enumerate(words) if position not in gone]
 
 
 def swapped(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
-    """n times, words of two places exchanged; one word stays."""
+    """Exchange the words of two positions, n times. A single word is unchanged."""
     words = list(words)
     for _ in range(n if len(words) > 1 else 0):
         one, other = draw.choice(len(words), 2, replace=False).tolist()
@@ -45,7 +44,7 @@ def swapped(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[
 
 
 def replaced(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
-    """n of the words that have synonyms, or all of them, each by one of its own."""
+    """Replace n of the words that have synonyms, or all of these, each by one of its synonyms."""
     words, known = list(words), _known(words, synonyms)
     for position in draw.choice(known, min(n, len(known)), replace=False).tolist() if known else ():
         words[position] = _one_of(synonyms[words[position]], draw)
@@ -53,7 +52,7 @@ def replaced(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list
 
 
 def inserted(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
-    """n times, a synonym of one of the words at any place."""
+    """Insert a synonym of one of the words at any position, n times."""
     found, known = list(words), _known(words, synonyms)
     for _ in range(n if known else 0):
         word = words[known[int(draw.integers(len(known)))]]
@@ -62,7 +61,7 @@ def inserted(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list
 
 
 def _known(words: Sequence[str], synonyms: Synonyms) -> list[int]:
-    """Positions of words that have synonyms."""
+    """Return the positions of words that have synonyms."""
     return [position for position, word in enumerate(words) if word in synonyms]
 
 

@@ -1,1 +1,1 @@
-"""Where is computed: the devices of this machine, and several processes that compute one result."""
+"""The devices of this machine, and several processes that compute one result."""

@@ -1,4 +1,4 @@
-"""Where this machine computes, and what to do when its memory is full."""
+"""Choose the device for computations, and report full memory."""
 
 import os
 import re
@@ -15,9 +15,10 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def device_of(name: str | None = None) -> torch.device:
-    """The device to compute on: cuda, cuda:1 (the second GPU), mps, or cpu; by default CUDA where there is one, else
-    the CPU: nothing has been measured on mps, so it is used only where it is named. Of several processes that torchrun
-    started on this machine each has by default, and by cuda, the GPU of its number, LOCAL_RANK of the environment.
+    """Return the device for computations: cuda, cuda:1 (the second GPU), mps, or cpu.
+
+    The default is CUDA if the machine has it, else the CPU. mps must be named, since nothing has been measured on it.
+    With torchrun, the default and cuda select the GPU with the number LOCAL_RANK of the environment.
 
     Raises KitError for another name, and for a device that this machine does not have.
     """
@@ -41,7 +42,7 @@ def device_of(name: str | None = None) -> torch.device:
 
 
 def moved(model: Network, device: torch.device) -> Network:
-    """The model on a device. KitError for one that computes in float64, which mps lacks."""
+    """Move a model to a device. Raises KitError for a model in float64 on mps, which lacks it."""
     try:
         return model.to(device)
     except TypeError as error:
@@ -49,20 +50,20 @@ def moved(model: Network, device: torch.device) -> Network:
 
 
 def gpu_of(device: torch.device) -> str | None:
-    """The name of the GPU that a device is; None for the CPU."""
+    """Return the name of a device's GPU; None for the CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return None if device.type == "cpu" else device.type
 
 
 def suited_to(device: torch.device, sizes: Mapping[str, int]) -> int:
-    """Of sizes for "cpu" and "cuda", the one of a device; another device than these takes that of the CPU."""
+    """Select the size for a device from sizes for "cpu" and "cuda". Other devices use that of the CPU."""
     return sizes.get(device.type, sizes["cpu"])
 
 
 @contextmanager
 def memory_errors(what: str, hint: str) -> Iterator[None]:
-    """KitError, with what to do, when the memory of the GPU or of the machine is full."""
+    """Convert errors of full memory, of GPU or machine, to KitError. what: does not fit. hint: what to do."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -74,5 +75,5 @@ def memory_errors(what: str, hint: str) -> Iterator[None]:
 
 
 def _is_full(error: Exception) -> bool:
-    """Whether numpy or Python found no memory, or torch: on a CPU it has no exception of its own for it."""
+    """Return whether Python, numpy, or torch on a CPU, which has no own exception for it, ran out of memory."""
     return isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)

@@ -1,9 +1,8 @@
-"""Several processes that compute one result, as torchrun starts them; without torchrun there is one.
+"""Several processes that compute one result, started by torchrun. Without torchrun there is one process.
 
-torchrun and torch.distributed do the work: which processes there are comes from the environment (RANK, WORLD_SIZE,
-LOCAL_RANK), tensors go over nccl between GPUs and over gloo between CPUs. The first process (rank 0) writes all files.
-When one ends, all end, and one of them says why.
-Torch is imported by those who compute.
+torch.distributed reads the processes from torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK). Tensors are exchanged
+by nccl between GPUs and by gloo between CPUs. The first process (rank 0) writes all files. If one process ends, all
+end, and one of them reports the reason. Torch is only imported for computations.
 """
 
 import atexit
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.distributed_c10d import ProcessGroup, Store
 
-# A process that is gone is noticed at once, by torchrun and by its closed connections; this is for one that hangs.
+# A dead process is detected immediately, by torchrun and by its closed connections. Timeouts are for one that hangs.
 PATIENCE = timedelta(days=2)  # between steps: one may make data, decode or write scores while the others wait
-STEP_PATIENCE = timedelta(minutes=30)  # torch's default of gloo: processes begin a step together, and have like parts
-BUCKET = 1 << 23  # numbers of gradients that are summed at a time: 32 MiB
+STEP_PATIENCE = timedelta(minutes=30)  # torch's default for gloo: processes begin a step together, with similar parts
+BUCKET = 1 << 23  # gradients that are summed at a time: 32 MiB
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -38,9 +37,11 @@ received = {"embeddings": 0, "gradients": 0}  # bytes that this process got from
 
 @dataclass
 class _Group:
-    """The processes of this start. launcher: the id of torchrun's process, 0 without one. store: what they read and
-    write by name. step: what exchanges of training steps go over. now: what they go over at present; None for the
-    patient one."""
+    """The processes of this start.
+
+    launcher: the id of torchrun's process; 0 without torchrun. store: key-value store of all processes. step: group for
+    exchanges within training steps. now: the current group; None for the default one with the longer timeout.
+    """
 
     count: int = 1
     index: int = 0
@@ -54,37 +55,37 @@ _group = _Group()
 
 
 def count() -> int:
-    """How many processes there are."""
+    """Return the number of processes."""
     return _group.count
 
 
 def index() -> int:
-    """Which of them this one is, from 0."""
+    """Return the rank of this process, from 0."""
     return _group.index
 
 
 def exchange_group() -> "ProcessGroup | None":
-    """What tensors go over at present, for functions of torch.distributed; None is their default."""
+    """Return the current group for functions of torch.distributed; None for their default."""
     return _group.now
 
 
 def is_first() -> bool:
-    """Whether this is the process that writes."""
+    """Return whether this is the first process, which writes all files."""
     return index() == 0
 
 
 def is_orphan() -> bool:
-    """Whether torchrun is gone, which would have ended this process with the others."""
+    """Return whether torchrun is dead, which would have ended this process with the others."""
     return count() > 1 and os.getppid() != _group.launcher
 
 
 @contextmanager
 def processes(device: "torch.device | None") -> Iterator[None]:
-    """Join the processes that torchrun has started for the block; do nothing if there is one process.
+    """Join the processes of torchrun for the block. Do nothing if there is one process.
 
-    device: where this process computes; None for this machine's. KitError if they cannot meet, or do not within
-    MEETING_PATIENCE. An error that ends the block in several processes is raised in one, and SaidElsewhere in the
-    others.
+    device: of this process; None for this machine's. Raises KitError if the processes do not meet within
+    MEETING_PATIENCE. If an error ends the block in several processes, one raises it, and the others raise
+    SaidElsewhere.
     """
     global _group
     if os.environ.get("WORLD_SIZE", "1") == "1" or _group.launcher:
@@ -122,23 +123,26 @@ def processes(device: "torch.device | None") -> Iterator[None]:
 
 
 def raise_or_leave_to_others(error: Exception) -> NoReturn:
-    """Raise an error that ends this process, or SaidElsewhere where another one ends with the same sentence."""
+    """Raise an error that ends this process, or SaidElsewhere if another process ends with the same message."""
     if not isinstance(error, SaidElsewhere) and not _is_to_say("\n".join(sentences(error))):
         raise SaidElsewhere("another process says the same") from error
     raise error
 
 
 def _is_to_say(reason: str) -> bool:
-    """Whether this process is to say why it ends: no other one has said the same, nor anything at all where this one
-    ends only because another did ("")."""
+    """Return whether this process should report the reason of its end.
+
+    It should if no other process has reported the same. If it only ends because another one did (reason ""), it should
+    if no other process has reported anything.
+    """
     if _group.store is None:
         return True
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of torchrun, which would end it before it has said why
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # from torchrun, which would end it before its report
     here = f"{index()} {reason}"
     try:
         found: str = _group.store.compare_set("end", "", here).decode()
-    except RuntimeError:  # the store is gone with the first machine
+    except RuntimeError:  # the store was lost with the first machine
         return True
     return found == here or (reason != "" and found.partition(" ")[2] != reason)
 
@@ -146,8 +150,8 @@ def _is_to_say(reason: str) -> bool:
 def leave(status: int) -> NoReturn:
     """End this process of the command line.
 
-    Under torchrun Python is not taken down in order: a thread of gloo that lets go of a tensor meanwhile would abort
-    the process, as torch 2.11 does now and then.
+    With torchrun, Python's own shutdown is skipped. If a thread of gloo frees a tensor during the shutdown, the process
+    aborts, as sometimes happens with torch 2.11.
     """
     if "WORLD_SIZE" not in os.environ:
         sys.exit(status)
@@ -172,9 +176,11 @@ def _together() -> Iterator[None]:
 
 @contextmanager
 def in_step() -> Iterator[None]:
-    """Around a training step, where processes wait STEP_PATIENCE for each other, and compute and exchange at once, as
-    in batch norms over all processes and their gradients: KitError where another process is gone; any other error
-    stays what it is."""
+    """Context of a training step, in which processes wait at most STEP_PATIENCE for each other.
+
+    They exchange data during computations, as in batch norms over all processes and their gradients. Raises KitError if
+    another process was lost. Other errors are not changed.
+    """
     _group.now = _group.step
     try:
         yield
@@ -187,7 +193,7 @@ def in_step() -> Iterator[None]:
 
 
 def _lost(error: RuntimeError) -> KitError:
-    """What is said of an exchange that failed, where no other process has said why all end."""
+    """Return the error of a failed exchange; SaidElsewhere if another process has reported the reason."""
     if not _is_to_say(""):
         return SaidElsewhere("another process has said why all end")
     who, go_on = f"rank {index()} of {count()}", "run the same command again, and it goes on from what was saved"
@@ -198,9 +204,9 @@ def _lost(error: RuntimeError) -> KitError:
 
 
 def require_alike(here: object, what: str) -> None:
-    """KitError in the first process where the processes have different values, and SaidElsewhere in the others.
+    """Raise KitError in the first process if the processes have different values, and SaidElsewhere in the others.
 
-    what: a sentence's end on what they have to share.
+    what: end of the error message, which names the shared property.
     """
     every = gather_objects(here)
     if others := [number for number, value in enumerate(every) if value != every[0]]:
@@ -210,9 +216,9 @@ def require_alike(here: object, what: str) -> None:
 
 
 def on_first(function: Callable[[], T]) -> T:
-    """What the function gives in the first process, for all of them: it must be small, and be pickled.
+    """Run a function in the first process, and return its result in all processes. It must be small and picklable.
 
-    What it raises there is raised there, and SaidElsewhere in the others.
+    If it raises an error, the first process raises it, and the others raise SaidElsewhere.
     """
     if count() == 1:
         return function()
@@ -223,7 +229,7 @@ def on_first(function: Callable[[], T]) -> T:
         if is_first():
             found = [function(), "done"]
     except BaseException:
-        with suppress(KitError), _together():  # where they have ended too, as after Ctrl-C, nobody is to be told
+        with suppress(KitError), _together():  # if the others have ended too, as after Ctrl-C
             dist.broadcast_object_list(found, 0)
         raise
     with _together():
@@ -236,7 +242,7 @@ def on_first(function: Callable[[], T]) -> T:
 
 @contextmanager
 def first_before_others() -> Iterator[None]:
-    """The body is run by the first process, then by all others, which find what it has stored."""
+    """Context that the first process runs first, then all others, which find its stored results."""
     if count() == 1:
         yield
         return
@@ -258,12 +264,12 @@ def _end() -> None:
 
 
 def in_any(here: bool) -> bool:
-    """Whether it holds in any process."""
+    """Return whether `here` is true in any process."""
     return each_in_any([here])[0]
 
 
 def each_in_any(here: Sequence[bool]) -> list[bool]:
-    """For each of these, as many in every process, whether it holds in any."""
+    """Return, for each of these values, whether it is true in any process. All processes have the same number."""
     if count() == 1:
         return list(here)
     import torch
@@ -276,7 +282,7 @@ def each_in_any(here: Sequence[bool]) -> list[bool]:
 
 
 def gather_objects(here: T) -> list[T]:
-    """What every process gives, in their order, for all."""
+    """Return the values of all processes, in the order of ranks, in every process."""
     if count() == 1:
         return [here]
     import torch.distributed as dist
@@ -288,14 +294,14 @@ def gather_objects(here: T) -> list[T]:
 
 
 def gather_dealt(here: Sequence[T]) -> list[T]:
-    """The items of all processes in their order, for all; item i is of process i % n."""
+    """Return the items of all processes in their order, in every process. Item i is of process i % n."""
     by_process = gather_objects(here)
     total, n = sum(map(len, by_process)), len(by_process)
     return [by_process[number % n][number // n] for number in range(total)]
 
 
 def all_gather(tensor: "torch.Tensor") -> "list[torch.Tensor]":
-    """The tensors of all processes, of one shape, in their order; without a graph."""
+    """Return the tensors of all processes, of one shape, in the order of ranks, without a graph."""
     import torch
     import torch.distributed as dist
 
@@ -307,8 +313,7 @@ def all_gather(tensor: "torch.Tensor") -> "list[torch.Tensor]":
 
 
 def sum_gradients(parameters: "Sequence[torch.nn.Parameter]") -> None:
-    """Every parameter's gradient becomes the sum over all processes; one that no process has a gradient of keeps
-    none."""
+    """Replace every parameter's gradient by the sum over all processes, unless no process has one."""
     if count() == 1:
         return
     import torch
@@ -341,7 +346,7 @@ def _sum(gradients: "Sequence[torch.Tensor]") -> None:
 
 
 def take_from_first(model: "torch.nn.Module") -> None:
-    """Every process gets the first one's weights and statistics, so that no rounding of unlike machines adds up."""
+    """Copy the first process's weights and statistics to all, so that rounding differences do not accumulate."""
     if count() == 1:
         return
     import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Meeting of the processes of one command, with limited patience, and open to Ctrl-C and SIGTERM."""
+"""Wait for all processes of one command to start, with a time limit, and until Ctrl-C or SIGTERM."""
 
 import logging
 import os
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 MEETING_PATIENCE = timedelta(minutes=10)  # until all have started: they do nothing long before they meet
 ANNOUNCED = 60.0  # seconds of waiting for others to start, after which that is logged
 ONE_PROCESS = "unset WORLD_SIZE to compute with one process"
-POLL = 0.02  # seconds between two looks for the other processes
+POLL = 0.02  # seconds between two checks for the other processes
 
 log = logging.getLogger(__name__)
 
 
 def describe_process() -> str:
-    """Describe this process as the environment does: "this process (RANK 0, WORLD_SIZE 2, ...)"."""
+    """Describe this process by its environment: "this process (RANK 0, WORLD_SIZE 2, ...)"."""
     named = (
         f"{name} {os.environ.get(name, 'not set')}" for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     )
@@ -49,7 +49,7 @@ class _Meeting:
 
 
 def meet() -> "tuple[Store, int, int]":
-    """Return the store of all processes, this one's rank, and how many they are.
+    """Return the store of all processes, the rank of this one, and the number of processes.
 
     torch blocks signals while it waits for the others. A thread waits instead, so that Ctrl-C and SIGTERM end the wait.
     """
@@ -75,12 +75,12 @@ def meet() -> "tuple[Store, int, int]":
 
 
 def this_start(store: "Store", rank: int, n: int) -> "Store":
-    """The part of torchrun's store that only the processes of this start read and write.
+    """Return the part of torchrun's store that only the processes of this start read and write.
 
-    torchrun keeps one store over its restarts, and in torch 2.11 all starts use the same keys there: a process could
-    read the address of one that was killed, and fail. Here the first process gives each of the others a name that it
-    has just made, as answer to one that the other has just made, and goes on once that one has said it back. Waits in
-    Python, where Ctrl-C and SIGTERM are seen.
+    torchrun keeps one store over its restarts, and in torch 2.11 all starts use the same keys. A process could thus
+    read the address of a killed one, and fail. Here each other process creates a new name, and the first process
+    answers with its own new name. It continues once the other one has confirmed that. The wait is in Python, so that
+    Ctrl-C and SIGTERM end it.
     """
     from torch.distributed.distributed_c10d import PrefixStore
 

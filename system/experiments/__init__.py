@@ -1,1 +1,1 @@
-"""All of a recipe in one go, studies of many runs, and their tables."""
+"""Run a recipe with all its steps, run studies of many recipes, and write their tables."""

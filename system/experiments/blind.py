@@ -1,4 +1,4 @@
-"""Blind sets: clips and queries of a challenge that nobody outside knows the relevance of, ranked at a run's end."""
+"""Blind sets: clips and queries of a challenge whose relevance only its organisers know, ranked at the end of a run."""
 
 import hashlib
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class BlindSet(NamedTuple):
-    """features: frames of all its clips. sha256: of names and contents of all its clips and queries."""
+    """An opened blind set. features: frames of all clips. sha256: of names and contents of all clips and queries."""
 
     clips: Sequence[Clip]
     queries: list[Query]
@@ -33,7 +33,7 @@ class BlindSet(NamedTuple):
 
 
 def blind_entries(recipe: schema.Recipe) -> list[str]:
-    """The rank entries of blind sets that are there, and the means of such."""
+    """Return the rank entries of blind sets whose files exist, and of means of these."""
     return [name for name in _of_blind_sets(recipe) if not _absent(recipe, name)]
 
 
@@ -42,7 +42,7 @@ def _of_blind_sets(recipe: schema.Recipe) -> list[str]:
 
 
 def absent_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[str]:
-    """A line for every blind set's entry that cannot be ranked yet, but for those that were."""
+    """Return one line per entry of a blind set that cannot be ranked yet. ranked: entries that were ranked before."""
     later = "the same command ranks it later, and trains nothing again"
     return [
         f"{name}: not ranked yet, without {' and '.join(absent)}; {later}"
@@ -57,9 +57,9 @@ def _absent(recipe: schema.Recipe, name: str) -> list[str]:
 
 
 def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) -> list[str]:
-    """Of the entries of blind sets that are there, those that have not been ranked, or of other clips or queries.
+    """Return the entries of existing blind sets that are not ranked yet, or whose clips or queries have changed.
 
-    A file that has its name, size and time of change is not read again. Raises whatever reading the set raises.
+    A file with the same name, size and modification time is not read again. Raises the errors of reading the set.
     """
     from system.features.contents import ContentKeys
 
@@ -91,8 +91,10 @@ def _sha256(clips: Sequence[Clip], queries: Sequence[Query], keys: Mapping[str, 
 
 
 def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device | None") -> dict[str, BlindSet]:
-    """The blind sets of these entries; computes the frames that the banks lack, on this device. KitError for broken
-    audio, and whatever reading them raises."""
+    """Open the blind sets of these entries, and compute missing frames on this device.
+
+    Raises KitError for broken audio, and the errors of reading the sets.
+    """
     from system.features.build import build_features
 
     sets: dict[tuple[str, str], BlindSet] = {}

@@ -1,4 +1,4 @@
-"""The rank entries of moments: when each query is heard, in the edition's file, and how well that is known."""
+"""The rank entries of moments: find the windows of queries, write the edition's file, and compute the figures."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -27,14 +27,17 @@ if TYPE_CHECKING:
     from system.ranking.frame_series import Located
     from system.recipe.data import Data
 
-DRAWS = 20  # of random windows
+DRAWS = 20  # draws of random windows
 
 log = logging.getLogger(__name__)
 
 
 class Files(NamedTuple):
-    """Of an entry of a run. windows: with scores. answers: what is handed in. truth: the queries as they are published.
-    frames: probabilities of the frames."""
+    """Files of an entry of a run.
+
+    windows: with scores. answers: the submission. truth: the queries in their published format. frames: probabilities
+    of the frames.
+    """
 
     windows: Path
     answers: Path
@@ -49,8 +52,11 @@ class Files(NamedTuple):
 
 
 def require_moments(recipe: schema.Recipe, data: "Data") -> None:
-    """KitError for what would stop the ranking of moments at the end: recordings that cannot be read or are too long,
-    and windows that only some moments have, or none to be fitted to."""
+    """Raise the errors of ranking moments before the training.
+
+    Raises KitError for recordings that cannot be read or are too long, if only some moments have windows, and if the
+    moments of a fit have no windows.
+    """
     from system.ranking.frame_series import require_short, unreadable_text
 
     why = data.features.broken
@@ -71,7 +77,7 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
 
 
 def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
-    """Find the windows of every entry's queries; write them, the queries, and a submission; return figures."""
+    """Find the windows of every entry's queries. Write windows, queries and a submission. Returns: the figures."""
     from system.ranking.frame_series import fitted_score, windows_of
     from system.ranking.locate import series_of_moments
     from system.runs.open import fitted_text
@@ -120,7 +126,7 @@ def _write(
     clips: Mapping[str, Clip],
     edition: MomentsEdition,
 ) -> MomentTruth:
-    """All files of an entry; returns the queries as they are read back."""
+    """Write all files of an entry. Returns: the queries, read from the written file."""
     for path in files:
         path.parent.mkdir(exist_ok=True)
     write_published(files.truth, ((moment, clips[moment.clip]) for moment in moments))
@@ -139,7 +145,7 @@ def _write(
 def _figures(
     located: "Sequence[Located]", grids: Sequence[Grid], truth: MomentTruth, edition: MomentsEdition
 ) -> dict[str, object]:
-    """None of a blind list."""
+    """Return the figures of an entry, with random windows and the ceiling for comparison; None for a blind list."""
     if truth.is_blind:
         return dict.fromkeys(("figures", "bootstrap", "random", "ceiling"))
     windows = {qid: [list(window) for window in one.windows] for qid, one in zip(truth.queries, located, strict=True)}
@@ -156,7 +162,10 @@ def _figures(
 def _of_random_windows(
     truth: MomentTruth, edition: MomentsEdition, edges: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
-    """Means of DRAWS draws of as many windows as count, between two edges of frames. edges: by query id."""
+    """Return the mean figures of DRAWS draws of random windows, each between two edges of frames.
+
+    A draw has the edition's maximum number of windows. edges: by query id.
+    """
     rng, total = np.random.default_rng(0), dict.fromkeys(edition.metrics, 0.0)
     for _ in range(DRAWS):
         drawn = {}
@@ -171,7 +180,7 @@ def _of_random_windows(
 def _of_true_frames(
     truth: MomentTruth, edition: MomentsEdition, edges: Mapping[str, np.ndarray], grids: Mapping[str, Grid]
 ) -> dict[str, float]:
-    """Of somebody who knows of every frame whether it is in a moment. edges, grids: by query id."""
+    """Return the figures of a perfect labeller of frames. edges, grids: by query id."""
     known = {}
     for qid, windows in truth.windows().items():
         here = edges[qid]

@@ -1,4 +1,4 @@
-"""The rank entries of a run that score clips: score matrix, the edition's CSV, and figures of those that have any."""
+"""The rank entries that score clips: write score matrices and the edition's CSV, and compute figures if possible."""
 
 import logging
 import math
@@ -36,8 +36,10 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class RunModels:
-    """The Models of a run that has trained its stages. untrained: of published weights. features: of the clips that are
-    ranked."""
+    """Models of a run whose stages are trained.
+
+    untrained: the model with published weights. features: frames of the ranked clips.
+    """
 
     recipe: schema.Recipe
     run: Run
@@ -76,7 +78,8 @@ class RunModels:
 
 
 def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[str, RankedResult]:
-    """Rank every entry that has figures, and compare it with the untrained model and chance; keep those of `kept`."""
+    """Rank every entry with figures, and compare it with the untrained model and chance. kept: earlier results, which
+    are not ranked again."""
     recipe, data = models.recipe, models.data
     new = [name for name in recipe.scored if name not in kept]
     untrained = _by_untrained(models, [name for name in new if _is_trained(recipe.ranked(name))])
@@ -95,7 +98,7 @@ def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[st
 
 
 def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str, BlindResult]:
-    """Rank these blind sets, by the entry's name."""
+    """Rank these blind sets. sets, and the returned results: by the entry's name."""
     results = {}
     for name, blind in sets.items():
         entry, run = models.recipe.rank[name], models.run
@@ -118,8 +121,11 @@ def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str
 def _rank_entry(
     name: str, models: RunModels, clips: Sequence[Clip], queries: Sequence[Query], has_csv: bool
 ) -> tuple[ScoreMatrix, Pool, str] | None:
-    """Write an entry's score matrix and CSV; return the matrix, the pool and the ranker's origin. Of several processes
-    only the first writes, and the others get None."""
+    """Write an entry's score matrix and CSV.
+
+    Returns: the matrix, the pool and the ranker's origin. With several processes, only the first one writes, and the
+    others get None.
+    """
     entry, run = models.recipe.rank[name], models.run
     log.info("ranking %s: %s", name, size_of(queries, clips))
     ranker = entry.ranker(models)
@@ -143,12 +149,12 @@ def _rank_entry(
 
 
 def _is_trained(entry: RankEntry) -> bool:
-    """Whether the recipe trains what an entry ranks by, so that it can be compared with the model before."""
+    """Return whether an entry ranks by a trained stage, so that it can be compared with the untrained model."""
     return isinstance(entry, ByOneModel) and entry.stage is not None
 
 
 def _by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, ScoreMatrix | None]:
-    """Score matrices of the untrained model, by the source that the entries of these names rank."""
+    """Return the score matrices of the untrained model, by the source that the named entries rank."""
     found = {}
     ranker = models.model(None, None)
     for source in dict.fromkeys(map(models.recipe.ranked_source, names)):
@@ -162,7 +168,7 @@ def _by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, ScoreMat
 def _result(
     name: str, models: RunModels, matrix: ScoreMatrix, origin: str, untrained: ScoreMatrix | None
 ) -> RankedResult:
-    """Figures of an entry. untrained: scores of the untrained model, if they are to be compared."""
+    """Return the figures of an entry. untrained: scores of the untrained model for comparison, or None."""
     recipe, run, source = models.recipe, models.run, models.recipe.ranked_source(name)
     entry = recipe.rank[name]
     edition = get_edition(entry.edition)
@@ -189,10 +195,10 @@ def _result(
 
 
 def _interval(bounds: tuple[float, float]) -> list[float] | None:
-    """Return the bounds for the record; None for a single query, which has no spread: JSON has no NaN."""
+    """Return the bounds for the record; None for a single query, whose interval is NaN, which JSON does not have."""
     return None if math.isnan(bounds[0]) else list(bounds)
 
 
 def size_of(queries: Sequence[Query], clips: Sequence[Clip]) -> str:
-    """Return the number of captions and clips, in words."""
+    """Describe the numbers of captions and clips."""
     return f"{counted(len(queries), 'caption', ',')} against {counted(len(clips), 'clip', ',')}"

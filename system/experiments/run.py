@@ -1,4 +1,4 @@
-"""All of a recipe in one go: data, features, stages, the challenge's CSV, scores. What is done is skipped."""
+"""Run all steps of a recipe: data, features, stages, the challenge's CSV, scores. Finished steps are skipped."""
 
 import logging
 import os
@@ -55,14 +55,14 @@ def run_recipe(
     device: "Device | None" = None,
     track: "Sequence[type[Tracker]]" = (),
 ) -> Run:
-    """Do what is still to do of a recipe; the run's result.json exists when this returns.
+    """Run the remaining steps of a recipe. Afterwards the run's result.json exists.
 
-    device: where it is computed; None for this machine's. track: trackers that get every epoch.
+    device: for all computations; None for this machine's. track: trackers that receive every epoch.
     """
     run = on_first(lambda: open_run(loaded, runs, out))
     if on_first(lambda: _is_finished(loaded, run, track)):
         return run
-    from system.recipe.data import load_data  # torch stays out of the way of a finished run
+    from system.recipe.data import load_data  # imports torch, which a finished run does not need
     from system.recipe.manifests import make_missing
 
     began = time.monotonic()
@@ -75,7 +75,7 @@ def run_recipe(
 
 
 def _is_finished(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> bool:
-    """Whether nothing is left to do; says so, or what is."""
+    """Return whether no step remains, and log the result."""
     log.info("run %s", run.folder)
     if run.ranks_anew:
         log.info("it has the same settings but for what is ranked: what it trained is not trained again")
@@ -97,7 +97,7 @@ def _is_finished(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> 
 
 
 def _track(run: Run, track: "Sequence[type[Tracker]]") -> None:
-    """Tell of a finished run."""
+    """Send the metrics of a finished run to trackers."""
     if track:
         from system.training.tracking import Tracking
 
@@ -106,7 +106,7 @@ def _track(run: Run, track: "Sequence[type[Tracker]]") -> None:
 
 
 def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
-    """A finished run stands for the manifests it was made with, as far as they are still there."""
+    """Raise KitError if a manifest or a teacher of a finished run has changed. Deleted ones are not compared."""
     before, files = run.read_provenance().manifests, recipe.data_files.items()
     changed = [name for name, path in files if path.exists() and before.get(name) != file_sha256(path)]
     if changed:
@@ -118,7 +118,7 @@ def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
 
 
 def _changed_teachers(recipe: schema.Recipe, run: Run) -> list[str]:
-    """Those that are not what they were when the run began, as far as they are still there."""
+    """Return the teachers that have changed since the run began. Deleted ones are not compared."""
     before = run.read_provenance().teachers
     there = {name: one for name, one in recipe.teachers.items() if (path := schema.outside(one)) and path.exists()}
     now = teachers_of(recipe.model_copy(update={"teachers": there}))
@@ -128,7 +128,7 @@ def _changed_teachers(recipe: schema.Recipe, run: Run) -> list[str]:
 def _rehearse(
     recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", blind: Mapping[str, BlindSet]
 ) -> None:
-    """What would stop the ranking at the end is said before the training: made once with scores of zero."""
+    """Rehearse the ranking with scores of zero, so that its errors come before the training."""
     for name, (clips, queries, _, _) in blind.items():
         matrix = _zeros(clips, queries)
         with tempfile.TemporaryDirectory(dir=run.folder) as folder:
@@ -176,7 +176,7 @@ def _train_and_rank(
     on_first(lambda: _rehearse(recipe, run, data, model, blind))
     train(loaded, run, data, model, track)
     kept, kept_blind = on_first(lambda: _kept(recipe, run, blind))
-    on_first(lambda: run.result.unlink(missing_ok=True))  # it stands for none of the scores that are now replaced
+    on_first(lambda: run.result.unlink(missing_ok=True))  # its scores are now replaced
     untrained = initial_model(recipe, run, model.device)
     models = RunModels(recipe, run, data, model, untrained, data.features)
     ranked = rank_sources(models, kept)
@@ -198,7 +198,7 @@ def _finish(
     ranked_blind: dict[str, BlindResult],
     moments: dict[str, MomentsResult],
 ) -> None:
-    """What is written last: figures, and the result, which says that the run is finished."""
+    """Write the last files: figures, and result.json, which marks the run as finished."""
     from system.runs.plots import draw_run
 
     recipe = loaded.recipe
@@ -230,7 +230,7 @@ def _finish(
 
 
 def hardware_of(device: "Device") -> str:
-    """Of one process, and how many there were, in words."""
+    """Describe the hardware of this process, and the number of processes."""
     from system.compute.device import gpu_of
 
     several = f", {count()} processes" if count() > 1 else ""
@@ -238,7 +238,7 @@ def hardware_of(device: "Device") -> str:
 
 
 def _checksums(run: Run) -> dict[str, str]:
-    """sha256 of what the report and the package read of a finished run, by the name within its folder."""
+    """Return the sha256 of the files of a finished run that the report and the package read, by path in its folder."""
     kept = (path for name in ("scores", "submission") for path in (run.folder / name).glob("*") if path.is_file())
     files = [run.folder / "resolved.json", run.metrics, *kept]  # provenance.json has a checksum of its own
     return {path.relative_to(run.folder).as_posix(): sha256_of(path) for path in sorted(files)}
@@ -247,7 +247,7 @@ def _checksums(run: Run) -> dict[str, str]:
 def _remove_others(
     run: Run, ranked: Mapping[str, RankedResult], blind: Mapping[str, BlindResult], moments: Mapping[str, MomentsResult]
 ) -> None:
-    """Scores and CSVs of entries that the recipe no longer has, and CSVs that it no longer asks for."""
+    """Delete scores and CSVs of entries that the recipe no longer has, and CSVs that it no longer requests."""
     written = {name for name, result in ranked.items() if result.csv} | blind.keys() | moments.keys()
     for folder, names in (("scores", ranked.keys() | blind.keys() | moments.keys()), ("submission", written)):
         for path in (run.folder / folder).glob("*"):
@@ -258,9 +258,10 @@ def _remove_others(
 def _kept(
     recipe: schema.Recipe, run: Run, blind: Mapping[str, BlindSet]
 ) -> tuple[dict[str, RankedResult], dict[str, BlindResult]]:
-    """What an earlier result says of the entries that are ranked as they were then, with figures and without.
+    """Return the earlier results of entries whose ranking has not changed: with figures, and of blind sets.
 
-    blind: the blind sets that are there; one that is gone is kept as it was ranked. KitError for damaged files of them.
+    blind: the existing blind sets. The result of a deleted blind set is kept. Raises KitError for damaged files of
+    kept entries.
     """
     kept: dict[str, RankedResult] = {}
     kept_blind: dict[str, BlindResult] = {}

@@ -1,4 +1,4 @@
-"""Studies: a recipe over seeds and changed settings."""
+"""Studies: runs of one recipe with several seeds and changed settings."""
 
 import json
 import logging
@@ -64,12 +64,14 @@ class Study(Strict):
 
 log = logging.getLogger(__name__)
 
-Cells = dict[tuple[str, int], Loaded]  # cell and seed -> the changed recipe
+Cells = dict[tuple[str, int], Loaded]  # (cell, seed) -> the changed recipe
 
 
 def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tuple[Study, Cells]:
-    """Read a study and the changed recipe of every cell and seed. runs: the folder that its runs are in, or will be.
-    RecipeError naming every mistake of all of them."""
+    """Read a study and the changed recipe of every cell and seed. runs: the folder of its runs.
+
+    Raises RecipeError with all mistakes of the study and its recipes.
+    """
     _, document = read_document(path, "study")
     if isinstance(document.value, dict) and "stages" in document.value:
         raise RecipeError([f"{path} is a recipe; run it with: python -m system run {path}"])
@@ -128,7 +130,7 @@ _CELL = re.compile(r"\{([a-z0-9_]+)\}")
 
 
 def _named_cells(value: Any) -> set[str]:
-    """The cells whose runs a setting names."""
+    """Return the cells whose runs a setting refers to."""
     if isinstance(value, str):
         return set(_CELL.findall(value))
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -136,7 +138,7 @@ def _named_cells(value: Any) -> set[str]:
 
 
 def _with_runs(value: Any, folders: Mapping[str, str]) -> Any:
-    """With the folder of a cell's run in place of its name."""
+    """Replace the names of cells in a setting by the folders of their runs."""
     if isinstance(value, str):
         return _CELL.sub(lambda found: folders[found[1]], value)
     if isinstance(value, dict):
@@ -158,7 +160,10 @@ def run_folder(study: Study, cell: str, seed: int, runs: Path) -> Path:
 
 
 def seconds_of(folder: Path) -> float | None:
-    """How long a finished run took; None for one that is not finished. After a resume, the training at least."""
+    """Return the duration of a run in seconds; None if it is not finished.
+
+    After a resume it is the larger of the time of the last process and the time of the training.
+    """
     if not (folder / "result.json").exists():
         return None
     result = read_result(folder)
@@ -166,7 +171,7 @@ def seconds_of(folder: Path) -> float | None:
 
 
 def so_far(folders: Sequence[Path]) -> str:
-    """How many of the runs are done, and the time left by how long these took on average."""
+    """Describe the number of finished runs, and the remaining time by their mean duration."""
     seconds = [found for folder in folders if (found := seconds_of(folder)) is not None]
     left = len(folders) - len(seconds)
     said = f"{len(seconds)} of {len(folders)} done"
@@ -174,8 +179,10 @@ def so_far(folders: Sequence[Path]) -> str:
 
 
 def validation_of(ranked: RankEntry, lines: Sequence[EpochLine]) -> Mapping[str, float]:
-    """The validation values of the checkpoint that a rank entry ranks by; none of a mean of several. lines: of the
-    run's metrics.jsonl."""
+    """Return the validation values of the checkpoint that a rank entry ranks by; empty if it has no single checkpoint.
+
+    lines: of the run's metrics.jsonl.
+    """
     if not isinstance(ranked, ByOneModel) or not ranked.stage:
         return {}
     epochs, metric = [line.validation for line in lines if line.stage == ranked.stage], ranked.checkpoint
@@ -186,7 +193,7 @@ def validation_of(ranked: RankEntry, lines: Sequence[EpochLine]) -> Mapping[str,
 
 
 def _chosen_by(ranked: RankEntry, validation: Sequence[Mapping[str, float]]) -> str | None:
-    """The metric of the checkpoint, or for the last one the first of CHOSEN_BY that it has."""
+    """Return the metric that chose the checkpoint; for the last checkpoint, its first metric of CHOSEN_BY."""
     best = ranked.checkpoint if isinstance(ranked, ByOneModel) else None
     metrics: Sequence[str] = CHOSEN_BY if best is None or best == "last" else (best,)
     return next((metric for metric in metrics if any(metric in values for values in validation)), None)
@@ -199,8 +206,10 @@ def run_study(
     device: "Device | None" = None,
     track: "Sequence[type[Tracker]]" = (),
 ) -> StudyTable:
-    """Do every run that is not finished, then the table: a row a cell and ranked source. device, track: as of
-    run_recipe."""
+    """Run all runs that are not finished. Returns: the table, with one row per cell and ranked source.
+
+    device, track: see run_recipe.
+    """
     finished = {}
     for (cell, seed), loaded in cells.items():
         log.info("study %s: cell %s, seed %d", study.name, cell, seed)
@@ -216,7 +225,7 @@ def run_study(
 
 
 def _row_of_moments(study: Study, cell: str, name: str, recipe: schema.Recipe, runs: Sequence[Run]) -> StudyRow:
-    """Of a cell and a rank entry of moments. runs: finished, of all seeds."""
+    """Return the row of a cell and a rank entry of moments. runs: the finished runs of all seeds."""
     results, ranked = [run.read_result().moments[name] for run in runs], recipe.rank[name]
     validation = [validation_of(ranked, run.read_metrics()) for run in runs if run.metrics.exists()]
     known = {"random": results[0].random, "true frames": results[0].ceiling}
@@ -232,7 +241,7 @@ def _row_of_moments(study: Study, cell: str, name: str, recipe: schema.Recipe, r
 
 
 def _row(study: Study, cell: str, name: str, recipe: schema.Recipe, runs: Sequence[Run]) -> StudyRow:
-    """Of a cell and a rank entry. runs: finished, of all seeds."""
+    """Return the row of a cell and a rank entry that scores clips. runs: the finished runs of all seeds."""
     entry, ranked, published = runs[0].read_result().rank[name], recipe.rank[name], study.published
     validation = [validation_of(ranked, run.read_metrics()) for run in runs if run.metrics.exists()]
     stage = ranked.stage if isinstance(ranked, ByOneModel) else None

@@ -1,4 +1,4 @@
-"""A finished run in numbers and in words: its parameters, experts and data, and the lines that people read."""
+"""Summarise a finished run: parameters, experts, data, and the lines that are printed."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def ceiling_of(source: schema.Source) -> float | None:
-    """mAP@10 of a perfect labeller, where the true labels are known (composed scenes)."""
+    """Return mAP@10 of a perfect labeller; None if the true labels are not known (only composed scenes have them)."""
     folder = Path(source.manifest).parent
     if not (folder / "scenes.json").exists():
         return None
@@ -29,7 +29,7 @@ def ceiling_of(source: schema.Source) -> float | None:
 
 
 def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
-    """Of the whole system: what is trained, by part; what is frozen, by expert, `audio`, or `text`; the total."""
+    """Count all parameters of the system: trained ones by part, frozen ones by expert, `audio` or `text`, and total."""
     frozen = {name: expert.parameters for name, expert in recipe.model.audio.experts.items() if expert.parameters}
     if count := sum(p.numel() for p in model.audio.parameters() if not p.requires_grad):
         frozen["audio"] = count
@@ -51,7 +51,7 @@ def experts_of(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
 
 
 def data_of(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]:
-    """Of every source: its data sets, the stages that train on it, and where it is published."""
+    """Return the facts of every source: its data sets, the stages that train on it, and its publication."""
     return {
         name: SourceFacts(
             sets={of: _set([clip for clip in clips if clip.source == of]) for of in {clip.source: 0 for clip in clips}},
@@ -73,7 +73,7 @@ def _set(clips: Sequence[Clip]) -> SetFacts:
 
 
 def _moment_lines(name: str, entry: MomentsResult) -> Iterator[str]:
-    """Figures in per cent, as this edition publishes them."""
+    """Yield the lines of an entry of moments, with figures in per cent, as the edition publishes them."""
     size = f"{counted(entry.queries, 'query')} in {counted(entry.clips, 'recording')}"
     yield f"{name}: {size}, {entry.checkpoint}"
     if entry.figures is not None:
@@ -94,12 +94,12 @@ def _to_compare(entry: MomentsResult) -> Iterator[tuple[str, dict[str, float]]]:
 
 
 def report(run: Run) -> str:
-    """The result as lines for people."""
+    """Return the run's result as text for printing."""
     return in_words(run, run.read_result())
 
 
 def in_words(run: Run, result: RunResult) -> str:
-    """The same of a result that is not written yet."""
+    """Return a result as text for printing, also if it is not written yet."""
     lines = [
         f"run        {run.folder}",
         f"trained    {sum(result.parameters.trained.values()):,} parameters, {result.hardware}, "

@@ -1,4 +1,4 @@
-"""The table of a study: mean and spread over seeds, a paper's own figures below, as Markdown, LaTeX, and CSV."""
+"""The table of a study as Markdown, LaTeX, and CSV: mean and spread over seeds, with a paper's figures below them."""
 
 import csv
 import io
@@ -22,8 +22,8 @@ from submission.metrics.summary import summarise, summarise_audio_to_text
 
 Values = npt.NDArray[np.float64]
 
-# T2A: captions look for their clip. A2T: clips look for their captions, by each of the definitions in print. The last
-# five: of moments.
+# T2A: retrieval of clips by captions. A2T: retrieval of captions by clips, by each of the published definitions. The
+# last five: of moments.
 Column = Literal[
     "T2A R@1", "T2A R@5", "T2A R@10", "T2A mAP@10", "T2A mAP",
     "A2T HR@1", "A2T HR@5", "A2T HR@10", "A2T R@1", "A2T R@5", "A2T R@10",
@@ -52,8 +52,11 @@ WITHOUT_CUT = "mAP: of all ranks."
 
 @dataclass(frozen=True)
 class Figures:
-    """What one run ranked: by column, a value a query (one value for a pooled recall); which queries share their clips;
-    the size of the pool."""
+    """The figures of one run.
+
+    values: one value per query (one in all for a pooled recall), by column. groups: queries that share their clips.
+    clips: size of the pool.
+    """
 
     values: Mapping[str, Values]
     groups: Groups
@@ -61,7 +64,7 @@ class Figures:
 
 
 def figures_of_run(scores: Path) -> Figures:
-    """Every column of a saved score matrix."""
+    """Compute every column of a saved score matrix."""
     matrix = read_scores(scores)
     found, back = found_in_matrix(matrix), summarise_audio_to_text(found_from_audio(matrix))
     values = {f"T2A {name}": figures for name, figures in summarise(found).per_query.items()}
@@ -73,7 +76,7 @@ def figures_of_run(scores: Path) -> Figures:
 
 
 def figures_of_moments(windows: Path, truth: Path, edition: str) -> Figures:
-    """Every figure of windows with scores; queries of one recording are a group."""
+    """Compute every figure of windows with scores. Queries of one recording are a group."""
     record = get_moments_edition(edition)
     summary = summarise_moments_file(windows, read_moment_truth(truth, record), record)
     return Figures(summary.per_query, summary.found.groups, summary.found.n_pool)
@@ -81,10 +84,15 @@ def figures_of_moments(windows: Path, truth: Path, edition: str) -> Figures:
 
 @dataclass(frozen=True)
 class StudyRow:
-    """A cell of the study and a ranked source. runs: of all seeds. facts: shares by column, behind the figures; None:
-    not known. paper: the published figures, in the order of the columns, in the table's unit. validation: of the ranked
-    checkpoint of every seed, by metric; chosen_by: the metric that it is the best by; none where it is not known.
-    monitors_test: whether validation is on a test split."""
+    """The row of a cell of the study and a ranked source.
+
+    runs: figures of all seeds.
+    facts: shares by column, printed after the figures. None: not known.
+    paper: the published figures, in the order of the columns, in the table's unit.
+    validation: values of the ranked checkpoint of every seed, by metric; empty if not known.
+    chosen_by: the metric that chose the checkpoint; None if not known.
+    monitors_test: whether validation is on a test split.
+    """
 
     cell: str
     data: str
@@ -96,23 +104,26 @@ class StudyRow:
     monitors_test: bool = False
 
     def validation_values(self, metric: str) -> list[float]:
-        """Of every seed; none where one of them does not have it."""
+        """Return the validation value of every seed; an empty list if any seed lacks it."""
         found = [values[metric] for values in self.validation if metric in values]
         return found if len(found) == len(self.runs) else []
 
     def means(self, column: str) -> list[float]:
-        """The figure of every seed."""
+        """Return the figure of every seed."""
         return [float(run.values[column].mean()) for run in self.runs]
 
     def per_query(self, column: str) -> Values:
-        """Means over the seeds of every query's value."""
+        """Return the value of every query, as a mean over the seeds."""
         result: Values = np.mean([run.values[column] for run in self.runs], axis=0)
         return result
 
 
 @dataclass(frozen=True)
 class StudyTable:
-    """rows: of one study. columns: as they stand. percent: figures times 100 with one digit, else shares with four."""
+    """The table of one study.
+
+    columns: in their order in the table. percent: print figures times 100 with one decimal; else shares with four.
+    """
 
     rows: Sequence[StudyRow]
     columns: Sequence[Column]
@@ -120,20 +131,19 @@ class StudyTable:
 
     @property
     def primary(self) -> str:
-        """The figure that the paired tests are of: the first mean average precision of captions, or mAP@10; of moments
-        R1@0.7."""
+        """The column of the paired tests: the first T2A mAP column, by default mAP@10; for moments R1@0.7."""
         if set(self.columns) & set(OF_MOMENTS):
             return "R1@0.7"
         return next((column for column in self.columns if column.startswith("T2A mAP")), "T2A mAP@10")
 
     @property
     def validation(self) -> list[str]:
-        """The validation metrics that checkpoints were chosen by, each once: what cells are to be chosen by too."""
+        """The validation metrics that chose the checkpoints, each once. Choose cells by them too."""
         return list(dict.fromkeys(row.chosen_by for row in self.rows if row.chosen_by))
 
     @property
     def facts(self) -> list[str]:
-        """The names of the rows' facts, each once."""
+        """Names of the rows' facts, each once."""
         return list(dict.fromkeys(name for row in self.rows for name in row.facts))
 
     def format(self, value: float | None) -> str:
@@ -142,16 +152,16 @@ class StudyTable:
         return f"{100 * value:.1f}" if self.percent else f"{value:.4f}"
 
     def mean_and_spread(self, values: Sequence[float]) -> str:
-        """Mean ± sample standard deviation (n - 1); the mean alone for one value."""
+        """Format the mean ± sample standard deviation (n - 1); only the mean for a single value."""
         mean = self.format(statistics.mean(values))
         return mean if len(values) < 2 else f"{mean} ± {self.format(statistics.stdev(values))}"
 
     def best(self, data: str, column: str) -> StudyRow:
-        """The row of the highest mean among those of a ranked source; the first of equal ones."""
+        """Return the row with the highest mean among those of a ranked source; the first one if several are equal."""
         return max((row for row in self.rows if row.data == data), key=lambda row: statistics.mean(row.means(column)))
 
     def p(self, row: StudyRow) -> str:
-        """Of the paired test of a row against the best one: how often chance alone gives as large a difference."""
+        """Return the p-value of the paired test of a row against the best one, as text."""
         best = self.best(row.data, self.primary)
         if row is best:
             return "best"
@@ -164,13 +174,13 @@ class StudyTable:
         return ["cell", "data", "seeds", "clips", *validation, *self.columns, f"p of {self.primary}", *self.facts]
 
     def _validation_cell(self, row: StudyRow, metric: str) -> str:
-        """Mean and spread as they are, not in percent: a loss is no share."""
+        """Format mean and spread without conversion to percent, since a loss is no share."""
         values = row.validation_values(metric)
         spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
         return f"{statistics.mean(values):.4f}{spread}" if values else ""
 
     def _lines(self, bold: str) -> list[list[str]]:
-        """The cells of the table; bold: how to print a bold text, with {} for it."""
+        """Return the cells of the table. bold: format string of a bold text, with {} in its place."""
         lines = []
         for row in self.rows:
             texts = []
@@ -207,14 +217,14 @@ class StudyTable:
         return table + "".join(f"\n{note}\n" for note in self.notes())
 
     def latex(self) -> str:
-        """A tabular of the booktabs package."""
+        """Return a tabular of the booktabs package."""
         rows = [self.header, *self._lines(r"\textbf{{{}}}")]
         texts = [" & ".join(_escaped(cell) for cell in cells) + r" \\" for cells in rows]
         body = "\n".join([r"\toprule", texts[0], r"\midrule", *texts[1:], r"\bottomrule"])
         return f"\\begin{{tabular}}{{l{'c' * (len(self.header) - 1)}}}\n{body}\n\\end{{tabular}}\n"
 
     def csv(self) -> str:
-        """Numbers alone: for every column the mean, the spread over seeds, and the paper's figure."""
+        """Return a CSV of numbers: mean, spread over seeds, and the paper's figure of every column."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         parts = [f"{column} {part}" for column in self.columns for part in ("mean", "std", "paper")]

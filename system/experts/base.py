@@ -1,4 +1,4 @@
-"""What an expert is: settings that name a frozen audio model, its facts, and a function from waves to frames."""
+"""The interface of an expert: settings of a frozen audio model, its facts, and a function from waves to frames."""
 
 import functools
 import hashlib
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def file_sha256(path: Path) -> str:
-    """sha256 of a file, remembered while its size and time of change stay."""
+    """Return the sha256 of a file, cached while its size and modification time are unchanged."""
     status = path.stat()
     return _sha256(path, status.st_size, status.st_mtime_ns)
 
@@ -186,7 +186,7 @@ class ExpertSettings(Resampled):
         return {**settings, "version": self.version, "sha256": self.checksums()}
 
     def key(self) -> str:
-        """Name of the bank that holds this expert's frames: kind and 12 hex digits of its identity."""
+        """Return the name of the bank of this expert's frames: kind and 12 hex digits of its identity."""
         text = json.dumps(self.identity(), sort_keys=True)
         return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 

@@ -17,7 +17,7 @@ Network = Callable[[torch.Tensor], torch.Tensor]
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """No gradients, no TF32, and only algorithms that give the same bits again."""
+    """Context without gradients and TF32, with deterministic algorithms only."""
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -57,7 +57,7 @@ def by_rows(series: Sequence[np.ndarray], size: int, compute: Callable[[np.ndarr
 def by_length(
     waves: Sequence[np.ndarray], max_samples: int, compute: Callable[[np.ndarray], np.ndarray]
 ) -> list[np.ndarray]:
-    """What `compute` gives of each wave (N,): of (B, N), waves of one length, at most `max_samples` at a time."""
+    """Return the result of `compute` for each wave (N,). It gets (B, N) waves of one length, at most `max_samples`."""
     results: list[np.ndarray] = [np.empty(0)] * len(waves)
     for indices in of_one_length([len(wave) for wave in waves], max_samples):
         for index, frames in zip(indices, compute(np.stack([waves[index] for index in indices])), strict=True):

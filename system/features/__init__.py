@@ -1,1 +1,1 @@
-"""Frames of frozen experts: banks on disk, and computing what they lack."""
+"""Frames of frozen experts: banks on disk, and the computation of missing frames."""

@@ -1,12 +1,13 @@
 """A bank: series of vectors by key, in flat memory-mapped files, built by any number of processes, resumable at any
 moment.
 
-    <folder>/bank.json                  what made it (expert, front-end, weights), dimension, value type
+    <folder>/bank.json                  origin (expert, front-end, weights), dimension, dtype
              frames.bin, index.jsonl    the first shard (see shard.py)
-             shard-1/, shard-2/ ..      further ones, where several processes added to the bank at once
-             dealing.lock               held for a moment, by who looks for something to compute (see dealing.py)
+             shard-1/, shard-2/ ..      more shards, if several processes added to the bank at the same time
+             dealing.lock               held briefly by processes that look for missing series (see dealing.py)
 
-Readers see one bank, whether or not its shards still grow."""
+Readers see one bank, even while its shards grow.
+"""
 
 import json
 import logging
@@ -27,7 +28,7 @@ from data_tools.locks import lock, take_lock
 from system.features.index import keys_of
 from system.features.shard import Shard
 
-LOOKED_AGAIN = 0.5  # seconds, at what another process has to end first
+LOOKED_AGAIN = 0.5  # seconds between two checks whether another process has ended
 
 log = logging.getLogger(__name__)
 
@@ -52,17 +53,17 @@ class Bank:
         return len(self.keys()) if len(self._shards) > 1 else sum(len(s.numbers) for s in self._shards.values())
 
     def keys(self) -> KeysView[str]:
-        """The keys of all series, those of a shard in the order in which they were stored."""
+        """Return the keys of all series. Those of a shard are in the order of storing."""
         return dict.fromkeys(chain.from_iterable(shard.numbers for shard in self._shards.values())).keys()
 
     def rows_of(self, key: str) -> int:
-        """T of the series of a key. KeyError for an unknown one."""
+        """Return T of the series of a key. Raises KeyError for an unknown key."""
         return self._shard_of(key).rows_of(key)
 
     def read(self, key: str) -> np.ndarray:
-        """The (T, D) series of a key, a view of the mapped file.
+        """Return the (T, D) series of a key, a view of the mapped file.
 
-        Raises KeyError for an unknown key, KitError where the series is not what was stored.
+        Raises KeyError for an unknown key, KitError if the series does not match its checksum.
         """
         return self._shard_of(key).read(key)
 
@@ -73,12 +74,12 @@ class Bank:
         raise KeyError(key)
 
     def read_on(self) -> None:
-        """See what other processes have stored since. KitError for a damaged line of an index."""
+        """Read the entries that other processes have stored since. Raises KitError for a damaged line of an index."""
         for shard in self.shards():
             shard.read_on()
 
     def shards(self) -> list[Shard]:
-        """All that are there now."""
+        """Return all shards that exist now."""
         found = (re.fullmatch("shard-([1-9][0-9]{0,5})", path.name) for path in self.folder.glob("shard-*"))
         for number in sorted({0, *(int(name[1]) for name in found if name)} - self._shards.keys()):
             self._shard(number)
@@ -91,10 +92,9 @@ class Bank:
         return self._shards[number]
 
     def drop_damaged(self) -> int:
-        """Read every series and forget the damaged ones, so that they are computed again.
+        """Read every series and drop the damaged ones, so that they are computed again.
 
-        Returns how many lines of the indexes were dropped. The end of a process that adds to a shard with damage is
-        waited for.
+        If another process adds to a damaged shard, wait for its end. Returns: the number of dropped lines of indexes.
         """
         dropped = 0
         for shard in self.shards():
@@ -110,10 +110,10 @@ class Bank:
         """Hold the lock of a shard."""
         said = False
         while True:
-            with self.locked():  # shards are taken under this lock alone
+            with self.locked():  # shards are only taken under this lock
                 release = take_lock(shard.lock_file)
                 if release:
-                    shard.under_way_file.unlink(missing_ok=True)  # of a dead process; nothing of it is computed now
+                    shard.under_way_file.unlink(missing_ok=True)  # of a dead process, whose keys are not computed now
                     break
             if not said:
                 log.info(self.waiting)
@@ -130,16 +130,17 @@ class Bank:
 
     @contextmanager
     def locked(self, busy: str = "") -> Iterator[None]:
-        """Hold the bank's lock, which is meant for a moment. busy: logged where it is waited for."""
+        """Hold the bank's lock. It must be held briefly. busy: message that is logged during a wait."""
         with lock(self.folder / "dealing.lock", busy, wait=True):
             yield
 
     @contextmanager
     def writing(self) -> Iterator[Callable[[str, np.ndarray], None]]:
-        """Gives a function that stores a series (T, D) by its key: on disk when it returns, skipped if it is there.
+        """Yield a function that stores a series (T, D) by its key. Existing series are skipped.
 
-        For series that were computed before: other processes wait till the block's end, and what they stored is seen
-        before the first series is. The function raises KitError for a series of another dimension or without rows.
+        A series is on disk when the function returns. Use it for series that are already computed, since other
+        processes wait until the block's end. Their earlier entries are read first. The function raises KitError for a
+        series of another dimension or without rows.
         """
         with self.locked(self.waiting):
             self.read_on()
@@ -159,8 +160,10 @@ class Bank:
                     release()
 
     def take_shard(self) -> tuple[Shard, Callable[[], None]]:
-        """The first shard that no process adds to, cut to its last whole series; and what gives it back. Only for whom
-        holds the bank's lock."""
+        """Take the first shard that no process adds to, cut to its last complete series. Hold the bank's lock for this.
+
+        Returns: the shard, and a function that releases it.
+        """
         for number in count():
             shard = self._shard(number)
             if release := take_lock(shard.lock_file):
@@ -176,24 +179,24 @@ class Bank:
 
 
 def keys_in(folder: Path) -> set[str]:
-    """The keys that a bank holds, by its indexes alone; none where there is no bank."""
+    """Return the keys of a bank, by reading only its indexes; empty if there is no bank."""
     return {key for index in (folder / "index.jsonl", *folder.glob("shard-*/index.jsonl")) for key in keys_of(index)}
 
 
 def open_bank(
     folder: Path, dim: int, dtype: str, identity: dict[str, Any], hint: str | None = None, verify: bool = False
 ) -> Bank:
-    """Open a bank, or begin an empty one.
+    """Open a bank, or create an empty one.
 
-    hint: what to do about damage, the end of the message's sentence. verify: read every series now, and forget those
-    that are damaged, so that they are computed again; says how many.
-    Raises KitError when the folder holds a bank that something else made, or one that is damaged.
+    hint: end of the error message for damage, which tells what to do. verify: read every series now, drop the damaged
+    ones, so that they are computed again, and log their number.
+    Raises KitError if the folder holds a bank of another origin, or a damaged one.
     """
     facts = {"identity": identity, "dim": dim, "dtype": dtype}
     facts_file = folder / "bank.json"
     if not facts_file.exists():
         with lock(folder / "dealing.lock", "", wait=True):
-            if not facts_file.exists():  # another process may have begun it meanwhile
+            if not facts_file.exists():  # another process may have created it meanwhile
                 write_text(facts_file, json.dumps(facts, indent=1) + "\n")
     try:
         found = parse_json(facts_file.read_bytes(), str(facts_file))

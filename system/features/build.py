@@ -1,6 +1,6 @@
-"""Frames of clips: which bank an expert's frames are in, and how missing ones are computed.
+"""Frames of clips: open the banks of experts, and compute missing frames.
 
-Any number of processes may compute at once, for the same banks: see dealing.py.
+Any number of processes may compute for the same banks at the same time: see dealing.py.
 """
 
 import logging
@@ -23,7 +23,7 @@ from system.features.dealing import Dealing, dealing
 from system.features.decode import GROUP_CLIPS, GROUP_SECONDS, Decoders, decoders, groups
 from system.moments.windows import Grid
 
-LENGTH_TOLERANCE = 2.0  # seconds, by which published lengths are off, see the faults that `castella` names
+LENGTH_TOLERANCE = 2.0  # seconds, the error of published lengths, see the faults that `castella` reports
 BYTES_A_SECOND = 88_200  # of audio of unknown length: one channel of 16 bits at 44.1 kHz
 
 log = logging.getLogger(__name__)
@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Features:
-    """Banks of several experts and the content keys of clips: what training and ranking read.
+    """Banks of several experts and the content keys of clips: the input of training and ranking.
 
-    banks: by the expert's name in the recipe. keys: clip id -> content key; a clip whose audio is broken is not in it.
-    broken: clip id -> why. grids: by the expert's name, when its frames are heard.
+    banks: by the expert's name in the recipe. keys: content key by clip id, without clips with broken audio. broken:
+    reason by clip id. grids: times of the frames, by the expert's name.
     """
 
     banks: dict[str, Bank]
@@ -43,12 +43,12 @@ class Features:
     grids: dict[str, Grid] = field(default_factory=dict)
 
     def frames(self, expert: str, clip_id: str) -> np.ndarray:
-        """(T, D) float16 frames of a clip."""
+        """Return the (T, D) float16 frames of a clip."""
         return self.banks[expert].read(self.keys[clip_id])
 
 
 def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
-    """The bank of an expert's frames, in a folder named by all that decides the frames. verify: see open_bank."""
+    """Open the bank of an expert's frames. Its name includes everything that changes frames. verify: see open_bank."""
     verifying = "python -m system features RECIPE --verify"
     hint = (
         f"{verifying} finds all that is damaged and computes it again (RECIPE: the recipe, or resolved.json of a run); "
@@ -67,14 +67,17 @@ def build_features(
     content: ContentKeys | None = None,
     workers: int | None = None,
 ) -> Features:
-    """Compute what the banks lack for these clips, with progress; a broken file is reported and left out.
+    """Compute the frames of these clips that are missing in the banks, with progress.
 
-    A content that several clips share is computed once, and by one of all processes that compute at the same time; when
-    this returns the banks have all, whoever computed it. strict: raise KitError for the first broken file instead.
-    verify: read all that the banks hold, and compute again what is damaged; read all audio files again.
-    device: None for this machine's; what experts need float64 for, mps leaves to the CPU.
-    content: what is known of the files (default: what is remembered in `banks`).
-    workers: processes that decode; None for threads of this one.
+    Broken files are reported and left out. If several clips have the same content, it is computed once, by one of all
+    processes that compute at the same time. Afterwards the banks are complete, including frames of other processes.
+
+    Args:
+        strict: raise KitError for the first broken file.
+        verify: read all series of the banks and compute damaged ones again; read all audio files again.
+        device: None for this machine's. mps is replaced by the CPU, since experts may need float64.
+        content: content keys of the files; default: those stored in `banks`.
+        workers: number of processes that decode; None for threads of this one.
     """
     from system.compute.device import device_of
 
@@ -86,8 +89,8 @@ def build_features(
         build = _Build(features, clips, content, decoding, strict)
         build.look_up()
         while lacking := [name for name in experts if build.missing(name)]:
-            # All weights are opened before the first frame is computed: a damaged file is reported in seconds, not
-            # after hours.
+            # Open all weights before the first frame is computed: a damaged file is then reported in seconds, not after
+            # hours.
             device = device or device_of()
             device = device_of("cpu") if device.type == "mps" else device
             networks = {name: experts[name].load(device) for name in lacking}
@@ -103,7 +106,7 @@ def build_features(
 
 @dataclass
 class _Build:
-    """What is computed now. strict: KitError for the first broken file."""
+    """One computation of missing frames. strict: raise KitError for the first broken file."""
 
     features: Features
     clips: Collection[Clip]
@@ -112,7 +115,7 @@ class _Build:
     strict: bool
 
     def look_up(self) -> None:
-        """The content of every clip; of ranks each begins elsewhere, so that a file is read by one of them."""
+        """Look up the content key of every clip. Each rank begins at another clip, so that only one reads a file."""
         (number, count), total = ranks(), len(self.clips)
         start = number * total // count
         keys: dict[str, str] = {}
@@ -124,7 +127,7 @@ class _Build:
         self.features.keys |= {clip.id: keys[clip.id] for clip in self.clips if clip.id in keys}
 
     def missing(self, name: str) -> dict[str, list[Clip]]:
-        """The contents that the expert's bank lacks, with the clips of each."""
+        """Return the content keys that are missing in the expert's bank, with their clips."""
         bank, keys = self.features.banks[name], self.features.keys
         found: dict[str, list[Clip]] = {}
         for clip in self.clips:
@@ -133,7 +136,7 @@ class _Build:
         return found
 
     def fill(self, name: str, expert: ExpertSettings, frames_of: Frames) -> None:
-        """Have the expert's bank get what it lacks."""
+        """Compute and store the missing frames of an expert."""
         from system.compute.device import memory_errors
 
         bank, missing = self.features.banks[name], self.missing(name)
@@ -168,8 +171,10 @@ class _Build:
         log.info("%s: %s computed, in %s", name, counted(computed, "clip"), bank.folder)
 
     def _as_they_are(self, work: Dealing, missing: dict[str, list[Clip]]) -> Iterator[tuple[str, Clip]]:
-        """The keys that are to be computed, with a clip for each, whose content was read just now: remembered contents
-        are not enough, for files may be copied over with their size and time kept."""
+        """Yield the keys to compute, with a clip for each, whose content has just been read.
+
+        Stored content keys are not sufficient, since a file may be replaced without a change of its size and time.
+        """
         for key in work.free():
             for clip in missing[key]:
                 self._read_again(clip)
@@ -180,7 +185,7 @@ class _Build:
                 work.drop(key)
 
     def _read_again(self, clip: Clip) -> None:
-        """The content of a clip from its bytes; says where it is another one."""
+        """Read the content key of a clip from its file, and log a warning if it has changed."""
         if clip.id not in self.features.keys:
             return
         try:
@@ -192,7 +197,7 @@ class _Build:
                 log.warning("%s: its content changed, while its size and time of change stayed", clip.path)
 
     def _all_broken(self, clips: list[Clip], error: AudioError) -> None:
-        """For clips that share the content of a broken file."""
+        """Report clips that share the content of a broken file."""
         self._broken(clips[0], error)
         for clip in clips[1:]:
             self._broken(clip, AudioError(f"{clip.path}: same content as a broken file"))
@@ -207,8 +212,10 @@ class _Build:
 
 
 def warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str) -> None:
-    """Says where frames last other than the manifest says, since windows would be wrong: published ones may be of other
-    recordings, or a recipe names another hop, or the manifest is of other files."""
+    """Warn if the frames and the manifest disagree about a duration, since windows would be wrong.
+
+    Published frames may be of other recordings, the recipe may have another hop, or the manifest may list other files.
+    """
     bank, hop = features.banks[name], features.grids[name].hop
     found = []
     for clip in clips:

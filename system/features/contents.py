@@ -1,4 +1,4 @@
-"""What audio files contain: keys by content, remembered in the folder of the banks."""
+"""Content keys of audio files, stored in the folder of the banks."""
 
 import sqlite3
 from pathlib import Path
@@ -9,27 +9,27 @@ from data_tools.errors import KitError
 
 
 class ContentKeys:
-    """sha256 of audio files, remembered by path, size and time of change, so that a file is read once.
+    """sha256 of audio files, stored by path, size and modification time, so that a file is read once.
 
-    A changed file (another size or time) is read again; its frames are then looked for under the new content. So is, by
-    `again`, one whose frames are about to be computed: files may be copied over with their size and time kept.
+    A changed file (another size or time) is read again and has a new key. `again` reads files whose frames are about to
+    be computed, since a file may be replaced without a change of its size and time.
     """
 
     def __init__(self, folder: Path, time: Literal["st_mtime_ns", "st_ctime_ns"] = "st_mtime_ns") -> None:
-        """time: which time of change. The second, of the file's entry, cannot be set, so that no change is missed; a
-        copy of a data set has others."""
+        """time: of modification, or st_ctime_ns, of the file's inode. The latter cannot be set, so that no change is
+        missed, but a copy of a data set has other times."""
         folder.mkdir(parents=True, exist_ok=True)
         self._time = time
         self.path = folder / "contents.sqlite"
         self._read_now: dict[str, str] = {}  # by path, contents that this process has read itself
         self._store: sqlite3.Connection | None = None
-        self._execute("pragma synchronous = off")  # only remembered work: what a power cut loses is read again
+        self._execute("pragma synchronous = off")  # only a cache: after a power cut, lost files are read again
         columns = "path text primary key, size integer, changed integer, sha256 text"
         self._execute(f"create table if not exists files ({columns})")
 
     def _execute(self, command: str, *values: object) -> list[Any]:
-        """Rows that a command gives. Errors as sentences: of a full, locked or read-only disk, or of a file that is no
-        store."""
+        """Run an SQL command and return its rows. Raises KitError for a full, locked or read-only disk, and for a
+        damaged file."""
         try:
             self._store = self._store or sqlite3.connect(self.path, timeout=60)
             found = self._store.execute(command, values).fetchall()
@@ -56,7 +56,7 @@ class ContentKeys:
         return self.again(path)
 
     def again(self, path: str) -> str:
-        """Read a file and return its content key, whatever is remembered. Raises as `__call__`."""
+        """Read a file and return its content key, even if a key is stored. Raises as `__call__` does."""
         if path in self._read_now:
             return self._read_now[path]
         try:
@@ -69,7 +69,7 @@ class ContentKeys:
         return key
 
     def forget(self) -> None:
-        """Have every file read again when it is next asked for."""
+        """Delete all entries, so that every file is read again."""
         self._execute("delete from files")
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Who computes what, among all processes that add to one bank at the same time: ranks, machines, runs started by hand.
+"""Divide the work on one bank among all processes that add to it: ranks, machines, runs started by hand.
 
-No process leads. Under the bank's lock, held for a moment, each sees what the others have stored and which keys they
-have under way, and takes some that nobody has, longest first. Keys under way are noted in `under_way.json` of the shard
-that their process adds to, and count as long as it holds that shard's lock: those of a killed process are free again.
+No process leads. Each holds the bank's lock briefly, and reads which keys the others have stored or are computing. It
+takes some of the remaining keys, longest first. The keys that a process is computing are in `under_way.json` of its
+shard. They are valid as long as it holds that shard's lock, so that the keys of a killed process are free again.
 """
 
 import json
@@ -21,7 +21,7 @@ from data_tools.locks import is_locked
 from system.features.bank import Bank
 from system.features.shard import Shard
 
-LOOKED_AGAIN = (0.05, 1.0)  # seconds between two looks at what others have under way: the first, and later ones
+LOOKED_AGAIN = (0.05, 1.0)  # seconds between two checks of the other processes' keys: at first, and at most
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 class Dealing:
     """A process's part of the work on a bank. Open with `dealing`.
 
-    costs: by key, of every series that is wanted; in seconds of audio, say. at_once: keys that are taken at a time, and
-    the sum of their costs at which fewer are enough.
+    costs: of every wanted series, by key, for example in seconds of audio. at_once: most keys that are taken at a time,
+    and the sum of costs at which fewer are enough.
     """
 
     def __init__(self, bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> None:
@@ -44,8 +44,10 @@ class Dealing:
         self._stored_elsewhere = 0  # of the keys that are wanted, since this was asked
 
     def more(self) -> bool:
-        """Whether there is something to compute for this process. While all that is left is under way in others, they
-        are waited for; what they leave undone is taken over."""
+        """Return whether this process has keys to compute.
+
+        If other processes are computing all remaining keys, wait for them, and take over the keys that they leave.
+        """
         pause, said = LOOKED_AGAIN[0], False
         while not self._take():
             if not self._elsewhere:
@@ -58,28 +60,27 @@ class Dealing:
         return True
 
     def free(self) -> Iterator[str]:
-        """Keys to compute, as long as there are any that no other process has under way. Each is to be stored or
-        dropped."""
+        """Yield keys to compute, until other processes have all remaining ones. Store or drop each key."""
         while self._take():
             yield self._new.popleft()
 
     def store(self, key: str, values: np.ndarray) -> None:
-        """Add a series (T, D): on disk when this returns. KitError for one of another dimension or without rows."""
+        """Store a series (T, D) on disk. Raises KitError for one of another dimension or without rows."""
         assert self._shard is not None
         self._shard.store(key, values)
         self._under_way.discard(key)
 
     def drop(self, key: str) -> None:
-        """Do without a series; another process may try it."""
+        """Give a key up. Another process may try it."""
         self._under_way.discard(key)
 
     def stored_elsewhere(self) -> int:
-        """How many of the series that are wanted other processes have stored, since this was last asked."""
+        """Return the number of wanted series that other processes have stored since the last call."""
         found, self._stored_elsewhere = self._stored_elsewhere, 0
         return found
 
     def _take(self) -> bool:
-        """Whether there are keys to hand out; where there are none, take some."""
+        """Take keys if this process has none. Returns: whether it has keys now."""
         if self._new or not (self._left or self._elsewhere):
             return bool(self._new)
         with self._bank.locked():
@@ -95,7 +96,7 @@ class Dealing:
         return bool(self._new)
 
     def _free(self) -> list[str]:
-        """The next keys that are neither stored nor under way elsewhere."""
+        """Return the next keys that are neither stored nor being computed by another process."""
         others = [_noted(shard) for shard in self._bank.shards() if shard is not self._shard]
         busy = set().union(*others)
         if not self._left:
@@ -114,7 +115,7 @@ class Dealing:
         return found
 
     def end(self) -> None:
-        """Have the disk hold what was stored, and give the shard back."""
+        """Flush the stored series to disk, and release the shard."""
         if self._shard is None or self._release is None:
             return
         try:
@@ -126,7 +127,7 @@ class Dealing:
 
 @contextmanager
 def dealing(bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> Iterator[Dealing]:
-    """Take part in the work on a bank."""
+    """Context for taking part in the work on a bank."""
     part = Dealing(bank, costs, at_once)
     try:
         yield part
@@ -135,13 +136,15 @@ def dealing(bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) 
 
 
 def _note(shard: Shard, keys: Iterable[str]) -> None:
-    """Write down what the process that adds to a shard has under way. It is read under the bank's lock alone, so that
-    only a kill can leave half of it, which counts for nothing as the process does."""
+    """Write the keys that the process of a shard is computing.
+
+    The file is only read under the bank's lock. A partial file can only be left by a killed process, and is ignored.
+    """
     shard.under_way_file.write_text(json.dumps(sorted(keys)), encoding="utf-8")
 
 
 def _noted(shard: Shard) -> set[str]:
-    """What a living process has under way in a shard. For whom holds the bank's lock."""
+    """Return the keys that a living process is computing for a shard. Hold the bank's lock for this."""
     try:
         found = parse_json(shard.under_way_file.read_bytes(), "")
     except (FileNotFoundError, DataError):

@@ -1,4 +1,4 @@
-"""Waves of clips, decoded ahead of whoever computes their frames: by threads, or by processes of this machine."""
+"""Decode the waves of clips ahead of the computation of frames, in threads or processes of this machine."""
 
 import os
 import signal
@@ -19,24 +19,24 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.experts.base import ExpertSettings
 
-# An expert is handed clips in groups, so that short ones share batches; a kill loses the group under way.
+# An expert gets clips in groups, so that short ones share batches. A kill loses the current group.
 GROUP_CLIPS = 16
 GROUP_SECONDS = 120
 DECODERS = 2  # threads
-DECODED_AHEAD = 4  # clips that wait decoded
-POLL_SECONDS = 0.2  # between two looks at the processes that decode
+DECODED_AHEAD = 4  # decoded clips that wait for an expert
+POLL_SECONDS = 0.2  # between two checks of the decoding processes
 
 Decoded = Iterator[tuple[str, "Future[np.ndarray]"]]
 
 
 class Decoders:
-    """What decodes. ahead: clips that are decoded or wait decoded, at most."""
+    """Threads or processes that decode. ahead: most clips that are being decoded or wait."""
 
     def __init__(self, pool: Executor, ahead: int) -> None:
         self._pool, self._ahead = pool, ahead
 
     def waves(self, clips: Iterable[tuple[str, Clip]], expert: ExpertSettings) -> Decoded:
-        """The waves of clips, by key, in order; `clips` is asked for no more than are decoded ahead."""
+        """Yield the waves of clips, by key, in order. `clips` is only read as far as clips are decoded ahead."""
         waiting: deque[tuple[str, Future[np.ndarray]]] = deque()
         for key, clip in clips:
             try:
@@ -51,7 +51,10 @@ class Decoders:
 
 @contextmanager
 def decoders(workers: int | None) -> Iterator[Decoders]:
-    """workers: processes; None for threads of this one. Where the block fails, what waits is not decoded any more."""
+    """Context with decoders. workers: number of processes; None for threads of this process.
+
+    If the block fails, waiting clips are not decoded.
+    """
     if workers is not None:
         with _processes(workers) as pool:
             yield Decoders(pool, DECODED_AHEAD + workers)
@@ -82,10 +85,10 @@ def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _end_together(processes: dict[int, BaseProcess], results: SimpleQueue[object], over: threading.Event) -> None:
-    """Until it is over: when a process of the pool is killed, end the others, and the pipe of their results.
+    """If a process of the pool is killed, end the others, and close the pipe of their results. over: ends the watch.
 
-    The pool notices the death itself, but not while it reads a result of which the killed process had written only a
-    part: it would wait for the rest forever, since it holds the other end of the pipe open itself.
+    The pool itself detects a dead process, but not while it reads a partial result of that process. It would wait for
+    the rest forever, since it holds the other end of the pipe open.
     """
     while not over.wait(POLL_SECONDS):
         started = list(processes.values())
@@ -97,7 +100,7 @@ def _end_together(processes: dict[int, BaseProcess], results: SimpleQueue[object
 
 
 def _follow_parent() -> None:
-    """In a process that decodes: end with the one that started it, however that ends; Ctrl-C is for that one."""
+    """End a decoding process together with its parent, for any reason. The parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     assert parent is not None
@@ -115,7 +118,10 @@ def _ended() -> KitError:
 
 
 def groups(decoded: Decoded, fails: Callable[[str, AudioError], None], samples: int) -> Iterator[dict[str, np.ndarray]]:
-    """Waves by key, GROUP_CLIPS together at most, fewer once they hold `samples`; those that cannot be decoded fail."""
+    """Yield waves by key in groups of at most GROUP_CLIPS, or fewer with at least `samples` samples in all.
+
+    fails: called for clips that cannot be decoded.
+    """
     group: dict[str, np.ndarray] = {}
     for key, wave in decoded:
         try:

@@ -1,4 +1,4 @@
-"""The index of a shard: a JSON line per finished series, read a million in seconds.
+"""The index of a shard: one JSON line per finished series. A million lines are read in seconds.
 
 {"key": "9f86...", "first": 0, "rows": 70, "crc32": 1234}     first row in the file of frames, rows, checksum
 """
@@ -16,9 +16,9 @@ from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
 
 BLOCK = 1 << 20  # bytes that are read at a time
-ANY = np.iinfo(np.int64).max  # rows, where nobody asks whether the frames are there
+ANY = np.iinfo(np.int64).max  # rows, to skip the check whether the frames exist
 
-# A line as it is written: keys are mostly hexadecimal. Any other line, whole or damaged, is read by a JSON parser.
+# The usual form of a line: keys are mostly hexadecimal. Any other line, complete or damaged, is read by a JSON parser.
 _LINE = re.compile(
     r'^\{"key": "([ !#-\[\]-~]*)", "first": (0|[1-9][0-9]{0,17}), "rows": ([1-9][0-9]{0,17})'
     r', "crc32": (0|[1-9][0-9]{0,9})\}$',
@@ -36,7 +36,7 @@ class Item(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The same of many lines, a column each."""
+    """Many lines of the index, as columns."""
 
     keys: list[str]
     first: "array[int]"
@@ -49,19 +49,19 @@ class Table(NamedTuple):
         return cls(list(keys), *(array("q", column) for column in numbers))
 
     def end(self) -> int:
-        """The row behind the last one that a line speaks of."""
+        """Return the number of the row after the last one of all lines."""
         ends = np.array(self.first, np.int64) + np.array(self.rows, np.int64)
         return int(ends.max(initial=0))
 
 
 def line_of(item: Item) -> bytes:
-    """The line of a series, with its end."""
+    """Return the line of a series, with its line break."""
     named = {"key": item.key, "first": item.first, "rows": item.rows, "crc32": item.checksum}
     return json.dumps(named).encode() + b"\n"
 
 
 def item_of(line: bytes, stored: int = ANY) -> Item | None:
-    """What a line says; None for a line that is none, or speaks of more than the `stored` rows."""
+    """Parse a line; None if it is invalid, or names rows beyond the `stored` ones."""
     try:
         found = parse_json(line, "")
         item = Item(found["key"], found["first"], found["rows"], found["crc32"])
@@ -73,8 +73,8 @@ def item_of(line: bytes, stored: int = ANY) -> Item | None:
 
 
 def table_of(lines: bytes, stored: int = ANY) -> Table | None:
-    """What many lines say, the last one with its end; None where one of them is not written as line_of writes it, or
-    speaks of more than the `stored` rows: they are to be read one by one."""
+    """Parse many complete lines. Returns None if a line differs from the form of line_of, or names rows beyond the
+    `stored` ones; then parse them one by one."""
     try:
         found = _LINE.findall(lines.decode("ascii"))
     except UnicodeDecodeError:
@@ -87,7 +87,7 @@ def table_of(lines: bytes, stored: int = ANY) -> Table | None:
 
 
 def blocks(path: Path, start: int = 0) -> Iterator[bytes]:
-    """The whole lines of a file from a byte on, some thousand at a time; nothing where there is no file."""
+    """Yield the complete lines of a file after a byte, some thousand at a time; nothing if the file is missing."""
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -100,7 +100,7 @@ def blocks(path: Path, start: int = 0) -> Iterator[bytes]:
 
 
 def keys_of(path: Path) -> Iterator[str]:
-    """The keys that an index names, whether or not the frames are there."""
+    """Yield the keys of an index, without a check whether their frames exist."""
     for lines in blocks(path):
         table = table_of(lines)
         yield from table.keys if table else (item.key for line in lines.splitlines() if (item := item_of(line)))

@@ -1,4 +1,4 @@
-"""Frames of pieces of recordings: a window that slides over each of them."""
+"""Frames of pieces of recordings, which are cut by a sliding window."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -37,7 +37,7 @@ class PieceBank(Bank):
         return whole[first:behind]
 
     def _range(self, number: int, frames: int) -> tuple[int, int]:
-        """The frames whose centres lie in a piece, or the one that is nearest to its middle."""
+        """Return the range of frames with centres in a piece, or the one frame nearest to its middle."""
         middle = (number + 0.5) * self._hop
         first, behind = (
             min(max(ceil((edge - self._grid.first) / self._grid.hop), 0), frames)
@@ -52,10 +52,11 @@ class PieceBank(Bank):
 def pieces_of(
     recordings: Sequence[Clip], features: Features, seconds: float, hop: float
 ) -> tuple[list[list[Clip]], Features]:
-    """By recording, its pieces as clips of their own, one for every `hop` seconds that have begun; and their frames.
+    """Cut recordings into pieces, one for every `hop` seconds, including a last partial one.
 
-    seconds: length of a piece, whose middle is that of its hop; at the ends of a recording it is shorter.
-    KitError for a recording without a length, and for more pieces than windows are compared of.
+    seconds: length of a piece. Its middle is that of its hop. At the ends of a recording it is shorter.
+    Returns: the pieces of every recording as separate clips, and their frames.
+    Raises: KitError for a recording without a length, and for more pieces than MAX_FRAMES.
     """
     pieces: list[list[Clip]] = []
     keys: dict[str, str] = {}

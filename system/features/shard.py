@@ -1,13 +1,13 @@
 """A shard: the series that one process after another has added to a bank.
 
-    <folder>/frames.bin      all its series, one behind the other
-             index.jsonl     a line per finished series; written after its frames
-             lock            held by the process that adds to it, as long as that lives
-             under_way.json  keys that this process computes now (see dealing.py)
+    <folder>/frames.bin      all its series, one after the other
+             index.jsonl     one line per finished series; written after its frames
+             lock            held by the process that adds to it, until it ends
+             under_way.json  keys that this process is computing (see dealing.py)
 
-A series counts as stored when its line is whole; bytes behind the last whole line are cut off by the next process that
-adds to the shard. That makes it safe against kills at any moment. The checksum is compared when a series is read for
-the first time, so that neither a flipped bit nor what a power cut has left unwritten is ever used.
+A series is stored once its line is complete. The next process that adds to the shard cuts off bytes after the last
+complete line. Kills at any moment are thus safe. The checksum is compared when a series is read for the first time, so
+that flipped bits, and data that a power cut has left unwritten, are never used.
 """
 
 import logging
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Shard:
-    """Series by key, each (T, D) with T >= 1. hint: what to do about damage, the end of the message's sentence."""
+    """Series by key, each (T, D) with T >= 1. hint: end of the error message for damage, which tells what to do."""
 
     def __init__(self, folder: Path, dim: int, dtype: np.dtype[Any], hint: str) -> None:
         self.folder, self.dim, self.dtype, self.hint = folder, dim, dtype, hint
@@ -48,11 +48,11 @@ class Shard:
         self._map: np.ndarray | None = None
 
     def read_on(self, skip_damaged: bool = False) -> None:
-        """Take the lines that were added since, or all where lines were taken away.
+        """Read the lines that were added since, or all lines if some were removed.
 
-        Only whole lines count. A killed process may have left half a line, or frames without their line; a power cut
-        lines at the end whose frames are not all there: these series are forgotten. Anything else is damage: KitError,
-        or forgotten with skip_damaged.
+        Only complete lines count. A killed process may leave a partial line, or frames without their line. A power cut
+        may leave lines at the end without all their frames. These series are dropped. Anything else is damage: raise
+        KitError, or, with skip_damaged, drop it.
         """
         seen = self._state()
         if seen == self._seen:
@@ -74,7 +74,7 @@ class Shard:
         return tuple(n for status in found for n in ((status.st_size, status.st_mtime_ns) if status else (-1, -1)))
 
     def _continues(self) -> bool:
-        """Whether the lines that were read still stand where they stood."""
+        """Return whether the lines that were read are still at the same positions."""
         if not self._read_to:
             return True
         if not self.index_file.exists():
@@ -84,7 +84,7 @@ class Shard:
             return file.read(len(self._last_line)) == self._last_line
 
     def _take(self, lines: bytes, skip_damaged: bool) -> None:
-        """Take whole lines, but for damaged ones at the end, which are counted."""
+        """Add complete lines, except damaged ones at the end, which are counted."""
         stored = self._stored_rows()
         table = None if self._lost else table_of(lines, stored)
         if table is not None:
@@ -116,22 +116,22 @@ class Shard:
         self._last_line = text[text.rfind(b"\n", 0, -1) + 1 :]
 
     def rows_of(self, key: str) -> int:
-        """How many rows a stored series has."""
+        """Return the number of rows of a stored series."""
         return self.span(key)[1]
 
     def span(self, key: str) -> tuple[int, int]:
-        """The first row of a stored series in the file of frames, and its rows."""
+        """Return the first row of a stored series in the file of frames, and its number of rows."""
         number = self.numbers[key]
         return self._table.first[number], self._table.rows[number]
 
     def read(self, key: str) -> np.ndarray:
-        """The (T, D) series of a key, a view of the mapped file.
+        """Return the (T, D) series of a key, a view of the mapped file.
 
-        Raises KeyError for an unknown key, KitError where the series is not what was stored.
+        Raises KeyError for an unknown key, KitError if the series does not match its checksum.
         """
         number = self.numbers[key]
         first, rows = self._table.first[number], self._table.rows[number]
-        if self._map is None or len(self._map) < first + rows:  # behind the end may stand half a series
+        if self._map is None or len(self._map) < first + rows:  # the file may end with a partial series
             self._map = np.memmap(self.frames_file, self.dtype, "r", shape=(self._end, self.dim))
         found = self._map[first : first + rows]
         if not self._checked[number]:
@@ -141,7 +141,7 @@ class Shard:
         return found
 
     def cut(self) -> None:
-        """Cut off what a killed process left behind the last whole line. For the process that adds to the shard."""
+        """Cut off bytes of a killed process after the last complete line. For the process that adds to the shard."""
         self._seen = None
         self.read_on()
         for path, size in ((self.index_file, self._read_to), (self.frames_file, self._end * self._frame_bytes())):
@@ -152,7 +152,7 @@ class Shard:
         return self.dim * self.dtype.itemsize
 
     def store(self, key: str, values: np.ndarray) -> None:
-        """Add a series (T, D). KitError for one of another dimension or without rows."""
+        """Add a series (T, D). Raises KitError for one of another dimension or without rows."""
         if values.ndim != 2 or values.shape[1] != self.dim or not len(values):
             raise KitError(f"{self.folder}: frames of shape {values.shape} do not fit a bank of dimension {self.dim}")
         with self._named_errors():
@@ -162,7 +162,7 @@ class Shard:
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
-        """OSErrors with a file's name: those of a write have none."""
+        """Add a file's name to OSErrors, since those of a write have none."""
         try:
             yield
         except OSError as error:
@@ -173,31 +173,31 @@ class Shard:
         line = line_of(item)
         frames.write(stored.tobytes())
         frames.flush()
-        index.write(line)  # after its frames: a line stands for frames that are there
+        index.write(line)  # after its frames, since a line means that they exist
         index.flush()
         self._add(Table.of(item), 1, line)
         self._checked[-1] = True
 
     def settle(self) -> None:
-        """Close the files, so that other machines that share the folder see what was stored."""
+        """Close the files, so that other machines that share the folder see the stored series."""
         files, self._files = self._files, None
         with self._named_errors(), ExitStack() as stack:
             for file in files or ():
                 stack.callback(file.close)
 
     def sync(self) -> None:
-        """Have the disk hold all that was stored."""
+        """Flush all stored series to disk."""
         self.settle()
         for path in (self.frames_file, self.index_file):
             if path.exists():
                 sync(path)
 
     def judged(self) -> tuple[list[bytes], int]:
-        """Read every series. Returns the lines of the whole ones, and the number of other lines."""
+        """Read every series. Returns: the lines of the undamaged ones, and the number of other lines."""
         self._begin()
         self.read_on(skip_damaged=True)
         whole = {key: self.span(key) for key in self.numbers if self._is_whole(key)}
-        known = self._read_to + self._lost_bytes  # what others have added meanwhile was not read
+        known = self._read_to + self._lost_bytes  # excludes lines that others have added meanwhile
         text = b"".join(blocks(self.index_file))[:known]
         lines = text.split(b"\n")[:-1]
         kept = [line for line in lines if (item := item_of(line)) and whole.get(item.key) == (item.first, item.rows)]
@@ -211,7 +211,7 @@ class Shard:
         return True
 
     def keep_only(self, lines: list[bytes]) -> None:
-        """Write the index anew with these lines. For the process that holds the shard's lock."""
+        """Rewrite the index with these lines. For the process that holds the shard's lock."""
         with replacing(self.index_file) as temporary:
             temporary.write_bytes(b"".join(line + b"\n" for line in lines))
         self._begin()
@@ -219,5 +219,5 @@ class Shard:
 
 
 def _checksum(key: str, values: np.ndarray) -> int:
-    """CRC-32 of a key and its series."""
+    """Return the CRC-32 of a key and its series."""
     return zlib.crc32(np.ascontiguousarray(values).data, zlib.crc32(key.encode()))

@@ -1,4 +1,4 @@
-"""Which clips have frames already, told without computing or writing anything."""
+"""Look up which clips already have frames, without computing or writing anything."""
 
 import sqlite3
 from collections.abc import Iterable, Mapping
@@ -13,8 +13,11 @@ from system.features.bank import keys_in
 
 
 def seconds_lacking(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings], banks: Path) -> dict[str, float]:
-    """By expert, the seconds of the clips whose frames its bank lacks, as far as it is remembered what their files
-    contain. None is there where an expert's weights are missing: they decide which bank it is."""
+    """Return the seconds of audio without frames in the bank, by expert.
+
+    Clips without a stored content key count as missing. If an expert's weights are missing, all clips count, since the
+    weights determine the bank.
+    """
     stored = {name: _stored(expert, banks) for name, expert in experts.items()}
     lacking = dict.fromkeys(experts, 0.0)
     with closing(_Remembered(banks / "contents.sqlite")) as remembered:
@@ -26,7 +29,7 @@ def seconds_lacking(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings]
 
 
 def _stored(expert: ExpertSettings, banks: Path) -> set[str]:
-    """The content keys that an expert's bank holds."""
+    """Return the content keys in an expert's bank."""
     if not any(banks.glob(f"{expert.kind}-*/index.jsonl")):  # then the weights need not be read
         return set()
     try:
@@ -36,8 +39,10 @@ def _stored(expert: ExpertSettings, banks: Path) -> set[str]:
 
 
 class _Remembered:
-    """What ContentKeys of a folder of banks remembers of files: nothing where its store is not there, in use, or
-    damaged, which `run` says."""
+    """The content keys that ContentKeys has stored in a folder of banks.
+
+    It is empty if the store is missing, in use, or damaged; `run` reports damage.
+    """
 
     def __init__(self, path: Path) -> None:
         self._store: sqlite3.Connection | None = None
@@ -45,7 +50,7 @@ class _Remembered:
             self._store = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=1)
 
     def content(self, path: str) -> str | None:
-        """The content key of a file that has the size and time of change that it had."""
+        """Return the stored content key of a file, or None if its size or modification time has changed."""
         if self._store is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""What a term of the training loss is: settings, and a number from the scores of a batch. Never imports torch."""
+"""The interface of a term of the training loss: settings, and its value for a batch. Never imports torch."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -17,14 +17,14 @@ Tensor: TypeAlias = "torch.Tensor"
 
 Temperature = Annotated[float, Field(gt=0, le=1)]  # scores are divided by it
 
-# B items of a batch: clip i and its caption, or its several captions; N captions of the batch in all
+# B items of a batch, each a clip with one or several captions; N captions of the batch in all
 
 
 class FrameScores(NamedTuple):
-    """Of clips with a sentence each.
+    """Frames of clips, each scored for one sentence.
 
-    scores: (B, T) of every frame. lengths: (B,) real ones. labels: (B, T) bool, whether a frame is in a true moment.
-    enter, leave: the log weights of entering and of leaving a moment.
+    scores: (B, T). lengths: (B,) numbers of frames without padding. labels: (B, T) bool, whether a frame is in a true
+    moment. enter, leave: the log weights of entering and of leaving a moment.
     """
 
     scores: Tensor
@@ -36,18 +36,19 @@ class FrameScores(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchScores:
-    """All that a term may need of a batch.
+    """The inputs of all loss terms for one batch.
 
-    each: (B, N), the score of every clip and every single caption, higher is better, float32.
-    row_of: (N,) the item each caption belongs to.
-    same_clip: (B, B) bool, items i and j show the same audio (true on the diagonal): such pairs are never negatives.
+    each: (B, N) float32, the score of every clip and every single caption; higher is better.
+    row_of: (N,) the item of each caption.
+    same_clip: (B, B) bool, whether items i and j have the same audio (true on the diagonal). Such pairs are never
+    negatives.
     relax: (B, B), r(c_ij) in [0, 1] with the captions of item i as candidates and those of item j as references; None
-    where no term asks for it.
-    clip_scores, each_caption_scores: give the (B, B) and (N, N) within-modality scores when called; `frame_word` reads
-    rows as clips and columns as captions, so that with `best_frame` and `best_word` they are not symmetric.
-    temperature: the one that is trained with the model, whose absolute value counts; None where none is.
-    teachers: (B, N) by name, the cosines of every clip and every single caption by a model that is learned from.
-    frames: of a batch of moments, in which item i is clip i and its one sentence; then `each` has no gradient.
+    if no term needs it.
+    clip_scores, each_caption_scores: functions that return the (B, B) and (N, N) within-modality scores. `frame_word`
+    reads rows as clips and columns as captions, so that with `best_frame` and `best_word` they are not symmetric.
+    temperature: trained with the model; its absolute value is used. None if the model has none.
+    teachers: (B, N) by the teacher's name, its cosines of every clip and every single caption.
+    frames: of a batch of moments, whose item i is clip i and its one sentence. Then `each` has no gradient.
     """
 
     each: Tensor
@@ -61,7 +62,7 @@ class BatchScores:
     frames: FrameScores | None = None
 
     def of_frames(self) -> FrameScores:
-        """`frames`, which a batch of moments has."""
+        """Return `frames`. Raises ValueError if this is no batch of moments."""
         if self.frames is None:
             raise ValueError("a loss of moments needs a batch of moments")
         return self.frames
@@ -83,7 +84,7 @@ class BatchScores:
         return self.each @ self.average
 
     def over(self, temperature: "float | Literal['learned']") -> "float | Tensor":
-        """The number that scores are divided by."""
+        """Return the number that scores are divided by."""
         if temperature != "learned":
             return temperature
         if self.temperature is None:
@@ -91,14 +92,14 @@ class BatchScores:
         return self.temperature.abs()
 
     def taught(self, names: "Sequence[str]") -> Tensor:
-        """(B, B) of clip i and item j: the mean over these teachers, and over j's captions."""
+        """Return (B, B) scores of clip i and item j: the mean over these teachers, and over j's captions."""
         import torch
 
         return torch.stack([self.teachers[name] for name in names]).mean(0) @ self.average
 
     @property
     def caption_scores(self) -> Tensor:
-        """(B, B) scores between captions, the mean over all pairs of item i's and item j's."""
+        """(B, B) scores between captions: the mean over all pairs of a caption of item i and one of item j."""
         return self.average.T @ self.each_caption_scores() @ self.average
 
 
@@ -110,12 +111,12 @@ class Term(Strict):
 
     @property
     def relaxed(self) -> bool:
-        """Whether it asks for the relax factors of a batch, and so for the recipe's `relevance`."""
+        """Whether it needs the relax factors of a batch, and thus the recipe's `relevance`."""
         return False
 
     @property
     def learned_temperature(self) -> bool:
-        """Whether it asks for the temperature that is trained with the model."""
+        """Whether it needs the temperature that is trained with the model."""
         return False
 
     @property
@@ -127,9 +128,9 @@ class Term(Strict):
 
     @property
     def hinge_margin(self) -> float | None:
-        """The margin of its hinges, whose violations are counted for people to read; None for a term without."""
+        """The margin of its hinges, whose violations are logged; None for a term without a margin."""
         return None
 
     @abstractmethod
     def value(self, batch: BatchScores) -> Tensor:
-        """One number, with its gradient; before it is weighted."""
+        """Return the unweighted value of the term, with its gradient."""

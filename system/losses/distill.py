@@ -1,4 +1,4 @@
-"""Distillation: the batch's scores are to be spread over clips and captions as those of teachers are."""
+"""Distillation: train the distributions of scores over clips and captions to match those of teachers."""
 
 from typing import Annotated, Literal
 
@@ -12,12 +12,13 @@ class Distill(Term):
 
     With s the model's scores, T the mean of the teachers' cosines, t and u their temperatures:
     -(1/2B) sum_i [sum_j softmax_j(T_ij / u) ln softmax_j(s_ij / t) + the same of the transposed matrices].
-    No ground truth enters. Its least value is the entropy of the teachers' distributions, which is not taken off.
+    It uses no ground truth. Its minimum is the entropy of the teachers' distributions, which is not subtracted.
 
-    Source: SALSA (2024), stage 2 with `loss_weight` 0: to 1e-9 with gradients, also that of a learned temperature,
-    which is the teachers' too. Deviations: terms are added by plain weights (there, loss_weight counts squared once it
-    distils: 0.5 as 0.25); two clips with equal captions have each its own row of a teacher (there, the one written
-    last, which makes the loss 6.13 instead of 7.73 on a made example whose teacher embeds them otherwise).
+    Source: SALSA (2024), stage 2 with `loss_weight` 0. Values and gradients agree to 1e-9, also the gradient of a
+    learned temperature, which is the teachers' temperature too. Deviations: terms are added with their weights (SALSA
+    squares loss_weight in distillation: 0.5 counts as 0.25). Two clips with equal captions each have their own row of a
+    teacher. SALSA uses the row written last: on a synthetic example whose teacher embeds them differently, this makes
+    the loss 6.13 instead of 7.73.
     """
 
     kind: Literal["distill"]

@@ -1,4 +1,4 @@
-"""The cross-entropy of every frame: whether it is in a true moment."""
+"""The cross-entropy of frames, with labels that tell whether a frame is in a true moment."""
 
 from typing import ClassVar, Literal
 
@@ -6,8 +6,8 @@ from system.losses.base import BatchScores, Tensor, Term
 
 
 class FrameCrossEntropy(Term):
-    """Binary cross-entropy of the frames' scores, the mean over a recording's frames, then over the batch: the
-    likelihood of `two_state` per frame where nothing is said of transitions. It trains no transition.
+    """Binary cross-entropy of the frames' scores: the mean over a recording's frames, then over the batch. It equals
+    `two_state` with `per_frame` if transitions have no weight. It trains no transition.
     """
 
     kind: Literal["frame_cross_entropy"]

@@ -1,13 +1,13 @@
-"""Which caption and which clip of a batch a ranking loss takes as an item's negatives.
+"""Choices of negatives: the caption and the clip of a batch that a ranking loss uses as an item's negatives.
 
-A new choice is a function here, marked `@choice`: these are the closed list. Each sees the scores of a batch and gives
-two places an item: the (B,) columns of the negative captions, and the (B,) rows of the negative clips. Items of one
-clip are never negatives of each other; an item without any other clip in its batch gets a place of its own clip, which
-the loss leaves out. Of several places equally good, the first is taken. No gradient flows through a choice.
+The functions marked `@choice` are the closed list; a new choice is one more function. Each gets the scores of a batch
+and returns the (B,) columns of the negative captions, and the (B,) rows of the negative clips. Items of one clip are
+never negatives of each other. An item without any other clip in its batch gets an index of its own clip, which the loss
+leaves out. If several indexes are equally good, the first is chosen. No gradient flows through a choice.
 
 Source: Xie et al., "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section 3, for all but
-`random_apart`, the DCASE 2022 baseline's. Deviations: none in the choices; the papers know pairs only, here the score
-of an item with several captions is their mean. The functions import torch, this file does not.
+`random_apart`, which is that of the DCASE 2022 baseline. Deviations: none in the choices. The papers only have pairs;
+here the score of an item with several captions is their mean. The functions import torch, this file does not.
 """
 
 from collections.abc import Callable
@@ -24,54 +24,59 @@ NEGATIVES: dict[str, Choice] = {}
 
 
 def choice(function: Choice) -> Choice:
-    """A decorator: a recipe may name the function."""
+    """Decorate a function that recipes may name."""
     NEGATIVES[function.__name__] = function
     return function
 
 
 def _highest(values: Tensor, batch: BatchScores) -> Tensor:
-    """(B,) the column of every row's highest value among other clips."""
+    """Return the (B,) columns of every row's highest value among other clips."""
     return values.masked_fill(batch.same_clip, -inf).argmax(1)
 
 
 @choice
 def hardest(batch: BatchScores) -> Indices:
-    """The caption j of the highest s_ij, the clip k of the highest s_ki."""
+    """Choose the caption j of the highest s_ij, and the clip k of the highest s_ki."""
     scores = batch.scores.detach()
     return _highest(scores, batch), _highest(scores.T, batch)
 
 
 @choice
 def semi_hard(batch: BatchScores) -> Indices:
-    """The caption j of the least |s_ij - s_ii|, the clip k of the least |s_ki - s_ii|: above the matching pair's score
-    or below, unlike what the word meant in face recognition."""
+    """Choose the caption j of the smallest |s_ij - s_ii|, and the clip k of the smallest |s_ki - s_ii|.
+
+    Unlike in face recognition, where the term comes from, their scores may exceed the matching pair's.
+    """
     scores = batch.scores.detach()
     matching_scores = scores.diagonal()[:, None]
     return _highest(-(scores - matching_scores).abs(), batch), _highest(-(scores.T - matching_scores).abs(), batch)
 
 
 def _drawn(allowed: Tensor) -> Tensor:
-    """(B,) one allowed column of every row of (B, B), each as likely; drawn from torch's global CPU generator."""
+    """Draw one allowed column of every row of (B, B), with equal probability, by torch's global CPU generator.
+
+    Returns: (B,) columns.
+    """
     import torch
 
     draw = torch.rand(len(allowed), dtype=torch.float64)
     nth = (draw * allowed.sum(1).cpu()).long().to(allowed.device) + 1
     found = torch.searchsorted(allowed.cumsum(1), nth[:, None])[:, 0]
-    return found.clamp(max=len(allowed) - 1)  # a row that allows none
+    return found.clamp(max=len(allowed) - 1)  # for a row without an allowed column
 
 
 @choice
 def random(batch: BatchScores) -> Indices:
-    """A caption and a clip of other clips, each as likely, drawn apart from each other."""
+    """Draw a caption and a clip of other items, independently and with equal probability."""
     allowed = ~batch.same_clip
     return _drawn(allowed), _drawn(allowed)
 
 
 @choice
 def random_apart(batch: BatchScores) -> Indices:
-    """As `random`, but never the caption and the clip of one item, unless there is no third one.
+    """Draw as `random` does, but never the caption and the clip of the same item, unless there is no third item.
 
-    Source: the DCASE 2022 baseline's public code, which never ends on such a batch.
+    Source: the DCASE 2022 baseline's public code, which never ends on a batch without a third item.
     """
     import torch
 
@@ -82,7 +87,7 @@ def random_apart(batch: BatchScores) -> Indices:
 
 
 def _alike(batch: BatchScores, scores: "Callable[[], Tensor]", sign: int) -> Indices:
-    """The item of the highest (sign 1) or lowest (-1) within-modality score, for the caption and for the clip."""
+    """Choose the item of the highest (sign 1) or lowest (-1) within-modality score, for both caption and clip."""
     import torch
 
     with torch.no_grad():
@@ -92,23 +97,23 @@ def _alike(batch: BatchScores, scores: "Callable[[], Tensor]", sign: int) -> Ind
 
 @choice
 def text_hard(batch: BatchScores) -> Indices:
-    """Caption and clip of the item whose captions score highest against the item's own."""
+    """Choose caption and clip of the item whose captions have the highest score with the item's own captions."""
     return _alike(batch, lambda: batch.caption_scores, 1)
 
 
 @choice
 def text_easy(batch: BatchScores) -> Indices:
-    """Caption and clip of the item whose captions score lowest against the item's own."""
+    """Choose caption and clip of the item whose captions have the lowest score with the item's own captions."""
     return _alike(batch, lambda: batch.caption_scores, -1)
 
 
 @choice
 def audio_hard(batch: BatchScores) -> Indices:
-    """Caption and clip of the item whose clip scores highest against the item's own."""
+    """Choose caption and clip of the item whose clip has the highest score with the item's own clip."""
     return _alike(batch, batch.clip_scores, 1)
 
 
 @choice
 def audio_easy(batch: BatchScores) -> Indices:
-    """Caption and clip of the item whose clip scores lowest against the item's own."""
+    """Choose caption and clip of the item whose clip has the lowest score with the item's own clip."""
     return _alike(batch, batch.clip_scores, -1)

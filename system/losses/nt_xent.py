@@ -1,4 +1,4 @@
-"""Normalised temperature-scaled cross entropy: each clip's caption among all of the batch, and the other way."""
+"""Normalised temperature-scaled cross entropy: classify each clip's caption among all of the batch, and vice versa."""
 
 from typing import Literal
 
@@ -6,18 +6,19 @@ from system.losses.base import BatchScores, Temperature, Tensor, Term
 
 
 class NtXent(Term):
-    """Cross entropy of finding each clip's captions, and each caption's clip, in the batch; in [0, inf).
+    """Cross entropy of classifying each clip's captions, and each caption's clip, within the batch; in [0, inf).
 
-    -(1/B) sum_i [ln softmax_j(s_ij / t)_i + ln softmax_j(s_ji / t)_i] with directions `sum`, as the paper writes it,
-    half of it with `mean`, as in public code.
-    same_clip: other items of the batch that show the same audio are left out, are negatives as in public code, or are
-    `positives`: with P the n pairs (i, j) of one audio, i = j included,
-    -(1/n) sum_P [ln softmax_j(s_ij / t) + ln softmax_i(s_ij / t)], a plain mean over pairs, so that k items of one
-    audio count k^2 times, each in the other's denominator.
+    -(1/B) sum_i [ln softmax_j(s_ij / t)_i + ln softmax_j(s_ji / t)_i] with directions `sum`, as in the paper; half of
+    it with `mean`, as in public code.
+    same_clip: other items of the batch with the same audio are left out, are negatives as in public code, or are
+    `positives`: with P the n pairs (i, j) of one audio, i = j included, the loss is
+    -(1/n) sum_P [ln softmax_j(s_ij / t) + ln softmax_i(s_ij / t)], a mean over pairs, so that k items of one
+    audio count k^2 times, and each is in the other's denominator.
     Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), equation 7, which is `sum` with same_clip
-    `negatives`; its public code takes the `mean`. Deviation of same_clip `masked`: other items that show the same audio
-    are left out of the denominators, which can only lower it; the public code meant to, but its mask has no effect.
-    `positives` with `mean` is the loss of the DCASE 2025 baseline and of SALSA (2024), stage 1: to 1e-9 with gradients.
+    `negatives`; its public code uses `mean`. Deviation of same_clip `masked`: other items with the same audio are left
+    out of the denominators, which can only lower the loss. The public code has a mask for it, without effect.
+    `positives` with `mean` is the loss of the DCASE 2025 baseline and of SALSA (2024), stage 1; values and gradients
+    agree to 1e-9.
     """
 
     kind: Literal["nt_xent"]

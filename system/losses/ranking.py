@@ -1,4 +1,4 @@
-"""Contrastive ranking loss, its margin relaxed by CIDEr where asked for; the margin is applied in `gaps`."""
+"""Contrastive ranking loss, with a margin that may be relaxed by CIDEr-D. `gaps` applies the margin."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -14,26 +14,26 @@ else:
 
 
 class Ranking(Term):
-    """Contrastive ranking loss, both directions; in [0, inf). `relax: cider` lowers the margin between clips whose
-    captions resemble each other, as the recipe's `relevance` says.
+    """Contrastive ranking loss, both directions; in [0, inf). `relax: cider` lowers the margin between clips with
+    similar captions, by the recipe's `relevance`.
 
-    negatives: all of the batch, or one caption and one clip an item, as a function of negatives.py chooses them.
-    reduce, with all negatives, and those at (i, j) with j of another clip:
+    negatives: all of the batch, or one caption and one clip per item, chosen by a function of negatives.py.
+    reduce, for all negatives, which are the pairs (i, j) with j of another clip:
     sum:           (1/B) sum_i  sum_j [m r_ij + s_ij - s_ii]_+ + sum_j [m r_ij + s_ji - s_ii]_+
     mean:          (1/B) sum_i mean_j [m r_ij + s_ij - s_ii]_+ + mean_j [m r_ij + s_ji - s_ii]_+
     hinge_of_mean: (1/B) sum_i [mean_j (m r_ij + s_ij - s_ii)]_+ + [mean_j (m r_ij + s_ji - s_ii)]_+
-    With one caption and one clip an item, the three are one: the sums have one j each. An item without any negative
-    adds 0, also to the gradient. r = 1 without relax.
+    With one caption and one clip per item, all three are equal, since the sums have one j each. An item without any
+    negative adds 0, also to the gradient. r = 1 without relax.
 
     Sources: `sum`: "Take it easy" (2022), section 4, first and third equations, and "On Metric Learning for Audio-Text
     Cross-Modal Retrieval" (2022), equation 2; equation 3 is `negatives: hardest`. `hinge_of_mean`: "On Negative
-    Sampling for Contrastive Audio-Text Retrieval" (2023), equation 4, and `mean`: its public code, never below the
-    former. Deviation: pairs of one clip that comes twice in a batch are left out, as in both public codes; the papers
-    do not say so, and it can only lower the sums.
+    Sampling for Contrastive Audio-Text Retrieval" (2023), equation 4. `mean`: its public code, never below
+    `hinge_of_mean`. Deviation: if a clip is in a batch twice, its pairs are left out, as in both public codes. The
+    papers do not mention this; it can only lower the sums.
     """
 
     kind: Literal["ranking"]
-    margin: float = Field(ge=0, le=2)  # by which a matching pair is to score higher than others
+    margin: float = Field(ge=0, le=2)  # wanted difference between the scores of a matching pair and of others
     relax: Literal["none", "cider"]  # cider: lower margins for captions that resemble each other
     negatives: Negatives = "all"
     reduce: Literal["sum", "mean", "hinge_of_mean"] = "sum"  # of the hinges of a batch
@@ -61,10 +61,10 @@ class Ranking(Term):
 
 
 def gaps(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tensor]:
-    """What the hinges of both directions are of, (B, B) each, a row an item: captions as negatives, clips as negatives.
+    """Return the arguments of the hinges, (B, B) per direction: captions as negatives, and clips as negatives.
 
-    At (i, j): m r_ij + s_ij - s_ii, and m r_ij + s_ji - s_ii; r_ij is 1 unless relaxed. Places of one clip are no
-    negatives, whatever stands there.
+    At (i, j): m r_ij + s_ij - s_ii, and m r_ij + s_ji - s_ii; r_ij is 1 unless relaxed. The values of pairs of one clip
+    have no meaning, since these are no negatives.
     """
     if relaxed and batch.relax is None:
         raise ValueError("a relaxed ranking loss needs the relax factors of the batch")
@@ -74,7 +74,7 @@ def gaps(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tens
 
 
 def _reduced(gap: Tensor, negative: Tensor, reduce: str) -> Tensor:
-    """(B,) of (B, K) gaps, of which those that are of a negative count."""
+    """Reduce (B, K) gaps to (B,). Only the gaps of negatives count."""
     counted = gap if reduce == "hinge_of_mean" else gap.relu()
     total = counted.masked_fill(~negative, 0.0).sum(1)
     return total if reduce == "sum" else (total / negative.sum(1).clamp(min=1)).relu()

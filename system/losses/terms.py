@@ -1,4 +1,4 @@
-"""The training loss of a batch, and what is seen of it: the sum of a stage's terms, violations, accuracies."""
+"""The training loss of a batch, as the sum of a stage's terms, and its diagnostics: violations and accuracies."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import torch
 from system.losses.base import BatchScores, Term
 from system.losses.ranking import gaps
 
-# B items of a batch: clip i and its caption, or its several captions; s_ij the score of clip i and item j's captions
+# B items of a batch, each a clip with one or several captions; s_ij the score of clip i and item j's captions
 
 
 def asks_relax(terms: Sequence[Term]) -> bool:
@@ -15,18 +15,20 @@ def asks_relax(terms: Sequence[Term]) -> bool:
 
 
 def total(batch: BatchScores, terms: Sequence[Term]) -> torch.Tensor:
-    """The weighted sum of a stage's terms."""
+    """Return the weighted sum of a stage's terms."""
     return torch.stack([term.weight * term.value(batch) for term in terms]).sum()
 
 
 @torch.no_grad()
 def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tensor]:
-    """What the loss sees, by name; items that share a clip are no negatives.
+    """Return diagnostics of the loss, by name. Items of the same clip are no negatives.
 
-    positive, hardest_negative: mean score of the matching pairs, and of each item's hardest negative in both
-    directions, over the items that have one (0 where none has). violations, violations_relaxed: share of all negatives
-    of both directions, chosen by the loss or not, whose hinge is above zero, by the first term that has a margin
-    (ranking, and weighted_triplet with clamp `each`), and with the relaxed margin where it has one.
+    positive: mean score of the matching pairs.
+    hardest_negative: mean score of each item's hardest negative in both directions, over the items that have one; 0 if
+    no item has one.
+    violations: share of all negatives of both directions, chosen by the loss or not, whose hinge is above zero. The
+    margin is that of the first term with a margin (ranking, and weighted_triplet with clamp `each`).
+    violations_relaxed: the same with the relaxed margin, if the term has one.
     """
     highest = batch.scores.masked_fill(batch.same_clip, -torch.inf)
     highest = torch.cat([highest.amax(0), highest.amax(1)])
@@ -45,12 +47,11 @@ def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tenso
 
 
 def accuracies(batch: BatchScores) -> tuple[float, float]:
-    """m1, m2: share of clips whose own captions score highest in the row, of captions whose own clip does in the
-    column.
+    """Return m1, the share of clips whose own captions have the highest score, and m2, the same of captions and clips.
 
-    A tie with another clip's pair counts as a miss, so that a collapsed model scores 0. Source: "Take it easy"
-    (2022), section 4; deviation: the paper's `s_ii = max_j s_ij` counts ties as hits, ours is lower by the share of
-    tied rows."""
+    A tie with another clip's pair counts as a miss, so that a collapsed model gets 0. Source: "Take it easy" (2022),
+    section 4. Deviation: the paper's `s_ii = max_j s_ij` counts ties as hits; ours is lower by the share of tied rows.
+    """
     matching_scores = batch.scores.diagonal()
     others = batch.scores.masked_fill(batch.same_clip, -torch.inf)
     m1 = (matching_scores > others.amax(1)).float().mean()

@@ -1,4 +1,4 @@
-"""The likelihood of the true moments, as labellings of all frames by none and moment."""
+"""The likelihood of the true moments, as a labelling of all frames by `none` and `moment`."""
 
 from typing import ClassVar, Literal
 
@@ -6,8 +6,8 @@ from system.losses.base import BatchScores, Tensor, Term
 
 
 class TwoState(Term):
-    """Minus the log likelihood of the true labelling of a recording's frames, the mean over the batch; per frame where
-    `per_frame`, so that long recordings do not weigh more.
+    """Negative log likelihood of the true labelling of a recording's frames, as a mean over the batch. With `per_frame`
+    it is divided by the number of frames, so that long recordings do not weigh more.
 
     Source: see system/moments/two_state.py.
     """

@@ -1,4 +1,4 @@
-"""Maximum polynomial loss: polynomials of the matching pair's score and of the hardest negative's."""
+"""Maximum polynomial loss: polynomials of the scores of the matching pair and of the hardest negative."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -10,27 +10,27 @@ from system.losses.negatives import hardest
 
 
 class WeightedTriplet(Term):
-    """Maximum polynomial loss, in [0, inf): P of the matching pair's score, N of the hardest negative's.
+    """Maximum polynomial loss, in [0, inf): P of the matching pair's score, N of the hardest negative's score.
 
-    P(s) = sum_p a_p s^p with `positive` as a_p, N(s) = sum_q b_q s^q with `negative` as b_q, the constant's first;
+    P(s) = sum_p a_p s^p with `positive` as a_p, N(s) = sum_q b_q s^q with `negative` as b_q; the constants come first.
     h_i = max_j s_ij and h'_i = max_j s_ji over the items j of other clips.
-    clamp sum, the paper's: (1/B) sum_i [P(s_ii) + N(h_i)]_+ + [P(s_ii) + N(h'_i)]_+
-    clamp each, the public code's, of the negatives that violate the margin m alone:
+    clamp sum, as in the paper: (1/B) sum_i [P(s_ii) + N(h_i)]_+ + [P(s_ii) + N(h'_i)]_+
+    clamp each, as in the public code, only for negatives that violate the margin m:
     (1/B) sum_i ([P(s_ii)]_+ + [N(h_i)]_+ where h_i + m > s_ii) + ([P(s_ii)]_+ + [N(h'_i)]_+ where ...)
     An item without any negative adds 0, also to the gradient.
 
     Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), equations 4-6; `each` is its public code.
-    Deviations: max{N^q} of equation 6 is read as the power of the hardest negative's score (the text says that the max
-    selects the hardest pair), not as the largest power, which differs for negatives below 0 only. The public code fails
-    on a matching pair of s_ii >= 1 - 1e-5; here such a pair counts like every other ([P]_+ below 4e-6 with the paper's
-    numbers): to leave it out would give a collapsed model, all scores 1, a loss of 0 instead of 1.06.
+    Deviations: max{N^q} of equation 6 is read as the power of the hardest negative's score, since the text says that
+    the max selects the hardest pair. The largest power only differs for negatives below 0. The public code fails on a
+    matching pair with s_ii >= 1 - 1e-5. Here such a pair counts like every other; its [P]_+ is below 4e-6 with the
+    paper's numbers. Without it, a collapsed model with all scores 1 would have a loss of 0 instead of 1.06.
     """
 
     kind: Literal["weighted_triplet"]
     margin: float = Field(ge=0, le=2)  # read by clamp `each`
     positive: Annotated[list[float], Field(min_length=1)]  # coefficients of P, from that of s^0 on
     negative: Annotated[list[float], Field(min_length=1)]  # coefficients of N, from that of s^0 on
-    clamp: Literal["sum", "each"]  # what of P and N counts as 0 below 0: their sum, or each
+    clamp: Literal["sum", "each"]  # clamp the sum of P and N at 0, or each of them
 
     @property
     def hinge_margin(self) -> float | None:
@@ -54,7 +54,7 @@ class WeightedTriplet(Term):
 
 
 def _polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:
-    """The constant's coefficient first."""
+    """Return the polynomial's value at x. The constant is the first coefficient."""
     value = x.new_zeros(len(x))
     for coefficient in reversed(coefficients):
         value = value * x + coefficient

@@ -1,4 +1,4 @@
-"""What the settings of every encoder, of audio or of text, say beside what it computes. Never imports torch."""
+"""The common interface of the settings of audio and text encoders. Never imports torch."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,13 +19,13 @@ def _check_head_count(heads: int, info: ValidationInfo) -> int:
 
 Heads = Annotated[
     Size, AfterValidator(_check_head_count)
-]  # of attention; its field stands below that of `width`, or `dim`
+]  # of attention; its field comes after that of `width` or `dim`
 
 
 class EncoderKind(Strict):
     """Settings of one kind of encoder, as a recipe gives them.
 
-    file_settings: those that say where files lie on this machine; a trained model may be opened with others.
+    file_settings: names of the settings with paths on this machine. A trained model may be opened with other paths.
     """
 
     kind: str
@@ -34,45 +34,45 @@ class EncoderKind(Strict):
 
     @property
     def gives_series(self) -> bool:
-        """Whether an embedding is a series, of frames or of words, instead of one vector."""
+        """Whether an embedding is a series of frames or of words, instead of one vector."""
         return False
 
     @property
     def sees_whole_batch(self) -> bool:
-        """Whether an embedding is another one in a part of a training batch, as with trained batch norms: cached
-        gradients would not be the same."""
+        """Whether an embedding differs in a part of a training batch, as with trained batch norms. Cached gradients
+        would then differ too."""
         return False
 
     @property
     def seen_by_share(self) -> str | None:
-        """What of a batch decides its embeddings beside batch norms and the padded length of frames: of several
-        processes each sees its share of that alone. None for nothing."""
+        """Property of a batch that changes embeddings, other than batch norms and the padded length of frames, in words
+        for a message. With several processes, each only uses it of its share of the batch. None if there is no such."""
         return None
 
     @property
     def knows_captions(self) -> bool:
-        """Whether its published weights have learned from captioned clips, which may be among those that are ranked."""
+        """Whether its published weights were trained on captioned clips, which may be among the ranked ones."""
         return False
 
     @property
     def is_published(self) -> bool:
-        """Whether all of its weights are published ones, so that it says something before it is trained."""
+        """Whether all of its weights are published, so that it is useful before any training."""
         return False
 
     def weight_files(self) -> dict[str, Path]:
-        """Its published files, by the setting that names each; an exported model does not hold them."""
+        """Return its published files, by the setting of their path. An exported model does not hold them."""
         return {}
 
     def published_address(self) -> str:
-        """Where these files are published."""
+        """The address where these files are published."""
         return ""
 
     def file_checksums(self) -> dict[str, str]:
-        """sha256 of files that decide what it computes and that a run's checkpoints do not hold, by name."""
+        """Return the sha256 of files that determine its output and are not in a run's checkpoints, by name."""
         return {}
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
-        """The setting and a sentence for each published file that is absent."""
+        """Yield the setting and an error message for each missing published file."""
         for name, path in self.weight_files().items():
             if not path.is_file():
                 yield name, f"{self.kind}: no file {path}; published at {self.published_address()}; put it there"
@@ -80,5 +80,5 @@ class EncoderKind(Strict):
                 yield name, f"{self.kind}: {path} {problem}; {FETCH_AGAIN}"
 
     def plan_lines(self) -> Iterator[str]:
-        """For `check`: what it is made from, and whether that is there."""
+        """Yield lines for `check`: the files that it is built from, and whether they exist."""
         yield from ()

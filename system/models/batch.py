@@ -1,4 +1,4 @@
-"""What a model is handed: the audio of a batch of clips, and their captions."""
+"""The input of a model: the audio of a batch of clips, and their captions."""
 
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -9,22 +9,22 @@ import torch
 
 
 class Series(NamedTuple):
-    """Padded series: values (B, T, D), real lengths (B,)."""
+    """Padded series: values (B, T, D), lengths without padding (B,)."""
 
     values: torch.Tensor
     lengths: torch.Tensor
 
     def rows(self, index: torch.Tensor) -> "Series":
-        """Some of the series, no longer than they need to be."""
+        """Return some of the series, padded to the longest of them."""
         lengths = self.lengths[index]
         return Series(self.values[index, : int(lengths.max())], lengths)
 
 
 @dataclass(frozen=True)
 class Share:
-    """A batch divided into parts that are embedded at a time; part i is of process i % count.
+    """A batch divided into parts that are embedded one at a time. Part i belongs to process i % count.
 
-    parts: of each, its rows of the batch; each row is in one of them. index: which process this is.
+    parts: the rows of each part; every row of the batch is in exactly one part. index: of this process.
     """
 
     parts: list[list[int]]
@@ -33,16 +33,19 @@ class Share:
 
     @property
     def rows(self) -> list[int]:
-        """The rows that this process embeds: its audio is of these, in this order."""
+        """The rows that this process embeds. The batch's audio has these rows, in this order."""
         return [row for part in self.parts[self.index :: self.count] for row in part]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """clip_keys: (B,) contents of the clips. audio: by expert. captions: (N,) of all items. row_of: (N,) their items.
-    relax: (B, B), r(c_ij) between the items' captions; None where no loss asks for it. teachers: (B, N) by name,
-    cosines of clips and captions by models that are learned from. labels: (B, T) bool of a batch of moments, the frames
-    in which an item's sentence is heard. share: what of the audio is there; None for all."""
+    """A batch of B items.
+
+    clip_keys: (B,) content keys of the clips. audio: series by expert. captions: (N,) of all items. row_of: (N,) the
+    items of the captions. relax: (B, B), r(c_ij) between the items' captions; None if no loss needs it. teachers:
+    (B, N) cosines of clips and captions, by the teacher's name. labels: (B, T) bool for a batch of moments, whether an
+    item's sentence is heard in a frame. share: the part of the audio that is loaded; None for all.
+    """
 
     clip_keys: list[str]
     audio: dict[str, Series]

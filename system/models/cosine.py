@@ -8,5 +8,5 @@ from system.models.embeddings import Embeddings, unit_vectors
 
 
 def cosine(clips: Embeddings, captions: Embeddings) -> torch.Tensor:
-    """(B, D) and (N, D) -> (B, N) cosines in [-1, 1]; an embedding of zeros scores 0 against everything."""
+    """Return (B, N) cosines in [-1, 1] of (B, D) clips and (N, D) captions. An embedding of zeros has cosine 0."""
     return unit_vectors(clips) @ unit_vectors(captions).T

@@ -1,5 +1,7 @@
-"""Operations and memory of a training step, counted by torch while an encoder runs on tensors without values. torch is
-imported when something is counted."""
+"""Count the operations and memory of a training step, by running an encoder on torch's tensors without values.
+
+torch is only imported for counting.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-TOKENS = 16  # of a caption: 15.3 on average in Clotho, 12.0 in AudioCaps; sorted chunks add one in 25
+TOKENS = 16  # of a caption: the mean is 15.3 in Clotho, 12.0 in AudioCaps; padding of sorted chunks adds one in 25
 
 
 class UnknownSizeError(KitError):
@@ -22,10 +24,9 @@ class UnknownSizeError(KitError):
 
 @dataclass(frozen=True)
 class Cost:
-    """A training step of an encoder, for one clip or caption.
+    """The cost of a training step of an encoder, for one clip or caption.
 
-    flops: operations, forward and backward.
-    kept: bytes that wait for the backward pass. widest: bytes of the largest
+    flops: operations, forward and backward. kept: bytes stored for the backward pass. widest: bytes of the largest
     output of a layer.
     """
 
@@ -34,13 +35,13 @@ class Cost:
     widest: float = 0.0
 
     def times(self, count: float) -> "Cost":
-        """The cost of `count` such clips."""
+        """Return the cost of `count` such clips."""
         return Cost(self.flops * count, self.kept * count, self.widest * count)
 
 
 @contextmanager
 def weights_left_out() -> Iterator[None]:
-    """Networks built inside have weights without values, which take no time and no memory."""
+    """Context in which networks are built without initialising their weights, which saves time and memory."""
     from torch.overrides import TorchFunctionMode
 
     from system.compute.device import memory_errors
@@ -58,14 +59,14 @@ def weights_left_out() -> Iterator[None]:
 
 
 def count_parameters(network: "nn.Module", trainable: bool) -> int:
-    """Parameters that are trained, or those that are not."""
+    """Count the trainable parameters, or the others."""
     return sum(p.numel() for p in network.parameters() if p.requires_grad == trainable)
 
 
 def count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
-    """Count a step of a network on the tensor that `run` computes with it, forward and backward.
+    """Count the cost of a forward and a backward pass of a network. run: computes the network's output.
 
-    Nothing is computed, unless shapes depend on values, as in packed series. Then the forward pass is computed in
+    No values are computed, unless shapes depend on values, as in packed series. Then the forward pass is computed in
     float32, and the backward pass is assumed to have twice its operations. Weights and their copies in 16 bits are not
     counted, since they are the same for any number of clips.
 
@@ -79,7 +80,7 @@ def count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -
             return _count(network, run, half, backward=not half)
     except RuntimeError:  # a shape that depends on values
         for weight in network.parameters():
-            weight.data.zero_()  # numbers that are in memory by chance can be slow to compute with
+            weight.data.zero_()  # arbitrary values of uninitialised memory can slow computations down
         try:
             forward = _count(network, run, half=False, backward=False)
         except RuntimeError as error:
@@ -94,7 +95,7 @@ def _count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool, 
     from torch.utils.flop_counter import FlopCounterMode
 
     weights = {tuple(sorted(p.shape)) for p in network.parameters()}
-    kept: dict[int, torch.UntypedStorage] = {}  # held, so that no other storage gets its number
+    kept: dict[int, torch.UntypedStorage] = {}  # references, so that no other storage gets the same key
     widest = 0
 
     def measure(module: torch.nn.Module, inputs: Any, output: Any) -> None:
@@ -121,7 +122,7 @@ def _count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool, 
 
 
 def _convolution_backward_flops(grad: Any, values: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
-    """Operations by shapes. torch 2.11 itself counts the gradient of grouped weights as if they had no groups."""
+    """Count operations by shapes. torch 2.11 itself counts the gradient of grouped weights as if they had no groups."""
     *_, transposed, _, _, wanted = rest
     positions = math.prod((values if transposed else grad)[2:])
     return int(2 * math.prod(weight) * grad[0] * positions * sum(wanted[:2]))

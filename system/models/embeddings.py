@@ -10,23 +10,23 @@ from system.networks.layers import length_mask
 
 # B clips or captions, L frames or words, D embedding; F frames of all clips together
 
-MAX_PADDED = 1 << 24  # values of the clips of a part, filled to its longest one
+MAX_PADDED = 1 << 24  # most values of a part's clips, padded to its longest one
 
 
 class Embedded(NamedTuple):
-    """Output of an encoder: pooled vectors (B, D) with lengths None, or a padded series (B, L, D) with (B,) real
-    lengths."""
+    """Output of an encoder: pooled vectors (B, D) with lengths None, or padded series (B, L, D) with lengths (B,).
+    Lengths do not count padding."""
 
     values: torch.Tensor
     lengths: torch.Tensor | None = None
 
     @property
     def size(self) -> int:
-        """Clips or captions, B."""
+        """Number of clips or captions, B."""
         return len(self.values)
 
     def rows(self, index: torch.Tensor | list[int] | slice) -> "Embedded":
-        """The embeddings at these places, in this order."""
+        """Return the embeddings of these indexes, in this order."""
         return Embedded(self.values[index], None if self.lengths is None else self.lengths[index])
 
     def float(self) -> "Embedded":
@@ -35,18 +35,18 @@ class Embedded(NamedTuple):
 
 
 class Ragged(NamedTuple):
-    """Series of a pool, one after the other and not filled up: values (F, D), lengths (B,) whose sum is F."""
+    """Series of a pool, concatenated without padding: values (F, D), lengths (B,) whose sum is F."""
 
     values: torch.Tensor
     lengths: torch.Tensor
 
     @property
     def size(self) -> int:
-        """Clips, B."""
+        """Number of clips, B."""
         return len(self.lengths)
 
     def rows(self, index: torch.Tensor | list[int]) -> "Ragged":
-        """The series at these places, in this order."""
+        """Return the series of these indexes, in this order."""
         index = torch.as_tensor(index, device=self.lengths.device)
         lengths = self.lengths[index]
         skipped = (self.lengths.cumsum(0) - self.lengths)[index] - (lengths.cumsum(0) - lengths)
@@ -58,8 +58,10 @@ class Ragged(NamedTuple):
         return Ragged(self.values.float(), self.lengths)
 
     def parts(self) -> Iterator[tuple[torch.Tensor, Embedded]]:
-        """The series in parts of like length, shortest first: their places (P,), and them, filled up; at most
-        MAX_PADDED values, or one series."""
+        """Yield the series in parts of similar length, shortest first: their indexes (P,), and the padded series.
+
+        A part has at most MAX_PADDED values, or one series.
+        """
         order, dim = self.lengths.argsort(stable=True), self.values.shape[1]
         lengths, begin = self.lengths[order].tolist(), 0
         for end in range(1, len(lengths) + 1):
@@ -68,7 +70,7 @@ class Ragged(NamedTuple):
                 begin = end
 
     def padded(self) -> Embedded:
-        """Filled with zeros to the longest."""
+        """Pad with zeros to the longest."""
         mask = length_mask_of(self)
         values = self.values.new_zeros(*mask.shape, self.values.shape[1])
         values[mask] = self.values
@@ -79,7 +81,7 @@ Embeddings = Embedded | Ragged
 
 
 def joined(parts: Sequence[Embedded]) -> Embedded:
-    """Concatenate embeddings; series are filled to the longest."""
+    """Concatenate embeddings. Series are padded to the longest."""
     if parts[0].lengths is None:
         return Embedded(torch.cat([part.values for part in parts]))
     longest = max(part.values.shape[1] for part in parts)
@@ -92,17 +94,17 @@ class Units(Embedded):
 
 
 def prepared(clips: Embeddings) -> Embeddings:
-    """Prepare clips of a pool for many scores: pooled vectors are brought to length 1, series are not changed."""
+    """Prepare clips of a pool for many scores: pooled vectors are scaled to length 1, series are not changed."""
     return clips if clips.lengths is not None else Units(unit_vectors(clips))
 
 
 def unit_vectors(embedded: Embeddings) -> torch.Tensor:
-    """Return (B, D) pooled vectors of length 1; those of zeros stay zeros."""
+    """Return (B, D) pooled vectors, scaled to length 1. Vectors of zeros stay zeros."""
     return embedded.values if isinstance(embedded, Units) else F.normalize(embedded.values, dim=-1)
 
 
 def length_mask_of(series: Embeddings) -> torch.Tensor:
-    """(B, L) bool: which places of a series are real."""
+    """Return (B, L) bool: True for frames or words, False for padding."""
     if series.lengths is None:
         raise ValueError("frame_word scores need series of frames and of words; these embeddings are pooled")
     longest = max(1, int(series.lengths.max())) if isinstance(series, Ragged) else series.values.shape[1]

@@ -1,4 +1,4 @@
-"""Scores of clips against captions by all pairs of a frame and a word."""
+"""Scores of clips against captions, computed from all pairs of a frame and a word."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,14 +11,17 @@ from system.models.embeddings import Embedded, Embeddings, Ragged, length_mask_o
 
 # B clips, N captions, L frames, W words, D embedding; F frames of all clips together
 
-MAX_DOT_PRODUCTS = 1 << 24  # frames x words whose dot products are held at a time: 64 MiB in float32
-_LONG = 2048  # frames; captions are grouped as for a clip of so many, and longer clips are read in pieces
-_FRAMES_AT_ONCE = 128  # when their best words are sought: what is compared stays in a core's cache
+MAX_DOT_PRODUCTS = 1 << 24  # most dot products of frames and words in memory at a time: 64 MiB in float32
+_LONG = 2048  # frames; captions are grouped for clips of at most this length, and longer clips are processed in pieces
+_FRAMES_AT_ONCE = 128  # in the search for best words, so that the compared values fit into a core's cache
 
 
 class _Words(NamedTuple):
-    """The words of some captions: vectors (V, D), one of them zeros; indices (N, W), which of them a caption's words
-    are, those that fill it up being the zeros; counts (N,) of its real ones."""
+    """The words of some captions.
+
+    vectors: (V, D), one of them zeros. indices: (N, W) the vector of each word of a caption; padding has the vector of
+    zeros. counts: (N,) numbers of words without padding.
+    """
 
     vectors: torch.Tensor
     indices: torch.Tensor
@@ -26,16 +29,16 @@ class _Words(NamedTuple):
 
     @property
     def wide(self) -> int:
-        """The most numbers held at a time for one frame."""
+        """Most numbers in memory at a time for one frame."""
         return max(len(self.vectors), len(self.indices))
 
     def largest(self, longest: int) -> int:
-        """The most numbers held at a time for one clip of that many frames."""
+        """Return the most numbers in memory at a time for one clip of `longest` frames."""
         return max(self.wide * longest, self.indices.numel())
 
 
 def _words_of(captions: Embeddings) -> _Words:
-    """Words that need no gradient are taken once each, however often they come."""
+    """Return the words of captions. If they need no gradient, repeated words share one vector."""
     mask = length_mask_of(captions)
     words = captions.values if isinstance(captions, Ragged) else captions.values[mask]
     vectors = torch.cat([words.new_zeros(1, words.shape[1]), words])
@@ -47,7 +50,10 @@ def _words_of(captions: Embeddings) -> _Words:
 
 
 def _word_groups(captions: Embeddings, longest: int) -> list[_Words]:
-    """The captions in groups whose words fit beside a clip of `longest` frames; mostly one."""
+    """Divide the captions into groups whose dot products with a clip of `longest` frames fit into memory.
+
+    In most cases there is one group.
+    """
     words = _words_of(captions)
     if words.largest(longest) <= MAX_DOT_PRODUCTS or len(words.indices) == 1:
         return [words]
@@ -56,8 +62,11 @@ def _word_groups(captions: Embeddings, longest: int) -> list[_Words]:
 
 
 def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
-    """(B, N) scores of clips (B, L, D) with `counts` (B,) real frames. What fills a clip or a caption up is zeros: its
-    dot products are 0 and change no sum, and no maximum either, since nothing below 0 is left."""
+    """Return (B, N) scores of clips (B, L, D) with `counts` (B,) frames without padding.
+
+    Padding is zeros, so that its dot products are 0. They change no sum, and no maximum, since all values are at least
+    0.
+    """
     frames = frames.masked_fill(~length_mask_of(Embedded(frames, counts))[..., None], 0.0)
     counts = counts.clamp(min=1)
     pieces = frames.split(max(1, MAX_DOT_PRODUCTS // (len(frames) * words.wide)), 1)
@@ -75,8 +84,11 @@ def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, re
 
 
 def _of_piece(frames: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
-    """Of some frames (B, L, D) of clips: (N, B) sums of every frame's best word of a caption for `best_word`, else
-    (V, B) of every word, its best frame for `best_frame`, sums over frames for `mean`."""
+    """Reduce the dot products of some frames (B, L, D) of clips.
+
+    `best_word`: (N, B) sums over frames of the best word of each caption. `best_frame`: (V, B) best frame of every
+    word. `mean`: (V, B) sums over frames.
+    """
     dots = (words.vectors @ frames.flatten(0, 1).T).relu_()  # (V, B L)
     if reduce == "best_word":
         best: torch.Tensor = _BestWord.apply(dots, words.indices, words.counts)  # type: ignore[no-untyped-call]
@@ -88,10 +100,11 @@ def _of_piece(frames: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
 
 
 class _BestWord(torch.autograd.Function):
-    """(V, F) dot products of words and frames, (N, W) places and (N,) counts of captions' words -> (N, F) of each
-    caption's best word.
+    """Dot products of words and frames (V, F), indices (N, W) and counts (N,) of captions' words -> (N, F) dot products
+    of each caption's best word.
 
-    torch's own operations would keep every comparison for the backward pass, or make an (N, W, F) tensor."""
+    torch's own operations would store every comparison for the backward pass, or an (N, W, F) tensor.
+    """
 
     @staticmethod
     def forward(ctx: Any, dots: torch.Tensor, indices: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
@@ -110,7 +123,7 @@ class _BestWord(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """All of a best word's gradient goes to it, to the first of several."""
+        """Pass the whole gradient to the best word; to the first one if several are equal."""
         dots, indices, best = ctx.saved_tensors
         found, left = torch.zeros_like(dots), gradient
         for column in indices.T:
@@ -125,18 +138,18 @@ def frame_word(
 ) -> torch.Tensor:
     """Series (B, L, D) and (N, W, D) with their lengths -> (B, N) scores from all dot products of frames and words.
 
-    With x_lw = max(0, frame_l . word_w) of a pair's real frames and words: `mean`: mean_lw x_lw; `best_frame`:
-    mean_w max_l x_lw; `best_word`: mean_l max_w x_lw. In [0, 1] for vectors of length 1; a series of length 0 scores 0.
-    Two series of one modality may be given as well: the first is read as frames.
+    With x_lw = max(0, frame_l . word_w) of a pair's frames and words without padding: `mean`: mean_lw x_lw;
+    `best_frame`: mean_w max_l x_lw; `best_word`: mean_l max_w x_lw. In [0, 1] for vectors of length 1; a series of
+    length 0 scores 0. Two series of one modality are allowed too: the first is read as frames.
 
-    At most `MAX_DOT_PRODUCTS` dot products are held at a time; of a caption with more words than that, those of one
-    frame. Where the whole takes more, the backward pass computes them again, then those of one clip and one caption
-    together. Ragged clips are scored in parts of like length.
+    At most `MAX_DOT_PRODUCTS` dot products are in memory at a time; for a caption with more words, those of one frame.
+    If the total is larger, the backward pass computes them again, at least those of one clip and one caption at a time.
+    Ragged clips are scored in parts of similar length.
 
     Sources: Xie et al., "Unsupervised Audio-Caption Aligning" (2022), whose public code calls the three STSQ, MTSQ and
     MQST in this order, and "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section 4.2: `mean`.
-    Deviation: places that fill a batch up never count here, while the public code counts them in training; an encoder
-    that says they are real (`padding: counted`) gets that.
+    Deviation: padding never counts here, while the public code counts it in training. An encoder with
+    `padding: counted` declares padding as frames and thus matches the public code.
     """
     longest = length_mask_of(clips).shape[1]
     groups = _word_groups(captions, min(longest, _LONG))
@@ -148,7 +161,7 @@ def frame_word(
 
 
 def _filled_frame_word(clips: Embedded, groups: list[_Words], reduce: str) -> torch.Tensor:
-    """(B, N) scores of clips (B, L, D) against groups of N captions."""
+    """Return (B, N) scores of clips (B, L, D) against groups of N captions."""
     longest = clips.values.shape[1]
     counts = length_mask_of(clips).sum(1)
     again = torch.is_grad_enabled() and len(counts) * sum(group.largest(longest) for group in groups) > MAX_DOT_PRODUCTS

@@ -1,4 +1,4 @@
-"""Embeddings of several processes, brought together."""
+"""Gather the embeddings of several processes."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,9 @@ from system.models.embeddings import Embedded
 
 
 def gather_parts(here: Sequence[Embedded], sizes: Sequence[int], device: torch.device) -> list[Embedded]:
-    """The embeddings of all parts, in order and without a graph, in every process. Part i is of process i % n.
+    """Return the embeddings of all parts, in order and without a graph, in every process. Part i is of process i % n.
 
-    here: those of this process, in order. sizes: rows of all parts. Series are filled with zeros to the longest of all.
+    here: the parts of this process, in order. sizes: rows of all parts. Series are padded with zeros to the longest.
     """
     processes = count()
     if processes == 1:
@@ -45,7 +45,7 @@ def gather_parts(here: Sequence[Embedded], sizes: Sequence[int], device: torch.d
 
 
 def _shape(here: Sequence[Embedded]) -> tuple[int, int, bool]:
-    """D, the largest L of all processes, and whether embeddings are series; a process without parts learns them."""
+    """Return D, the largest L of all processes, and whether embeddings are series, also in a process without parts."""
     mine = [0, 1, 0]
     if here:
         is_series = here[0].lengths is not None

@@ -1,4 +1,4 @@
-"""The score of moments: of every frame of a clip against a sentence, and of the clip as a whole."""
+"""The score of moments, for every frame of a clip against a sentence, and for the whole clip."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ from system.moments.two_state import log_partition
 
 # B clips, N captions, T frames, D embedding
 
-MAX_FRAME_SCORES = 1 << 24  # held at a time: 64 MiB in float32
-SCALE, OFFSET, TRANSITION = 10.0, -3.0, -2.0  # at the start of training
+MAX_FRAME_SCORES = 1 << 24  # most scores in memory at a time: 64 MiB in float32
+SCALE, OFFSET, TRANSITION = 10.0, -3.0, -2.0  # initial values
 
 
 class MomentScore(nn.Module):
@@ -43,29 +43,30 @@ class MomentScore(nn.Module):
         return torch.cat(columns, 1)
 
     def numbers(self) -> dict[str, float]:
-        """scale, offset, enter and leave."""
+        """Return scale, offset, enter and leave, by name."""
         return {name: value.item() for name, value in self.named_parameters()}
 
     def affine(self, cosines: torch.Tensor) -> torch.Tensor:
-        """Scores of frames from how well they fit a sentence."""
+        """Return the scores of frames, from their cosines with a sentence."""
         return self.scale * cosines + self.offset
 
     def frames(self, clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
-        """(B, T) scores of every frame of each clip against its one sentence, in the same order, and (B,) real
-        frames."""
+        """Return (B, T) scores of every frame of each clip against its one sentence, and (B,) numbers of frames without
+        padding. Clips and captions have the same order."""
         cosines, lengths = frame_cosines(clips, captions)
         return self.affine(cosines), lengths
 
 
 def frame_cosines(clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B, T) cosines of every frame of each clip with its one sentence, in the same order, and (B,) real frames."""
+    """Return (B, T) cosines of every frame of each clip with its one sentence, and (B,) numbers of frames without
+    padding. Clips and captions have the same order."""
     padded = clips.padded() if isinstance(clips, Ragged) else clips
     frames, words = F.normalize(padded.values, dim=-1), F.normalize(captions.values, dim=-1)
     return torch.einsum("btd,bd->bt", frames, words), _lengths(padded)
 
 
 def _log_odds(log_z: torch.Tensor) -> torch.Tensor:
-    """log(p / (1 - p)) of p = 1 - exp(-log Z), which is log(Z - 1)."""
+    """Return log(p / (1 - p)) of p = 1 - exp(-log Z), which is log(Z - 1)."""
     log_z = log_z.clamp(min=1e-30)
     return log_z + torch.log(-torch.expm1(-log_z))
 
@@ -79,7 +80,8 @@ def _lengths(clips: Embeddings) -> torch.Tensor:
 def cosines_of_queries(
     clips: Embeddings, clip_of: Sequence[int], captions: Embedded, at_once: int = 64
 ) -> list[torch.Tensor]:
-    """By query, (T,) cosines of the frames of its one clip, on the CPU. clip_of: by query, the number of its clip."""
+    """Return (T,) cosines of the frames of a query's one clip, per query, on the CPU. clip_of: index of each query's
+    clip."""
     lengths = _lengths(clips).tolist()
     order = sorted(range(len(clip_of)), key=lambda query: lengths[clip_of[query]])
     found: dict[int, torch.Tensor] = {}

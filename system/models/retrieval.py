@@ -16,7 +16,7 @@ from system.models.text.encoder import TextEncoder
 
 # B clips, N captions; of a pool Q queries, C clips
 
-MAX_SCORES = 1 << 24  # of a block: 64 MiB
+MAX_SCORES = 1 << 24  # most scores of a block: 64 MiB
 
 
 class RetrievalModel(nn.Module):
@@ -32,22 +32,22 @@ class RetrievalModel(nn.Module):
 
     @property
     def moments(self) -> MomentScore:
-        """Its score of moments; ValueError for a model that has none."""
+        """The model's score of moments. Raises ValueError if it has none."""
         if not isinstance(self.score, MomentScore):
             raise ValueError("this model has no score of moments")
         return self.score
 
     @property
     def device(self) -> torch.device:
-        """Where its embeddings are computed."""
+        """The device of the model's computations."""
         return self.text.device
 
     def score_matrix(self, captions: Embedded, clips: Embeddings) -> np.ndarray:
-        """(Q, C) float32 scores of Q captions against C clips, on the CPU: the orientation of every file."""
+        """Return (Q, C) float32 scores of Q captions against C clips, on the CPU, in the orientation of every file."""
         return np.ascontiguousarray(self.score(clips, captions).T.float().cpu().numpy())
 
     def score_blocks(self, captions: Embedded, clips: Embeddings) -> Iterator[np.ndarray]:
-        """The rows of score_matrix, some captions after the others: (n, C), at most MAX_SCORES, or those of one."""
+        """Yield the rows of score_matrix in blocks (n, C) of at most MAX_SCORES scores, or of one caption."""
         size = max(1, MAX_SCORES // clips.size)
         with torch.inference_mode():
             clips = prepared(clips)
@@ -56,12 +56,12 @@ class RetrievalModel(nn.Module):
                 yield self.score_matrix(captions.rows(slice(begin, begin + size)), clips)
 
     def parts(self) -> dict[str, nn.Module]:
-        """What a stage may give a learning rate of its own: the audio encoder's parts, `audio` for all of them, and
-        `text`."""
+        """Return the parts that may have their own learning rate in a stage: the audio encoder's parts, `audio` for all
+        of them, and `text`."""
         return {"audio": self.audio, **self.audio.parts(), "text": self.text}
 
     def parameters_by_part(self) -> dict[str, int]:
-        """Trainable parameters of the audio encoder's parts and of the text encoder."""
+        """Count the trainable parameters of the audio encoder's parts and of the text encoder."""
         return {
             name: sum(p.numel() for p in part.parameters() if p.requires_grad)
             for name, part in {**self.audio.parts(), "text": self.text}.items()
@@ -73,14 +73,14 @@ class RetrievalModel(nn.Module):
         return FrameScores(scores, lengths, labels, self.moments.enter, self.moments.leave)
 
     def embed(self, batch: Batch) -> tuple[Embedded, Embedded]:
-        """Embeddings of the batch's B clips and N captions. The part of a step that may be computed in 16 bits."""
+        """Embed the batch's B clips and N captions. This part of a step may be computed in 16 bits."""
         return self.audio(batch.audio), self.text(batch.captions)
 
     def batch_scores(self, batch: Batch, clips: Embeddings, captions: Embedded) -> BatchScores:
-        """Scores of all pairs of a batch, in float32 outside of any autocast.
+        """Score all pairs of a batch, in float32 outside of any autocast.
 
-        clips: B embeddings of the batch's clips. captions: N embeddings of its captions, at least one an item. The
-        batch's audio is not looked at.
+        clips: B embeddings of the batch's clips. captions: N embeddings of its captions, at least one per item. The
+        batch's audio is not used.
         """
         clips, captions = clips.float(), captions.float()
         frames = None if batch.labels is None else self._frame_scores(clips, captions, batch.labels)

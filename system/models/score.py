@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 
 
 class ScoreSettings(Strict):
-    """of_series: whether it reads a clip's series of frames, instead of one vector. of_words: whether it reads a
-    caption's series of words. meaning: what a score is, for whoever reads one."""
+    """Settings of a score.
+
+    of_series: whether it reads a clip's series of frames, instead of one vector. of_words: whether it reads a caption's
+    series of words. meaning: explanation of a score for readers.
+    """
 
     kind: str
 
@@ -25,7 +28,7 @@ class ScoreSettings(Strict):
 
     @abstractmethod
     def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
-        """A function: B clips and N captions -> (B, N), higher is better."""
+        """Build the function of B clips and N captions that returns (B, N) scores; higher is better."""
 
 
 class Cosine(ScoreSettings):
@@ -42,9 +45,9 @@ class Cosine(ScoreSettings):
 
 
 class FrameWord(ScoreSettings):
-    """Dot products of all frames of a clip and all words of a caption, those below 0 taken as 0; then `mean`: of all;
-    `best_frame`: every word's best frame, the mean over words; `best_word`: every frame's best word, the mean over
-    frames.
+    """Dot products of all frames of a clip and all words of a caption, clamped at 0, and reduced to one score. `mean`:
+    mean of all. `best_frame`: every word's best frame, averaged over words. `best_word`: every frame's best word,
+    averaged over frames.
 
     Source: Xie et al., "Unsupervised Audio-Caption Aligning Learns Correspondences between Individual Sound Events and
     Textual Phrases" (2022), and "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), which uses `mean`.
@@ -64,9 +67,10 @@ class FrameWord(ScoreSettings):
 
 
 class Moments(ScoreSettings):
-    """Whether, and when, a sentence is heard. A frame scores scale x cosine(frame, sentence) + offset; a labelling of
-    all frames by none and moment weighs what its moments' frames score, and a number each time one is entered or left.
-    A clip scores the log odds that there is any moment. Scale, offset and the two numbers are trained.
+    """Whether, and when, a sentence is heard. The score of a frame is scale x cosine(frame, sentence) + offset. All
+    frames are labelled `none` or `moment`. The weight of a labelling is the sum of its moments' frame scores, and of
+    one number each time a moment is entered or left. The score of a clip is the log odds that there is any moment.
+    Scale, offset and the two numbers are trained.
 
     Source: see system/moments/two_state.py.
     """

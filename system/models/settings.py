@@ -1,4 +1,4 @@
-"""What a recipe says of a model: how clips and captions are embedded and scored. Never imports torch."""
+"""The settings of a model in a recipe: its encoders of clips and captions, and its score. Never imports torch."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -25,7 +25,7 @@ class Model(Strict):
         return self
 
     def _misfits(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """A score reads series of frames, or of words, or one embedding."""
+        """Yield key and error message if an encoder's output does not fit the score: series, or one embedding."""
         score = self.score
         wanted = {"audio": score.of_series, "text": score.of_words}
         for name, part, series in self._encoders:
@@ -47,22 +47,23 @@ class Model(Strict):
 
     @property
     def seen_by_share(self) -> list[str]:
-        """What each of several processes sees of its share of a batch alone, so that another model is trained."""
+        """Properties of a batch that each of several processes only uses of its own share, so that the trained model
+        differs."""
         return [said for _, part, _ in self._encoders if (said := part.seen_by_share)]
 
     @property
     def trains(self) -> dict[str, bool]:
-        """Whether anything is trained in each part of RetrievalModel.parts, by name."""
+        """Whether each part of RetrievalModel.parts has trainable parameters, by name."""
         parts = self.audio.trained_parts
         return {"audio": any(parts.values()) or not parts, **parts, "text": self.text.is_trained}
 
     @property
     def unpublished(self) -> str | None:
-        """The first encoder that has layers without published weights, which say nothing before they are trained."""
+        """The first encoder that has layers without published weights, which are useless before training."""
         return next((name for name, part, _ in self._encoders if not part.is_published), None)
 
     def missing_files(self) -> list[str]:
-        """A sentence for each published file of an encoder (not of an expert, which tells its own) that is absent."""
+        """Return an error message for each missing published file of an encoder. Experts report their own files."""
         return [
             f"{text}, or --set model.{name}.{key}"
             for name, part, _ in self._encoders

@@ -1,1 +1,1 @@
-"""When in a recording a sentence is heard: labellings of frames, and windows from scores of frames."""
+"""Find the times at which a sentence is heard: labellings of frames, and windows from scores of frames."""

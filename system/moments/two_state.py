@@ -16,9 +16,9 @@ from system.networks.layers import length_mask
 
 
 def states(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor) -> torch.Tensor:
-    """(B, T, 2) log weights of all labellings of the frames up to t that end in state 0, and in state 1.
+    """Return (B, T, 2) log weights of all labellings of the frames up to t that end in state 0, and in state 1.
 
-    Behind a recording's end those of its last frame. What stands there in the scores, even NaN, has no part in it.
+    After a recording's end they are those of its last frame. Scores there, even NaN, are ignored.
     """
     scores = scores.masked_fill(~length_mask(lengths, scores.shape[1]), 0.0)
     none, moment = torch.zeros_like(scores[:, 0]), scores[:, 0]
@@ -35,20 +35,20 @@ def states(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, lea
 def log_partition(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """(B,) log Z. The labelling without any moment weighs 1, so that log Z >= 0, and P(heard at all) is
-    1 - exp(-log Z)."""
+    """Return (B,) log Z. The labelling without any moment has the weight 1. Thus log Z >= 0, and the probability of any
+    moment is 1 - exp(-log Z)."""
     return _total(states(scores, lengths, enter, leave))
 
 
 def _total(forward: torch.Tensor) -> torch.Tensor:
-    """(B,) log Z of (B, T, 2) states. Exact where it is nearly 0, which logsumexp is not in float32."""
+    """Return (B,) log Z of (B, T, 2) states. It is exact near 0, unlike logsumexp in float32."""
     return torch.logaddexp(*forward[:, -1].unbind(-1))
 
 
 def log_likelihood(
     scores: torch.Tensor, lengths: torch.Tensor, labels: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """(B,) log probability of the labelling `labels` (B, T) bool, which is false behind a recording's end."""
+    """Return (B,) log probability of the labelling `labels` (B, T) bool, which is false after a recording's end."""
     mask = length_mask(lengths, scores.shape[1])
     weight = scores.masked_fill(~(labels & mask), 0.0).sum(1)
     inside = mask[:, 1:]
@@ -60,7 +60,7 @@ def log_likelihood(
 def frame_posteriors(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """(B, T) probability that a frame is in a moment; 0 behind a recording's end."""
+    """Return (B, T) probability that a frame is in a moment; 0 after a recording's end."""
     forward, backward = _both(scores, lengths, enter, leave)
     mask = length_mask(lengths, scores.shape[1])
     scores = scores.masked_fill(~mask, 0.0)
@@ -72,10 +72,9 @@ def frame_posteriors(
 def moment_posteriors(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """(B, T, T) log probability that the frames i to j, both included, are one whole moment; -inf where j < i or where
-    one is behind the recording's end.
+    """Return (B, T, T) log probability that the frames i to j, both included, are one whole moment.
 
-    All of a recording's: B T^2 numbers.
+    It is -inf if j < i, or if i or j is after the recording's end.
     """
     size = scores.shape[1]
     forward, backward = _both(scores, lengths, enter, leave)
@@ -96,8 +95,8 @@ def moment_posteriors(
 def _both(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B, T, 2) of the frames up to t, and of those from t on, each with frame t in state 0 and in state 1."""
+    """Return (B, T, 2) states of the frames up to t, and of the frames from t on, with frame t in state 0 and 1."""
     frames = torch.arange(scores.shape[1], device=scores.device)
-    turned = (lengths[:, None] - 1 - frames) % scores.shape[1]  # read backwards, what fills up stays behind
+    turned = (lengths[:, None] - 1 - frames) % scores.shape[1]  # reversed, with padding still at the end
     backward = states(scores.gather(1, turned), lengths, leave, enter)
     return states(scores, lengths, enter, leave), backward.gather(1, turned[..., None].expand_as(backward))

@@ -1,4 +1,4 @@
-"""Windows of a recording, in seconds, from what is known of its frames; and frames from windows."""
+"""Compute windows of a recording, in seconds, from scores of its frames; and labels of frames from windows."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal, NamedTuple
@@ -10,9 +10,9 @@ from data_tools.documents.strict import Positive, Strict
 
 # T frames, W windows
 
-CANDIDATES = 1024  # windows looked at first; more where too many of them overlap
+CANDIDATES = 1024  # windows considered first; more if too many of them overlap
 IOU = 0.7  # of R1@0.7
-OVERLAP_CANDIDATES = 30  # windows of every model that overlap_windows looks at
+OVERLAP_CANDIDATES = 30  # windows of every model that overlap_windows considers
 DIGITS = 4  # of seconds
 MAX_FRAMES = 20_000  # of a recording: a table of T x T numbers, and its copies, take 10 GB; 16 GB with several models
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -21,19 +21,23 @@ By = Literal["overlap", "posterior", "thresholds"]  # see overlap_windows, best_
 
 
 class Grid(NamedTuple):
-    """When frames are heard. hop: seconds from one to the next. first: the centre of the first one, in seconds. A frame
-    stands for half a hop on both sides of its centre."""
+    """Times of frames. hop: seconds between frames. first: the centre of the first one, in seconds.
+
+    A frame covers half a hop on both sides of its centre.
+    """
 
     hop: float
     first: float
 
     def centres(self, frames: int) -> np.ndarray:
-        """(T,) seconds."""
+        """Return the (T,) centres of frames in seconds."""
         return self.first + self.hop * np.arange(frames)
 
     def edges(self, frames: int, seconds: float) -> np.ndarray:
-        """(T + 1,) seconds at which frames begin, and at which the last one ends, inside a recording of `seconds`. The
-        first frame begins at 0, and the last one ends with the recording where less than a hop is left."""
+        """Return the (T + 1,) starts of frames and the end of the last one, within a recording of `seconds`.
+
+        The first frame begins at 0. If less than a hop is left, the last frame ends with the recording.
+        """
         edges = self.first + self.hop * (np.arange(frames + 1) - 0.5)
         edges[0] = 0.0
         if 0 < seconds - edges[-1] < self.hop:
@@ -51,7 +55,7 @@ class Decoding(Strict):
 
 
 class Found(NamedTuple):
-    """start, end: seconds. score: higher is better."""
+    """A window. start, end: seconds. score: higher is better."""
 
     start: float
     end: float
@@ -59,11 +63,12 @@ class Found(NamedTuple):
 
 
 def labels_of(windows: Sequence[tuple[float, float]], frames: int, grid: Grid) -> np.ndarray:
-    """(T,) bool: the frames whose centres lie in a window, start <= centre < end. A window between two centres, or
-    behind the last one, has the frame that is nearest to its middle.
+    """Return (T,) bool: whether a frame's centre is in a window, start <= centre < end.
 
-    Deviation from the 2026 baseline, which rounds starts and ends down to whole frames: of [70.9, 81.2] with a frame a
-    second it has frame 70 too, of which the window has a tenth. Windows of whole seconds have the same frames."""
+    A window between two centres, or after the last one, has the frame nearest to its middle.
+    Deviation: the 2026 baseline rounds starts and ends down to whole frames. With one frame per second, its window
+    [70.9, 81.2] includes frame 70, although it covers a tenth of that. Windows of whole seconds have the same frames.
+    """
     centres = grid.centres(frames)
     labels = np.zeros(frames, bool)
     for start, end in windows:
@@ -75,17 +80,17 @@ def labels_of(windows: Sequence[tuple[float, float]], frames: int, grid: Grid) -
 
 
 def iou(windows: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """(W,) IoU of (W, 2) windows with one, all longer than 0."""
+    """Return (W,) IoU of (W, 2) windows with another one, all longer than 0."""
     shared = (np.minimum(windows[:, 1], other[1]) - np.maximum(windows[:, 0], other[0])).clip(min=0.0)
     found: np.ndarray = shared / ((windows[:, 1] - windows[:, 0]) + (other[1] - other[0]) - shared)
     return found
 
 
 def best_windows(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
-    """The windows of highest score, each that overlaps a better one too much left out; best first, at least one.
+    """Return the windows of highest score, without those that overlap a better one too much; best first, at least one.
 
-    table: (T, T), the score of frames i to j, both included, where j >= i; -inf is no window. edges: (T + 1,) seconds,
-    as Grid gives them. Of equal scores the earlier window comes first, then the shorter.
+    If scores are equal, the earlier window comes first, then the shorter one. table: (T, T) scores of the frames i to
+    j, both included, with j >= i; -inf: no window. edges: (T + 1,) seconds, as Grid returns them.
     """
     rows, columns = np.nonzero(np.isfinite(table) & (edges[1:] > edges[:-1, None]))
     scores, total = table[rows, columns], len(rows)
@@ -103,7 +108,7 @@ def best_windows(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> li
 
 
 def _apart(starts: np.ndarray, ends: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
-    """Of windows, best first, those that overlap no better one too much. last: where the last frame ends."""
+    """Select windows, best first, that overlap no better one too much. last: end of the last frame."""
     windows = np.stack([starts, ends], 1).round(DIGITS)
     if decoding.round_to is not None:
         windows = _rounded(windows, last, decoding.round_to)
@@ -118,11 +123,11 @@ def _apart(starts: np.ndarray, ends: np.ndarray, scores: np.ndarray, last: float
 
 
 def _rounded(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
-    """(W, 2) edges as multiples of the unit, halves to the even one, at least one apart. A last unit that the recording
-    does not fill counts as a whole one, as true ends are rounded up.
+    """Round (W, 2) edges to multiples of the unit, halves to even ones, with a length of at least one unit.
 
-    Source: the 2026 baseline's output. Deviations: it lets windows without length stand, which here are the unit that
-    has their middle, and ends all at 300 s.
+    A partial unit at the recording's end counts as a whole one, since true ends are rounded up.
+    Source: the 2026 baseline's output. Deviations: it keeps windows without length, which become the unit around their
+    middle here, and ends all windows at 300 s.
     """
     steps, highest = np.rint(windows / unit), max(1.0, np.ceil(last / unit - 1e-9))
     none = steps[:, 0] == steps[:, 1]
@@ -134,18 +139,18 @@ def _rounded(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
 
 
 def overlap_candidates(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> np.ndarray:
-    """(C, 2) the windows of one model that overlap_windows chooses from: the most probable ones of best_windows, with
-    edges as they are handed in."""
+    """Return (C, 2) candidates of one model for overlap_windows: the most probable windows of best_windows, with edges
+    as in the submission."""
     wide = decoding.model_copy(update={"windows": OVERLAP_CANDIDATES})
     return np.array([[window.start, window.end] for window in best_windows(table, edges, wide)])
 
 
 def overlap_probability(windows: np.ndarray, table: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """(C,) probability, in [0, 1], that some whole moment has an IoU of IOU or more with each of (C, 2) windows. There
-    is never more than one such moment, since any two overlap.
+    """Return the (C,) probability, in [0, 1], of a whole moment whose IoU with each of (C, 2) windows is at least IOU.
 
-    table: (T, T) log probability that the frames i to j, both included, are one whole moment; -inf is none. edges:
-    (T + 1,) seconds, as Grid gives them. What of a window is behind the last one, by rounding, does not count.
+    There is never more than one such moment, since any two would overlap. table: (T, T) log probability that the frames
+    i to j, both included, are one whole moment; -inf: impossible. edges: (T + 1,) seconds, as Grid returns them. A
+    part of a window after the last edge, due to rounding, does not count.
     """
     start, end = windows[:, :1], windows[:, 1:].clip(max=edges[-1])
     later, earlier = np.maximum(start, edges[:-1]), np.minimum(start, edges[:-1])  # (C, T) of it and of a frame's start
@@ -160,17 +165,19 @@ def overlap_probability(windows: np.ndarray, table: np.ndarray, edges: np.ndarra
 
 
 def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
-    """Of (C, 2) windows those of highest score, each that overlaps a better one too much left out; best first. last:
-    where the last frame ends. Of equal scores the earlier window comes first, then the shorter."""
+    """Select the (C, 2) windows of highest score, without those that overlap a better one too much; best first.
+
+    If scores are equal, the earlier window comes first, then the shorter one. last: end of the last frame.
+    """
     order = np.lexsort((windows[:, 1], windows[:, 0], -scores))
     return _apart(windows[order, 0], windows[order, 1], scores[order], last, decoding)
 
 
 def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
-    """Windows in which the frames' scores, (T,) in [0, 1], stay at a threshold or above it, for nine thresholds from
-    0.1 to 0.9; the score is the mean inside less the mean outside, and the best are chosen as of best_windows.
+    """Return windows in which the frames' scores are at or above a threshold, for nine thresholds from 0.1 to 0.9.
 
-    Where no frame reaches the lowest threshold, the frame of the highest score is the window.
+    A window's score is the mean inside minus the mean outside. The best are chosen by best_windows. If no frame reaches
+    the lowest threshold, the frame of the highest score is the window. frames: (T,) in [0, 1].
     """
     size = len(frames)
     table = np.full((size, size), -np.inf)
@@ -192,7 +199,7 @@ def _contrast(sums: np.ndarray, first: int, last: int) -> float:
 
 
 def runs_of(labels: np.ndarray) -> Iterator[tuple[int, int]]:
-    """First and last frame of every run of true ones."""
+    """Yield the first and the last frame of every run of true labels."""
     changes = np.flatnonzero(np.diff(np.concatenate([[0], labels.astype(np.int8), [0]])))
     for first, behind in zip(changes[::2].tolist(), changes[1::2].tolist(), strict=True):
         yield first, behind - 1

@@ -107,12 +107,12 @@ class HubAudio(SegmentNetwork):
         return tokens, lengths.long().clamp(1, tokens.shape[1]).to(tokens.device)
 
     def save_assets(self, folder: Path) -> None:
-        """What it is made from; its weights are the run's own."""
+        """Save the settings that the model is built from. The run holds its weights."""
         self.config.save_pretrained(folder / "audio")
         self.extractor.save_pretrained(folder / "audio")
 
     def take_published(self, path: Path) -> None:
-        """The weights of a folder."""
+        """Load the published weights of a folder."""
         import transformers
 
         kind: Any = getattr(transformers, self.row.model)
@@ -186,7 +186,7 @@ def check_type(folder: Path, type: Type) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without the library's progress bars and reports."""
+    """Context without the library's progress bars and reports."""
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Layers that encoders share: a transformer over a series of frames or words, what it comes to over time, an MLP."""
+"""Layers that encoders share: a transformer over a series of frames or words, pooling over time, an MLP."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ POSITION_OFFSET = 2  # BART's table of learned positions has two rows more than 
 
 
 def length_mask(lengths: torch.Tensor, size: int) -> torch.Tensor:
-    """(B,) lengths -> (B, size) bool, true up to each length."""
+    """Return (B, size) bool from (B,) lengths: True up to each length."""
     return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
@@ -39,7 +39,7 @@ class SeriesEncoder(nn.Module):
 
 
 def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """values (B, T, W), mask (B, T) -> (B, W). What stands at padded places, even NaN, has no part in it."""
+    """Return (B, W) means of values (B, T, W) with mask (B, T). Padding, even NaN, is ignored."""
     weights = mask.to(values.dtype) / mask.sum(1, keepdim=True)
     return torch.einsum("btw,bt->bw", values.masked_fill(~mask[..., None], 0.0), weights)
 

@@ -1,4 +1,4 @@
-"""Batch norms whose statistics are of the whole batch, where several processes have a part of it each."""
+"""Batch norms with statistics of the whole batch, if several processes have a part of it each."""
 
 import torch
 import torch.distributed.nn as over_processes
@@ -40,7 +40,7 @@ class _Synchronised(_BatchNorm):
         return as_given
 
     def _remember(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
-        """Into the running statistics."""
+        """Update the running statistics."""
         if self.running_mean is None or self.running_var is None:
             return
         assert self.num_batches_tracked is not None
@@ -51,7 +51,7 @@ class _Synchronised(_BatchNorm):
 
 
 def _sum(values: torch.Tensor) -> torch.Tensor:
-    """Over all processes, with its gradient."""
+    """Sum over all processes, with its gradient."""
     found: torch.Tensor = over_processes.all_reduce(values, group=exchange_group())
     return found
 

@@ -64,7 +64,7 @@ class Weights:
         return layer
 
     def folded(self, convolution: nn.Conv2d, norm: str, eps: float) -> nn.Conv2d:
-        """The convolution with the batch norm of key `norm` behind it folded in, exact to float rounding."""
+        """Return the convolution with the following batch norm, of key `norm`, folded in, exact to float rounding."""
         return fuse_conv_bn_eval(convolution, self.batch_norm(norm, convolution.out_channels, eps))
 
     def linear(self, key: str, inputs: int, outputs: int) -> nn.Linear:

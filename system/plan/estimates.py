@@ -1,4 +1,4 @@
-"""Estimates for a recipe: parameters, memory and time of a step, disk of the banks. torch is imported to count."""
+"""Estimates for a recipe: parameters, memory and time of a step, disk of the banks. Counting imports torch."""
 
 import math
 from array import array
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from system.models.audio.encoder import AudioEncoder
 
 BYTES = 4  # of a float32
-ASSUMED_SECONDS = 20.0  # length of a clip, captions of a clip, and size of the vocabulary, where nothing tells them
+ASSUMED_SECONDS = 20.0  # length of a clip, captions of a clip, and size of the vocabulary, if they are not known
 ASSUMED_CAPTIONS = 5.0
 ASSUMED_VOCABULARY = 4_000
-# A second and CPU core in float32, measured on heads and text (2 cores: 125e9), and on PANNs (58e9 to 64e9).
+# Per second and CPU core in float32, measured on heads and text (2 cores: 125e9), and on PANNs (58e9 to 64e9).
 CORE_FLOPS = 62e9
-IN_FLIGHT = 3  # tensors of the widest size that the backward pass holds at once
+IN_FLIGHT = 3  # tensors of the widest size that the backward pass holds at the same time
 
 
 class Gpu(NamedTuple):
-    """flops: in a second in 16 bits, a third or a quarter of its peak: assumed, not measured. memory: bytes, as its
-    driver says."""
+    """A GPU. flops: per second in 16 bits, a third or a quarter of its peak; assumed, not measured. memory: bytes that
+    its driver reports."""
 
     flops: float
     memory: float
@@ -52,8 +52,10 @@ GPUS = {
 
 @dataclass(frozen=True)
 class Content:
-    """What is known of a source: the clips of its manifest, or, when it is missing, what the recipe expects. moments:
-    texts of those of these clips; None where it names no file of them, or the file is not there."""
+    """The clips of a source's manifest, or, if it is missing, the recipe's expectations.
+
+    moments: texts of the moments of these clips; None if the source has no file of moments, or the file is missing.
+    """
 
     clips: Sequence[Clip]
     expected: schema.Expected | None = None
@@ -61,19 +63,19 @@ class Content:
 
     @cached_property
     def _facts(self) -> tuple["array[float]", "array[int]"]:
-        """Seconds (NaN where they are not known) and number of captions of every clip."""
+        """Seconds (NaN if not known) and number of captions of every clip."""
         facts = [(math.nan if clip.seconds is None else clip.seconds, len(clip.captions)) for clip in self.clips]
         return array("d", (seconds for seconds, _ in facts)), array("l", (captions for _, captions in facts))
 
     @cached_property
     def _lengths(self) -> np.ndarray:
-        """Seconds of the clips whose length is known, in order of length; without those of 0 s."""
+        """Known lengths of clips in seconds, ascending, without those of 0 s."""
         seconds = np.array(self._facts[0])
         return np.sort(seconds[seconds > 0])
 
     @property
     def silent(self) -> int:
-        """Clips of which no audio is there."""
+        """Number of clips without audio."""
         return sum(map(math.isnan, self._facts[0]))
 
     @property
@@ -88,7 +90,7 @@ class Content:
 
     @property
     def count(self) -> int:
-        """Clips with captions, found or expected."""
+        """Number of clips with captions, found or expected."""
         return self.items("clip") if self.clips or not self.expected else self.expected.clips
 
     @property
@@ -98,7 +100,7 @@ class Content:
 
     @property
     def longest_seconds(self) -> float:
-        """The 99th percentile of what was found, or twice the mean of what is expected."""
+        """The 99th percentile of the known lengths, or twice the expected mean."""
         known = self._lengths
         return float(known[int(0.99 * (len(known) - 1))]) if len(known) else 2 * self.mean_seconds
 
@@ -108,25 +110,25 @@ class Content:
         return captions / self.count
 
     def expected_items(self, unit: str) -> int:
-        """Items of a training batch that the source gives, found or expected; 0 where neither is known."""
+        """Return the number of training items of the source, found or expected; 0 if neither is known."""
         if self.clips or not self.expected or unit == "moment":
             return self.items(unit)
         return self.expected.captions if unit == "pair" else self.expected.clips
 
     def items(self, unit: str) -> int:
-        """Items of a training batch that the source gives; 0 when it is missing."""
+        """Return the number of training items of the source; 0 if it is missing."""
         if unit == "moment":
             return len(self.moments or ())
         return self.captions if unit == "pair" else sum(map(bool, self._facts[1]))
 
 
 def frame_bytes(expert: ExpertSettings) -> int:
-    """Of one frame in the expert's bank."""
+    """Return the bytes of one frame in the expert's bank."""
     return expert.dim * np.dtype(expert.dtype).itemsize
 
 
 class Load(NamedTuple):
-    """What a step of a stage holds: clips of a batch, their mean and longest seconds, captions of the batch."""
+    """The load of a step: clips of a batch, their mean and longest seconds, captions of the batch."""
 
     clips: int
     seconds: float
@@ -135,7 +137,7 @@ class Load(NamedTuple):
 
 
 class Estimates:
-    """What a recipe will take with the data that were found for it, and with what it expects of those that were not."""
+    """Estimated costs of a recipe, with the existing data, and with the expected sizes of missing data."""
 
     def __init__(self, recipe: schema.Recipe, found: dict[str, Content]) -> None:
         self.recipe, self.found = recipe, found
@@ -154,7 +156,7 @@ class Estimates:
 
     @cached_property
     def unknown(self) -> str | None:
-        """Why the encoders cannot be counted; None where they can."""
+        """The reason why the encoders cannot be counted; None if they can."""
         try:
             _ = [self.run_bytes, *(self.memory(stage, stage.precision) for stage in self.recipe.stages.values())]
         except (UnknownSizeError, ModuleNotFoundError) as error:
@@ -162,13 +164,13 @@ class Estimates:
         return None
 
     def text_cost(self, half: bool = False) -> Cost:
-        """The text encoder, for a caption. half: in 16 bits, without operations."""
+        """Return the cost of the text encoder, for one caption. half: in 16 bits, without operations."""
         if ("text", half) not in self._costs:
             self._costs["text", half] = count(*self._text, half)
         return self._costs["text", half]
 
     def audio_cost(self, load: Load, half: bool = False) -> Cost:
-        """The audio encoder, for a clip of a batch. half: in 16 bits, without operations."""
+        """Return the cost of the audio encoder, for one clip of a batch. half: in 16 bits, without operations."""
         lengths = load.seconds, load.longest
         if (lengths, half) not in self._costs:
             self._costs[lengths, half] = self.recipe.model.audio.cost(self._audio, *lengths, half)
@@ -176,12 +178,12 @@ class Estimates:
 
     @cached_property
     def frozen_parameters(self) -> int:
-        """Parameters that are computed with and not trained."""
+        """Number of parameters that are not trained."""
         return count_parameters(self._audio, trainable=False) + count_parameters(self._text[0], trainable=False)
 
     @cached_property
     def parameters_by_part(self) -> dict[str, int]:
-        """Trainable parameters of the audio encoder's parts and of the text encoder."""
+        """Numbers of trainable parameters of the audio encoder's parts and of the text encoder."""
         parts = {name: count_parameters(part, trainable=True) for name, part in self._audio.parts().items()}
         return parts | {"text": count_parameters(self._text[0], trainable=True)}
 
@@ -193,11 +195,11 @@ class Estimates:
 
     @property
     def assumes_vocabulary(self) -> bool:
-        """Whether numbers depend on the vocabulary of captions that are not there yet."""
+        """Whether numbers depend on the vocabulary of missing captions."""
         return self.recipe.model.text.reads_vocabulary and not self._vocabulary
 
     def load(self, stage: schema.Stage) -> Load:
-        """Of a batch whose sources are drawn as the stage mixes them."""
+        """Return the load of a batch, with the stage's mix of sources."""
         sources = [self.found[name] for name in stage.train.data]
         known = [source for source in sources if source.count]
         if not known:
@@ -213,14 +215,15 @@ class Estimates:
         return Load(stage.batch_size, float(seconds), longest, float(captions))
 
     def memory(self, stage: schema.Stage, precision: str) -> float:
-        """Bytes of a step; of one part of the batch when gradients are cached."""
+        """Return the bytes of a step; with cached gradients, of one part of the batch."""
         return self.memory_of(self.load(stage), stage.grad_cache_chunk, precision)
 
     def memory_of(self, load: Load, chunk: int | None, precision: str) -> float:
-        """Bytes of a step with this load, embedded `chunk` clips at a time.
+        """Return the bytes of a step with this load, embedded `chunk` clips at a time.
 
-        The sum of weights, gradients, AdamW's two moments, 16-bit copies of the weights and the batch's frames; then of
-        the tensors kept for the backward pass and IN_FLIGHT times the widest."""
+        They are the sum of weights, gradients, AdamW's two moments, 16-bit copies of the weights, the batch's frames,
+        the tensors stored for the backward pass, and IN_FLIGHT times the widest tensor.
+        """
         half = precision != "float32"
         audio, text = self.audio_cost(load, half), self.text_cost(half)
         share = min(1.0, (chunk or load.clips) / load.clips)
@@ -233,57 +236,57 @@ class Estimates:
         return weights + copies + frames + share * (kept + in_flight)
 
     def _padded_bytes(self, seconds: float) -> float:
-        """Of a clip in a training batch, padded to so many seconds or to the most that is heard: a tensor an expert."""
+        """Return the bytes of a clip in a training batch, padded to `seconds` or to the maximum, for all experts."""
         audio = self.recipe.model.audio
         limit = math.inf if audio.training_frames is None else audio.training_frames
         return sum(frame_bytes(e) * min(seconds * e.frames_per_second, limit) for e in audio.experts.values())
 
     @property
     def _bytes_a_second(self) -> float:
-        """Of all experts' frames, as their banks keep them."""
+        """Bytes per second of all experts' frames, in the dtype of their banks."""
         return sum(frame_bytes(e) * e.frames_per_second for e in self.recipe.model.audio.experts.values())
 
     @property
     def bank_bytes(self) -> dict[str, float]:
-        """Of all frames, by expert; 0 where nothing is known of the audio."""
+        """Bytes of all frames, by expert; 0 if the length of the audio is not known."""
         seconds = self.audio_seconds()
         experts = self.recipe.model.audio.experts.items()
         return {name: seconds * expert.frames_per_second * frame_bytes(expert) for name, expert in experts}
 
     @property
     def run_bytes(self) -> float:
-        """Of the checkpoints of all stages, when each metric keeps others: the last with AdamW's two moments."""
+        """Bytes of the checkpoints of all stages, if no metrics share one; the last with AdamW's two moments."""
         trainable = sum(self.parameters_by_part.values())
         weights = trainable + count_parameters(self._audio, trainable=False)
         kept = sum(1 + stage.monitor.keep * len(stage.monitor.metrics) for stage in self.recipe.stages.values())
         return float(BYTES * (kept * weights + 2 * trainable * len(self.recipe.stages)))
 
     def step_flops(self, stage: schema.Stage) -> float:
-        """Floating-point operations of a training step; a forward pass more with cached gradients."""
+        """Return the floating-point operations of a training step. Cached gradients add one forward pass."""
         return self.flops_of(self.load(stage), stage.grad_cache_chunk)
 
     def flops_of(self, load: Load, chunk: int | None) -> float:
-        """Of a step with this load."""
+        """Return the floating-point operations of a step with this load."""
         total = load.clips * self.audio_cost(load).flops + load.captions * self.text_cost().flops
         return total * (4 / 3 if chunk else 1)
 
     def grad_cache_that_fits(self, stage: schema.Stage, limit: float) -> int | None:
-        """The largest power of two below the batch size whose step fits into `limit` bytes; None when none does."""
+        """Return the largest power of two below the batch size whose step fits into `limit` bytes, or None."""
         size = 1 << (stage.batch_size - 1).bit_length() - 1
         while size and self.memory(stage.model_copy(update={"grad_cache_chunk": size}), stage.precision) > limit:
             size //= 2
         return size or None
 
     def frame_bytes(self, stage: schema.Stage) -> float:
-        """All frames of the stage's clips, which stay on a GPU that has room for them."""
+        """Return the bytes of all frames of the stage's clips, which stay on a GPU if they fit."""
         return 3600 * sum(self.found[name].hours for name in stage.train.data) * self._bytes_a_second
 
     def audio_seconds(self) -> float:
-        """Seconds of audio of all sources, each clip once."""
+        """Return the seconds of audio of all sources, counting each clip once."""
         return self._found_seconds + self.absent_seconds()
 
     def clips(self) -> Iterator[Clip]:
-        """The clips of all sources, each once: of two ids whose hashes are equal, one (of a million, never)."""
+        """Yield the clips of all sources, each once. Ids are compared by hash; collisions are negligible."""
         seen: set[int] = set()
         for clip in chain.from_iterable(source.clips for source in self.found.values()):
             if (number := hash(clip.id)) not in seen:
@@ -295,7 +298,7 @@ class Estimates:
         return math.fsum(clip.seconds or 0.0 for clip in self.clips())
 
     def absent_seconds(self) -> float:
-        """Those that are expected of manifests that are not there."""
+        """Return the expected seconds of audio of missing manifests."""
         missing = {}
         for name, source in self.recipe.data.items():
             if not self.found[name].clips:

@@ -1,4 +1,4 @@
-"""What this machine has for a recipe: memory and disk, and a warning where they do not suffice."""
+"""The memory and disk of this machine, and warnings if a recipe needs more."""
 
 import os
 import shutil
@@ -9,13 +9,13 @@ from pathlib import Path
 
 MIB = 1 << 20
 GIB = 1 << 30
-WARNING = "WARNING:"  # what will probably not fit, by an estimate
+WARNING = "WARNING:"  # will probably not fit, by an estimate
 
 
 def gpu_memory() -> float | None:
-    """Bytes of the first GPU that this process may use, as its driver's own tool tells; None without one.
+    """Return the bytes of memory of the first GPU that this process may use, by nvidia-smi; None without a GPU.
 
-    CUDA_VISIBLE_DEVICES says which it may, by number or by name. Of a part of a GPU (MIG) the whole one's are given.
+    CUDA_VISIBLE_DEVICES selects GPUs by number or by name. For a part of a GPU (MIG), the whole memory is returned.
     """
     command = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
     try:
@@ -31,14 +31,14 @@ def gpu_memory() -> float | None:
 
 
 def _is(named: str, uuid: str) -> bool:
-    """Whether a GPU's name is meant, of which its beginning is enough."""
+    """Return whether a name, which may be shortened at its end, is that of a GPU."""
     return named.startswith("GPU-") and uuid.startswith(named)
 
 
 def machine_memory() -> float | None:
-    """Bytes of this machine's memory, or of the share that its container or job may use; None where nothing tells.
+    """Return the bytes of this machine's memory, or the limit of its container or job; None if not known.
 
-    The share is the least that the control group of this process allows, or one of those above it.
+    The limit is the smallest one of this process's control group and all groups above it.
     """
     try:
         found = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -51,9 +51,9 @@ def machine_memory() -> float | None:
 
 
 def _limit_files() -> Iterator[Path]:
-    """Where the memory of this process may be limited: in its control groups of both versions, and all above them.
+    """Yield the files that may limit this process's memory: of its control groups, both versions, and all above them.
 
-    In a container the groups may be called as outside of it; its own is then the uppermost one.
+    In a container the groups may have the names of the host. The container's own group is then the uppermost one.
     """
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
@@ -68,7 +68,7 @@ def _limit_files() -> Iterator[Path]:
 
 
 def disk_warnings(needs: Mapping[Path, float]) -> Iterator[str]:
-    """A line for every disk that has less room than is needed. needs: bytes by the folder that they go to."""
+    """Yield a line for every disk with too little free space. needs: bytes by destination folder."""
     on_disk: dict[int, list[Path]] = {}
     for folder in needs:
         on_disk.setdefault(_there(folder).stat().st_dev, []).append(folder)
@@ -81,5 +81,5 @@ def disk_warnings(needs: Mapping[Path, float]) -> Iterator[str]:
 
 
 def _there(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
+    """Return the folder, or the nearest one above it that exists."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())

@@ -22,16 +22,16 @@ from system.recipe.manifests import few_clips, input_paths
 from system.runs.weights import trained_files
 
 LARGEST_MEMORY = 8192 * GIB
-LOOKED_AT = 1000  # audio files of a source
-MEMORY_SHARE = 0.8  # that an estimate may fill; CUDA itself and its cache, or Python and torch, take the rest
-MISSING = "MISSING"  # what `run` does not make by itself
-MISTAKE = "MISTAKE:"  # data that is there and does not fit the recipe
+LOOKED_AT = 1000  # most audio files of a source that are checked
+MEMORY_SHARE = 0.8  # that an estimate may use; CUDA and its cache, or Python and torch, need the rest
+MISSING = "MISSING"  # inputs that `run` does not make
+MISTAKE = "MISTAKE:"  # existing data that do not fit the recipe
 
 _TRAIN_FIRST = "train it first, or name the folder of a run or of an exported model"
 
 
 def find_data(recipe: schema.Recipe) -> dict[str, Content]:
-    """Read the manifests and the moments that are there."""
+    """Read the manifests and moments whose files exist."""
     paths = {source.manifest for source in recipe.data.values() if Path(source.manifest).exists()}
     read = {path: read_manifest(path) for path in paths}
     moments = {source.moments for source in recipe.data.values() if source.moments}
@@ -56,12 +56,16 @@ def plan(
     processes: int = 1,
     gpu: str | None = None,
 ) -> str:
-    """The plan as text.
+    """Return the plan as text.
 
-    gpu_bytes: memory of the GPU that the stages are to fit, None for no GPU. memory_bytes: of the machine, for stages
-    without a GPU; None: not known. runs: the folder that the run goes to; None: no disk is looked at. copies: how many
-    such runs there will be, beside those that are finished. made_before: folders of runs that come before this one.
-    processes: that torchrun is to start. gpu: by its name, the one of each; None: all that are known.
+    Args:
+        gpu_bytes: memory of the GPU for the stages; None for no GPU.
+        memory_bytes: memory of the machine, for stages without a GPU; None: not known.
+        runs: folder of the run; None: do not check the disk.
+        copies: number of such runs that are not finished.
+        made_before: folders of runs that come before this one.
+        processes: number of processes of torchrun.
+        gpu: name of the GPU of each process; None: all known ones.
     """
     found = find_data(recipe)
     estimates = Estimates(recipe, found)
@@ -114,7 +118,7 @@ def _data_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[st
 
 
 def _absent_audio(clips: Sequence[Clip]) -> str:
-    """Say that audio files are missing: of all clips, or of LOOKED_AT that are spread evenly over more."""
+    """Report missing audio files, of all clips or of about LOOKED_AT evenly spread ones."""
     some = clips[:: max(1, math.ceil(len(clips) / LOOKED_AT))]
     absent = [clip.path for clip in some if not Path(clip.path).exists()]
     if not absent:
@@ -134,7 +138,7 @@ def _moments_fact(source: schema.Source, content: Content) -> str:
 
 
 def _missing_inputs(source: schema.Source) -> Iterator[str]:
-    """The files and folders that the source's command reads and that are not there."""
+    """Yield lines on missing files and folders that the source's command reads."""
     if source.make is None:
         if source.published:
             yield f"  published at {source.published}"
@@ -184,7 +188,7 @@ def _parameter_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[st
 
 
 def _trained_model(folder: Path, made_before: Collection[Path]) -> str:
-    """The end of a line on a trained model that a recipe names: whether it is there."""
+    """Return the end of a line on a trained model of the recipe: whether it exists."""
     if folder in made_before:
         return ", which comes before this run"
     try:
@@ -207,7 +211,7 @@ def _teacher_lines(recipe: schema.Recipe, made_before: Collection[Path]) -> Iter
 
 
 def _updates(stage: schema.Stage, found: dict[str, Content]) -> int | None:
-    """Of all epochs, by what there is or what is expected; None where neither is known."""
+    """Return the number of updates of all epochs, by existing or expected data; None if neither is known."""
     if stage.steps_per_epoch != "all":
         return stage.epochs * stage.steps_per_epoch
     items = [found[source].expected_items(stage.unit) for source in stage.train.data]
@@ -215,7 +219,7 @@ def _updates(stage: schema.Stage, found: dict[str, Content]) -> int | None:
 
 
 def _seconds_to_come(recipe: schema.Recipe, estimates: Estimates) -> dict[str, float]:
-    """Seconds of audio whose frames are not there yet, by expert."""
+    """Return the seconds of audio whose frames are missing, by expert."""
     lacking = seconds_lacking(estimates.clips(), recipe.model.audio.experts, Path(recipe.banks))
     return {name: estimates.absent_seconds() + seconds for name, seconds in lacking.items()}
 
@@ -226,7 +230,7 @@ def _hours_line(
     found: dict[str, Content],
     to_come: dict[str, float],
 ) -> str:
-    """How long all of it takes."""
+    """Return the line on the total duration."""
     seconds, cores = estimates.audio_seconds(), os.cpu_count() or 1
     if not seconds or any(_updates(stage, found) is None for stage in recipe.stages.values()):
         return "in all: hours not known until the data is there"
@@ -253,7 +257,7 @@ def _hours_of_processes(
     processes: int,
     gpu: str | None,
 ) -> Iterator[str]:
-    """None where the hours of one process are not known."""
+    """Yield the line on the duration with several processes; no line if that of one process is not known."""
     updates = [_updates(stage, found) for stage in recipe.stages.values()]
     if not estimates.audio_seconds() or None in updates or estimates.unknown:
         return
@@ -268,7 +272,7 @@ def _hours_of_processes(
 def _disk_lines(
     recipe: schema.Recipe, estimates: Estimates, to_come: dict[str, float], runs: Path, copies: int
 ) -> Iterator[str]:
-    """The checkpoints' disk, and what does not fit."""
+    """Yield lines on the disk space of checkpoints, and warnings for full disks."""
     banks, size = Path(recipe.banks), 0.0 if estimates.unknown else copies * estimates.run_bytes
     named = "the run" if copies == 1 else f"{copies} runs"
     if copies and not estimates.unknown:
@@ -304,7 +308,7 @@ def _stage_lines(
 
 
 def _augment_lines(stage: schema.Stage, found: dict[str, Content]) -> Iterator[str]:
-    """What is changed of its training data; where the clips are known, how much of the files fits them."""
+    """Yield the line on changes of training data, with notes on the files' fit if the clips are known."""
     if stage.augment is None:
         return
     fact = ""
@@ -320,8 +324,10 @@ def _augment_lines(stage: schema.Stage, found: dict[str, Content]) -> Iterator[s
 
 
 def _rate_lines(settings: schema.AdamW, parts: dict[str, int], updates: int | None) -> Iterator[str]:
-    """The rates of parts, and which are frozen at the start. parts: their trainable parameters. updates: of the
-    stage."""
+    """Yield lines on the learning rates of parts, and on parts that are frozen at the start.
+
+    parts: their numbers of trainable parameters. updates: of the stage.
+    """
     counts = {"audio": sum(parts.values()) - parts["text"], **parts}
     rest = sum(parts.values()) - sum(counts[name] for name in settings.lr_by_part)
     if settings.lr_by_part:
@@ -335,7 +341,7 @@ def _rate_lines(settings: schema.AdamW, parts: dict[str, int], updates: int | No
 def _cost_lines(
     stage: schema.Stage, estimates: Estimates, gpu_bytes: float | None, memory_bytes: float | None
 ) -> Iterator[str]:
-    """Memory and time of a step; times of a GPU only in 16 bits, which its rates are of."""
+    """Yield lines on memory and time of a step. Times on GPUs are only for 16 bits, like the GPUs' speeds."""
     cpu, gpu = (estimates.memory(stage, precision) for precision in ("float32", stage.precision))
     on_gpu = f", {gpu / GIB:.1f} GiB on a GPU in {stage.precision}" if stage.precision != "float32" else ""
     if cpu > LARGEST_MEMORY:

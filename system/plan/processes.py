@@ -1,4 +1,4 @@
-"""What several processes, started by torchrun, take for a recipe: memory and time of each, and what they exchange."""
+"""Estimates for several processes of torchrun: memory and time of each, and the exchanged bytes."""
 
 import math
 from collections.abc import Iterator
@@ -11,20 +11,23 @@ from system.recipe import schema
 
 # n processes, B clips and N captions of a batch, D embedding, P trainable parameters
 
-SHAPE_BYTES = 24  # three whole numbers on the shape of what follows, of each side and process
+SHAPE_BYTES = 24  # three integers with the shape of the embeddings, per side and process
 NUMBER_BYTES = 8  # the length of a series
 
 
 class Exchange(NamedTuple):
-    """Bytes that every process gets in a step: of all processes' embeddings, and of their summed gradients."""
+    """Bytes that every process receives in a step: of all processes' embeddings, and of their summed gradients."""
 
     embeddings: float
     gradients: float
 
 
 def rows_of_share(rows: float, chunk: int | None, processes: int) -> int:
-    """Rows of the largest share, the first process's: ceil(rows / n), or, in parts of `chunk` rows that are dealt out,
-    ceil(parts / n) x chunk, less what the last part lacks where it is among them."""
+    """Return the number of rows of the largest share, which is the first process's.
+
+    It is ceil(rows / n). With parts of `chunk` rows that are dealt out, it is ceil(parts / n) x chunk, minus the
+    missing rows of the last part if the share includes it.
+    """
     whole = math.ceil(rows)
     if chunk is None:
         return math.ceil(whole / processes)
@@ -34,11 +37,11 @@ def rows_of_share(rows: float, chunk: int | None, processes: int) -> int:
 
 
 def exchange(stage: schema.Stage, estimates: Estimates, processes: int) -> Exchange:
-    """Of one step.
+    """Return the exchange of one step.
 
-    Embeddings: 4 n D (b L + c W) + 48 n, with b and c the clips and captions of the largest share: every process gets
-    those of all, each share filled up to the largest. L = W = 1 for vectors; for series L is the frames of the longest
-    clip and W = 20 words, and 8 n (b + c) for the lengths are added. Gradients: 4 P.
+    Embeddings: 4 n D (b L + c W) + 48 n, with b and c the clips and captions of the largest share. Every process
+    receives those of all, with each share padded to the largest. L = W = 1 for vectors. For series, L is the frames of
+    the longest clip, W = 20 words, and 8 n (b + c) is added for the lengths. Gradients: 4 P.
     """
     load, model = estimates.load(stage), estimates.recipe.model
     chunk = stage.grad_cache_chunk
@@ -55,18 +58,18 @@ def exchange(stage: schema.Stage, estimates: Estimates, processes: int) -> Excha
 
 
 def share_of(stage: schema.Stage, estimates: Estimates, processes: int) -> Load:
-    """What the process with the largest share embeds of a batch."""
+    """Return the load of the process with the largest share of a batch."""
     load = estimates.load(stage)
     rows = rows_of_share(load.clips, stage.grad_cache_chunk, processes)
     return load._replace(clips=rows, captions=load.captions * rows / load.clips)
 
 
 def process_lines(stage: schema.Stage, estimates: Estimates, processes: int, gpu: str | None) -> Iterator[str]:
-    """A stage's line: memory of a process, the time of its part of a step, and what is exchanged.
+    """Yield a stage's line: memory of a process, the time of its part of a step, and the exchanged bytes.
 
-    Memory: that of a step with the largest share in place of the batch (weights, gradients and AdamW's moments are
-    whole in every process), and twice the gathered embeddings, for their gradients. Time: that share's operations;
-    what is exchanged is not hidden behind them and comes on top, by the machine's network.
+    Memory: that of a step with the largest share in place of the batch (every process has all weights, gradients and
+    AdamW's moments), and twice the gathered embeddings, for their gradients. Time: that share's operations. The time of
+    the exchange is additional, and depends on the machine's network.
     """
     share, sent = share_of(stage, estimates, processes), exchange(stage, estimates, processes)
     memory = {
@@ -95,8 +98,10 @@ def _size(size: float) -> str:
 
 
 def hours_line(frames: float, flops: float, processes: int, gpu: str | None) -> str:
-    """How long frames and updates take together. frames: seconds of one process on two cores. flops: of all updates,
-    of the process with the largest share."""
+    """Return the line on the duration of frames and updates.
+
+    frames: seconds of one process on two cores. flops: of all updates, of the process with the largest share.
+    """
     speeds = ", ".join(f"{about(flops / GPUS[name].flops)} on {name}s" for name in ([gpu] if gpu else GPUS))
     return (
         f"by {processes} processes: {about(frames / processes)} for frames that are not there yet, on two cores each; "

@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 
 
 class Hit(NamedTuple):
-    """A clip found. row: in the pool. score: higher is better. located: where in a recording the query is heard; None
-    for rankers of whole clips."""
+    """A clip found for a query.
+
+    row: its row in the pool. score: higher is better. located: times at which the query is heard in the recording;
+    None for rankers of whole clips.
+    """
 
     row: int
     score: float
@@ -39,10 +42,11 @@ class Hit(NamedTuple):
 
 @dataclass(kw_only=True)
 class Pool:
-    """Clips that a ranker has opened; it may keep more of them in a subclass.
+    """Clips that a ranker has opened. A subclass may hold more data about them.
 
-    clips: the C clips that can be ranked. skipped: paths of all other files, and the reason of each.
-    norms: by name, (C,) norms of every expert's embedding, if a model averages several. A larger one weighs more.
+    clips: the C clips that can be ranked. skipped: the reason for every other file, by path.
+    norms: (C,) norms of every expert's embedding, by the expert's name, if a model averages several experts. A larger
+    norm weighs more.
     """
 
     clips: Sequence[Clip]
@@ -65,14 +69,14 @@ class Ranker(ABC):
 
     @property
     def meanings(self) -> dict[str, str]:
-        """Explain the numbers to their reader: `score` and others by name."""
+        """Explanations of the numbers for readers, by name: `score` and others."""
         return {"score": "a number, higher is better"}
 
     def open(self, listed: Listed, strict: bool = False) -> Pool:
         """Return the clips that can be ranked, ready for `scores`.
 
-        strict: KitError for the first clip that cannot be read; else it is skipped with a warning. Raises KitError if
-        no clip can be read.
+        strict: raise KitError for the first clip that cannot be read; if False, skip such clips with a warning.
+        Raises KitError if no clip can be read.
         """
         return Pool(clips=listed.clips, skipped=listed.others)
 
@@ -80,7 +84,7 @@ class Ranker(ABC):
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
         """Yield blocks of rows of the score matrix: (n, C) float32, in the order of the Q queries, higher is better.
 
-        pool: as `open` returned it. Of several processes all get all rows.
+        pool: as `open` returned it. With several processes, each one gets all rows.
         """
 
     def best(self, queries: Sequence[Query], pool: Pool, count: int) -> Iterator[list[Hit]]:
@@ -94,7 +98,7 @@ class Ranker(ABC):
                 yield [Hit(int(row), float(scores[row])) for row in best]
 
     def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix | None:
-        """Return the (Q, C) score matrix; of several processes the first gets it, and the others None.
+        """Return the (Q, C) score matrix. With several processes, the first gets it, and the others get None.
 
         Raises KitError if nothing can be ranked.
         """
@@ -107,30 +111,30 @@ class Ranker(ABC):
         return None
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts without any known word: all clips would score alike."""
+        """Return the texts without any known word, for which all clips would have the same score."""
         return []
 
     def unknown_words(self, text: str) -> list[str]:
-        """Return the words of a text that it does not know."""
+        """Return the words of a text that the ranker does not know."""
         return []
 
     def forget_queries(self) -> None:  # noqa: B027
-        """Keep nothing of queries from now on: those that people type are theirs."""
+        """Stop caching queries from now on, since the queries that people type are private."""
 
     def located(self, text: str, pool: Pool, rows: Sequence[int]) -> "list[Located] | None":
-        """Return where a query is heard in the recordings of these rows; None for rankers that do not say."""
+        """Return the windows of a query in the recordings of these rows; None for rankers that find no windows."""
         return None
 
     def text_vectors(self, texts: Sequence[str], normalize: bool = True) -> np.ndarray:
         """Return embeddings of texts, (N, D) float32.
 
-        normalize: of unit length, so that dot products are scores; False: as the encoder gives them.
-        Raises: KitError for a ranker that has no one vector of each.
+        normalize: scale them to unit length, so that dot products are scores; if False, return the encoder's output.
+        Raises: KitError for a ranker without a single vector per text.
         """
         raise KitError(f"{self.origin} has no embeddings; use rank")
 
     def clip_vectors(self, pool: Pool, normalize: bool = True) -> np.ndarray:
-        """Return embeddings of the pool's clips, (C, D) float32, as of text_vectors."""
+        """Return embeddings of the pool's clips, (C, D) float32. `normalize` and errors are as in text_vectors."""
         raise KitError(f"{self.origin} has no embeddings; use rank")
 
     def require_readable(self, queries: Sequence[Query]) -> None:
@@ -149,7 +153,7 @@ class Models(Protocol):
         """Content keys of clips, by id."""
 
     def model(self, stage: str | None, checkpoint: str | None) -> Ranker:
-        """Return its model at a checkpoint of a stage; None: with published weights."""
+        """Return the run's model at a checkpoint of a stage; None: with published weights."""
 
     def entry(self, name: str) -> Ranker:
         """Return the ranker of an earlier rank entry."""
@@ -161,7 +165,7 @@ class Models(Protocol):
 class RankEntry(Strict):
     """Base of the kinds of rank entries. A kind that ranks a data source has the keys data, edition and csv.
 
-    parts: names of the earlier entries that it is made of.
+    parts: names of the earlier entries that this entry combines.
     """
 
     if TYPE_CHECKING:  # keys of most kinds
@@ -186,7 +190,7 @@ class RankEntry(Strict):
 
 
 def require_known(queries: Sequence[Query], unknown: Collection[str]) -> None:
-    """Raise KitError if there are texts without any known word. unknown: these texts."""
+    """Raise KitError if any query has no known word. unknown: the texts without any known word."""
     unknown = set(unknown)
     if named := [query for query in queries if query.text in unknown]:
         raise KitError(

@@ -1,7 +1,7 @@
 """A cache of clip embeddings, shared by rank, search, serve and embeddings.
 
-<cache>/contents.sqlite         the content key of every file, by its path, size and time of change
-        embeddings-<model>/     a bank: the embedding of every content, by that model
+<cache>/contents.sqlite         the content key of every file, by its path, size and modification time
+        embeddings-<model>/     a bank: embeddings by that model, one per content key
         banks/                  frames of exported models, if the current folder has no `banks`
 """
 
@@ -47,8 +47,8 @@ log = logging.getLogger(__name__)
 def cache_folder(folder: Path | None = None) -> Path:
     """Return `folder`; by default lbar-kit in the user's cache directory.
 
-    If the folder cannot be written, or its disk is full, a warning is logged and a temporary folder is returned: the
-    work is done, but not kept.
+    If the folder cannot be written, or its disk is full, log a warning and return a temporary folder. It is deleted
+    when the process ends.
     """
     try:
         folder = folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lbar-kit"
@@ -82,9 +82,9 @@ class Filled(NamedTuple):
 
 
 class CachedEmbeddings(ClipSource):
-    """Embeddings by content: a cached one is never computed again.
+    """Embeddings cached by content key: a cached one is never computed again.
 
-    settings: of the model. banks: folder of its experts' frames. folder: as cache_folder gives it.
+    settings: of the model. banks: folder of its experts' frames. folder: as cache_folder returns it.
     """
 
     def __init__(self, settings: Model, banks: Path, folder: Path) -> None:
@@ -93,7 +93,7 @@ class CachedEmbeddings(ClipSource):
         self.grids = {name: Grid(1 / one.frames_per_second, one.first_centre) for name, one in self._experts.items()}
 
     def open(self, model: RetrievalModel, listed: Listed, strict: bool = False) -> ModelPool:
-        """Embed the readable clips, as of ClipSource.open; if the cache is full, log a warning."""
+        """Embed the readable clips, as ClipSource.open does. If the cache is full, log a warning."""
         found = self.fill(model, listed.clips, strict, goes_on_when_full=True)
         clips = [clip for clip in listed.clips if clip.id not in found.broken]
         if not clips:
@@ -117,10 +117,10 @@ class CachedEmbeddings(ClipSource):
     def fill(
         self, model: RetrievalModel, clips: Sequence[Clip], strict: bool = False, goes_on_when_full: bool = False
     ) -> Filled:
-        """Embed the clips that the bank lacks, and store them in parts, so that a killed process can be resumed.
+        """Embed the clips missing from the bank. Store them in parts, so that a killed process can be resumed.
 
-        strict: KitError for the first clip that cannot be read. goes_on_when_full: if the disk takes no more, warn, and
-        keep the others in memory, instead of an OSError.
+        strict: raise KitError for the first clip that cannot be read. goes_on_when_full: if the disk is full, log a
+        warning and keep the remaining embeddings in memory, instead of raising OSError.
         """
         bank = self._bank(model)
         keys: dict[str, str] = {}
@@ -162,7 +162,7 @@ class CachedEmbeddings(ClipSource):
         return open_bank(self.folder / f"embeddings-{name}", self.settings.text.dim, "float32", identity)
 
     def _joined(self, series: Sequence[np.ndarray], device: torch.device) -> Embeddings:
-        """Return one embedding per clip, or ragged series."""
+        """Join the clips' arrays to one embedding per clip, or to ragged series."""
         values = torch.from_numpy(np.concatenate(series)).to(device)
         if not self.settings.score.of_series:
             return Embedded(values)

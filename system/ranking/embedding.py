@@ -1,4 +1,4 @@
-"""Embedding clips and captions by a model, and scoring the ones against the others; of several processes together."""
+"""Embed clips and captions with a model, and score them against each other; several processes share the work."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -20,15 +20,15 @@ from system.models.gathered import gather_parts
 from system.models.retrieval import MAX_SCORES, RetrievalModel
 
 CLIPS_PER_BATCH = 64
-QUERIES_TOGETHER = 4096  # whose scores are exchanged between processes at a time, at most
-SECONDS_PER_BATCH = 64 * 30  # of clips, each as long as the longest of the batch
+QUERIES_TOGETHER = 4096  # most queries whose scores are exchanged between processes at a time
+SECONDS_PER_BATCH = 64 * 30  # of audio, with every clip padded to the longest of the batch
 
 
 class EmbeddedPool(NamedTuple):
-    """Clips as a model has embedded them.
+    """Embeddings of clips.
 
-    clips: (C, D), or ragged series of their frames. norms: (C,) norms of every expert's embedding by its name, where
-    the model averages several: the larger, the more it says in the mean.
+    clips: (C, D), or ragged series of their frames. norms: (C,) norms of every expert's embedding by the expert's
+    name, if the model averages several. A larger norm weighs more in the mean.
     """
 
     clips: Embeddings
@@ -37,7 +37,7 @@ class EmbeddedPool(NamedTuple):
 
 @contextmanager
 def _evaluating(model: RetrievalModel) -> Iterator[None]:
-    """Without dropout and gradients; afterwards the model trains on if it did before."""
+    """Context without dropout and gradients. Afterwards the model is in its earlier mode again."""
     before = model.training
     model.eval()
     try:
@@ -48,8 +48,10 @@ def _evaluating(model: RetrievalModel) -> Iterator[None]:
 
 
 def embed_pool(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> EmbeddedPool:
-    """Embed clips, in their order, in one pass; in evaluation mode, so that each is always the same. Of several
-    processes each embeds its share, and all get all."""
+    """Embed clips, in their order, in one pass, in evaluation mode, so that the result is always the same.
+
+    With several processes, each embeds its share, and each gets all embeddings.
+    """
     with progress("embedding clips", math.ceil(len(clips) / count()), "clip", keep=False) as bar:
         return _embed_pool(model, clips, features, bar, index(), count())
 
@@ -62,7 +64,7 @@ def _embed_pool(
     process: int = 0,
     processes: int = 1,
 ) -> EmbeddedPool:
-    """process, processes: by which of how many it is done together."""
+    """Embed clips. process: index of this process among the `processes` that share the work."""
     with _evaluating(model):
         groups, order = _batches(clips, features, model.device)
         parts: list[Embedded] = []
@@ -86,14 +88,14 @@ def _embed_pool(
 
 
 def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
-    """Embeddings of clips, as embed_pool gives them."""
+    """Return the embeddings of clips, computed by embed_pool."""
     return embed_pool(model, clips, features).clips
 
 
 def embed_in_parts(
     model: RetrievalModel, clips: Sequence[Clip], features: Features, size: int
 ) -> Iterator[tuple[list[Clip], Embeddings]]:
-    """Clips and their embeddings, at most `size` at a time, from the shortest to the longest."""
+    """Yield clips and their embeddings, at most `size` at a time, from the shortest to the longest."""
     bank = next(iter(features.banks.values()))
     by_length = sorted(clips, key=lambda clip: bank.rows_of(features.keys[clip.id]))
     with progress("embedding clips", len(clips), "clip", keep=False) as bar:
@@ -103,7 +105,10 @@ def embed_in_parts(
 
 
 def _in_order(parts: list[Embedded], order: torch.Tensor) -> Embeddings:
-    """The parts' rows, the first of which is of clip order[0]. `parts` is emptied: series of all frames are large."""
+    """Join the parts in the order of the clips. `parts` is emptied to save memory, since series of frames are large.
+
+    order: index of the clip of every row of the parts.
+    """
     if parts[0].lengths is None:
         return joined(parts).rows(order.argsort())
     lengths = torch.cat([part.lengths for part in parts if part.lengths is not None]).to(order)[order.argsort()]
@@ -119,8 +124,10 @@ def _in_order(parts: list[Embedded], order: torch.Tensor) -> Embeddings:
 
 
 def _batches(clips: Sequence[Clip], features: Features, device: torch.device) -> tuple[list[list[int]], torch.Tensor]:
-    """Which clips make a batch, and which clip each of their rows is of. Neighbours in length share a batch, so that
-    little is padded; padding changes no embedding."""
+    """Return the clips of every batch, and the index of the clip of every row of all batches.
+
+    Clips of similar length share a batch to reduce padding. Padding changes no embedding.
+    """
     first = next(iter(features.banks))
     lengths = [len(features.frames(first, clip.id)) for clip in clips]
     order = sorted(range(len(clips)), key=lengths.__getitem__)
@@ -129,7 +136,7 @@ def _batches(clips: Sequence[Clip], features: Features, device: torch.device) ->
 
 
 def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
-    """What embed_texts gives; of several processes each embeds its share, and all get all."""
+    """Embed texts as embed_texts does. With several processes, each embeds its share, and each gets all embeddings."""
     if count() == 1:
         return embed_texts(model, texts)
     shares = [list(range(first, len(texts), count())) for first in range(count())]
@@ -139,8 +146,10 @@ def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedde
 
 
 def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings) -> Iterator[np.ndarray]:
-    """The blocks that model.score_blocks gives; of several processes each scores its share of a block, and all get
-    all, MAX_SCORES at a time."""
+    """Yield the blocks of model.score_blocks.
+
+    With several processes, each scores its share of a block, and each gets all scores, MAX_SCORES at a time.
+    """
     if count() == 1:
         yield from model.score_blocks(captions, clips)
         return
@@ -155,10 +164,11 @@ def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings)
 
 
 def _groups(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]:
-    """Clips by rising length -> those of a batch: at most CLIPS_PER_BATCH that take SECONDS_PER_BATCH when each is
-    filled to the longest, and of which at most half is filling; or one clip.
+    """Yield the slice of clips of every batch. A batch has one clip, or it obeys three limits:
 
-    lengths: frames of every clip, rising. seconds: of every clip, 0 where that is not known.
+    at most CLIPS_PER_BATCH clips, at most SECONDS_PER_BATCH after padding to the longest, and at most half padding.
+
+    lengths: frames of every clip, ascending. seconds: duration of every clip, 0 if it is not known.
     """
     begin = total = 0
     for end, length in enumerate(lengths):
@@ -174,7 +184,7 @@ def _groups(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]
 
 
 def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
-    """Embeddings of texts, (N, D) in their order, in evaluation mode."""
+    """Return the embeddings of texts, (N, D), in their order, computed in evaluation mode."""
     with _evaluating(model):
         found: Embedded = model.text(texts)
         return found
@@ -184,9 +194,9 @@ def vectors(embedded: Embeddings, normalize: bool = True) -> np.ndarray:
     """Return embeddings as (N, D) float32.
 
     Args:
-        normalize: of unit length, so that dot products are the model's scores (an embedding of zeros stays zero);
-            False: raw, as the encoder gives them.
-    Raises: KitError for a model that has no one vector per clip or text.
+        normalize: scale them to unit length, so that dot products are the model's scores. An embedding of zeros stays
+            zero. If False, return the encoder's output.
+    Raises: KitError for a model without a single vector per clip or text.
     """
     if embedded.lengths is not None:
         raise KitError("this model compares frames with words and has no one vector of them; use rank")

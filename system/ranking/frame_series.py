@@ -1,4 +1,4 @@
-"""Frames of recordings scored for queries, and the windows that are found by them; of one model, or of several."""
+"""Score the frames of recordings for queries, and find windows by these scores, with one model or several."""
 
 import logging
 import math
@@ -36,19 +36,19 @@ from system.moments.windows import (
 
 # Q queries, T frames
 
-FITTED_TOGETHER = 64  # queries
+FITTED_TOGETHER = 64  # queries per part of a step
 FIT_STEPS = 200
-TABLE = 1 << 23  # numbers of posteriors held at a time: 64 MiB in float64
+TABLE = 1 << 23  # most posteriors in memory at a time: 64 MiB in float64
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class FrameSeries:
-    """How well the frames of recordings fit Q queries, each looked for in one recording.
+    """Scores of the frames of recordings for Q queries. Each query is searched for in one recording.
 
-    values: by query, (T,) of its recording's frames, on the CPU: what MomentScore.affine takes. edges: by query,
-    (T + 1,) seconds, as Grid gives them. grids: by query, of the frames.
+    values: (T,) per query, one per frame of its recording, on the CPU: the input of MomentScore.affine.
+    edges: (T + 1,) seconds per query, as Grid returns them. grids: times of the frames, one per query.
     """
 
     values: list[torch.Tensor]
@@ -57,13 +57,15 @@ class FrameSeries:
 
     @property
     def sizes(self) -> tuple[list[int], list[str]]:
-        """By query, the frames of its recording, and in words which that is."""
+        """Numbers of frames and descriptions of the recordings, one per query."""
         return [len(one) for one in self.values], [f"a recording of {edges[-1]:,.0f} s" for edges in self.edges]
 
 
 class Located(NamedTuple):
-    """Where one query is heard. windows: best first. edges: (T + 1,) seconds of the frames. frames: (T,) probability
-    that a frame is in a moment."""
+    """Windows of one query.
+
+    windows: best first. edges: (T + 1,) seconds of the frames. frames: (T,) probability that a frame is in a moment.
+    """
 
     windows: list[Found]
     edges: np.ndarray
@@ -73,10 +75,10 @@ class Located(NamedTuple):
 def frame_series(
     clips: Embeddings, recordings: Sequence[Clip], clip_of: Sequence[int], captions: Embedded, grid: Grid
 ) -> FrameSeries:
-    """Of a model with a score of moments, whose encoder gives a frame a frame of its expert.
+    """Score frames by a model with a score of moments. Its encoder returns one frame per frame of its expert.
 
-    clips: frames of the recordings, embedded. clip_of: by query, the number of its recording. captions: (Q,) of the
-    queries. KitError for recordings that are embedded as a whole.
+    clips: embedded frames of the recordings. clip_of: the index of the recording of every query. captions: embeddings
+    of the Q queries. Raises KitError for recordings that are embedded as a whole.
     """
     if clips.lengths is None:
         raise KitError("moments need a series of frames, and this model gives one embedding a recording")
@@ -88,11 +90,11 @@ def frame_series(
 
 
 def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decoding) -> list[Located]:
-    """The windows of Q queries.
+    """Return the windows of Q queries.
 
     by: `overlap`, see windows_of_several; `posterior`, the probability that a window is one whole moment;
-    `thresholds` on the frames, see threshold_windows, each frame alone. Frames have their posteriors, but by
-    thresholds, where each is looked at alone.
+    `thresholds` on the frames, see threshold_windows. The frames of the result are posteriors, except for `thresholds`,
+    which scores each frame independently.
     """
     require_few_frames(*series.sizes)
     found: dict[int, Located] = {}
@@ -115,13 +117,13 @@ def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decodi
 
 
 def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding) -> list[Located]:
-    """The windows of Q queries with which a moment most probably overlaps, by the mean of several models, whose frames
-    may be of any length.
+    """Return the windows of Q queries that most probably overlap with a moment, by the mean of several models.
 
-    A window's score is the mean over the models of overlap_probability, of a moment whose IoU with it is 0.7 or more.
-    That is what R1@0.7 asks for; the probability of the very window, which best_windows takes, is spread thin over many
-    that are almost the same. Windows are chosen from every model's overlap_candidates. The frames are those of the
-    model that has most of them, with the mean of all models' posteriors.
+    The models' frames may have different lengths. A window's score is the mean of the models' overlap_probability: the
+    probability of a moment whose IoU with the window is 0.7 or more. R1@0.7 counts such moments. best_windows takes
+    the probability of exactly one window, which is divided among many almost equal windows. Candidates are the
+    overlap_candidates of all models. The returned frames have the times of the model with most frames. Their values
+    are the mean of all models' posteriors.
     Source: ours; a decision of least expected loss (minimum Bayes risk).
     """
     for _, series in members:
@@ -148,8 +150,11 @@ def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decod
 
 
 def _posteriors(score: MomentScore, series: FrameSeries) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """By query, in any order: its number, (T, T) log probability of every window to be one whole moment, and (T,) of
-    every frame to be in one."""
+    """Yield the index and the posteriors of every query, in any order.
+
+    The posteriors are the (T, T) log probability that a window is one whole moment, and the (T,) probability that a
+    frame is in a moment.
+    """
     transitions = score.enter.detach().double().cpu(), score.leave.detach().double().cpu()
     for queries, scores, lengths in _batches(score, series):
         tables = moment_posteriors(scores, lengths, *transitions).numpy()
@@ -160,15 +165,20 @@ def _posteriors(score: MomentScore, series: FrameSeries) -> Iterator[tuple[int, 
 
 
 def _resampled(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.ndarray:
-    """(F,) means of frames, (C,) between (C + 1,) edges in seconds, in the parts between (F + 1,) others."""
+    """Return the (F,) means of frames between finer edges.
+
+    frames: (C,). edges: (C + 1,) seconds. fine: (F + 1,) seconds.
+    """
     ends, starts = np.minimum(fine[1:, None], edges[1:]), np.maximum(fine[:-1, None], edges[:-1])
     found: np.ndarray = (ends - starts).clip(min=0.0) @ frames / np.diff(fine).clip(min=1e-9)
     return found
 
 
 def require_few_frames(lengths: Sequence[int], names: Sequence[str]) -> None:
-    """KitError for recordings whose windows are too many to be compared. lengths: (C,) frames. names: of the
-    recordings, in the same order."""
+    """Raise KitError for recordings with too many windows to compare.
+
+    lengths: numbers of frames. names: of the recordings, in the same order.
+    """
     if lengths and (size := max(lengths)) > MAX_FRAMES:
         hint = "cut the recording, or take an expert, or --hop, with fewer frames a second"
         raise KitError(
@@ -178,15 +188,17 @@ def require_few_frames(lengths: Sequence[int], names: Sequence[str]) -> None:
 
 
 def require_short(moments: Sequence[Moment], features: Features) -> None:
-    """KitError as of require_few_frames, for the recordings of moments that have frames."""
+    """Raise KitError as require_few_frames does, for the recordings of moments that have frames."""
     clips = sorted({moment.clip for moment in moments} & features.keys.keys())
     for bank in features.banks.values():
         require_few_frames([bank.rows_of(features.keys[clip]) for clip in clips], clips)
 
 
 def _batches(score: MomentScore, series: FrameSeries) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
-    """Queries whose tables of posteriors fit the memory together: their numbers, (B, T) scores of their frames in
-    float64, and (B,) lengths. Queries of like length come together."""
+    """Yield batches of queries of similar length whose tables of posteriors fit into memory.
+
+    A batch is the indexes of its queries, (B, T) scores of their frames in float64, and (B,) lengths.
+    """
     lengths = [len(values) for values in series.values]
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     begin = 0
@@ -199,17 +211,17 @@ def _batches(score: MomentScore, series: FrameSeries) -> Iterator[tuple[list[int
 
 
 def _affine(score: MomentScore, values: torch.Tensor) -> torch.Tensor:
-    """(T,) scores in float64, on the CPU."""
+    """Return (T,) scores in float64, on the CPU."""
     scale, offset = score.scale.detach().double().cpu(), score.offset.detach().double().cpu()
     return scale * values.double() + offset
 
 
 def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment], name: str) -> MomentScore:
-    """A score with the scale, offset and transitions under which known moments are the most likely, per frame. For a
-    model that has never been trained on windows.
+    """Return a score with the scale, offset and transitions that maximise the likelihood of known moments per frame.
 
-    By FIT_STEPS steps of Adam at a rate of 0.1, from the values of `score`, which stays as it is. moments: of the
-    queries. name: of the model, for the log. KitError for moments without windows.
+    It is for a model that has never been trained on windows. The optimizer is Adam with FIT_STEPS steps and a learning
+    rate of 0.1. It starts from the values of `score`, which does not change. moments: of the queries. name: of the
+    model, for the log. Raises KitError for moments without windows.
     """
     if unknown := next((moment.id for moment in moments if moment.windows is None), None):
         raise KitError(f"the query {unknown} has no windows, so that nothing can be fitted to it; name other moments")
@@ -239,7 +251,7 @@ def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Mome
 
 
 def unreadable_text(broken: Mapping[str, str], recordings: Collection[str]) -> str:
-    """The sentence on recordings that are to be ranked and cannot be read. broken: why, by id."""
+    """Return the error message for recordings that cannot be read. broken: the reasons, by id."""
     clip, reason = next(iter(broken.items()))
     size = f"{len(broken):,} of {counted(len(recordings), 'recording', ',')}"
     hint = "repair or fetch them, or make the manifest and the moments again without them: data_tools castella does"
@@ -247,7 +259,7 @@ def unreadable_text(broken: Mapping[str, str], recordings: Collection[str]) -> s
 
 
 def score_of(model: RetrievalModel) -> MomentScore:
-    """KitError for a model that has no score of moments."""
+    """Return a model's score of moments. Raises KitError if it has none."""
     try:
         return model.moments
     except ValueError as error:

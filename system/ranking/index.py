@@ -1,7 +1,7 @@
-"""An index of a large pool's vectors: which clips may be among the best for a query, without scoring them all.
+"""An index of a large pool's vectors. It finds candidates for the best clips of a query without scoring all clips.
 
-Every value of a vector is kept in 8 bits, and every vector is looked at: a quarter of the memory is read, and what is
-found does not depend on how the vectors lie. The clips found are then scored exactly.
+The index stores every value of a vector in 8 bits, a quarter of the memory of float32. It compares a query with every
+vector, so that the candidates do not depend on the distribution of the vectors. Candidates are then scored exactly.
 """
 
 import logging
@@ -16,7 +16,7 @@ from system.models.embeddings import Embeddings, Units
 # Q queries, C clips, D embedding
 
 MIN_CLIPS = 50_001  # below, every clip is scored
-TRAINED_ON = 100_000  # vectors, whose values say what range 8 bits cover
+TRAINED_ON = 100_000  # vectors whose values determine the range of the 8 bits
 CLIPS_AT_ONCE = 1 << 16
 HINT = 'python -m pip install "faiss-cpu>=1.9,<2" brings an index that is several times as fast'
 
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 
 class VectorIndex:
-    """Vectors of a pool in 8 bits a value. Made anew for every pool, in about a second for a million clips."""
+    """Vectors of a pool, with 8 bits per value. It is built for every pool, in about a second for a million clips."""
 
     def __init__(self, units: torch.Tensor) -> None:
-        """units: (C, D) float32 of length 1 or 0, on the CPU. Raises ImportError where faiss is not installed."""
+        """units: (C, D) float32 of length 1 or 0, on the CPU. Raises ImportError if faiss is not installed."""
         import faiss
 
         values = units.numpy()
@@ -39,15 +39,21 @@ class VectorIndex:
             self._index.add(values[begin : begin + CLIPS_AT_ONCE])
 
     def candidates(self, queries: torch.Tensor, count: int) -> np.ndarray:
-        """(Q, D) of length 1 or 0 -> (Q, at most `count`) rows of clips whose cosines are about the highest."""
+        """Return (Q, at most `count`) rows of the clips whose cosines are approximately the highest.
+
+        queries: (Q, D) of length 1 or 0.
+        """
         count = min(count, self._index.ntotal)
         rows: np.ndarray = self._index.search(np.ascontiguousarray(queries.numpy(), np.float32), count)[1]
         return rows
 
 
 def index_of(pool: Embeddings) -> VectorIndex | None:
-    """The index of a pool as embeddings.prepared gives it; None where every clip is scored instead: up to 50,000 clips,
-    on a GPU, and, with a sentence to the log, for frames against words and without faiss."""
+    """Return the index of a pool, or None if every clip is scored instead. pool: as embeddings.prepared returns it.
+
+    There is no index for up to 50,000 clips, on a GPU, for frames against words, and without faiss. The last two cases
+    are logged.
+    """
     if pool.size < MIN_CLIPS or pool.values.device.type != "cpu":
         return None
     clips = counted(pool.size, "clip", ",")

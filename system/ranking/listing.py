@@ -1,4 +1,4 @@
-"""The clips of a folder or a manifest that are to be ranked."""
+"""List the clips of a folder or a manifest for ranking."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,16 +11,16 @@ from data_tools.manifest import Clip, of_split, read_manifest
 
 
 class Listed(NamedTuple):
-    """clips: of a folder or a manifest. others: paths of files that are no clips, and the reason of each."""
+    """Files of a folder or a manifest. clips: the clips. others: the reason for every file that is no clip, by path."""
 
     clips: Sequence[Clip]
     others: Mapping[str, str] = MappingProxyType({})
 
 
 def list_clips(path: Path, split: str | None) -> Listed:
-    """Return the clips of a manifest (.jsonl), or every audio file of a folder; of one split, or all.
+    """Return the clips of a manifest (.jsonl), or every audio file of a folder. split: None for all splits.
 
-    Raises KitError if there is no clip, and DataError as reading a manifest does.
+    Raises KitError if there is no clip, and DataError as read_manifest does.
     """
     if not path.is_dir():
         return Listed(of_split(read_manifest(path), split, path))

@@ -1,5 +1,8 @@
-"""When queries are heard in their recordings, by any trained models: frames of a model of moments, frames compared with
-words, or a window that slides over the recording for models of whole clips; one model, or the mean of several."""
+"""Find the times at which queries are heard in their recordings, by one trained model or the mean of several.
+
+A model of moments scores frames. A model that compares frames with words scores each frame as a clip. For a model of
+whole clips, a window slides over the recording.
+"""
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
@@ -37,7 +40,7 @@ from system.ranking.model import ModelRanker
 
 # Q queries, T frames
 
-WAYS: tuple[By, ...] = get_args(By)  # to find windows; the first is the usual one
+WAYS: tuple[By, ...] = get_args(By)  # ways to find windows; the first is the default
 
 
 @dataclass(frozen=True)
@@ -48,26 +51,29 @@ class Asked:
     recordings: dict[str, Clip]
 
     def of(self, clips: Sequence[Clip]) -> list[int]:
-        """By query, the number of its recording among these."""
+        """Return the index of every query's recording among these clips."""
         row = {clip.id: number for number, clip in enumerate(clips)}
         return [row[moment.clip] for moment in self.moments]
 
     def only(self, ids: Container[str]) -> "Asked":
-        """What is asked of these recordings."""
+        """Return the moments of these recordings only."""
         recordings = {clip: recording for clip, recording in self.recordings.items() if clip in ids}
         return Asked([moment for moment in self.moments if moment.clip in recordings], recordings)
 
 
 class Sliding(NamedTuple):
-    """What models of whole clips are given: pieces of `seconds`, one every `hop` seconds."""
+    """Window that slides over recordings for models of whole clips: pieces of `seconds`, one every `hop` seconds."""
 
     seconds: float
     hop: float
 
 
 def read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
-    """The moments of a file whose recordings are in the manifest and of the split; None: of all. KitError where there
-    is none, where a recording is not in the manifest, and where only some have known windows."""
+    """Return the moments of a file whose recordings have this split in the manifest. split: None for all splits.
+
+    Raises KitError if no moment has the split, if a recording is not in the manifest, and if only some moments have
+    known windows.
+    """
     clips, moments = {clip.id: clip for clip in read_manifest(manifest)}, read_moments(path)
     if unknown := next((moment for moment in moments if moment.clip not in clips), None):
         raise KitError(f"{path}: the recording {unknown.clip} of {unknown.id} is not in {manifest}; name its manifest")
@@ -85,8 +91,11 @@ def read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
 
 
 def read_for_fit(manifest: Path, path: Path, split: str, asked: Asked) -> Asked:
-    """The moments that models are fitted to. KitError for a split that nothing may be fitted to, of the challenge's
-    tests or what is ranked, for a blind list, and as read_asked raises it."""
+    """Return the moments that models are fitted to.
+
+    Raises KitError for one of the challenge's test splits, for a split of the ranked recordings, for a blind list, and
+    as read_asked does.
+    """
     if split in TEST_SPLITS:
         raise KitError(f"--fit {split}: is a test split, and nothing may be fitted to it; name another one")
     if any(clip.split == split for clip in asked.recordings.values()):
@@ -103,14 +112,20 @@ def locate(
     round_to: float | None = None,
     allow_unknown: bool = False,
 ) -> list[Located]:
-    """The windows of every query, best first; of several models by the mean of their probabilities.
+    """Return the windows of every query, best first. Several models are combined by the mean of their probabilities.
 
-    fit: known moments that scale, offset and transitions of every model are fitted to; None: as they are trained.
-    sliding: the window that slides over recordings for models of whole clips. by, round_to: as of windows_of and
-    Decoding; as many windows are found as the edition counts. allow_unknown: also queries without any
-    known word, for which all frames are alike.
-    KitError for rankers that are no model, for models that need a fit and get none, for thresholds of several models,
-    and for recordings that cannot be read; those of `fit` are left out with a warning.
+    The number of windows per query is the maximum of the edition.
+
+    Args:
+        fit: known moments; scale, offset and transitions of every model are fitted to them. None: use the trained
+            values.
+        sliding: the window that slides over recordings for models of whole clips.
+        by: see windows_of.
+        round_to: see Decoding.
+        allow_unknown: accept queries without any known word, for which all frames have the same score.
+    Raises: KitError for rankers that are no model, for models that need `fit` and do not get it, for thresholds with
+        several models, and for recordings that cannot be read. Unreadable recordings of `fit` are left out with a
+        warning.
     """
     if len(rankers) > 1 and by != "overlap":
         raise KitError(f"--by {by} is of one model, and several are averaged by overlap; leave --by out")
@@ -138,8 +153,10 @@ def locate(
 def series_of(
     ranker: ModelRanker, asked: Asked, sliding: Sliding, strict: bool = True
 ) -> tuple[list[Moment], FrameSeries]:
-    """By the kind of the model's score, with the moments that it is of. strict: KitError for recordings that cannot be
-    read; else they are left out."""
+    """Return the scores of frames, computed by the kind of the model's score, and the moments that they belong to.
+
+    strict: raise KitError for recordings that cannot be read; if False, leave them out.
+    """
     model, recordings = ranker.model, list(asked.recordings.values())
     features = ranker.source.features(model, recordings)
     if features.broken and (strict or not features.keys):
@@ -158,7 +175,7 @@ def series_of(
 def series_of_moments(
     model: RetrievalModel, recordings: Sequence[Clip], moments: Sequence[Moment], features: Features
 ) -> FrameSeries:
-    """Score the frames of recordings for the texts of moments. KitError as of frame_series."""
+    """Score the frames of recordings for the texts of moments. Raises KitError as frame_series does."""
     clips, row = embed_clips(model, recordings, features), {clip.id: number for number, clip in enumerate(recordings)}
     captions = embed_texts_together(model, [moment.text for moment in moments])
     (grid,) = features.grids.values()
@@ -166,8 +183,11 @@ def series_of_moments(
 
 
 def _of_frames(model: RetrievalModel, recordings: Sequence[Clip], asked: Asked, features: Features) -> FrameSeries:
-    """Of a model that compares frames with words: every frame is scored as a clip of one frame. It is heard when that
-    of its expert is, where the encoder gives one for each; else it lasts its part of the recording."""
+    """Score frames by a model that compares frames with words: every frame is scored as a clip of one frame.
+
+    If the encoder returns one frame per frame of its only expert, the times are those of the expert's frames. Otherwise
+    the frames divide the recording into equal parts.
+    """
     embedded = embed_clips(model, recordings, features)
     if not isinstance(embedded, Ragged):
         raise TypeError("series of frames are ragged")
@@ -189,7 +209,7 @@ def _of_frames(model: RetrievalModel, recordings: Sequence[Clip], asked: Asked, 
 def _of_pieces(
     model: RetrievalModel, recordings: Sequence[Clip], asked: Asked, features: Features, sliding: Sliding
 ) -> FrameSeries:
-    """Of a model of whole clips: every hop is scored by the piece around it."""
+    """Score frames by a model of whole clips: the score of every hop is the score of the piece around it."""
     pieces, of_pieces = pieces_of(recordings, features, sliding.seconds, sliding.hop)
     embedded = embed_clips(model, [piece for each in pieces for piece in each], of_pieces)
     bounds = torch.tensor([0, *(len(each) for each in pieces)]).cumsum(0).tolist()
@@ -200,7 +220,7 @@ def _of_pieces(
 def _scored(
     model: RetrievalModel, clips: Sequence[Embeddings], recordings: Sequence[Clip], grids: Sequence[Grid], asked: Asked
 ) -> FrameSeries:
-    """clips: by recording, its frames as clips of their own."""
+    """Score the frames of recordings. clips: one per recording, its frames as separate clips."""
     captions = embed_texts(model, [moment.text for moment in asked.moments])
     values, edges, of_query = [], [], []
     with torch.inference_mode():
@@ -212,15 +232,17 @@ def _scored(
 
 
 def truth_file(path: Path) -> Path:
-    """Of the queries, beside a file of their windows."""
+    """Return the path of the file of queries that belongs to a file of windows."""
     return path.with_suffix(".truth.jsonl")
 
 
 def write_windows(
     path: Path, asked: Asked, located: Sequence[Located], edition: MomentsEdition
 ) -> MomentSummary | None:
-    """Write the windows with their scores (.jsonl) and, beside them, the queries as they are published
-    (.truth.jsonl); returns the figures, None of a blind list."""
+    """Write the windows with their scores (.jsonl), and the queries in their published format (.truth.jsonl).
+
+    Returns: the figures; None for a blind list.
+    """
     queries = truth_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_published(queries, ((moment, asked.recordings[moment.clip]) for moment in asked.moments))

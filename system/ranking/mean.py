@@ -38,7 +38,7 @@ class RankByMean(RankEntry):
 
 
 class MeanRanker(Ranker):
-    """The mean of several rankers' scores, each weighing the same."""
+    """The mean of several rankers' scores, with equal weights."""
 
     def __init__(self, members: Mapping[str, Ranker]) -> None:
         self.members, self.origin = members, f"mean of {', '.join(members)}"
@@ -58,7 +58,7 @@ class MeanRanker(Ranker):
 
 
 class StoredScores(Ranker):
-    """The scores that an earlier entry wrote; they are of the same queries and clips."""
+    """The scores that an earlier entry wrote for the same queries and clips."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.origin, self.facts = path, path.stem, {}
@@ -72,7 +72,7 @@ class StoredScores(Ranker):
 
 
 def from_first(make: Callable[[], ScoreMatrix]) -> ScoreMatrix | None:
-    """Return what `make` returns in the first of several processes, and None in the others."""
+    """Return the result of `make` in the first of several processes, and None in the others."""
     made: list[ScoreMatrix] = []
     on_first(lambda: made.append(make()))
     return made[0] if made else None

@@ -1,4 +1,4 @@
-"""Ranking by one trained model: clips and queries are embedded, and the embeddings are compared."""
+"""Ranking by one trained model, which embeds clips and queries and compares the embeddings."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,19 +27,19 @@ from system.ranking.listing import Listed
 
 # Q queries, C clips, R recordings
 
-SPARE = 100  # clips that the index names beyond four times those of an answer, to be scored exactly
+SPARE = 100  # candidates of the index in addition to four per clip of an answer; all are scored exactly
 COSINE = Cosine(kind="cosine")
 MAX_INDEXED = 1000  # clips of an answer; for more of them, every clip is scored
 
 
 @dataclass(kw_only=True)
 class ModelPool(Pool):
-    """embedded: of the C clips, (C, D) or ragged series of their frames, on the model's device."""
+    """Clips with their embeddings. embedded: (C, D), or ragged series of their frames, on the model's device."""
 
     embedded: Embeddings
 
     def prepare(self) -> Embeddings:
-        """Return the embeddings as a score takes them, once for all queries; they take the place of the raw ones."""
+        """Prepare the embeddings for scores, once for all queries. The result replaces the raw embeddings."""
         with torch.inference_mode():
             self.embedded = prepared(self.embedded)
         return self.embedded
@@ -50,13 +50,13 @@ class ModelPool(Pool):
 
 
 class ClipSource(ABC):
-    """Source of the frames of clips. grids: times of the frames of every expert, by its name."""
+    """Source of the frames of clips. grids: times of the frames of every expert, by the expert's name."""
 
     grids: Mapping[str, Grid]
 
     @abstractmethod
     def open(self, model: RetrievalModel, listed: Listed, strict: bool) -> ModelPool:
-        """Embed the clips that can be read. Raises KitError as Ranker.open."""
+        """Embed the clips that can be read. Raises KitError as Ranker.open does."""
 
     @abstractmethod
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
@@ -64,7 +64,7 @@ class ClipSource(ABC):
 
 
 class KnownFeatures(ClipSource):
-    """Frames that were computed before, as those of a run's data sources and blind sets."""
+    """Frames that were computed before, such as those of a run's data sources and blind sets."""
 
     def __init__(self, features: Features) -> None:
         self._features, self.grids = features, features.grids
@@ -81,8 +81,10 @@ class KnownFeatures(ClipSource):
 
 
 class Windows(NamedTuple):
-    """Settings for finding windows by a model of moments. score: scale, offset and transitions. by, decoding: as of
-    windows_of."""
+    """Settings for finding windows by a model of moments.
+
+    score: scale, offset and transitions. by, decoding: as in windows_of.
+    """
 
     score: MomentScore
     by: By = "posterior"
@@ -90,7 +92,7 @@ class Windows(NamedTuple):
 
     @property
     def meanings(self) -> dict[str, str]:
-        """Explain the numbers of a recording's frames and windows."""
+        """Explanations of the numbers of a recording's frames and windows, by name."""
         windows = {
             "overlap": "the probability that a moment has an IoU of 0.7 or more with it",
             "posterior": "its probability to be one whole moment",
@@ -102,8 +104,8 @@ class Windows(NamedTuple):
 class ModelRanker(Ranker):
     """Ranks by a model's score of a clip and a query.
 
-    score: its settings. windows: for finding windows in recordings; None if they are not needed. name: of the model's
-    folder.
+    score: settings of the score. windows: settings for finding windows in recordings; None if they are not needed.
+    name: of the model's folder.
     """
 
     def __init__(
@@ -135,8 +137,10 @@ class ModelRanker(Ranker):
         return score_together(self.model, captions, _of_model(pool).prepare())
 
     def best(self, queries: Sequence[Query], pool: Pool, count: int) -> Iterator[list[Hit]]:
-        """Yield the best clips, as Ranker.best. In a pool with an index, clips that the index does not find are
-        missing; the others have their exact scores."""
+        """Yield the best clips, as Ranker.best does.
+
+        In a pool with an index, clips that the index does not find are missing; the others have their exact scores.
+        """
         pool = _of_model(pool)
         if count > MAX_INDEXED or pool.index is None:
             yield from super().best(queries, pool, count)

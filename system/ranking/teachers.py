@@ -30,7 +30,7 @@ class RankByTeachers(RankEntry):
 
 
 class TeachersRanker(Ranker):
-    """Teachers know the captions of the clips that are ranked, and no other query."""
+    """Ranker by teachers. It only knows the captions of the ranked clips, and no other query."""
 
     def __init__(self, names: Sequence[str], models: Models) -> None:
         self.names, self.models = names, models

@@ -32,10 +32,10 @@ def write_ranking(
     The file is the score matrix (.npy), or, with `top`, a ranked CSV of the edition custom: the best `top` clips of
     every query in submission.ordering's order.
 
-    Returns: how many clips were ranked.
-    Raises: KitError for a `top` beyond the clips, for queries without any known word (unless allow_unknown),
-        and for a query whose clip is absent or broken; SubmissionError if a ranked CSV could not tell two queries or
-        clips apart.
+    Returns: the number of ranked clips.
+    Raises: KitError if `top` exceeds the number of clips, for queries without any known word (unless allow_unknown),
+        and for a query whose clip is missing or broken; SubmissionError if two queries or clips would be identical in
+        a ranked CSV.
     """
     _require_deep(top, len(listed.clips))
     if not allow_unknown:

@@ -1,4 +1,4 @@
-"""The clips a recipe names: manifests read, features built, items given out."""
+"""Load the data of a recipe: read manifests, build features, and list items."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -22,8 +22,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Data:
-    """clips: by source, all clips of its split, broken ones too. features: frames of the clips that are whole.
-    augmentations: by stage, where it has one. moments: by source, where it names them: those of its clips."""
+    """The data of a recipe.
+
+    clips: all clips of a source's split, also broken ones, by source. features: frames of the readable clips.
+    augmentations: by stage, if it has one. moments: of a source's clips, by source, if it names them.
+    """
 
     clips: dict[str, Sequence[Clip]]
     features: Features
@@ -31,18 +34,20 @@ class Data:
     moments: dict[str, list[Moment]] = field(default_factory=dict)
 
     def whole(self, source: str) -> list[Clip]:
-        """The clips of a source that have frames."""
+        """Return the clips of a source that have frames."""
         return [clip for clip in self.clips[source] if clip.id in self.features.keys]
 
     def items(self, source: str, unit: str) -> list[Item]:
-        """What a batch is made of, of a source's clips that have frames."""
+        """Return the items of batches, from a source's clips that have frames."""
         if unit == "moment":
             return items_of_moments(self.whole(source), self.moments[source])
         return items_of(self.whole(source), unit)
 
     def shared(self, some: list[str], others: list[str]) -> int:
-        """How many clips of the second group of sources are in the first too: the same audio file, or the same
-        Freesound recording, of which data sets keep different excerpts."""
+        """Return the number of clips of the second group of sources that are in the first too.
+
+        Clips are the same if they have the same audio file, or the same Freesound recording, since data sets have
+        different excerpts of it."""
         known = [clip for name in some for clip in self.whole(name)]
         contents = {self.features.keys[clip.id] for clip in known}
         recordings = {clip.freesound_id for clip in known} - {None}
@@ -53,8 +58,8 @@ class Data:
 
 
 def read_clips(recipe: schema.Recipe) -> dict[str, Sequence[Clip]]:
-    """By source, the clips of its split. KitError for a split that a manifest does not have, and for an id of two
-    files."""
+    """Return the clips of each source's split, by source. Raises KitError for a split that a manifest does not have,
+    and for an id of two files."""
     read = {path: read_manifest(path) for path in {source.manifest: None for source in recipe.data.values()}}
     clips: dict[str, Sequence[Clip]] = {}
     path_of: dict[str, str] = {}
@@ -76,10 +81,10 @@ def load_data(
     device: "Device | None" = None,
     workers: int | None = None,
 ) -> Data:
-    """Read every source and build what the banks lack. strict, verify, device, workers: as for build_features.
+    """Read every source and compute the missing frames. strict, verify, device, workers: see build_features.
 
-    KitError for a source of which no audio can be read; where no file is there, and for files that training data are
-    changed by and that do not fit, before anything is computed.
+    Raises KitError for a source without readable audio. Before any computation, it raises KitError for a source without
+    any existing file, and for augmentation files that do not fit.
     """
     clips = read_clips(recipe)
     moments = {name: _moments_of(name, source, clips[name]) for name, source in recipe.data.items() if source.moments}
@@ -102,7 +107,7 @@ def load_data(
 
 
 def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip]) -> list[Moment]:
-    """The moments of a source's clips. KitError where there is none."""
+    """Return the moments of a source's clips. Raises KitError if it has no moment."""
     ids = {clip.id for clip in clips}
     found = [moment for moment in read_moments(source.moments or "") if moment.clip in ids]
     if not found:
@@ -112,8 +117,8 @@ def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip]) -> list
 
 
 def read_augmentations(recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]]) -> dict[str, Augmentation]:
-    """By stage, what changes its training data, where anything does. clips: by source. KitError for files that do not
-    fit."""
+    """Return the augmentation of each stage that has one, by stage. clips: by source. Raises KitError for files that
+    do not fit."""
     return {
         name: Augmentation(stage.augment, [clip for source in stage.train.data for clip in clips[source]])
         for name, stage in recipe.stages.items()

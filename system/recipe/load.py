@@ -22,7 +22,7 @@ from system.recipe.suggest import other_paths, unknown_path
 
 
 class RecipeError(KitError):
-    """All mistakes of one recipe, a line each: file:line: where: what."""
+    """All mistakes of one recipe, one per line: file:line: key: message."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -40,19 +40,19 @@ Mistake = tuple[Keys, int, str]  # where in the document, its line (0: the comma
 
 @dataclass(frozen=True)
 class Loaded:
-    """recipe: checked. source: the file's bytes. changes: the `--set` texts that were applied."""
+    """A checked recipe. source: the file's bytes. changes: the applied `--set` texts."""
 
     recipe: schema.Recipe
     source: bytes
     changes: tuple[str, ...]
 
     def resolved(self) -> str:
-        """JSON of every setting; read as a recipe it gives this recipe again."""
+        """Return JSON of every setting. Read as a recipe, it gives this recipe again."""
         return json.dumps(self.recipe.model_dump(mode="json"), indent=1) + "\n"
 
 
 def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
-    """Read, change (`stages.finetune.batch_size=64`), and check a recipe. Raises RecipeError naming every mistake."""
+    """Read, change (`stages.finetune.batch_size=64`), and check a recipe. Raises RecipeError with all mistakes."""
     path = Path(path)
     source, document = read_document(path, "recipe")
     if isinstance(document.value, dict) and "cells" in document.value:
@@ -69,9 +69,9 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
 
 
 def read_document(path: Path, what: str) -> tuple[bytes, Document]:
-    """A file's bytes, and their YAML. what: a recipe or a study.
+    """Return a file's bytes, and their YAML. what: "recipe" or "study".
 
-    RecipeError for a path that names no such file, and for one that is not YAML: there is nothing else to say of it.
+    Raises RecipeError for a missing file, and for one that is not YAML, since nothing else can be checked then.
     """
     try:
         require_file(path, "shipped ones are in recipes/")
@@ -90,7 +90,7 @@ def read_document(path: Path, what: str) -> tuple[bytes, Document]:
 
 
 def _report(path: Path, problems: list[Mistake]) -> list[str]:
-    """A line per key, by line number; what a union's members say of one value stands on one line."""
+    """Return one line per key, by line number. Messages of a union's members for one value are on one line."""
     by_key: dict[tuple[int, str], list[str]] = {}
     for keys, line, text in problems:
         by_key.setdefault((line, ".".join(map(str, keys))), []).append(text)
@@ -103,7 +103,7 @@ def _report(path: Path, problems: list[Mistake]) -> list[str]:
 
 
 def _apply(document: Document, changes: list[str]) -> Iterator[Mistake]:
-    """Set `a.b.0.c=value` in the document; the schema then refuses what it does not know."""
+    """Set `a.b.0.c=value` in the document. The schema later refuses unknown keys."""
     for change in changes:
         dotted, equals, text = change.partition("=")
         keys: Keys = tuple(int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
@@ -157,7 +157,7 @@ def _validate(value: Any) -> tuple[schema.Recipe | None, list[tuple[Keys, str]]]
 
 
 def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
-    """pydantic names the chosen member of a union inside the location; a document has no such level."""
+    """Remove the chosen members of unions, which pydantic adds to a location, since a document has no such level."""
     keys: list[str | int] = []
     fresh = True  # no tag seen yet at this value
     for i, part in enumerate(location):
@@ -190,7 +190,7 @@ def _sentence(item: Any, value: Any, suggest: bool) -> str:
 
 
 def _all_keys(model: type[BaseModel]) -> set[str]:
-    """Every key of the schema, for suggestions."""
+    """Return every key of the schema, for suggestions."""
     pending: list[Any] = [model]
     done: set[type[BaseModel]] = set()
     while pending:

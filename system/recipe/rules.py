@@ -13,7 +13,7 @@ RUN_FOLDERS = {"scores", "submission", "figures"}  # of a run, beside those of i
 
 
 def child(value: Any, key: str | int) -> Any:
-    """value[key] of a dict or list, None where there is none: raw documents may have any shape."""
+    """Return value[key] of a dict or list, or None if it is missing, since raw documents may have any shape."""
     if isinstance(value, dict):
         return value.get(key)
     if isinstance(value, list) and isinstance(key, int) and key < len(value):
@@ -22,7 +22,7 @@ def child(value: Any, key: str | int) -> Any:
 
 
 def _items(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The mapping-valued entries of a mapping; nothing where it is not one."""
+    """Yield the entries of a mapping whose values are mappings; nothing if it is no mapping."""
     if isinstance(value, dict):
         yield from ((key, item) for key, item in value.items() if isinstance(item, dict))
 
@@ -32,7 +32,7 @@ def _names(value: Any) -> list[tuple[int, str]]:
 
 
 def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
-    """Rules between keys, on the raw document, so that they are reported beside the schema's own mistakes."""
+    """Check rules between keys, on the raw document, so that they are reported together with the schema's mistakes."""
     data = dict(_items(child(value, "data")))
     for name, source in data.items():
         if isinstance(source.get("make"), str) and not _is_made_by_tools(source["make"]):
@@ -117,7 +117,7 @@ def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[K
 
 
 def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None) -> Iterator[tuple[Keys, str]]:
-    """Names of sources, each once. hint: what to do about a test split; None where one may be used."""
+    """Check that names of sources exist and are unique. hint: what to do about a test split; None if it is allowed."""
     yield from _check_once(at, names)
     for i, name in _names(names):
         yield from _check_source((*at, i), name, data)

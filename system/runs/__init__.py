@@ -1,1 +1,1 @@
-"""A run's folder, its checkpoints, and what is done with a trained model."""
+"""A run's folder, its checkpoints, and the uses of a trained model."""

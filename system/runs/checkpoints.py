@@ -1,10 +1,10 @@
 """Checkpoints of a stage: the last one, which training resumes from, and the best few by each monitored metric.
 
 last.pt            model, optimizer, position, table of the best (loads with weights_only=True); a zip archive, whose
-                   own checksums are compared when it is read
+                   own checksums are verified at reading
 e0012.safetensors  weights after epoch 12
 checkpoints.json   the table of the best, for people
-done.json          the stage is finished: the table of the best, and the checksums of all that it left
+done.json          exists once the stage is finished: the table of the best, and the checksums of the stage's files
 """
 
 import hashlib
@@ -41,7 +41,7 @@ def _value_and_epoch(pair: list[float]) -> list[float]:
 
 
 class Done(BaseModel):
-    """done.json. sha256: by file name. lines: of metrics.jsonl."""
+    """Content of done.json. sha256: checksums by file name. lines: the stage's lines of metrics.jsonl."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -53,8 +53,10 @@ class Done(BaseModel):
 
 
 def updated(table: BestEpochs, values: dict[str, float], epoch: int, keep: int) -> BestEpochs:
-    """The table with one more epoch; of equal values the earlier epoch stays ahead. A value that is not finite is
-    among the best of none."""
+    """Return the table with one more epoch. If values are equal, the earlier epoch is first.
+
+    Values that are not finite are never added.
+    """
     return {
         metric: sorted(
             [*table.get(metric, []), *([[value, epoch]] if math.isfinite(value) else [])],
@@ -73,14 +75,14 @@ def weights_file(folder: Path, epoch: int) -> Path:
 
 
 def require_finite(weights: Mapping[str, Any], what: str, hint: str) -> None:
-    """KitError for weights that are not all finite numbers. what: whose they are."""
+    """Raise KitError for weights that are not all finite numbers. what: name of their owner, for the message."""
     for name, value in weights.items():
         if isinstance(value, torch.Tensor) and value.is_floating_point() and not value.isfinite().all():
             raise KitError(f"{what} has weights that are not finite, first {name}; {hint}")
 
 
 def save_weights(model: nn.Module, path: Path) -> str:
-    """Write a model's weights, whole or not at all; returns the file's sha256."""
+    """Write a model's weights atomically. Returns: the file's sha256."""
     data = save({name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()})
     with replacing(path) as temporary:
         temporary.write_bytes(data)
@@ -88,7 +90,7 @@ def save_weights(model: nn.Module, path: Path) -> str:
 
 
 def load_weights(model: nn.Module, path: Path, hint: str = "train or export it again") -> None:
-    """Load weights strictly; only a vocabulary may have grown at its end, whose new words keep their first vectors."""
+    """Load weights strictly, except that the model may have more words at its end; these keep their initial vectors."""
     if not path.is_file():
         raise KitError(f"no checkpoint {path}; train the run first")
     try:
@@ -104,7 +106,7 @@ def load_weights(model: nn.Module, path: Path, hint: str = "train or export it a
 
 
 def restore(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
-    """Put weights that came from `path` into a model of exactly their shape; KitError for another one."""
+    """Load weights that were read from `path` into a model. Raises KitError if names or shapes differ."""
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -116,9 +118,10 @@ def restore(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> N
 def save_state(
     folder: Path, state: dict[str, Any], epoch_weights: nn.Module | None, sha256: Mapping[str, str]
 ) -> dict[str, str]:
-    """Write last.pt (and the weights of this epoch before it), then drop weights that the table names no more.
+    """Write the weights of this epoch, if given, then last.pt. Then delete weights that left the table of the best.
 
-    sha256: of the stage's files so far, by name; returns those of the files that stay. last.pt holds them too.
+    sha256: checksums of the stage's files so far, by name. last.pt holds the checksums of the remaining files.
+    Returns: these checksums.
     """
     written = dict(sha256)
     if epoch_weights is not None:
@@ -143,7 +146,7 @@ def write_table_of_best(folder: Path, best: BestEpochs) -> None:
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:
-    """The state to resume from, None before the first save. KitError for a damaged one."""
+    """Read the state to resume from; None before the first save. Raises KitError if it is damaged."""
     path, hint = folder / "last.pt", Run(folder.parent).again(folder)
     if not path.exists():
         return None
@@ -162,7 +165,7 @@ def load_state(folder: Path) -> dict[str, Any] | None:
 
 
 def read_done(folder: Path) -> Done:
-    """What a finished stage left. KitError when it is not finished."""
+    """Read done.json of a stage. Raises KitError if the stage is not finished."""
     path = folder / "done.json"
     if not path.exists():
         raise KitError(f"stage {folder.name} of {folder.parent} is not finished; {to_finish(folder.parent)}")
@@ -170,9 +173,10 @@ def read_done(folder: Path) -> Done:
 
 
 def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
-    """Load a finished stage's checkpoint, "last" or the best by a metric; returns its name for the record.
+    """Load a finished stage's checkpoint: "last", or the best by a metric.
 
-    Raises KitError for a stage that is not finished or did not monitor the metric, DataError for a damaged file.
+    Returns: its name for the record.
+    Raises: KitError for a stage that is not finished or did not monitor the metric, DataError for a damaged file.
     """
     done = read_done(folder)
     hint = Run(folder.parent).again(folder)

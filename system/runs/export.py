@@ -1,8 +1,12 @@
-"""A trained model as one folder that another machine can rank with, or start a stage from.
+"""Export a trained model to one folder. Another machine can rank with it, or start a stage from it.
 
-model.safetensors   weights        recipe.json   the resolved recipe     model.json   where it comes from, and checksums
-vocabulary.json | text/   what the caption encoder needs                 README.md    a card for people
-audio/              what an audio encoder of the hub needs       trained_on.csv    the clips that it was trained on
+model.safetensors        weights
+recipe.json              the resolved recipe
+model.json               origin and checksums
+vocabulary.json | text/  files of the caption encoder
+audio/                   files of an audio encoder of the hub
+trained_on.csv           the clips that the model was trained on
+README.md                a model card
 """
 
 import json
@@ -22,7 +26,7 @@ from system.runs.open import Trained
 
 
 def export_model(trained: Trained, out: Path) -> None:
-    """Write the folder, whole or not at all. KitError when `out` is not empty."""
+    """Write the folder atomically. Raises KitError if `out` is not empty."""
     out = out.resolve()
     if out.exists() and (any(out.iterdir()) or out == Path.cwd()):
         raise KitError(f"{out} is not empty, or is the current folder; name another one")
@@ -42,7 +46,7 @@ def export_model(trained: Trained, out: Path) -> None:
 
 @contextmanager
 def _as_os_errors(folder: Path) -> Iterator[None]:
-    """What libraries in Rust (safetensors, tokenizers) say of a full disk in exceptions of their own."""
+    """Convert exceptions of Rust libraries (safetensors, tokenizers), such as those for a full disk, to OSError."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Finding the run of a recipe: the one to resume or to rank again, or a new folder."""
+"""Find the run of a recipe: one to resume, one to rank again, or a new folder."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     """Return the run of these settings, or a new folder. If only `rank` differs, the run is ranked again.
 
-    out: the folder to use, by itself; KitError when it holds another recipe's run, or something else.
+    out: the folder to use. Raises KitError if it holds another recipe's run, or other files.
     """
     resolved = loaded.resolved()
     if out is None:
@@ -41,7 +41,7 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
             finished = [folder for folder in alike if (folder / "result.json").exists()]
             out = (finished or alike or [_new_folder(loaded, runs)])[-1]
     if not (out / "result.json").exists():
-        teachers_of(loaded.recipe)  # one that is missing is named before anything is made
+        teachers_of(loaded.recipe)  # raises for a missing one, before anything is written
     made = tuple(folder for folder in (out, *out.parents) if not folder.exists())
     fresh = _is_fresh(out, loaded.source)
     ranks_anew = False
@@ -53,12 +53,12 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
         with replacing(out / "recipe.yaml") as temporary:
             temporary.write_bytes(loaded.source)
     if not (out / "resolved.json").exists():
-        write_text(out / "resolved.json", resolved)  # after the recipe: a run is found by it
+        write_text(out / "resolved.json", resolved)  # after the recipe, since open_run finds runs by this file
     return Run(out, made, ranks_anew)
 
 
 def _trains_as(path: Path, recipe: schema.Recipe) -> bool:
-    """Whether a run's resolved.json, unharmed, has the settings of this recipe except for `rank`."""
+    """Return whether a run's resolved.json is undamaged and has the settings of this recipe, except for `rank`."""
     found, noted = _recipe_of(path, recipe.name, recipe.seed), _provenance(path.parent)
     if found is None or _trained_settings(found.recipe) != _trained_settings(recipe):
         return False
@@ -66,7 +66,7 @@ def _trains_as(path: Path, recipe: schema.Recipe) -> bool:
 
 
 def _recipe_of(path: Path, name: str, seed: int) -> Loaded | None:
-    """Read a resolved.json; None for a damaged one, and for a run of another name or seed."""
+    """Read a resolved.json; None if it is damaged, or if the run has another name or seed."""
     try:
         found = parse_json(path.read_bytes(), str(path))
         same = isinstance(found, dict) and (found.get("name"), found.get("seed")) == (name, seed)
@@ -76,8 +76,11 @@ def _recipe_of(path: Path, name: str, seed: int) -> Loaded | None:
 
 
 def _trained_settings(recipe: schema.Recipe) -> str:
-    """All settings but `rank`, and the data sources that only it names. The order counts, that of stages and of experts
-    decides draws; only the order of the sources does not."""
+    """Return all settings as text, without `rank` and the data sources that only `rank` uses.
+
+    The order of stages and experts is kept, since random draws depend on it. The sources are sorted, since their order
+    has no effect.
+    """
     settings = recipe.model_dump(mode="json", exclude={"rank"})
     used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
     used |= set(recipe.relevance.corpus if recipe.relevance else ())
@@ -88,8 +91,10 @@ _PART = re.compile(r"\.(?:recipe\.yaml|resolved\.json)\.[0-9]+\.part")
 
 
 def _is_fresh(folder: Path, recipe: bytes) -> bool:
-    """Whether a folder is absent or empty, or holds only what a process left that was killed while it began a run of
-    this recipe: its bytes, whole or not."""
+    """Return whether a folder is missing, empty, or only holds the start of a run of this recipe.
+
+    A process that was killed at the start of a run leaves the recipe's bytes, complete or not.
+    """
     return not folder.exists() or all(
         (path.name == "recipe.yaml" and path.read_bytes() == recipe) or _PART.fullmatch(path.name)
         for path in folder.iterdir()
@@ -97,13 +102,13 @@ def _is_fresh(folder: Path, recipe: bytes) -> bool:
 
 
 def _was_of(folder: Path, loaded: Loaded) -> bool:
-    """Whether a run whose resolved.json is missing was one of these settings: they have the noted checksum."""
+    """Return whether a run without resolved.json had these settings, by the recorded checksum."""
     noted = _provenance(folder)
     return noted is not None and noted.sha256.get("resolved.json") == sha256_of_text(loaded.resolved())
 
 
 def _provenance(folder: Path) -> Provenance | None:
-    """Read a run's provenance; None if it is missing or damaged. Its files are not compared."""
+    """Read a run's provenance; None if it is missing or damaged. The checksums of files are not verified."""
     try:
         return read_provenance(folder)
     except DataError:
@@ -111,7 +116,7 @@ def _provenance(folder: Path) -> Provenance | None:
 
 
 def _refuse_damaged(folder: Path, noted: Provenance | None) -> None:
-    """KitError for a run whose resolved.json is not the one that its provenance notes."""
+    """Raise KitError if the checksum of a run's resolved.json is not the recorded one."""
     path = folder / "resolved.json"
     if noted and noted.sha256.get("resolved.json") not in (None, sha256_of(path)):
         raise KitError(f"{path} is damaged: its checksum is not the one in provenance.json; {made_again(folder, path)}")
@@ -126,7 +131,7 @@ def _new_folder(loaded: Loaded, runs: Path) -> Path:
 
 
 def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
-    """Whether the run in this folder ranks otherwise; KitError where it trains otherwise."""
+    """Return whether the run in this folder has another ranking. Raises KitError if it has another training."""
     path = out / "resolved.json"
     if path.read_bytes() == resolved.encode():
         return False

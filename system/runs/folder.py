@@ -1,13 +1,18 @@
-"""A run on disk: one folder that says what was done, with what, and what came of it.
+"""The folder of a run on disk: settings, provenance, checkpoints and results.
 
 <runs>/<date>_<recipe>_s<seed>_<commit>/
-  recipe.yaml      the recipe's bytes            resolved.json    every setting; as a recipe it gives the same run
-  provenance.json  versions, machine, data       log.txt          what was said
-  vocabulary.json  words, for text from scratch  metrics.jsonl    a line an epoch
-  trained_on.csv   clips it learned from
+  recipe.yaml      the recipe's bytes
+  resolved.json    every setting; used as a recipe, it gives the same run
+  provenance.json  versions, machine, data
+  log.txt          log messages
+  vocabulary.json  words, for a text encoder from scratch
+  metrics.jsonl    one line per epoch
+  trained_on.csv   clips that the model was trained on
   <stage>/         last.pt, the best checkpoints, checkpoints.json, done.json
-  scores/  submission/  figures/   score matrices and what they are of, ranked lists, curves
-  result.json      written last: exists = finished
+  scores/          score matrices, and the clips and queries that they rank
+  submission/      ranked lists
+  figures/         curves
+  result.json      written last; if it exists, the run is finished
 """
 
 import json
@@ -25,16 +30,16 @@ from submission.runs.reading import made_again, read_metrics, read_provenance, r
 from submission.runs.record import EpochLine, Provenance, RunResult
 from system.runs.log_file import LogFile
 
-TRAINED_ON = "trained_on.csv"  # also in an exported model
+TRAINED_ON = "trained_on.csv"  # exported models have this file too
 
 log = logging.getLogger(__name__)
 
 
 class Run:
-    """Where the files of a run are, and reading them.
+    """Paths and readers of the files of a run.
 
-    made: the folder and those above it that were not there before, if any, from the inside out. ranks_anew: what it is
-    to rank differs from what it ranked, or was to rank, before; what it trains does not.
+    made: folders that did not exist before: the run's own and its parents, innermost first. ranks_anew: the ranking
+    differs from the earlier one of this run, and the training does not.
     """
 
     def __init__(self, folder: Path, made: tuple[Path, ...] = (), ranks_anew: bool = False) -> None:
@@ -47,19 +52,22 @@ class Run:
         return self.folder / "scores" / f"{name}.npy"
 
     def csv_file(self, name: str) -> Path:
-        """The challenge's file of an entry."""
+        """Return the path of the challenge's file of an entry."""
         return self.folder / "submission" / f"{name}.csv"
 
     def clips_file(self, name: str) -> Path:
-        """What was ranked: see submission.runs.clips."""
+        """Return the path of the table of ranked clips; see submission.runs.clips."""
         return self.folder / "scores" / f"{name}.clips.csv"
 
     def again(self, *damaged: Path) -> str:
-        """The end of a sentence on damaged files: what to delete, and the command that then makes them again."""
+        """Return the end of an error message for damaged files: what to delete, and the command that restores them."""
         return made_again(self.folder, *damaged)
 
     def read_provenance(self) -> Provenance:
-        """DataError when it, or one of the files it has the checksums of, is missing or damaged."""
+        """Read the provenance, and verify the files whose checksums it holds.
+
+        Raises DataError if any of these files is missing or damaged.
+        """
         found = read_provenance(self.folder)
         for name, checksum in found.sha256.items():
             require_unharmed(self.folder / name, checksum, self.again(self.folder / name))
@@ -82,8 +90,10 @@ class Run:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """No second process may work on the run meanwhile; its log goes to log.txt too. What killed processes left
-        half written is removed; so is a new run that an error ends before it has trained anything."""
+        """Lock the run against other processes, and copy log messages to log.txt.
+
+        Partial files of killed processes are removed. A new run that fails before any training is removed too.
+        """
         busy = f"{self.folder}: another process is working on this run; wait for it, or stop it"
         with lock(self.folder / "lock", busy):
             remove_parts(self.folder)
@@ -100,6 +110,6 @@ class Run:
     def _remove_untrained(self) -> None:
         if self.made and not any(self.folder.glob("*/last.pt")):
             shutil.rmtree(self.folder)
-            with suppress(OSError):  # of a folder that holds other runs by now
+            with suppress(OSError):  # the folder holds other runs by now
                 for above in self.made[1:]:
                     above.rmdir()

@@ -1,4 +1,4 @@
-"""Why a run ended, in its log.txt: of several processes the first alone logs there, and each of them may fail."""
+"""Write a run's messages to its log.txt, and the error that ended it, in any of several processes."""
 
 import logging
 import os
@@ -10,13 +10,13 @@ from pathlib import Path
 from data_tools.errors import SaidElsewhere, sentences
 from system.compute.distributed import count, index, raise_or_leave_to_others
 
-FORM = "%(asctime)s %(message)s"  # of a line
+FORM = "%(asctime)s %(message)s"  # format of a line
 
 log = logging.getLogger(__name__)
 
 
 class LogFile(logging.FileHandler):
-    """A run's log.txt. If its disk is full, one warning says so and the run goes on without that file."""
+    """Log handler of a run's log.txt. If its disk is full, it logs one warning, and the run continues without it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, encoding="utf-8")
@@ -33,17 +33,18 @@ class LogFile(logging.FileHandler):
             log.warning("%s is not written any more (%s); make room there", self.baseFilename, error.strerror)
 
     def close(self) -> None:
-        with suppress(OSError):  # the text that did not fit is flushed once more
+        with suppress(OSError):  # closing flushes the text that did not fit once more
             super().close()
 
 
 @contextmanager
 def errors_noted(folder: Path) -> Iterator[None]:
-    """An error that ends the block becomes lines of the run's log.txt, of several processes with the rank of the one
-    that has it, and goes on: raised in one process, and as SaidElsewhere in others that end with the same.
+    """Append an error that ends the block to the run's log.txt, and raise it again.
 
-    A line is one write behind the file's end, so that lines of several processes do not mix. Where there is no log.txt,
-    as on a machine that does not share the run's folder, standard error alone has the error.
+    With several processes, the lines name the rank of the failed process. If several fail with the same error, one
+    raises it, and the others raise SaidElsewhere. A line is appended by one write, so that lines of several processes
+    do not mix. If log.txt is missing, as on a machine that does not share the run's folder, the error is only on
+    standard error.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Making a model from a recipe, and opening a trained one: a run's checkpoint or an exported folder."""
+"""Build a model from a recipe, and open a trained one: a run's checkpoint or an exported folder."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
-    """A model with fresh weights, drawn from torch's random state."""
+    """Build a model with new weights, drawn from torch's random state."""
     with memory_errors("the model", "make its layers smaller, or use a machine with more memory"):
         return RetrievalModel(recipe.model, recipe.model.text.build(vocabulary, Path(recipe.banks)))
 
@@ -38,10 +38,10 @@ def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
 def training_vocabulary(
     recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]], more: Sequence[str] = ()
 ) -> list[str]:
-    """Words of the captions that any stage trains on, for an encoder from scratch; empty for a pre-trained one. more:
-    what these captions may be changed to.
+    """Return the words of the captions that any stage trains on, for an encoder from scratch; else an empty list.
 
-    Words of the exported model that a stage starts from come first, in its order, since word vectors go by place.
+    If a stage starts from an exported model, the words of that model come first, in its order: the index of a word
+    selects its vector. more: texts that may replace captions during training.
     """
     if not recipe.model.text.reads_vocabulary:
         return []
@@ -54,13 +54,15 @@ def training_vocabulary(
     return list(dict.fromkeys([*before, *found]))
 
 
-PUBLISHED = "published weights"  # a checkpoint, in words
+PUBLISHED = "published weights"  # text in place of a checkpoint's name
 EXPORT_AGAIN = "write the model again with python -m system export"
 
 
 def _exported_facts(folder: Path) -> ModelFacts:
-    """model.json of an exported model that is as it was written. KitError for no such folder, DataError for a damaged
-    one."""
+    """Read model.json of an exported model, and verify the checksums of its files.
+
+    Raises KitError if the folder holds no exported model, and DataError if a file is damaged.
+    """
     if not (folder / "model.safetensors").exists():
         raise KitError(f"{folder} is not an exported model; make one with python -m system export")
     facts = read_shaped(folder / "model.json", ModelFacts, EXPORT_AGAIN)
@@ -70,7 +72,7 @@ def _exported_facts(folder: Path) -> ModelFacts:
 
 
 def _words_of(folder: Path) -> list[str]:
-    """Of an exported model, or of a run."""
+    """Return the vocabulary of an exported model or of a run."""
     if (folder / "resolved.json").exists():
         run = Run(folder)
         return _vocabulary(folder, run.again(run.vocabulary))
@@ -88,7 +90,7 @@ def _vocabulary(folder: Path, hint: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Trained:
-    """A model ready to rank. recipe: what it was made by. facts: what to record beside its scores. folder: its own."""
+    """A model ready to rank. recipe: its recipe. facts: recorded with its scores. folder: its own."""
 
     model: RetrievalModel
     recipe: schema.Recipe
@@ -104,12 +106,15 @@ def open_trained(
     device: torch.device | None = None,
     banks: Path = Path("banks"),
 ) -> Trained:
-    """Open a run (`stage` and `checkpoint`: default, those of its first `rank` entry that is no mean,
-    one with figures before a blind one) or an exported model.
+    """Open a run or an exported model.
 
-    changes: settings that may differ on this machine, such as where an expert's weights lie. device: None for this
-    machine's. banks: those of an exported model, whatever its recipe says, unless `changes` names others.
-    Raises KitError for what does not fit, DataError for a missing or damaged file.
+    Args:
+        stage, checkpoint: of a run. By default those of its first `rank` entry that is no mean; entries with figures
+            take precedence over blind ones.
+        changes: settings that may differ on this machine, such as the path of an expert's weights.
+        device: None for this machine's.
+        banks: folder of frames for an exported model. It replaces the recipe's, unless `changes` names another one.
+    Raises: KitError for arguments that do not fit the folder, DataError for a missing or damaged file.
     """
     if (folder / "model.safetensors").exists():
         if stage or checkpoint:
@@ -124,10 +129,13 @@ def open_trained(
 
 
 def score_of_windows(trained: Trained) -> MomentScore:
-    """The score by which a model's windows are found: with the scale, offset and transitions that the run's first rank
-    entry of moments was fitted to, where the run is finished and this is the checkpoint of that entry, or where the
-    model was exported of such a run; else as it was trained. A warning says so where that entry is fitted. Clips are
-    ranked by the score as it was trained. ValueError for a model that has no score of moments."""
+    """Return the score that finds a model's windows. Clips are ranked by the trained score.
+
+    Scale, offset and transitions are the fitted ones of the run's first rank entry of moments, if the run is finished
+    and this is the checkpoint of that entry, or if the model was exported from such a run. Otherwise they are the
+    trained ones; if that entry is fitted, a warning is logged. Raises ValueError for a model without a score of
+    moments.
+    """
     score, noted = deepcopy(trained.model.moments), trained.facts.fitted
     name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
     if noted is None and entry is not None and entry.fit is not None:
@@ -141,14 +149,14 @@ def score_of_windows(trained: Trained) -> MomentScore:
 
 
 def with_fit(trained: Trained) -> Trained:
-    """For an export: the model with what its windows are found by among its facts."""
+    """Return the model with the fitted score of windows among its facts, for an export."""
     name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
     fitted = None if entry is None or entry.fit is None else _fitted_in_run(trained, name, entry.fit)
     return replace(trained, facts=trained.facts.model_copy(update={"fitted": fitted})) if fitted else trained
 
 
 def _fitted_in_run(trained: Trained, name: str, source: str) -> FittedScore | None:
-    """What result.json says of an entry; None of a run that is not finished, and of another checkpoint."""
+    """Read the fitted score of an entry from result.json; None if the run is not finished or the checkpoint differs."""
     is_finished = (trained.folder / "result.json").exists()
     found = read_result(trained.folder).moments.get(name) if is_finished else None
     is_same = found is not None and found.checkpoint == fitted_text(trained.facts.checkpoint, source)
@@ -156,7 +164,7 @@ def _fitted_in_run(trained: Trained, name: str, source: str) -> FittedScore | No
 
 
 def fitted_text(checkpoint: str, source: str) -> str:
-    """A checkpoint in words, with what its score was fitted to after training."""
+    """Describe a checkpoint whose score was fitted to a source after training."""
     return f"{checkpoint}, fitted to {source}"
 
 
@@ -187,8 +195,11 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
 
 
 def _found_where_trained(run: Run, started_in: str | None) -> list[str]:
-    """Changes of settings that name a file or folder by a relative path, for a run that is opened from another folder:
-    to where it was when the run was trained, if it is there and not here."""
+    """Return changes of settings with relative paths, for a run that is opened from another folder.
+
+    If a path does not exist here, but existed at the place where the run was trained, the setting is changed to the
+    path at that place.
+    """
     if started_in is None:
         return []
     recipe, start = load_recipe(run.folder / "resolved.json").recipe, run.folder.resolve() / started_in
@@ -205,7 +216,7 @@ def _found_where_trained(run: Run, started_in: str | None) -> list[str]:
 
 
 def _moved(path: Path, changes: list[str]) -> schema.Recipe:
-    """The recipe with changes of where things lie on this machine, and no others. KitError for another change."""
+    """Load the recipe with changes of paths on this machine. Raises KitError for a change of any other setting."""
     recipe = load_recipe(path, changes).recipe
     if _trained_settings(recipe) != _trained_settings(load_recipe(path).recipe):
         parts = {"audio": recipe.model.audio, "text": recipe.model.text}
@@ -225,7 +236,7 @@ def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
 
 
 def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint: str) -> ModelFacts:
-    """What is recorded beside scores and exported weights."""
+    """Return the facts that are recorded with scores and exported weights."""
     editions = {str(entry.edition) for entry in recipe.rank.values()}
     return ModelFacts(
         recipe=recipe.name,
@@ -240,13 +251,15 @@ def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint:
 
 
 def identities(recipe: schema.Recipe) -> dict[str, dict[str, Any]]:
-    """Of the recipe's experts, by name."""
+    """Return the identities of the recipe's experts, by name."""
     return {name: expert.identity() for name, expert in recipe.model.audio.experts.items()}
 
 
 def as_trained(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Identities of experts by name, with the versions of frames that a model was trained on; a warning for each expert
-    that has another one."""
+    """Return the identities of experts by name, with the versions of frames that a model was trained on.
+
+    Log a warning for each expert whose version has changed since.
+    """
     taken: dict[str, Any] = json.loads(json.dumps(now))
     for name in before.keys() & taken.keys():
         version = before[name].get("version")
@@ -261,7 +274,7 @@ def as_trained(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> dic
 
 def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Trained:
     facts = _exported_facts(folder)
-    if (folder / "text").is_dir():  # the exported sentence encoder, wherever the folder now lies
+    if (folder / "text").is_dir():  # the exported sentence encoder, even if the folder was moved
         changes = [f"model.text.model={json.dumps(str((folder / 'text').resolve()))}", *changes]
     if (folder / "audio").is_dir():
         changes = [f"model.audio.model={json.dumps(str((folder / 'audio').resolve()))}", *changes]
@@ -286,10 +299,10 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
 
 
 def start_from(model: RetrievalModel, start: schema.FromModel, banks: Path) -> None:
-    """Take the weights of a finished run or an exported model into one of the same shape.
+    """Load the weights of a finished run or an exported model into a model of the same shape.
 
-    Words that the other model does not have keep the vectors they have in `model`; KitError when its words are not
-    the first ones of `model`'s.
+    Words that the other model does not have keep their vectors in `model`. Raises KitError if the other model's words
+    are not the first words of `model`.
     """
     folder = Path(start.folder)
     words = _words_of(folder)

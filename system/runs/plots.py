@@ -1,4 +1,4 @@
-"""The figures of a run: its curves, and how CIDEr-D is distributed in its corpus and relaxes the loss."""
+"""The figures of a run: its curves, and the distribution of CIDEr-D in its corpus with the relaxation of the loss."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from system.runs.folder import Run
 def relevance_figure(found: Distribution, percents: Sequence[float], relax: Relax, title: str, path: Path) -> None:
     """Write a figure (.svg or .png): the histogram of scores, both axes logarithmic, over it r(c) with its thresholds.
 
-    The first bar holds all scores below 2^-10, most of them 0. percents: of relax's thresholds, for their names.
+    The first bar holds all scores below 2^-10, most of them 0. percents: percentiles of relax's thresholds, for labels.
     """
     edges, counts = np.array(found.histogram.edges), np.array(found.histogram.counts)
     edges[0] = edges[1] / 2  # a logarithmic axis has no 0
@@ -37,7 +37,7 @@ def relevance_figure(found: Distribution, percents: Sequence[float], relax: Rela
 
 
 def draw_run(run: Run) -> list[Path]:
-    """Draw what the run's metrics hold into its figures folder; returns the files. Epochs count over all stages."""
+    """Draw the run's metrics into its figures folder. Epochs are counted over all stages. Returns: the files."""
     lines = run.read_metrics()
     run.figures.mkdir(exist_ok=True)
     return [

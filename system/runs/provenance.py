@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 
 
 def commit() -> str:
-    """Short hash of the code's commit, "+" after it if files differ from it; "unversioned" outside a checkout."""
+    """Return the short hash of the code's commit, with "+" if files differ from it; "unversioned" outside a
+    checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude=*", "--dirty=+"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -37,10 +38,10 @@ def commit() -> str:
 
 
 def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return checksums of everything besides settings that a run depends on.
+    """Return checksums of everything that a run depends on, except its settings.
 
-    text: identity of a pre-trained text encoder. contents: by source, checksum of all its audio. If it has not been
-    read, checksums of contents and of augmentation files are left out.
+    text: identity of a pre-trained text encoder. contents: checksum of all audio of a source, by source. None if the
+    audio has not been read: checksums of contents and of augmentation files are then left out.
     """
     teachers = teachers_of(recipe)
     changed_by = {name for stage in recipe.stages.values() if stage.augment for name in stage.augment.files()}
@@ -60,7 +61,10 @@ def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, st
 
 
 def teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
-    """Checksums of the files that determine a teacher's weights, by name. KitError if nothing is trained there."""
+    """Return checksums of the files that determine a teacher's weights, by the teacher's name.
+
+    Raises KitError if a teacher's folder holds no trained model.
+    """
     found = {}
     for name, teacher in recipe.teachers.items():
         if isinstance(teacher, schema.StageTeacher):
@@ -83,10 +87,10 @@ def _weights_of(folder: Path, what: str) -> dict[str, str]:
 
 
 def require_same(run: Run, now: dict[str, Any], others: Collection[str] = ()) -> None:
-    """Raise KitError if something that the run was made with has changed.
+    """Raise KitError if something that the run depends on has changed.
 
-    Keys that `now` leaves out are not compared, nor data sources that only one of both has, nor `others`, whose
-    settings differ.
+    Not compared are keys that `now` leaves out, data sources that only one of the two has, and `others`: data sources
+    whose settings differ.
     """
     before = run.read_provenance().document()
     known = {key: before[key] for key in now if key in before}
@@ -102,8 +106,11 @@ def require_same(run: Run, now: dict[str, Any], others: Collection[str] = ()) ->
 
 
 def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str], gpu: str | None) -> None:
-    """Write what the run is made with; on resuming, refuse what changed and note another commit, and the checksum of
-    resolved.json where it was killed before that. gpu: its name."""
+    """Write the provenance of a run. gpu: its name.
+
+    For a resumed run, raise KitError if something has changed, and add a new commit to the record. The checksum of
+    resolved.json is added if the process was killed before it was written.
+    """
     import torch
 
     recipe = loaded.recipe
@@ -137,7 +144,7 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapp
 
 
 def _other_sources(run: Run, recipe: schema.Recipe) -> list[str]:
-    """The data sources of a recipe that had other settings when the run was last ranked: only `rank` names them."""
+    """Return the data sources whose settings have changed since the run was last ranked. Only `rank` uses them."""
     if not run.ranks_anew:
         return []
     before = load_recipe(run.folder / "resolved.json").recipe.data
@@ -146,7 +153,7 @@ def _other_sources(run: Run, recipe: schema.Recipe) -> list[str]:
 
 
 def take_ranking(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str]) -> None:
-    """Record that a run has ranked again: its recipe, its settings, and the data of all that it ranked.
+    """Record that a run has ranked again: its recipe, its settings, and all ranked data.
 
     The run has no result meanwhile: if the process is killed, the same command ranks it again.
     """
@@ -161,8 +168,10 @@ def take_ranking(run: Run, loaded: Loaded, text: str | None, contents: Mapping[s
 
 
 def contents_of(clips: Iterable[Clip], keys: Mapping[str, str]) -> str:
-    """One checksum of a source's audio: of the ids and contents of its clips. keys: content by clip id; a clip whose
-    audio is broken has none."""
+    """Return one checksum of the ids and audio contents of a source's clips.
+
+    keys: content keys by clip id; clips with broken audio are missing.
+    """
     lines = sorted(f"{clip.id}\0{keys.get(clip.id)}\n" for clip in clips)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 

@@ -1,6 +1,8 @@
-"""Retrieval models that others have published, as exported models: the DCASE 2025 baseline and SALSA (2024).
+"""Convert published retrieval models to exported models: the DCASE 2025 baseline and SALSA (2024).
 
-Their files are Lightning checkpoints, whose key names follow from the code that loads them; none was opened here."""
+Their files are Lightning checkpoints. The key names were derived from the code that loads them; no such file was opened
+here.
+"""
 
 import argparse
 from collections import OrderedDict
@@ -52,11 +54,12 @@ _LIGHTNING = [
 
 
 def open_published(path: Path, recipe: schema.Recipe) -> Trained:
-    """The model of a recipe with the weights of a published checkpoint.
+    """Build the model of a recipe with the weights of a published checkpoint.
 
-    DataError where there is no such file; KitError for a file that is none, for one that lacks a tensor of the
-    recipe's model, and for tensors of another shape. What the file has beside them (classifiers, a temperature, what
-    SALSA left unused) is not taken.
+    Other tensors of the file are ignored: classifiers, a temperature, and unused parts of SALSA.
+
+    Raises: DataError if the file is missing; KitError if it is not a checkpoint, if it lacks a tensor of the recipe's
+        model, and if a tensor has another shape.
     """
     known = [f"that of {name} is published at {address}" for name, address in ADDRESSES.items()]
     require_file(path, f"fetch it from where it is published ({'; '.join(known)})")
@@ -74,13 +77,13 @@ def open_published(path: Path, recipe: schema.Recipe) -> Trained:
 
 
 def _settings_read() -> AbstractContextManager[None]:
-    """With Lightning's classes of settings, which are not looked at, read as plain mappings."""
+    """Context that reads Lightning's classes of settings, which are not used, as plain mappings."""
     named: list[Any] = [(OrderedDict, name) for name in _LIGHTNING]
     return torch.serialization.safe_globals([*named, argparse.Namespace, PosixPath])
 
 
 def renamed(tensors: Mapping[str, Any], model: RetrievalModel, path: Path) -> dict[str, torch.Tensor]:
-    """The checkpoint's tensors by the model's names."""
+    """Return the checkpoint's tensors by the model's names. Raises KitError if one is missing."""
     found = {}
     for key, value in tensors.items():
         key = key.replace(COMPILED, "")

@@ -29,16 +29,16 @@ def open_ranker(
     cache: Path | None = None,
     with_windows: bool = False,
 ) -> Ranker:
-    """Open what a run or an exported model ranks by.
+    """Open the ranker of a run or an exported model.
 
-    Of a run: the checkpoint that is named, or what its first rank entry ranks by that is no mean, one with figures
-    before one of a blind set.
+    A run ranks by the given checkpoint, or by its first rank entry that is no mean. Entries with figures take
+    precedence over those of blind sets.
 
     Args:
-        stage, checkpoint, changes, device: as of open_trained.
-        cache: folder that keeps embeddings of clips; None: that of cache_folder.
-        with_windows: find the windows of recordings, too, if the model is one of moments.
-    Raises: as open_trained.
+        stage, checkpoint, changes, device: see open_trained.
+        cache: folder of cached embeddings of clips; None: that of cache_folder.
+        with_windows: also find the windows of recordings, if the model is one of moments.
+    Raises: as open_trained does.
     """
     cache = cache_folder(cache)
 
@@ -56,14 +56,14 @@ def open_ranker(
 
 
 def first_entry(recipe: schema.Recipe) -> RankEntry | None:
-    """Return the first rank entry that also ranks other clips than the recipe's; one with figures before a blind
-    one."""
+    """Return the first rank entry that can rank clips other than the recipe's. Entries with figures take precedence
+    over blind ones."""
     found = [entry for entry in recipe.rank.values() if entry.ranks_others]
     return min(found, key=lambda entry: isinstance(entry, RankBlind), default=None)
 
 
 class _OpenedRun:
-    """A finished run's Models. opened: its model at a stage's checkpoint."""
+    """Models of a finished run. opened: function that opens the run's model at a stage's checkpoint."""
 
     contents: Mapping[str, str] = {}
 
@@ -78,8 +78,11 @@ class _OpenedRun:
 
 
 def ranker_of(trained: Trained, cache: Path, with_windows: bool = False) -> ModelRanker:
-    """Return the ranker of an opened model. with_windows: as of open_ranker, chosen as the recipe's first rank entry of
-    moments says, by the posterior if it has none."""
+    """Return the ranker of an opened model.
+
+    with_windows: see open_ranker. The settings of windows are those of the recipe's first rank entry of moments; if
+    there is no such entry, windows are found by the posterior.
+    """
     settings, windows = trained.recipe.model, None
     if with_windows and isinstance(trained.model.score, MomentScore):
         entry = next(iter(trained.recipe.rank_moments.values()), None)
@@ -99,8 +102,8 @@ def ranker_of(trained: Trained, cache: Path, with_windows: bool = False) -> Mode
 def clips_to_rank(model: Path, split: str | None) -> Listed:
     """Return the clips that the first rank entry of a run's or an exported model's recipe ranks.
 
-    split: of the manifest, in place of the entry's. Raises KitError if the recipe ranks no clips, and DataError as
-    reading a manifest does.
+    split: of the manifest; replaces the entry's split. Raises KitError if the recipe ranks no clips, and DataError as
+    read_manifest does.
     """
     path = model / "resolved.json"
     recipe = load_recipe(path if path.exists() else model / "recipe.json").recipe

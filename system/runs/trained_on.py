@@ -1,4 +1,4 @@
-"""Which clips a model was trained on, and those that its start and its teachers were; and teachers that leak.
+"""Record the clips that a model, its starting model and its teachers were trained on, and refuse teachers that leak.
 
 <run or exported model>/trained_on.csv   id, freesound_id (may be empty), sha256 of the audio file
 """
@@ -20,19 +20,21 @@ log = logging.getLogger(__name__)
 
 
 class TrainedClip(NamedTuple):
-    """freesound_id: empty where it is not known. sha256: of the audio file."""
+    """One row of the table. freesound_id: empty if it is not known. sha256: of the audio file."""
 
     id: str
     freesound_id: str
     sha256: str
 
 
-NOT_KNOWN = TrainedClip("(not known)", "", "")  # a row for what others' models were trained on
+NOT_KNOWN = TrainedClip("(not known)", "", "")  # row for models whose training data are not known
 
 
 def note_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
-    """Write a run's table, once. What is not known of models that it starts
-    or learns from has a row that says so."""
+    """Write a run's table, once.
+
+    If the training clips of a starting model or a teacher are not known, the table has the row NOT_KNOWN.
+    """
     if run.trained_on.exists():
         return
     starts = [stage.start_from for stage in recipe.stages.values()]
@@ -54,8 +56,11 @@ _OF_THIS_RUN = (schema.FromScratch, schema.FromStage, schema.StageTeacher, schem
 
 
 def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
-    """The table of a run or an exported model; None where it is not known: of others'
-    models, and of what learned from these. DataError for a damaged one."""
+    """Read the table of a run or an exported model; None if the training clips are not known.
+
+    They are not known for models of other authors, and for models that learned from those. Raises DataError for a
+    damaged table.
+    """
     path = folder / TRAINED_ON
     if not path.exists():
         return None
@@ -65,9 +70,11 @@ def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
 
 
 def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
-    """KitError for a teacher, or a model that a stage starts from, that was trained on a clip that is to be ranked: the
-    same file, or the same Freesound recording; and for a teacher that does not say. One whose recipe entry acknowledges
-    it is let through."""
+    """Raise KitError if a teacher or a stage's starting model was trained on a clip that the recipe ranks.
+
+    Clips are the same if they have the same audio file or the same Freesound recording. Teachers with unknown training
+    clips are refused too. A model is accepted if its recipe entry has `trained_on_test: acknowledged`.
+    """
     for name, teacher in recipe.teachers.items():
         if not isinstance(teacher, schema.ModelTeacher) or teacher.trained_on_test == "acknowledged":
             continue
@@ -98,7 +105,7 @@ def _refuse(what: str, clips: list[TrainedClip], recipe: schema.Recipe, data: Da
 
 
 def _among(trained: list[TrainedClip], recipe: schema.Recipe, data: Data) -> Iterator[tuple[str, Clip]]:
-    """Source and clip of what is ranked and was trained on."""
+    """Yield source and clip of every ranked clip that a model was trained on."""
     contents, recordings = {one.sha256 for one in trained}, {one.freesound_id for one in trained} - {""}
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
         for clip in data.whole(source):

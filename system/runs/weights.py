@@ -1,4 +1,4 @@
-"""Which files say what weights a trained model has; `check` and `run` agree by this on whether it is there."""
+"""List the files that determine a trained model's weights. `check` and `run` use it to decide if a model exists."""
 
 from pathlib import Path
 
@@ -7,7 +7,10 @@ from submission.runs.reading import to_finish
 
 
 def trained_files(folder: Path) -> list[Path]:
-    """Of a run with finished stages, or of an exported model. KitError where nothing is trained in the folder."""
+    """Return the files that determine the weights of a run with finished stages, or of an exported model.
+
+    Raises KitError if the folder holds no trained model.
+    """
     exported = folder / "model.safetensors"
     if exported.exists():
         return [exported]

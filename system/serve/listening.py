@@ -1,4 +1,4 @@
-"""Serving the search page at an address of this machine until it is ended."""
+"""Serve the search page at an address of this machine until the process is stopped."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""What the search page asks: the best clips of a pool for sentences, without the web."""
+"""The searches of the search page, without the web: find the best clips of a pool for sentences."""
 
 import os
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ MAX_EXAMPLE = 90  # characters of a query to try
 
 
 class SearchQuery(NamedTuple):
-    """A query: its text, how many clips at most, and how many better ones are left out."""
+    """A query: its text, the maximum number of clips, and the number of better clips that are skipped."""
 
     text: str
     max_results: int
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
 
 class Search:
-    """A pool of clips, and the ranker that has opened it. Not for several threads at once."""
+    """A pool of clips, and the ranker that has opened it. It is not thread-safe."""
 
     def __init__(self, ranker: Ranker, pool: Pool) -> None:
         """Raises SubmissionError if a score is not finite."""
@@ -68,7 +68,7 @@ class Search:
         return [hit._replace(located=one) for hit, one in zip(hits, located, strict=True)]
 
     def examples(self, count: int) -> list[str]:
-        """Queries to try: captions of clips from all over the pool; fewer where it has fewer, none without captions."""
+        """Return example queries: captions of clips that are spread over the pool, as many as it has."""
         captions = list(dict.fromkeys(clip.captions[0] for clip in self.clips if clip.captions))
         spread = [text for text in captions[:: max(1, len(captions) // (8 * count))] if len(text) <= MAX_EXAMPLE]
         unreadable = set(self.ranker.unreadable(spread))

@@ -183,14 +183,14 @@ class SearchPage:
 
 
 class _Opened(NamedTuple):
-    """A clip's file as it was when the page was started: where, behind all links, and which one."""
+    """A clip's file at the start of the page: its path after resolving all links, and its identity."""
 
     path: str
     status: tuple[int, ...]
 
     @classmethod
     def of(cls, path: str) -> "_Opened | None":
-        """None for a file that is not there."""
+        """Return the file of a clip; None if it is missing."""
         try:
             resolved = os.path.realpath(path, strict=True)
             return cls(resolved, _identity(Path(resolved).stat()))
@@ -198,7 +198,7 @@ class _Opened(NamedTuple):
             return None
 
     def open(self) -> int | None:
-        """A descriptor of that very file; None where another one, or a link, has taken its place since."""
+        """Return a descriptor of the same file; None if another file, or a link, has replaced it since."""
         try:
             number = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
@@ -211,7 +211,7 @@ class _Opened(NamedTuple):
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
-    """What tells a file from all others, and from itself with another content: inodes are used again at once."""
+    """Return the identity of a file and its content. The inode alone is not enough, since inodes are reused."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
@@ -237,7 +237,7 @@ def _moments(located: Located) -> dict[str, Any]:
 
 
 def refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> web.Response:
-    """An answer that says what is wrong."""
+    """Return an answer with an error message."""
     return web.json_response({"error": sentence}, status=status, headers=headers)
 
 
@@ -269,7 +269,7 @@ def _number(request: web.Request, name: str, default: int, low: int, high: int) 
 
 
 def _is_ours(host: str, names: frozenset[str]) -> bool:
-    """Whether a Host header names a loopback address, which no foreign name stands for, or one of the names."""
+    """Return whether a Host header has a loopback address, which is no foreign name, or one of the names."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name in names or ip_address(name).is_loopback
@@ -278,7 +278,7 @@ def _is_ours(host: str, names: frozenset[str]) -> bool:
 
 
 def content_security_policy(html: str) -> str:
-    """The page's own script and style by their checksums, its own audio and answers, and nothing else."""
+    """Allow the page's own script and style by their checksums, its own audio and answers, and nothing else."""
 
     def sources(tag: str) -> str:
         texts = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)

@@ -1,4 +1,4 @@
-"""Queries that wait while the model is busy go next, together."""
+"""Collect the queries that arrive while the model is busy, and answer them together."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ GATHERING_S = 0.003  # a batch waits for those who are about to ask: alone, the 
 
 
 class BusyError(Exception):
-    """More queries wait than may."""
+    """Raised if too many queries wait."""
 
 
 class Queue:
-    """Hands queries to a Search, batch after batch, in one thread of its own; the event loop stays free."""
+    """Passes queries to a Search, batch after batch, in a separate thread, so that the event loop is not blocked."""
 
     def __init__(self, search: Search, at_once: int = AT_ONCE, max_waiting: int = MAX_WAITING) -> None:
         self._search, self._at_once, self._max_waiting = search, at_once, max_waiting

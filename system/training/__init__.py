@@ -1,1 +1,1 @@
-"""Stages: steps, rates, validation, early ends, the collapse watch."""
+"""Training of stages: steps, learning rates, validation, early stopping, detection of collapse."""

@@ -1,4 +1,4 @@
-"""Ctrl-C, and the SIGTERM of schedulers and torchrun, while a stage is trained: the state is saved first."""
+"""Handle Ctrl-C, and SIGTERM from schedulers and torchrun, during training: the state is saved first."""
 
 import signal
 from collections.abc import Iterator
@@ -8,15 +8,15 @@ from system.compute.distributed import count
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM: the state is saved."""
+    """Raised after Ctrl-C or SIGTERM, once the state is saved."""
 
 
 @contextmanager
 def interruptible() -> Iterator[dict[str, bool]]:
-    """The first Ctrl-C (or SIGTERM) is noted for the loop to see; a second one stops at once.
+    """Yield a dictionary; the first Ctrl-C or SIGTERM sets its "asked" to True. A second one stops immediately.
 
-    Of several processes each gets one from the terminal and one from torchrun, which kills those that stay: there the
-    second one is noted only.
+    With several processes, each gets one signal from the terminal and one from torchrun, which kills processes that do
+    not end. Then the second signal has no further effect.
     """
     asked = {"asked": False}
 
@@ -33,5 +33,5 @@ def interruptible() -> Iterator[dict[str, bool]]:
         yield asked
     finally:
         for number, handler in before.items():
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as of a process that is about to end
+            if signal.getsignal(number) is not signal.SIG_IGN:  # a process that is about to end ignores signals
                 signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Validation of moments after an epoch: the loss, and the challenge's figures of the windows that are found."""
+"""Validation of moments after an epoch: the loss, and the challenge's metrics for the windows."""
 
 from collections.abc import Mapping, Sequence
 
@@ -26,8 +26,10 @@ from system.training.validation import watch
 
 
 def require_windows(recipe: schema.Recipe, data: Data) -> None:
-    """KitError for moments that a stage could not be trained or validated on, however late it comes: without windows,
-    or in recordings whose windows are too many."""
+    """Raise KitError for moments that any stage cannot be trained or validated on.
+
+    These are moments without windows, and moments in recordings with too many windows.
+    """
     for stage in recipe.stages.values():
         if stage.unit != "moment":
             continue
@@ -39,8 +41,11 @@ def require_windows(recipe: schema.Recipe, data: Data) -> None:
 
 
 class MomentValidation:
-    """The loss over batches of the training size, in the file's order and a smaller last one included, weighed by their
-    items; R1@0.5, R1@0.7 and mAP as the latest edition has them, of windows that are found as the monitor says."""
+    """Validation by the loss, and by R1@0.5, R1@0.7 and mAP of the latest edition.
+
+    The loss is the mean over batches of the training size, weighted by their items. Batches are in the file's order and
+    include a smaller last one. Windows are found by the settings of the monitor.
+    """
 
     def __init__(
         self, watched: Mapping[str, tuple[Sequence[Clip], Sequence[Moment]]], stage: schema.Stage, features: Features

@@ -9,9 +9,9 @@ from system.recipe import schema
 
 
 def parameter_groups(model: RetrievalModel, settings: schema.AdamW) -> tuple[list[dict[str, Any]], list[float]]:
-    """The trainable parameters as an optimizer takes them, and the base rate of each group.
+    """Return the groups of trainable parameters for an optimizer, and the base learning rate of each group.
 
-    The first group has `lr`, and what no part with a rate of its own holds; it may be empty.
+    The first group has the rate `lr`. It holds all parameters outside the parts with their own rate, and may be empty.
     """
     parts, parameters = model.parts(), [p for p in model.parameters() if p.requires_grad]
     named = {id(p): part for part in settings.lr_by_part for p in parts[part].parameters()}
@@ -20,10 +20,11 @@ def parameter_groups(model: RetrievalModel, settings: schema.AdamW) -> tuple[lis
 
 
 class FrozenStart:
-    """Parts that stay as they are for the first steps of a stage.
+    """Parts that are frozen for the first steps of a stage.
 
-    A frozen part has no gradients, so that it has no update, no weight decay and no moments, and computes as in
-    evaluation: the statistics of its batch norms stay, and it has no dropout. A function of the step alone.
+    A frozen part has no gradients. Thus it has no update, no weight decay, and no moments in the optimizer. It computes
+    in evaluation mode: the statistics of its batch norms do not change, and it has no dropout. Whether a part is frozen
+    only depends on the step.
     """
 
     def __init__(self, model: RetrievalModel, settings: schema.AdamW) -> None:
@@ -45,7 +46,7 @@ class FrozenStart:
                 parameter.requires_grad_(step >= steps)
 
     def end(self) -> None:
-        """Have all parts trainable again, for the next stage."""
+        """Make all parts trainable again, for the next stage."""
         for _, parameters, _ in self.parts:
             for parameter in parameters:
                 parameter.requires_grad_()

@@ -19,13 +19,13 @@ SHOWN = 3  # settings that differ
 
 
 def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
-    """Compare what the processes were started with, before any work.
+    """Compare verbs, settings and versions of all processes, before any work.
 
     Args:
         verb: of the command.
-        recipes: by name, those that it runs; all resolved settings are compared, changes by --set included.
+        recipes: the recipes that it runs, by name; all resolved settings are compared, including changes by --set.
     Raises: KitError in the first process if another one has a different verb, setting, commit, or version of the kit
-        or of torch, naming the rank and both values; SaidElsewhere in the others.
+        or of torch. Its message names the rank and both values. The other processes raise SaidElsewhere.
     """
     if count() == 1:
         return
@@ -33,7 +33,7 @@ def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
 
     here = {"verb": verb, "commit": commit(), "lbar-kit": version(), "torch": str(torch.__version__)}
     settings = {name: json.loads(loaded.resolved()) for name, loaded in recipes.items()}
-    order = {  # decides draws
+    order = {  # random draws depend on it
         f"order of stages and experts of {name}": [*loaded.recipe.stages, *loaded.recipe.model.audio.experts]
         for name, loaded in recipes.items()
     }
@@ -51,8 +51,10 @@ def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
 
 
 def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:
-    """KitError where a process would have nothing of a batch, and where processes read other clips. name: of the
-    stage."""
+    """Raise KitError if a process would have no item of a batch, or if processes read different clips.
+
+    name: of the stage.
+    """
     if count() == 1:
         return
     if stage.batch_size < count():
@@ -65,7 +67,7 @@ def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:
 
 
 def require_same_state(name: str, step: int, model: RetrievalModel, run: Run) -> None:
-    """KitError where processes go on from other weights, or from another step. name: of the stage."""
+    """Raise KitError if processes resume from different weights or steps. name: of the stage."""
     if count() > 1:
         where = f"{run.folder} has to be one folder for all of them, on a disk that their machines share"
         require_alike((step, weights_sha256(model)), f"it has another state of stage {name} to go on from; {where}")

@@ -1,7 +1,7 @@
-"""The learning rate of a step, and when a stage ends: functions of what its finished epochs gave.
+"""Learning rates and early stopping, as functions of the validation values of finished epochs.
 
-history: the validation values of every finished epoch of the stage, the first one first. Nothing else is remembered, so
-a resumed stage goes on as an unbroken one would.
+history: the validation values of every finished epoch of the stage, oldest first. There is no other state, so that a
+resumed stage gives the same results as an uninterrupted one.
 """
 
 import math
@@ -17,7 +17,7 @@ History = Sequence[dict[str, float]]
 def rates(
     stage: schema.Stage, bases: Sequence[float], step: int, steps_per_epoch: int, history: History
 ) -> list[float]:
-    """The learning rates of a step (from 0). bases: the stage's rates, of all parts."""
+    """Return the learning rates of a step (from 0), one per part. bases: the stage's base rates of all parts."""
     if isinstance(stage.schedule, schema.EpochSchedule):
         return [_at_epoch(stage.schedule, base, step / steps_per_epoch) for base in bases]
     factor = _factor(stage, stage.schedule, step, steps_per_epoch, history)
@@ -25,7 +25,7 @@ def rates(
 
 
 def _at_epoch(schedule: schema.EpochSchedule, base: float, epoch: float) -> float:
-    """epoch: how many the stage has trained, in parts too."""
+    """Return the learning rate at an epoch. epoch: number of trained epochs of the stage, with fractions."""
     if epoch < schedule.warmup_epochs:
         return schedule.start_lr + (base - schedule.start_lr) * epoch / schedule.warmup_epochs
     fallen = min(1.0, (epoch - schedule.warmup_epochs) / (schedule.until_epoch - schedule.warmup_epochs))
@@ -40,10 +40,10 @@ def _factor(
     steps_per_epoch: int,
     history: History,
 ) -> float:
-    """Factor on all learning rates of a stage in a step.
+    """Return the factor on all learning rates of a stage in a step.
 
     constant, cosine: (step + 1) / warm-up, then 1 or a half cosine to 0. step: factor ^ (epochs done // every_epochs).
-    plateau: factor ^ (times the metric stood still), at least min_lr / lr.
+    plateau: factor ^ (number of plateaus of the metric), at least min_lr / lr.
     """
     if isinstance(schedule, schema.StepDecay):
         return schedule.factor ** (step // steps_per_epoch // schedule.every_epochs)
@@ -58,8 +58,10 @@ def _factor(
 
 
 def _standstills(schedule: schema.Plateau, history: History) -> int:
-    """How often the metric was not better than its best, by more than the threshold, for more than `patience` epochs
-    in a row."""
+    """Return the number of plateaus: more than `patience` epochs in a row without a better value.
+
+    A value is better if it improves the best one by more than the threshold.
+    """
     found = bad = 0
     best = math.inf
     for cost in _costs(schedule.metric, history):
@@ -73,7 +75,7 @@ def _standstills(schedule: schema.Plateau, history: History) -> int:
 
 
 def is_over(stop: schema.EarlyStopping | schema.StdPlateau | None, history: History) -> bool:
-    """Whether a stage ends before its last epoch."""
+    """Return whether a stage ends before its last epoch."""
     if stop is None:
         return False
     costs = _costs(stop.metric, history)
@@ -84,12 +86,12 @@ def is_over(stop: schema.EarlyStopping | schema.StdPlateau | None, history: Hist
 
 
 def describe_stop(stop: schema.EarlyStopping | schema.StdPlateau) -> str:
-    """Why a stage is over by its rule, for people."""
+    """Return the reason for the early end of a stage, for the log."""
     if isinstance(stop, schema.EarlyStopping):
         return f"{stop.metric} has not improved for {counted(stop.epochs, 'epoch')}"
     return f"the standard deviation of {stop.metric} over {counted(stop.epochs, 'epoch')} is at most {stop.deviation:g}"
 
 
 def _costs(metric: str, history: History) -> list[float]:
-    """The values, the lower the better."""
+    """Return the values of a metric; lower is better."""
     return [values[metric] if metric in schema.LOWER_IS_BETTER else -values[metric] for values in history]

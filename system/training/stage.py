@@ -1,4 +1,4 @@
-"""Training of one stage: its steps, each resumable, and validation and checkpoints after every epoch."""
+"""Train one stage: resumable steps, with validation and checkpoints after every epoch."""
 
 import json
 import logging
@@ -49,13 +49,13 @@ from system.training.teachers import open_teachers
 from system.training.tracking import Tracking
 from system.training.validation import Validation, Watching, collapsed
 
-LEAST_SCALE = 2.0**-10  # of fp16 losses, from 65,536 on: halved that often, gradients are not finite at any scale
+LEAST_SCALE = 2.0**-10  # of fp16 losses, which starts at 65,536: below it, gradients are not finite at any scale
 
 log = logging.getLogger(__name__)
 
 
 class StageTraining:
-    """One stage of one run."""
+    """Training of one stage of one run."""
 
     def __init__(
         self,
@@ -95,17 +95,19 @@ class StageTraining:
         self.step = 0
         self.lines: list[EpochLine] = []  # metrics of the finished epochs
         self.sha256: dict[str, str] = {}  # of the files in its folder
-        self.sums: dict[str, float] = {}  # of the epoch so far: loss and diagnostics
-        self.seconds = 0.0  # that the epoch so far took, in all processes that worked on it
+        self.sums: dict[str, float] = {}  # sums of loss and diagnostics over the epoch so far
+        self.seconds = 0.0  # duration of the epoch so far, including earlier processes
 
     @property
     def history(self) -> list[dict[str, float]]:
-        """Validation values of the finished epochs."""
+        """Validation values of the finished epochs, oldest first."""
         return [line.validation for line in self.lines]
 
     def run_to_end(self, before: list[EpochLine]) -> list[EpochLine]:
-        """Train what is still to train; returns the stage's metrics, one line per epoch. before: those of the stages
-        before it."""
+        """Train the remaining steps of the stage.
+
+        before: metrics of the earlier stages. Returns: the stage's metrics, one line per epoch.
+        """
         self._begin()
         require_same_state(self.name, self.step, self.model, self.run)
         on_first(lambda: self.run.write_metrics([*before, *self.lines]))
@@ -138,7 +140,7 @@ class StageTraining:
         return self.lines
 
     def _begin(self) -> None:
-        """Resume from last.pt, or take the weights the stage starts from."""
+        """Resume from last.pt, or load the weights that the stage starts from."""
         self.folder.mkdir(parents=True, exist_ok=True)
         state, start = checkpoints.load_state(self.folder), self.stage.start_from
         if state is not None:
@@ -161,13 +163,13 @@ class StageTraining:
         self.scaler.load_state_dict(state["scaler"])
         self.best, self.step, self.sums = state["best"], state["step"], state["sums"]
         self.seconds = state["seconds"]
-        if is_first():  # a full disk may have kept it from being written after last.pt
+        if is_first():  # on a full disk it may be missing, since it is written after last.pt
             checkpoints.write_table_of_best(self.folder, self.best)
         self.sha256 = {**state.get("sha256", {}), "last.pt": sha256_of(self.folder / "last.pt")}
         self.lines = [EpochLine.model_validate(line) for line in state["lines"]]
 
     def _epoch(self, feed: Feed, bar: Progress, stop: dict[str, bool]) -> None:
-        """Steps up to the next full epoch."""
+        """Train steps up to the end of the epoch."""
         self.model.train()
         while True:
             began = time.monotonic()
@@ -191,7 +193,7 @@ class StageTraining:
             raise Interrupted(said if is_first() else "")
 
     def _train_step(self, feed: Feed) -> dict[str, float]:
-        # Randomness is a function of the step, so that a resumed run draws what an unbroken one does.
+        # Randomness is a function of the step, so that a resumed run has the same draws as an uninterrupted one.
         torch.manual_seed(int(np.random.SeedSequence([*self.seed, self.step]).generate_state(1)[0]))
         batch = feed.batch(self.step)
         now = rates(self.stage, self.rates, self.step, self.steps, self.history)
@@ -205,7 +207,7 @@ class StageTraining:
             raise KitError(self._overflow(f"the loss is {seen['loss']}"))
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.stage.max_grad_norm or math.inf)
-        # In fp16 an overflow is no fault: the scaler skips the update, and takes a smaller scale from then on.
+        # In fp16 an overflow is no error: the scaler skips the update, and uses a smaller scale from then on.
         if not self.scaler.is_enabled() and not math.isfinite(norm):
             raise KitError(self._overflow(f"the norm of the gradients is {norm}"))
         self.scaler.step(self.optimizer)
@@ -215,7 +217,7 @@ class StageTraining:
         return seen
 
     def _overflow(self, what: str) -> str:
-        """Return the message on numbers that are not finite, in the step under way or left by the last one."""
+        """Return the error message for numbers that are not finite, in the current step or after the last one."""
         state = self.folder / "last.pt"
         left = f"{state} still holds an earlier state" if state.exists() else "nothing of it was saved yet"
         return f"stage {self.name}: {what} at step {self.step}; lower the learning rate in a new run ({left})"
@@ -246,7 +248,7 @@ class StageTraining:
             log.warning("%s epoch %d: COLLAPSED, %s; lower the rate, or take other negatives", self.name, epoch, what)
 
     def _require_finite(self) -> None:
-        """KitError before weights that an update made overflow take the place of good ones."""
+        """Raise KitError if the weights overflowed, before they replace good ones."""
         checkpoints.require_finite(self.model.state_dict(), "the model", self._overflow("the last update overflowed"))
 
     def _save(self, epoch_weights: RetrievalModel | None) -> None:
@@ -289,13 +291,13 @@ def _validation(stage: schema.Stage, data: Data, relevance: Relevance | None, te
 
 
 def _make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
-    """Synchronise batch norms and compile the audio network as the stage says."""
+    """Synchronise batch norms and compile the audio network, by the settings of the stage."""
     if count() > 1:
         synchronise(model, stage.batch_norm == "synchronised")
     network: Any = model.audio.parts().get("network", model.audio)
-    network._compiled_call_impl = None  # of the stage before
+    network._compiled_call_impl = None  # remove that of the previous stage
     if stage.compile and model.device.type == "cuda":
-        network.compile()  # its tensors keep their names
+        network.compile()  # in place, so that tensors keep their names
 
 
 def _warn_of_shared_clips(name: str, stage: schema.Stage, data: Data) -> None:

@@ -1,4 +1,4 @@
-"""The gradients of one update: of the whole batch at once, or embedded a few items at a time."""
+"""Compute the gradients of one update, for the whole batch in one pass or for a few items at a time."""
 
 import math
 from collections.abc import Callable
@@ -28,10 +28,11 @@ def gradients(
 ) -> dict[str, float]:
     """Add the gradients of the stage's loss to the model's parameters, scaled by `scaler`.
 
-    Of several processes each embeds its share of the batch and sees the loss of all of it; their gradients are summed,
-    so that every process has those of the whole batch. What is drawn follows from torch's seed (`torch.manual_seed`).
+    With several processes, each embeds its share of the batch and computes the loss of the whole batch. Their gradients
+    are summed, so that every process has those of the whole batch. Random draws follow from torch's seed
+    (`torch.manual_seed`).
 
-    Returns "loss" and what `terms.diagnose` gives. When the loss is not finite, no gradient is added.
+    Returns: "loss" and the values of `terms.diagnose`. If the loss is not finite, no gradient is added.
     """
     if stage.grad_cache_chunk is None and count() == 1:
         return _backward(embedded_scores(model, batch, precision), stage, scaler)
@@ -42,9 +43,9 @@ def gradients(
 
 
 def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> BatchScores:
-    """Scores of a batch: embeddings in 16 bits where asked for, scores always in float32.
+    """Return the scores of a batch. Embeddings are computed in `precision`, scores always in float32.
 
-    A sum over 512 x 512 hinges passes the largest float16, and bfloat16 has no room between 0.996 and 1.
+    A sum over 512 x 512 hinges exceeds the largest float16, and bfloat16 has no value between 0.996 and 1.
     """
     with _in_precision(batch, precision):
         clips, captions = model.embed(batch)
@@ -69,14 +70,14 @@ def _backward(scores: BatchScores, stage: schema.Stage, scaler: GradScaler) -> d
 def _by_parts(
     model: RetrievalModel, batch: Batch, stage: schema.Stage, precision: str, scaler: GradScaler
 ) -> dict[str, float]:
-    """Gradients at the embeddings first, then those of the encoders, a part of the batch at a time.
+    """Compute the gradients of the embeddings, then those of the encoders, one part of the batch at a time.
 
-    With `grad_cache_chunk` (gradient caching) each part is embedded without a graph, and again with one: memory is that
-    of one part, the time is one more forward pass. Without, the graph of this process's one part is kept.
+    With `grad_cache_chunk` (gradient caching) each part is embedded without a graph, and later again with one. This
+    needs the memory of one part and one more forward pass. Without it, the graph of this process's only part is kept.
 
-    Each part draws from a random state that follows from the step and the part's number, so that parts of one size draw
-    the same whatever process embeds them. Source: Gao et al., "Scaling Deep Contrastive Learning Batch Size under
-    Memory Limited Setup" (2021).
+    The random state of a part follows from the step and the part's number. Parts of one size thus have the same draws
+    in any process. Source: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"
+    (2021).
     """
     seed, size, device = torch.initial_seed(), stage.grad_cache_chunk, batch.row_of.device
     clips, captions = audio_parts(model, batch, size), caption_parts(model, batch, size)
@@ -100,7 +101,7 @@ def _by_parts(
     torch.manual_seed(seed)
     values = _backward(model.batch_scores(batch, *gathered), stage, scaler)
     if math.isfinite(values["loss"]):
-        if not is_first():  # what is in no encoder has the whole gradient in every process: it is to count once
+        if not is_first():  # parameters outside the encoders have the full gradient in every process; count it once
             for parameter in model.parameters():
                 parameter.grad = None
         for one in (*sides[0], *sides[1]):
@@ -112,8 +113,11 @@ Part = Callable[[], Embedded]
 
 
 class Parts(NamedTuple):
-    """parts: functions that embed some rows of a batch each, those of other processes among them. sizes: rows of each.
-    order: where each row of the batch is among those of all parts."""
+    """The parts of one side of a batch, including those of other processes.
+
+    parts: functions that embed the rows of a part. sizes: numbers of rows. order: the index of each row of the batch
+    among the rows of all parts.
+    """
 
     parts: list[Part]
     sizes: list[int]
@@ -121,8 +125,10 @@ class Parts(NamedTuple):
 
 
 class _Embedding(NamedTuple):
-    """A part that this process has embedded. found: with its graph; None where none was kept. leaf: what the loss saw
-    of it."""
+    """A part that this process has embedded.
+
+    found: embedding with its graph; None if the graph was not kept. leaf: the embedding that the loss was computed of.
+    """
 
     number: int
     part: Part
@@ -130,14 +136,14 @@ class _Embedding(NamedTuple):
     leaf: Embedded
 
     def backward(self, seed: int, in_precision: Callable[[], AbstractContextManager[object]]) -> None:
-        """Go on from the loss's gradients at the embeddings; without a graph the part is embedded again."""
+        """Propagate the loss's gradients from the embeddings. Without a graph, the part is embedded again."""
         found = self.found
         if found is None:
             begin_part(seed, self.number)
             with in_precision():
                 found = self.part().float()
         values = found.values
-        if values.requires_grad:  # a frozen encoder without a projection has nothing to train
+        if values.requires_grad:  # a frozen encoder without a projection has no trainable parameters
             gradient = self.leaf.values.grad
             assert gradient is not None
             values.backward(gradient if gradient.ndim == 2 else gradient[:, : values.shape[1]])
@@ -149,7 +155,7 @@ def begin_part(seed: int, number: int) -> None:
 
 
 def audio_parts(model: RetrievalModel, batch: Batch, size: int | None) -> Parts:
-    """Of the clips: `size` of like length a part, or a part a process."""
+    """Divide the clips into parts of `size` clips of similar length; None: one part per process."""
     lengths = next(iter(batch.audio.values())).lengths
     share = batch.share or Share(parts_of(lengths.tolist(), size, 1), 0, 1)
     position = {row: n for n, row in enumerate(share.rows)} if batch.share else {}
@@ -159,14 +165,14 @@ def audio_parts(model: RetrievalModel, batch: Batch, size: int | None) -> Parts:
         if size is not None:
             there = torch.tensor([position.get(row, row) for row in rows], device=lengths.device)
             audio = {name: series.rows(there) for name, series in audio.items()}
-        found: Embedded = model.audio(audio)  # a process's one part as wide as it is: see `alike` of collate
+        found: Embedded = model.audio(audio)  # a process's only part keeps its width: see `alike` of collate
         return found
 
     return _parts(embedded, share.parts)
 
 
 def caption_parts(model: RetrievalModel, batch: Batch, size: int | None) -> Parts:
-    """Of the captions: those of `size` items a part, by length, or a part a process."""
+    """Divide the captions by length into parts with the captions of `size` items; None: one part per process."""
     if size is not None:
         size = math.ceil(size * len(batch.captions) / len(batch.clip_keys))
     lengths = model.text.lengths(batch.captions) if size is not None else [0] * len(batch.captions)

@@ -1,4 +1,4 @@
-"""Teachers of a stage: opened, asked once for every clip and caption it uses, and closed again."""
+"""Embed every clip and caption of a stage once by its teachers, which are opened and closed for that."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ from system.recipe.data import Data
 from system.runs.folder import Run
 from system.runs.open import Trained, open_trained
 
-VERSION = 1  # of captions' embeddings: counted up when encoders compute others of the same weights
+VERSION = 1  # of captions' embeddings: increased when encoders compute other values with the same weights
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +30,13 @@ log = logging.getLogger(__name__)
 def open_teachers(
     names: Sequence[str], recipe: schema.Recipe, stage_name: str, run: Run, data: Data, device: torch.device
 ) -> Teachers:
-    """The teachers of a stage with the embeddings of all clips and captions that it trains and watches on, kept in
-    `teachers` of the recipe's banks. device: computes them.
+    """Return the teachers of a stage, with the embeddings of all clips and captions for training and validation.
 
-    Source: SALSA (2024), which asks the teachers once, before stage 2. Deviations: in float32, not 16 bits; all of a
-    clip is heard, not a random part of a long one. KitError for a teacher that has no one vector a clip.
+    The embeddings are cached in `teachers` of the recipe's banks. device: for computing them. Raises KitError for a
+    teacher without a single vector per clip.
+
+    Source: SALSA (2024), which computes the teachers' embeddings once, before stage 2. Deviations: float32, not 16
+    bits; all of a clip is used, not a random part of a long one.
     """
     stage = recipe.stages[stage_name]
     sources = dict.fromkeys((*stage.train.data, *stage.monitor.data))
@@ -53,7 +55,7 @@ class _Table:
 
 
 def _read_embeddings(name: str, path: Path, clips: Sequence[Clip], data: Data) -> Taught:
-    """KitError for a file of another form, and for one that lacks a clip or a caption."""
+    """Read a teacher's embeddings. Raises KitError for another file format, and for a missing clip or caption."""
     hint = "write one with python -m system embeddings"
     if path.suffix != ".npz":
         raise KitError(f"teacher {name}: {path} is no file of embeddings (.npz); {hint}")
@@ -105,7 +107,7 @@ def taught(
 
 
 def _captions_bank(trained: Trained, cache: Path) -> Bank:
-    """In a folder named by all that decides the embeddings of captions."""
+    """Open the bank of captions' embeddings. Its name is a checksum of everything that changes an embedding."""
     text = trained.recipe.model.text
     identity = {
         "version": VERSION,

@@ -1,6 +1,6 @@
-"""What metrics.jsonl gets, for those who watch runs in TensorBoard, MLflow, or Weights & Biases.
+"""Send the lines of metrics.jsonl to TensorBoard, MLflow, or Weights & Biases.
 
-metrics.jsonl stays the record; a tracker that fails is given up with a warning, and training goes on.
+metrics.jsonl remains the record. If a tracker fails, a warning is logged, and training continues without it.
 """
 
 import hashlib
@@ -21,16 +21,16 @@ from data_tools.errors import KitError
 from submission.runs.record import EpochLine
 from system.runs.folder import Run
 
-Status = Literal["FINISHED", "FAILED", "KILLED"]  # how a run ended, in MLflow's words
+Status = Literal["FINISHED", "FAILED", "KILLED"]  # MLflow's names for the end of a run
 log = logging.getLogger(__name__)
 
 
 class Tracker(ABC):
-    """Takes the figures of one epoch after the other. last: the step of the last epoch it has, of earlier processes
-    too.
+    """Receives the metrics of one epoch after the other.
 
-    package: that it needs; brought_by: the command that installs it. needs: environment variables, one of which names
-    its destination; none for a folder of the run.
+    last: the step of its last epoch, including those of earlier processes. package: the required package. brought_by:
+    the command that installs it. needs: environment variables; one of them must name the destination. It is empty for
+    a tracker that writes into the run's folder.
     """
 
     package: ClassVar[str]
@@ -40,7 +40,7 @@ class Tracker(ABC):
 
     @classmethod
     def has_destination(cls) -> bool:
-        """Whether the environment names where it writes; without that it would ask, and a job would wait for ever."""
+        """Return whether the environment names the destination. Otherwise the tracker would wait for input forever."""
         return not cls.needs or any(os.environ.get(variable) for variable in cls.needs)
 
     @abstractmethod
@@ -54,7 +54,7 @@ class Tracker(ABC):
 
 
 class TensorBoard(Tracker):
-    """Into the run's folder `tensorboard`, written anew by every process, so that no step is there twice."""
+    """Writes the run's folder `tensorboard`. Every process rewrites it, so that no step is duplicated."""
 
     package, brought_by = "tensorboard", 'pip install -e ".[tracking]"'
 
@@ -74,7 +74,7 @@ class TensorBoard(Tracker):
 
 
 class MLflow(Tracker):
-    """Its run carries the tag `lbar_kit`, by which another process finds it. It allows no @ in names."""
+    """Writes to MLflow. Other processes find the run by its tag `lbar_kit`. MLflow allows no @ in names."""
 
     package, brought_by, needs = "mlflow", "pip install mlflow", ("MLFLOW_TRACKING_URI",)
 
@@ -98,14 +98,14 @@ class MLflow(Tracker):
 
 
 class WandB(Tracker):
-    """Its run has the identity of ours, and goes on where it was."""
+    """Writes to Weights & Biases. The tracked run has the same identity as ours, and is resumed."""
 
     package, brought_by = "wandb", "pip install wandb"
     needs = ("WANDB_PROJECT", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
 
     @classmethod
     def has_destination(cls) -> bool:
-        """Also in a mode that needs no login, and after `wandb login`, which writes ~/.netrc."""
+        """Return True also in a mode that needs no login, and after `wandb login`, which writes ~/.netrc."""
         if os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun") or super().has_destination():
             return True
         host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
@@ -132,7 +132,10 @@ TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLfl
 
 
 def tracker(name: str) -> type[Tracker]:
-    """The tracker of a name. KitError for another name, and where its package or its environment variable is absent."""
+    """Return the tracker of a name.
+
+    Raises KitError for an unknown name, and if the package or the environment variable is missing.
+    """
     if name not in TRACKERS:
         raise KitError(f"no tracker {name!r}; there are {', '.join(TRACKERS)}")
     kind = TRACKERS[name]
@@ -145,15 +148,16 @@ def tracker(name: str) -> type[Tracker]:
 
 
 def _identity(run: Run) -> str:
-    """The same in every process that works on the run, whatever it is to rank by then; another one for every other
-    run."""
+    """Return an identity of the run that is the same in every process and after changes of the ranking."""
     noted = run.read_provenance()
     return hashlib.sha256(f"{run.folder.name} {noted.began} {noted.machine}".encode()).hexdigest()[:16]
 
 
 def figures(lines: Sequence[EpochLine]) -> Iterator[tuple[int, dict[str, float]]]:
-    """The updates done after each line of metrics.jsonl, those of earlier stages with them, and its figures by name,
-    such as `finetune/loss` and `finetune/validation/mAP@10`."""
+    """Yield the number of updates up to each line of metrics.jsonl, and the line's numbers by name.
+
+    Updates are counted over all stages. Names are such as `finetune/loss` and `finetune/validation/mAP@10`.
+    """
     before = done = 0
     stage = None
     for line in lines:
@@ -167,7 +171,7 @@ def figures(lines: Sequence[EpochLine]) -> Iterator[tuple[int, dict[str, float]]
 
 
 class Tracking:
-    """The trackers of a run, which get all that its metrics.jsonl holds and they do not have."""
+    """The trackers of a run. They receive the lines of its metrics.jsonl that they do not have yet."""
 
     def __init__(self, run: Run, kinds: Sequence[type[Tracker]]) -> None:
         self.run, self.kinds = run, kinds
@@ -178,7 +182,7 @@ class Tracking:
             for kind in self.kinds:
                 try:
                     self.trackers.append(kind(self.run))
-                except Exception as error:  # of a server, a network, a full disk: nothing that training needs
+                except Exception as error:  # of a server, a network, a full disk: training does not need them
                     _give_up(kind, error)
         except BaseException as error:
             self._close(error)
@@ -196,7 +200,7 @@ class Tracking:
                 _give_up(type(one), failure)
 
     def update(self) -> None:
-        """Send the epochs that are new."""
+        """Send the new epochs."""
         if not self.trackers or not self.run.metrics.exists():
             return
         for step, values in figures(self.run.read_metrics()):
@@ -213,7 +217,7 @@ class Tracking:
 
 @contextmanager
 def _closed_on_error(one: Tracker) -> Iterator[None]:
-    """A tracker that fails while it begins leaves no run active, which would stand in the way of the next one."""
+    """Close a tracker that fails at its start, since a run that remains active would block the next one."""
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Training of all stages of a recipe, in order, from a model that is prepared once."""
+"""Train all stages of a recipe, in order, from a model that is prepared once."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -34,10 +34,11 @@ log = logging.getLogger(__name__)
 
 
 def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = None) -> RetrievalModel:
-    """The model before any training, and all that is computed or refused before it: provenance, vocabulary, frozen
-    texts. device: where all of it is computed; None for this machine's.
+    """Return the model before any training, after provenance, vocabulary and frozen texts are computed and checked.
 
-    Raises KitError for data, weights, or an exported model that changed since the run began, and as require_windows.
+    device: for all computations; None for this machine's.
+    Raises KitError for data, weights, or an exported model that changed since the run began, and as require_windows
+    does.
     """
     with first_before_others():
         return _prepare(loaded, run, data, device or device_of())
@@ -64,25 +65,25 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
 
 
 def _more(names: Iterable[str], data: Data) -> list[str]:
-    """Sentences of these sources that are no captions of theirs: of moments, and what augmentation puts in."""
+    """Return the texts of these sources other than captions: those of moments and of augmentation."""
     return [*(moment.text for name in names for moment in data.moments.get(name, ())), *new_texts(data)]
 
 
 def new_texts(data: Data) -> list[str]:
-    """Captions that may come in place of those of training."""
+    """Return the captions that may replace captions during training."""
     return [text for augmentation in data.augmentations.values() for text in augmentation.texts()]
 
 
 def new_words(data: Data) -> list[str]:
-    """What else the captions of training may newly hold."""
+    """Return other texts whose words augmentation may add to captions during training."""
     return [text for augmentation in data.augmentations.values() for text in augmentation.words()]
 
 
 def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Sequence[type[Tracker]] = ()) -> None:
-    """Train all stages of a recipe inside a run's folder, from the model that `prepare` gave; finished ones are
-    skipped. track: trackers that get every epoch.
+    """Train all stages of a recipe in a run's folder, from the model of `prepare`; finished stages are skipped.
 
-    What was trained is in the run's checkpoints. Raises KitError for what does not fit, Interrupted after Ctrl-C.
+    The trained weights are in the run's checkpoints. track: trackers that receive every epoch.
+    Raises KitError if parts do not fit together, Interrupted after Ctrl-C.
     """
     with first_before_others():
         relevance = training_relevance(loaded.recipe, data, run.figures / "relevance.svg")
@@ -114,8 +115,10 @@ def _less_memory(stage: schema.Stage, by_parts: bool) -> str:
 
 
 def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relevance | None:
-    """CIDEr between the captions of the stages, counted on the recipe's one corpus, with its figure; None where no loss
-    asks for it."""
+    """Return CIDEr-D between the captions of the stages, and write its figure; None if no loss needs it.
+
+    Document frequencies are those of the recipe's one corpus.
+    """
     asking = [stage for stage in recipe.stages.values() if terms.asks_relax(stage.losses)]
     if recipe.relevance is None or not asking:
         return None
@@ -133,7 +136,7 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
 
 
 def initial_model(recipe: schema.Recipe, run: Run, device: torch.device) -> RetrievalModel:
-    """The same for the same recipe, seed, vocabulary, and published weights."""
+    """Return the model before training. It is determined by recipe, seed, vocabulary, and published weights."""
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, read_json(run.vocabulary, run.again(run.vocabulary)))
     model.audio.load_pretrained()

@@ -1,5 +1,8 @@
-"""Validation after an epoch: the loss and the paper's m1 and m2 over fixed batches, mAP@10 and recalls over everything,
-and the collapse watch: whether a model gives all clips, or all captions, one embedding, or none, or one score."""
+"""Validation after an epoch, and detection of collapse.
+
+The loss and the paper's m1 and m2 are computed over fixed batches, mAP@10 and recalls over all captions and clips.
+A model has collapsed if all clips, or all captions, have the same embedding, zeros as embeddings, or the same score.
+"""
 
 from typing import Protocol
 
@@ -24,23 +27,24 @@ from system.networks.layers import length_mask
 from system.ranking.embedding import embed_clips, embed_texts_together, score_together
 from system.recipe import schema
 
-ALIKE = 1e-5  # spread below which embeddings count as one: a mean cosine above 0.99999
-ZEROS = 0.5  # share of zero vectors, or of captions that all clips score alike, above which nothing is left to rank by
+ALIKE = 1e-5  # spread below which embeddings count as equal: a mean cosine above 0.99999
+ZEROS = 0.5  # share of zero vectors, or of captions with equal scores for all clips, above which a model has collapsed
 
 
 class Watching(Protocol):
-    """What is watched after every epoch."""
+    """Validation after every epoch."""
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
-        """The monitored metrics, and what the collapse watch sees; of several processes all get the same."""
+        """Return the monitored metrics, and the diagnostics of `watch`. All processes get the same values."""
 
 
 class Validation:
-    """Loss, m1 and m2 over batches of the training size, mAP@10 and the sum of recalls over all captions and clips;
-    always the same batches, and the same random negatives.
+    """Validation by loss, m1, m2, mAP@10 and the sum of recalls.
 
-    Batches take the clips in one fixed random order; a last smaller one is left out unless it is the only one, since
-    m1 and m2 depend on the number of items. A batch of clips uses the first `captions_per_clip` captions.
+    Loss, m1 and m2 are means over batches of the training size, always with the same batches and random negatives.
+    mAP@10 and recalls are over all captions and clips. The order of clips is random, but fixed. A smaller last batch is
+    left out, unless it is the only one, since m1 and m2 depend on the number of items. A batch of clips uses the first
+    `captions_per_clip` captions.
     """
 
     def __init__(
@@ -69,7 +73,7 @@ class Validation:
         self.texts = [caption for clip in self.clips.values() for caption in clip.captions]
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
-        """The monitored metrics, and what the collapse watch sees; of several processes all get the same."""
+        """Return the monitored metrics, and the diagnostics of `watch`. All processes get the same values."""
         clips = embed_clips(model, list(self.clips.values()), self.features)
         captions = embed_texts_together(model, self.texts)
         devices = [model.device] if model.device.type == "cuda" else []
@@ -83,12 +87,12 @@ class Validation:
     def _of_batches(
         self, model: RetrievalModel, clips: Embeddings, captions: Embedded
     ) -> tuple[dict[str, float], float]:
-        """Means over the batches of loss, m1 and m2, and of the share of captions that all clips score alike."""
+        """Return the means over batches of loss, m1, m2, and the share of captions with equal scores for all clips."""
         found = []
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}
         text_row = {text: row for row, text in enumerate(self.texts)}
         for number in range(index(), len(self.batches), count()):
-            torch.manual_seed(number)  # random negatives are those of the batch, whatever process takes it
+            torch.manual_seed(number)  # a batch has the same random negatives in every process
             items, batch = self.batches[number]
             scores = model.batch_scores(
                 batch.to(clips.values.device),
@@ -111,10 +115,10 @@ class Validation:
 
 
 def spread(embedded: Embeddings) -> float:
-    """1 - mean cosine of all pairs, a vector with itself included: 0 when all are alike, about 1 when they point
-    anywhere.
+    """Return 1 - mean cosine of all pairs, including a vector with itself: 0 if all vectors are equal, about 1 if their
+    directions are random.
 
-    Of a series, the mean over its real places stands for it; vectors of zeros count as they are, alike.
+    A series is replaced by the mean over its frames without padding. Vectors of zeros count as equal.
     """
     vectors = embedded.values
     if isinstance(embedded, Ragged):
@@ -129,7 +133,7 @@ def spread(embedded: Embeddings) -> float:
 
 
 def zeros(embedded: Embeddings) -> float:
-    """Share of vectors (of a series: of real places) whose values are all within 1e-6 of 0."""
+    """Return the share of vectors (in series: of frames without padding) whose values are all within 1e-6 of 0."""
     largest = torch.linalg.vector_norm(embedded.values, torch.inf, dim=-1)
     if isinstance(embedded, Embedded) and embedded.lengths is not None:
         largest = largest[length_mask(embedded.lengths, largest.shape[1])]
@@ -137,16 +141,18 @@ def zeros(embedded: Embeddings) -> float:
 
 
 def alike(scores: torch.Tensor) -> float:
-    """Share of captions that all clips score within 1e-6. scores: (B, N) of clips against captions.
+    """Return the share of captions whose scores for all clips differ by at most 1e-6.
 
-    Scores that are clamped (frame_word) may all be 0 while the embeddings differ.
+    Clamped scores (frame_word) may all be 0 although the embeddings differ. scores: (B, N) of clips against captions.
     """
     return float((scores.amax(0) - scores.amin(0) <= 1e-6).float().mean())
 
 
 def watch(clips: Embeddings, captions: Embedded, captions_alike: float | None = None) -> dict[str, float]:
-    """Spread and share of zeros of both sides and, where it is known, the share of captions scored alike, by their
-    names in metrics.jsonl."""
+    """Return the diagnostics of collapse, by their names in metrics.jsonl.
+
+    They are the spread and the share of zeros of clips and captions, and captions_alike if it is given.
+    """
     seen = {
         "spread_of_clips": spread(clips),
         "zeros_of_clips": zeros(clips),
@@ -157,7 +163,7 @@ def watch(clips: Embeddings, captions: Embedded, captions_alike: float | None = 
 
 
 def collapsed(seen: dict[str, float]) -> list[str]:
-    """What says nothing any more, a sentence each; empty for a healthy model."""
+    """Return one message per sign of collapse; empty for a healthy model. seen: as `watch` returns it."""
     found = [
         f"the {side} have one embedding or none (spread {seen[f'spread_of_{side}']:.1e}, "
         f"{100 * seen[f'zeros_of_{side}']:.0f} % zeros)"

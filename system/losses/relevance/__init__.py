@@ -1,1 +1,1 @@
-"""CIDEr-D between captions: exact over all pairs of a corpus, fast in every batch, and what it relaxes."""
+"""CIDEr-D between captions: exact over all pairs of a corpus, fast in every batch, for relaxing the ranking loss."""

@@ -1,7 +1,8 @@
 """The compiled loops of CIDEr-D: scores of rows against all captions of a set, and counting float32 by their bits.
 
-numba compiles them at their first use (seconds) and keeps the code in `__pycache__` here, or in the user's cache folder
-where that cannot be written. They run without Python's lock."""
+numba compiles them at their first use, in seconds. It caches the code in `__pycache__` here, or, if that cannot be
+written, in the user's cache folder. The loops run without Python's global lock.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,16 +17,16 @@ def _compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
     compiled: Callable[..., Any]
     try:
         compiled = numba.njit(nogil=True, cache=True)(loop)
-    except RuntimeError:  # neither folder can be written: compiled anew in every process
+    except RuntimeError:  # neither folder can be written: compile in every process
         compiled = numba.njit(nogil=True)(loop)
     return compiled
 
 
 class Postings(NamedTuple):
-    """The references' weights by feature: M captions, S features that they have, numbered from 1.
+    """The references' weights by feature: M captions with S features, numbered from 1.
 
-    slot: (size,) a feature's number among those, 0 for none. begin: (S + 2,) of each one's places in
-    column and weight. dense_row: (S + 1,) its row in dense (K, M), -1 for none.
+    slot: (size,) number of a feature; 0 if no caption has it. begin: (S + 2,) index of each feature's first entry in
+    column and weight. dense_row: (S + 1,) row of each feature in dense (K, M), or -1.
     """
 
     slot: np.ndarray
@@ -40,7 +41,7 @@ class Postings(NamedTuple):
 def postings(
     captions: np.ndarray, start: np.ndarray, feature: np.ndarray, reference: np.ndarray, size: int, like: np.ndarray
 ) -> Any:
-    """Postings of captions (M,) among the rows of Features, with weights of `like`'s type."""
+    """Return the postings of captions (M,), rows of NgramFeatures, with weights of the dtype of `like`."""
     slot = np.zeros(size, np.int32)
     entries = slots = 0
     for caption in captions:
@@ -86,7 +87,7 @@ def score(
     penalty: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """out (R, M): CIDEr-D of captions (R,) as candidates; level: (R,) each one's row in penalty (L, M)."""
+    """Write the CIDEr-D of captions (R,) as candidates to out (R, M). level: (R,) their rows in penalty (L, M)."""
     slot, begin, column, weight, dense_row, dense = postings
     for r in range(len(captions)):
         row = out[r]
@@ -110,14 +111,17 @@ def score(
 
 @_compiled
 def count_high(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
-    """Add to counts how many of bits (X,) have each value above the lowest `shift` of them."""
+    """Count the elements of bits (X,) by their value without the lowest `shift` bits, and add them to counts."""
     for x in bits:
         counts[x >> shift] += 1
 
 
 @_compiled
 def count_low(bits: np.ndarray, shift: int, row: np.ndarray, counts: np.ndarray) -> None:
-    """Add to counts (K, 2**shift) the values of the lowest `shift` bits, in the row that the others name (-1: none)."""
+    """Count the elements of bits by their lowest `shift` bits, and add them to counts (K, 2**shift).
+
+    row: the row of counts for every value of the upper bits; -1: not counted.
+    """
     mask = (1 << shift) - 1
     for x in bits:
         k = row[x >> shift]

@@ -1,8 +1,8 @@
-"""All ordered pairs of a corpus: how their CIDEr-D is distributed, with exact percentiles, in bounded memory.
+"""The distribution of CIDEr-D over all ordered pairs of a corpus, with exact percentiles, in bounded memory.
 
-Non-negative float32 numbers are ordered as their bits are. A first pass over all scores counts their upper 17 bits,
-which tells the bin every percentile lies in; a second pass counts the lower 15 bits of the scores in those bins. No
-score is kept, however many are equal.
+Non-negative float32 numbers have the same order as their bits. A first pass over all scores counts their upper 17 bits,
+which determines the bin of every percentile. A second pass counts the lower 15 bits of the scores in those bins. No
+score is stored, however many are equal.
 """
 
 import os
@@ -18,17 +18,19 @@ from data_tools.errors import KitError
 from system.losses.relevance.scorer import SIGMA, NgramFeatures
 
 _LOW_BITS = 15
-_BINS = 1 << 16  # of scores; the bins behind them, of numbers with a sign, hold the pairs that are left out
-_BLOCK_SCORES = 1 << 18  # 1 MiB of them, which a core's cache holds
-_PART_ROWS = 512  # rows that a thread takes at a time
+_BINS = 1 << 16  # of scores; the bins after them, of numbers with a sign, hold the pairs that are left out
+_BLOCK_SCORES = 1 << 18  # 1 MiB of scores, which fit into a core's cache
+_PART_ROWS = 512  # rows per part of a thread
 _OCTAVES, _PER_OCTAVE = range(-10, 4), 8  # of the histogram: scores from 0.001 to 16
 
 Part = TypeVar("Part")
 
 
 class Histogram(Strict):
-    """counts: (K,) pairs with edges[k] <= score < edges[k + 1]. edges: (K + 1,) 0, then 8 an octave from 2^-10 to 16,
-    geometrically but for 0.4 %."""
+    """A histogram of scores. counts: (K,) pairs with edges[k] <= score < edges[k + 1].
+
+    edges: (K + 1,), first 0, then 8 per octave from 2^-10 to 16, in geometric steps within 0.4 %.
+    """
 
     edges: list[FiniteFloat]
     counts: list[NonNegativeInt]
@@ -37,8 +39,8 @@ class Histogram(Strict):
 class Distribution(Strict):
     """CIDEr-D of all ordered pairs of a corpus.
 
-    pairs, zeros: how many, and how many of them score 0 (or less than 2^-133). mean: in [0, 10].
-    percentiles: the scores at the percents that were asked for, float32 exactly.
+    pairs: number of pairs. zeros: number of pairs with score 0 (or below 2^-133). mean: in [0, 10].
+    percentiles: the scores at the requested percents, exact in float32.
     """
 
     pairs: NonNegativeInt
@@ -49,11 +51,11 @@ class Distribution(Strict):
 
 
 class CiderAmong:
-    """CIDEr-D among M of some captions. members: (M,) their rows in features; dtype: float32 or float64."""
+    """CIDEr-D between M captions. members: (M,) their rows in features. dtype: float32 or float64."""
 
     def __init__(self, features: NgramFeatures, members: np.ndarray, dtype: Any = np.float32) -> None:
         self._features, self._members, self._dtype = features, members, dtype
-        from system.losses.relevance import kernel  # numba: half a second, for those who use it
+        from system.losses.relevance import kernel  # imports numba, which takes half a second
 
         self._kernel = kernel
         lengths = features.lengths[members]
@@ -66,7 +68,8 @@ class CiderAmong:
         return len(self._members)
 
     def scores(self, first: int, last: int) -> np.ndarray:
-        """(last - first, M): row = the members first .. last - 1 as candidates, column = every member as reference."""
+        """Return (last - first, M) scores. Rows: members first .. last - 1 as candidates. Columns: all members as
+        references."""
         f, out = self._features, np.empty((last - first, len(self)), self._dtype)
         members, level = self._members[first:last], self._level[first:last]
         self._kernel.score(members, f.start, f.feature, f.candidate, self._postings, level, self._penalty, out)
@@ -74,13 +77,17 @@ class CiderAmong:
 
 
 def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np.ndarray | None = None) -> Distribution:
-    """Distribution of the float32 CIDEr-D of all ordered pairs of captions, those of a caption with itself included.
+    """Return the distribution of the float32 CIDEr-D of all ordered pairs of captions, including each with itself.
 
-    percents: each in [0, 100]; percentile q of n scores is the one of rank floor(q (n - 1) / 100) from 0, an order
-    statistic and nothing in between. clip_of: (N,) the captions' clips, to leave out pairs of one clip (so also of a
-    caption with itself). Memory beside the features: a few MiB a thread. Raises KitError when no pair is left.
+    It needs a few MiB per thread in addition to the features.
+
+    Args:
+        percents: each in [0, 100]. Percentile q of n scores is the score of rank floor(q (n - 1) / 100), counted from
+            0, without interpolation.
+        clip_of: (N,) the captions' clips, to leave out pairs of one clip, and thus of a caption with itself.
+    Raises: KitError if no pair is left.
     """
-    order = np.argsort(features.lengths, kind="stable")  # neighbours then share a row of the length penalty
+    order = np.argsort(features.lengths, kind="stable")  # so that neighbours share a row of the length penalty
     scores = _Scores(CiderAmong(features, order), None if clip_of is None else clip_of[order])
     counts, total = np.zeros(2 * _BINS, np.int64), 0.0
     for part, part_total in scores.parts(_high_counts):
@@ -101,19 +108,19 @@ def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np
 
 
 class _Scores:
-    """All scores, again and again: never more of them at a time than a block a thread."""
+    """All scores, computed at every iteration, with at most one block per thread in memory."""
 
     def __init__(self, among: CiderAmong, clip_of: np.ndarray | None) -> None:
         self._among, self._clip_of = among, clip_of
 
     def parts(self, of_blocks: Callable[[Iterator[np.ndarray]], Part]) -> Iterator[Part]:
-        """What the function gives for the blocks of each part, in order."""
+        """Yield the results of a function of the blocks of each part, in order."""
         starts = range(0, len(self._among), _PART_ROWS)
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             yield from threads.map(lambda start: of_blocks(self._blocks(start)), starts)
 
     def _blocks(self, start: int) -> Iterator[np.ndarray]:
-        """(R, M) scores; -0 for pairs that are left out: it adds nothing, and its bits lie behind all scores'."""
+        """Yield (R, M) scores, with -0 for pairs that are left out. It adds nothing, and its bits exceed all others."""
         stop = min(start + _PART_ROWS, len(self._among))
         rows = max(1, _BLOCK_SCORES // len(self._among))
         for first in range(start, stop, rows):
@@ -125,7 +132,7 @@ class _Scores:
 
 
 def _high_counts(blocks: Iterator[np.ndarray]) -> tuple[np.ndarray, float]:
-    """(2 x _BINS,) scores by their upper bits, and their sum."""
+    """Return the (2 x _BINS,) counts of scores by their upper bits, and the sum of scores."""
     from system.losses.relevance import kernel
 
     counts, total = np.zeros(2 * _BINS, np.int64), 0.0
@@ -137,7 +144,10 @@ def _high_counts(blocks: Iterator[np.ndarray]) -> tuple[np.ndarray, float]:
 
 
 def _low_counts(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
-    """(K, 2^15) scores by their lower bits, of those whose upper bits name a row; row: (2 x _BINS,), -1 for none."""
+    """Return the (K, 2^15) counts of scores by their lower bits.
+
+    row: (2 x _BINS,) the row of counts for every value of the upper bits; -1: not counted.
+    """
     from system.losses.relevance import kernel
 
     counts = np.zeros((int(row.max()) + 1, 1 << _LOW_BITS), np.int64)
@@ -147,7 +157,7 @@ def _low_counts(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
 
 
 def _select(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> list[float]:
-    """The scores of these ranks, counted from 0. high: (_BINS,) scores by their upper bits."""
+    """Return the scores of these ranks, counted from 0. high: (_BINS,) counts of scores by their upper bits."""
     up_to = high.cumsum()
     bins = np.searchsorted(up_to, ranks, side="right")
     wanted, row_of_rank = np.unique(bins, return_inverse=True)
@@ -162,7 +172,7 @@ def _select(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> list[float]
 
 
 def _coarse(high: np.ndarray) -> Histogram:
-    """The fine bins put together, with edges that are edges of theirs."""
+    """Merge the fine bins to a histogram whose edges are among theirs."""
     octaves = np.arange(_OCTAVES.start * _PER_OCTAVE, _OCTAVES.stop * _PER_OCTAVE + 1) / _PER_OCTAVE
     first = np.append(np.uint32(0), np.exp2(octaves).astype(np.float32).view(np.uint32) >> _LOW_BITS)
     edges = (first << _LOW_BITS).view(np.float32)

@@ -1,7 +1,7 @@
-"""How similar the captions of a batch are, and how far that relaxes the ranking loss.
+"""The similarity of the captions of a batch, and the relaxation of the ranking loss by it.
 
-Source: "Take it easy" (2022), section 4: the margin between items i and j is multiplied by r(c_ij), where c_ij is the
-CIDEr-D of their captions and r falls from 1 between percentiles of all such scores in a corpus.
+Source: "Take it easy" (2022), section 4. The margin between items i and j is multiplied by r(c_ij). c_ij is the CIDEr-D
+of their captions. r decreases from 1 between percentiles of all such scores in a corpus.
 """
 
 import hashlib
@@ -54,10 +54,10 @@ class Cider(Strict):
 
 
 class Corpus:
-    """CIDEr-D with the document frequencies of clips' captions; clips without captions are skipped.
+    """CIDEr-D with the document frequencies of clips' captions. Clips without captions are skipped.
 
-    documents, tokenizer, pairs: as in Cider. Raises KitError for fewer than two documents, in which every n-gram
-    weighs 0.
+    documents, tokenizer, pairs: see Cider. Raises KitError for fewer than two documents, since every n-gram would have
+    the weight 0.
     """
 
     def __init__(self, clips: Sequence[Sequence[str]], documents: str, tokenizer: str) -> None:
@@ -78,7 +78,7 @@ class Corpus:
         return self._cider.features(tokens_of(captions, self._tokenizer))
 
     def distribution(self, percents: Sequence[float], pairs: str) -> Distribution:
-        """As pairs.distribution, of the corpus's own captions."""
+        """Return the distribution of scores between the corpus's own captions; see pairs.distribution."""
         clip_of = self._clip_of if pairs == "other_clips" else None
         return distribution(self._cider.corpus_features(), percents, clip_of)
 
@@ -86,16 +86,16 @@ class Corpus:
 class Relax:
     """The relax function r: linear between thresholds, constant outside them.
 
-    thresholds: (K,) rising; factors: (K,) r there. Where thresholds are equal, r at their score is the first one's
-    factor, and a higher score goes on from the last one's: in a corpus where 95 % of the pairs share nothing, so that
-    c80 = c90 = 0, pairs of score 0 keep r = 1, and the least similarity gives 0.7 or less.
+    thresholds: (K,) ascending. factors: (K,) values of r at the thresholds. If thresholds are equal, r at their score
+    is the first one's factor, and r above it continues from the last one's factor. Example: if 95 % of the pairs of a
+    corpus share nothing, c80 = c90 = 0. Then pairs with score 0 keep r = 1, and any similarity gives 0.7 or less.
     """
 
     def __init__(self, thresholds: Sequence[float], factors: Sequence[float]) -> None:
         self.thresholds, self.factors = list(thresholds), list(factors)
 
     def __call__(self, scores: np.ndarray) -> np.ndarray:
-        """r of scores of any shape, float32."""
+        """Return r of scores of any shape, float32."""
         relaxed = np.full(scores.shape, self.factors[0], np.float32)
         steps = zip(pairwise(self.thresholds), pairwise(self.factors), strict=True)
         for (low, high), (factor, next_factor) in steps:
@@ -105,7 +105,7 @@ class Relax:
 
 
 class _Stored(Strict):
-    """What the file of a corpus's percentiles holds; key: sha256 of all that decides them."""
+    """Content of the file of a corpus's percentiles. key: sha256 of everything that determines them."""
 
     key: str
     distribution: Distribution
@@ -114,10 +114,11 @@ class _Stored(Strict):
 class Relevance:
     """CIDEr-D between training captions, and the relax function of its percentiles in a corpus.
 
-    corpus: clips, each its captions. folder: where the percentiles are kept, in a file named by all that decides them.
-    thresholds: (K,) scores at the percentiles of settings.relax. distribution: of all the pairs they are of.
-    Raises KitError for a corpus that gives no scores (see Corpus and pairs.distribution), for percentiles that do
-    not rise, and for a damaged file.
+    corpus: captions of every clip. folder: for the file of the percentiles, whose name is a checksum of everything that
+    determines them. thresholds: (K,) scores at the percentiles of settings.relax. distribution: of the scores that the
+    percentiles are computed of.
+    Raises KitError for a corpus without scores (see Corpus and pairs.distribution), for percentiles that are not
+    ascending, and for a damaged file.
     """
 
     def __init__(self, settings: Cider, corpus: Sequence[Sequence[str]], folder: Path) -> None:
@@ -128,7 +129,7 @@ class Relevance:
         if len(set(self.thresholds)) < len(self.thresholds):
             log.warning("percentiles of CIDEr-D coincide (%s): the corpus is very small or uniform", self.thresholds)
         self.relax = Relax(self.thresholds, [point.factor for point in settings.relax])
-        self._rows: dict[str, int] = {}  # of a caption in the features
+        self._rows: dict[str, int] = {}  # row of a caption in the features
         self._features = self._corpus.features([])
         self._adding = threading.Lock()
 
@@ -157,8 +158,11 @@ class Relevance:
         return found
 
     def prepare(self, captions: Iterable[str]) -> None:
-        """Tokens and features of captions, once. A batch that has others is computed anew, by one Java process with the
-        tokenizer ptb, and they are not kept: captions that are edited at random come once each."""
+        """Compute tokens and features of captions, once.
+
+        A batch with other captions is computed at every call, with the tokenizer ptb by one Java process. Its features
+        are not kept, since randomly edited captions occur only once.
+        """
         with self._adding:
             new = [caption for caption in dict.fromkeys(captions) if caption not in self._rows]
             if new:
@@ -167,7 +171,7 @@ class Relevance:
                 self._rows.update(zip(new, range(first, first + len(new)), strict=True))
 
     def between(self, captions: Sequence[str]) -> np.ndarray:
-        """(N, N) float32 CIDEr-D in [0, 10], row = candidate, column = reference; not symmetric."""
+        """Return (N, N) float32 CIDEr-D in [0, 10]. Rows are candidates, columns references; it is not symmetric."""
         if all(caption in self._rows for caption in captions):
             rows, features = self._rows, self._features
         else:
@@ -177,10 +181,10 @@ class Relevance:
         return CiderAmong(features, members).scores(0, len(members))
 
     def cider_of_items(self, captions: Sequence[str], row_of: np.ndarray) -> np.ndarray:
-        """(B, B) float32 c_ij: of all pairs of item i's captions, as candidates, and item j's, as references, the mean,
-        or as settings.of_clips says the maximum, or the mean of c_ij and c_ji.
+        """Return (B, B) float32 c_ij, from all pairs of item i's captions (candidates) and item j's (references).
 
-        row_of: (N,) the captions' items, of which each has at least one. The paper does not say which it takes.
+        c_ij is their mean, their maximum, or the mean of c_ij and c_ji, as set by settings.of_clips. The paper does not
+        say which one it uses. row_of: (N,) the captions' items; every item has at least one caption.
         """
         order = np.argsort(row_of, kind="stable")
         counts = np.bincount(row_of)

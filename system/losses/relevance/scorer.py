@@ -1,7 +1,7 @@
 """CIDEr-D between captions: tokens -> n-grams -> document frequencies -> features whose products are the scores.
 
-min(a, b) of two counts is the number of k with a >= k and b >= k, so a feature (n-gram, k) for every occurrence of an
-n-gram turns CIDEr-D's clipping into a plain product: all scores are a sparse matrix product times the penalty.
+min(a, b) of two counts is the number of k with a >= k and b >= k. With one feature (n-gram, k) per occurrence of an
+n-gram, CIDEr-D's clipping thus becomes a product: all scores are a sparse matrix product times the penalty.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ ORDERS = 4  # n-grams of 1 to 4 words
 SIGMA = 6.0  # of the length penalty, in words
 SCALE = 10.0
 
-_LOW = 0xFFFFFFFF  # half of a key; numbers are below it
+_LOW = 0xFFFFFFFF  # lower half of a key; all numbers are below it
 
 Tokens = Sequence[str]
 
@@ -25,9 +25,9 @@ Tokens = Sequence[str]
 
 
 class _NgramNumbers:
-    """Numbers of n-grams, given as they are first met; 0 is the empty one.
+    """Numbers of n-grams, in the order of their first occurrence; 0 is the empty n-gram.
 
-    An n-gram is known by the number of all but its last word, and that word's number.
+    The key of an n-gram is the number of the n-gram without its last word, and the number of that word.
     """
 
     def __init__(self) -> None:
@@ -46,17 +46,20 @@ class _NgramNumbers:
         return np.array(numbers, np.int64)[inverse]
 
     def occurrences(self, grams: np.ndarray, k: np.ndarray) -> np.ndarray:
-        """Numbers of the features (n-gram, k), k >= 1: the n-gram's own for k = 1; later ones count as if followed by a
-        word, numbered from the far end."""
+        """Return the numbers of the features (n-gram, k), k >= 1.
+
+        For k = 1 it is the n-gram's own number. For higher k it is that of the n-gram followed by an extra word, with a
+        number counted down from the largest one.
+        """
         features = grams.copy()
         features[k > 1] = self.grams(grams[k > 1], _LOW - k[k > 1])
         return features
 
 
 class _Counts(NamedTuple):
-    """An entry for every different n-gram of every caption: the caption, the n-gram, its occurrences and its words.
+    """One entry per caption and distinct n-gram: the caption, the n-gram, its occurrences, its number of words.
 
-    lengths: (N,) words of the captions.
+    lengths: (N,) numbers of words of the captions.
     """
 
     caption: np.ndarray
@@ -71,7 +74,7 @@ def _count(captions: Sequence[Tokens], numbers: _NgramNumbers) -> _Counts:
     words = numbers.words(chain.from_iterable(captions))
     caption = np.repeat(np.arange(len(captions)), lengths)
     position = np.arange(len(words)) - np.repeat(lengths.cumsum() - lengths, lengths)  # of a word in its caption
-    ending = np.zeros(len(words), np.int64)  # the n-gram that ends at each word; the empty one before there are any
+    ending = np.zeros(len(words), np.int64)  # the n-gram that ends at each word; at first the empty one
     parts = []
     for order in range(1, ORDERS + 1):
         at = np.flatnonzero(position >= order - 1)
@@ -85,10 +88,11 @@ def _count(captions: Sequence[Tokens], numbers: _NgramNumbers) -> _Counts:
 
 @dataclass(frozen=True)
 class NgramFeatures:
-    """Captions as sparse rows, whose products are CIDEr-D; start: (N + 1,) of each caption's entries.
+    """Captions as sparse rows, whose products are CIDEr-D.
 
-    feature, candidate, reference: (E,) the features' numbers, their weights in a caption that is scored and in one that
-    is scored against. lengths: (N,) bigrams of a caption. size: above every feature's number.
+    start: (N + 1,) index of each caption's first entry. feature: (E,) numbers of features. candidate, reference: (E,)
+    their weights in a caption as candidate and as reference. lengths: (N,) numbers of bigrams. size: above every
+    feature's number.
     """
 
     start: np.ndarray
@@ -102,7 +106,7 @@ class NgramFeatures:
         return len(self.lengths)
 
     def followed_by(self, more: "NgramFeatures") -> "NgramFeatures":
-        """The captions of both, these first. more: made later by the same CiderD."""
+        """Append other captions. more: computed later by the same CiderD."""
         return NgramFeatures(
             start=np.concatenate([self.start, self.start[-1] + more.start[1:]]),
             feature=np.concatenate([self.feature, more.feature]),
@@ -116,10 +120,10 @@ class NgramFeatures:
 class CiderD:
     """CIDEr-D with the document frequencies of a corpus.
 
-    documents: each the tokens of its captions. Source: Vedantam et al. 2015, "CIDEr", section 4, as pycocoevalcap 1.2
-    computes it (its class is called Cider). Deviations: none beyond 1e-14; an n-gram that no document has counts as if
-    one had it, which is pycocoevalcap's way, too.
-    A corpus of one document gives every n-gram the weight 0, and every pair the score 0. Raises KitError for none.
+    documents: the tokens of the captions of each document. Source: Vedantam et al. 2015, "CIDEr", section 4, as
+    computed by pycocoevalcap 1.2 (its class is called Cider). Deviations: none beyond 1e-14. As in pycocoevalcap, an
+    n-gram that no document has counts as if one document had it.
+    With one document, every n-gram has the weight 0, and every pair the score 0. Raises KitError for no document.
     """
 
     def __init__(self, documents: Sequence[Sequence[Tokens]]) -> None:
@@ -135,11 +139,11 @@ class CiderD:
         self._idf = self._log_documents - np.log(np.maximum(1, frequencies))
 
     def corpus_features(self) -> NgramFeatures:
-        """The features of the documents' captions, in their order."""
+        """Return the features of the documents' captions, in their order."""
         return self._weighed(self._corpus)
 
     def features(self, captions: Sequence[Tokens]) -> NgramFeatures:
-        """The features of captions, in float64; to be scored against others of this object only."""
+        """Return the features of captions, in float64. They can only be scored against others of this object."""
         return self._weighed(_count(captions, self._numbers))
 
     def _weighed(self, counts: _Counts) -> NgramFeatures:

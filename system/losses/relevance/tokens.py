@@ -1,5 +1,7 @@
-"""Tokens of captions for CIDEr-D: the Penn Treebank tokens that captioning scores are published with, or a rule of the
-same tokens that needs no Java."""
+"""Tokens of captions for CIDEr-D: Penn Treebank tokens, as in published captioning scores.
+
+They come from the original tokenizer, or from a regular expression that gives the same tokens without Java.
+"""
 
 import re
 import shutil
@@ -23,12 +25,13 @@ _TOKEN = re.compile(
 
 
 def regex_tokens(caption: str) -> list[str]:
-    """Lower-case tokens of a caption, as PTBTokenizer gives them, without Java; none for a caption without a word.
-    Letters and their marks as words.lower_composed gives them.
+    """Return the lower-case tokens of a caption, the same as PTBTokenizer's, without Java.
+
+    The list is empty for a caption without a word. Letters are normalised by words.lower_composed.
 
     Source: pycocoevalcap's PTBTokenizer (Stanford CoreNLP 3.4.1, punctuation removed). Deviations: none on Clotho's
-    29,645 captions; 20 of AudioCaps' 57,188 differ, where PTBTokenizer keeps brackets (`-lrb-`) and symbols (`&`, `|`,
-    `*`) as tokens, and words round a dot (`laughing.then`, `p.a.`) as one token, and this function does not.
+    29,645 captions; 20 of AudioCaps' 57,188 differ. In these, PTBTokenizer keeps brackets (`-lrb-`) and symbols (`&`,
+    `|`, `*`) as tokens, and words around a dot (`laughing.then`, `p.a.`) as one token. This function does not.
 
     >>> regex_tokens("A dog's bark, far-off: it cannot stop.")
     ['a', 'dog', "'s", 'bark', 'far-off', 'it', 'can', 'not', 'stop']
@@ -37,9 +40,9 @@ def regex_tokens(caption: str) -> list[str]:
 
 
 def ptb_tokens(captions: Sequence[str]) -> list[list[str]]:
-    """Tokens of captions by pycocoevalcap's PTBTokenizer, in one Java process.
+    """Return the tokens of captions by pycocoevalcap's PTBTokenizer, in one Java process.
 
-    A line break in a caption counts as a blank. Raises KitError without Java, and when Java fails.
+    A line break in a caption counts as a blank. Raises KitError if Java is missing or fails.
     """
     from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
 
@@ -56,5 +59,5 @@ def ptb_tokens(captions: Sequence[str]) -> list[list[str]]:
 
 
 def tokens_of(captions: Sequence[str], tokenizer: str) -> list[list[str]]:
-    """Tokens of captions by the named tokenizer, "regex" or "ptb". Raises KitError as ptb_tokens does."""
+    """Return the tokens of captions by a tokenizer, "regex" or "ptb". Raises KitError as ptb_tokens does."""
     return ptb_tokens(captions) if tokenizer == "ptb" else [regex_tokens(caption) for caption in captions]

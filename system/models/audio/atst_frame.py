@@ -1,4 +1,4 @@
-"""ATST-Frame on waveforms, trained or frozen, with an embedding behind it. Never imports torch."""
+"""ATST-Frame on waveforms, trained or frozen, followed by an embedding layer. Never imports torch."""
 
 from typing import Literal
 
@@ -30,7 +30,7 @@ class AtstFrame(FromPublished):
 
     @property
     def sees_whole_batch(self) -> bool:
-        """Where the floor is that of the batch."""
+        """Whether the floor is that of the batch."""
         return self.trainable and self.floor == "batch"
 
     @property

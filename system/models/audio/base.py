@@ -18,8 +18,8 @@ Encoder: TypeAlias = "AudioEncoder"  # the network that settings build; naming i
 class AudioSettings(EncoderKind):
     """Settings of one kind of audio encoder.
 
-    A subclass names its `kind` and its `experts`, a field or a property: the frozen models, by name, whose frames it
-    reads.
+    A subclass defines its `kind` and, as a field or a property, its `experts`: the frozen models, by name, whose frames
+    it reads.
     """
 
     if TYPE_CHECKING:  # an abstract property, which a field may not replace
@@ -29,22 +29,21 @@ class AudioSettings(EncoderKind):
 
     @property
     def training_frames(self) -> int | None:
-        """Of its expert, the most frames that training hears of a clip, a random part of a longer one; None: all."""
+        """Most frames per clip in training, of its expert. Longer clips are cut at random. None: no limit."""
         return None
 
     @abstractmethod
     def build(self, out: int) -> Encoder:
-        """The encoder with fresh weights. out: values of an embedding of text, which the score compares with its own.
-        It alone imports torch."""
+        """Build the encoder with new weights. out: size of embeddings, which is that of text. Only this method imports
+        torch."""
 
     def build_unread(self, out: int) -> Encoder:
-        """The encoder without its published files, to count what it takes; UnknownSizeError where its sizes are not
-        known."""
+        """Build the encoder without published files, for counting. Raises UnknownSizeError if sizes are not known."""
         return self.build(out)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
-        """Count a training step of an encoder of these settings on a clip of `seconds`, in batches whose longest has
-        `longest`. half: see count."""
+        """Count a training step of an encoder of these settings on a clip of `seconds`. longest: duration of the
+        longest clip of the batch. half: see count."""
         import torch
 
         from system.models.batch import Series
@@ -66,14 +65,14 @@ class AudioSettings(EncoderKind):
         return count(encoder, run, half)
 
     def misfits(self, out: int) -> Iterator[tuple[str, str]]:
-        """What does not fit embeddings of `out` values: a setting, and what is wrong with it."""
+        """Yield settings that do not fit embeddings of `out` values, each with an error message."""
         yield from ()
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Whether anything is trained in each of the encoder's parts that may have a learning rate of its own."""
+        """Whether each of the encoder's parts that may have their own learning rate has trainable parameters."""
         return {}
 
     def part_name(self, part: str) -> str:
-        """A part of the encoder as `check` names it."""
+        """Return the name of a part of the encoder for `check`."""
         return part

@@ -1,4 +1,4 @@
-"""What ends in a GRU of both directions: the CRNN of the DCASE 2022 baseline, and a GRU on a frozen expert."""
+"""Settings of encoders with a bidirectional GRU: the CRNN of the DCASE 2022 baseline, and a GRU on a frozen expert."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -10,11 +10,11 @@ from system.experts import Expert, LogMelSlaney
 from system.models.audio.base import AudioSettings, Encoder
 
 CHANNELS = 128  # of the convolutions
-MIN_BANDS = 64  # that they turn into one
+MIN_BANDS = 64  # which the convolutions reduce to one
 
 
 class GruSettings(AudioSettings):
-    """What ends in a GRU of both directions, as its subclasses' fields `hidden` and `embedding` say."""
+    """Base of encoders that end in a bidirectional GRU, with the fields `hidden` and `embedding` of the subclasses."""
 
     if TYPE_CHECKING:  # a subclass says where they stand
         hidden: int
@@ -30,7 +30,7 @@ class GruSettings(AudioSettings):
 
 
 class WideLogMel(LogMelSlaney):
-    """Of as many bands as the convolutions need."""
+    """A log-mel spectrogram with enough bands for the convolutions."""
 
     @field_validator("bands")
     @classmethod
@@ -41,16 +41,17 @@ class WideLogMel(LogMelSlaney):
 
 
 class Crnn(GruSettings):
-    """The CRNN of the DCASE 2022 baseline: log-mel frames, convolutions that leave every fourth, a GRU in both
-    directions, frames again by linear interpolation; 2 x `hidden` values each, of length 1, or their mean of length 1.
+    """The CRNN of the DCASE 2022 baseline: log-mel frames, convolutions that reduce them to a quarter, a bidirectional
+    GRU, and linear interpolation to the original frames. Each has 2 x `hidden` values, scaled to length 1. The
+    embedding is these frames, or their mean, scaled to length 1.
     """
 
     kind: Literal["crnn"]
     experts: Annotated[dict[Name, WideLogMel], Field(min_length=1, max_length=1)]  # one, by any name
     hidden: Size  # of the GRU, in each direction
-    dropout: float = Field(ge=0, lt=1)  # behind the convolutions
-    embedding: Literal["frames", "mean"]  # a vector a frame, or their mean
-    padding: Literal["masked", "counted"]  # counted: in training what fills a batch up is heard too, as in public code
+    dropout: float = Field(ge=0, lt=1)  # after the convolutions
+    embedding: Literal["frames", "mean"]  # one vector per frame, or their mean
+    padding: Literal["masked", "counted"]  # counted: padding counts as audio in training, as in public code
 
     sees_whole_batch: ClassVar[bool] = True
 
@@ -67,16 +68,17 @@ class Crnn(GruSettings):
 
 
 class Gru(GruSettings):
-    """Frames of one frozen expert: linear to `width`, a GRU in both directions; 2 x `hidden` values a frame, of length
-    1, or their mean of length 1. The CRNN above without its convolutions, for frames that a network has made already.
+    """Frames of one frozen expert: linear to `width`, then a bidirectional GRU. Each frame has 2 x `hidden` values,
+    scaled to length 1. The embedding is these frames, or their mean, scaled to length 1. It is `crnn` without the
+    convolutions, for frames that are the output of a network.
     """
 
     kind: Literal["gru"]
     experts: Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]  # one, by any name
-    width: Size  # values a frame before the GRU
+    width: Size  # values per frame before the GRU
     hidden: Size  # in each direction
-    dropout: float = Field(ge=0, lt=1)  # behind the linear layer
-    embedding: Literal["frames", "mean"]  # a vector a frame, or their mean
+    dropout: float = Field(ge=0, lt=1)  # after the linear layer
+    embedding: Literal["frames", "mean"]  # one vector per frame, or their mean
 
     @property
     def trained_parts(self) -> dict[str, bool]:

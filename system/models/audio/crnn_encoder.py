@@ -1,4 +1,4 @@
-"""Encoders that end in a GRU of both directions: the CRNN of the DCASE 2022 baseline, and a GRU on a frozen expert."""
+"""Encoders that end in a bidirectional GRU: the CRNN of the DCASE 2022 baseline, and a GRU on a frozen expert."""
 
 from typing import Literal
 
@@ -16,20 +16,20 @@ from system.networks.layers import length_mask, pooled_over_time
 # B clips, T frames, E embedding
 
 CHANNELS = 128  # of the convolutions
-MIN_FRAMES = 4  # of log-mel that the convolutions turn into one
+MIN_FRAMES = 4  # of log-mel, which the convolutions reduce to one
 
 Embedding = Literal["frames", "mean"]
 
 
 class CrnnEncoder(AudioEncoder):
-    """Log-mel frames -> convolutions -> GRU -> frames (B, T, E) again, each of length 1, or their mean of length 1; see
-    crnn.py. Silence fills clips under 4 frames.
+    """Log-mel frames -> convolutions -> GRU -> frames (B, T, E), each scaled to length 1, or their mean, scaled to
+    length 1; see crnn.py. Clips under 4 frames are padded with silence.
 
-    `masked`: what a batch is filled up with changes nothing, in training and in evaluation: batch norms see real frames
-    alone, convolutions see zeros behind a clip's end as they do alone. `counted`: in training every clip is as long as
-    the longest, what fills it up is a log-mel of 0, which is loud, and is given out as real frames.
+    `masked`: padding has no effect, in training and in evaluation. Batch norms ignore it, and convolutions get zeros
+    after a clip's end, as for a single clip. `counted`: in training every clip is as long as the longest. Padding is a
+    log-mel of 0, which is loud, and counts as frames in the output.
     Source: github.com/xieh97/contrastive-negative-sampling (frames) and dcase2022-audio-retrieval (mean). Deviations:
-    none with `counted`; with `masked`, what is said of it.
+    none with `counted`; with `masked`, padding has no effect.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class CrnnEncoder(AudioEncoder):
 
 
 class GruEncoder(AudioEncoder):
-    """Frames of a frozen expert -> linear -> GRU; see crnn.py. Padding changes nothing."""
+    """Frames of a frozen expert -> linear -> GRU; see crnn.py. Padding has no effect."""
 
     def __init__(self, expert: str, dim: int, width: int, hidden: int, dropout: float, embedding: Embedding) -> None:
         super().__init__()
@@ -90,8 +90,10 @@ class GruEncoder(AudioEncoder):
 
 
 def convolutions(dropout: float) -> nn.Sequential:
-    """(B, 1, T, bands) -> (B, 128, T // 4, bands // 64), the layers in the order of the public code. A pooling is
-    (sum x^4)^(1/4) over time x frequency."""
+    """Build the convolutions: (B, 1, T, bands) -> (B, 128, T // 4, bands // 64), in the order of the public code.
+
+    A pooling is (sum x^4)^(1/4) over time x frequency.
+    """
 
     def block(inputs: int, outputs: int) -> list[nn.Module]:
         layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
@@ -113,7 +115,7 @@ def convolutions(dropout: float) -> nn.Sequential:
 
 
 def filled(values: torch.Tensor, lengths: torch.Tensor) -> Series:
-    """Clips under 4 frames with silence up to 4."""
+    """Pad clips under 4 frames with silence to 4."""
     values = F.pad(values, (0, 0, 0, max(0, MIN_FRAMES - values.shape[1])))
     positions = torch.arange(values.shape[1], device=values.device)
     lacking = (positions < MIN_FRAMES) & (positions >= lengths[:, None])
@@ -121,7 +123,7 @@ def filled(values: torch.Tensor, lengths: torch.Tensor) -> Series:
 
 
 def masked_norm(norm: nn.BatchNorm2d, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """The batch norm of (B, C, T, F) that sees real places alone; 0 at the others."""
+    """Apply a batch norm to (B, C, T, F) without padding. The output is 0 for padding."""
     mask = length_mask(lengths, x.shape[2])
     if bool(mask.all()):
         whole: torch.Tensor = norm(x)
@@ -133,19 +135,23 @@ def masked_norm(norm: nn.BatchNorm2d, x: torch.Tensor, lengths: torch.Tensor) ->
 
 
 def run_gru(gru: nn.GRU, values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """values (B, T, D), lengths (B,) -> (B, longest, 2 x hidden), 0 at padded places; both directions begin at a
-    series' own ends."""
+    """Run a GRU on values (B, T, D) with lengths (B,) -> (B, longest, 2 x hidden), 0 for padding.
+
+    Both directions begin at the ends of each series without padding.
+    """
     packed = pack_padded_sequence(values, lengths.cpu(), batch_first=True, enforce_sorted=False)
     series, _ = pad_packed_sequence(gru(packed)[0], batch_first=True)
     return series
 
 
 def stretched(values: torch.Tensor, lengths: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """values (B, T, D) with lengths (B,) -> (B, longest wanted, D): every series stretched to its wanted length,
-    linearly, as torch's interpolate does (align_corners False)."""
+    """Stretch every series of values (B, T, D) with lengths (B,) to its wanted length -> (B, longest wanted, D).
+
+    Interpolation is linear, as in torch's interpolate with align_corners False.
+    """
     positions = torch.arange(int(wanted.max()), device=values.device) + 0.5
     at = (positions * (lengths / wanted)[:, None] - 0.5).clamp(min=0)
-    before = at.long().clamp(max=values.shape[1] - 1)  # at padded places it would lie behind the end
+    before = at.long().clamp(max=values.shape[1] - 1)  # for padding, the index could be beyond the end
     after = torch.minimum(before + 1, lengths[:, None] - 1)
     rows = torch.arange(len(values), device=values.device)[:, None]
     return torch.lerp(values[rows, before], values[rows, after], (at - before)[..., None].to(values.dtype))

@@ -1,4 +1,4 @@
-"""EfficientAT on waveforms, trained or frozen, with an embedding behind it. Never imports torch."""
+"""EfficientAT on waveforms, trained or frozen, followed by an embedding layer. Never imports torch."""
 
 from typing import Literal
 
@@ -32,7 +32,7 @@ class EfficientAT(FromPublished):
 
     @property
     def sees_whole_batch(self) -> bool:
-        """By its batch norms."""
+        """Whether batch norms are trained."""
         return self.trainable
 
     def published_address(self) -> str:

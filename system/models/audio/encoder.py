@@ -1,4 +1,4 @@
-"""What an audio encoder is."""
+"""The interface of audio encoders."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -17,18 +17,18 @@ class AudioEncoder(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, audio: dict[str, Series]) -> Embedded:
-        """Embeddings of the clips. In evaluation the embedding of a clip does not depend on the others."""
+        """Embed the clips. In evaluation mode the embedding of a clip does not depend on the others."""
 
     @abstractmethod
     def parts(self) -> dict[str, nn.Module]:
-        """What its parameters are counted by, for people to read."""
+        """Return the parts of the encoder, by which its parameters are counted."""
 
     def load_pretrained(self) -> None:
-        """Take published weights into a fresh encoder; KitError when the file is missing or another one."""
+        """Load published weights into a new encoder. Raises KitError if the file is missing or another one."""
 
     def save_assets(self, folder: Path) -> None:
-        """Write what another machine needs beside the weights, and what no `--set` can name there."""
+        """Write the files that another machine needs in addition to the weights, and that no `--set` can replace."""
 
     def with_each(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
-        """Embeddings of the clips, and (B, E) of every expert by its name where several are averaged; else none."""
+        """Return the embeddings of the clips, and (B, E) embeddings by expert if several are averaged; else empty."""
         return self(audio), {}

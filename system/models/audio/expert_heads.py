@@ -1,4 +1,4 @@
-"""The audio heads of "Take it easy": a small transformer an expert, and the mean of what they give."""
+"""The audio heads of "Take it easy": one small transformer per expert, and the mean of their outputs."""
 
 from typing import Annotated, Literal
 
@@ -17,7 +17,7 @@ class ExpertHeads(AudioSettings):
     """
 
     kind: Literal["expert_heads"]
-    experts: Annotated[dict[Name, Expert], Field(min_length=1)]  # those whose frames it takes, by any names
+    experts: Annotated[dict[Name, Expert], Field(min_length=1)]  # whose frames are its input, by any names
     width: Size  # of its encoder
     layers: Depth  # of its encoder
     heads: Heads  # of attention, in a layer

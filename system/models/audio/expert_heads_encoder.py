@@ -1,4 +1,4 @@
-"""The audio heads of "Take it easy": a small transformer an expert, and the mean of what they give."""
+"""The audio heads of "Take it easy": one small transformer per expert, and the mean of their outputs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ CLIPS_AT_ONCE = {"cpu": 64, "cuda": 256}  # a GPU needs more at once to be busy
 class ExpertHead(nn.Module):
     """Frames (B, T, D) of one expert -> (B, E).
 
-    A series longer than the positions is cut into windows; their means, weighted by real frames, are averaged.
+    A series longer than the positions is cut into windows. Their means are averaged, weighted by their frames.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class ExpertHead(nn.Module):
         self.out = nn.Linear(width, out)
 
     def forward(self, series: Series) -> torch.Tensor:
-        """Clips of like length are computed together, so that a clip of two minutes costs what it holds and no more."""
+        """Embed clips, computing those of similar length together, to reduce padding."""
         order = series.lengths.argsort(stable=True)
         parts = [self._pooled(series.rows(rows)) for rows in order.split(suited_to(order.device, CLIPS_AT_ONCE))]
         result: torch.Tensor = self.out(torch.cat(parts)[order.argsort()])
         return result
 
     def _pooled(self, series: Series) -> torch.Tensor:
-        """(B, width) means over all frames of each clip."""
+        """Return (B, width) means over all frames of each clip."""
         pooled = torch.zeros(len(series.lengths), self.out.in_features, device=series.values.device)
         for start in range(0, int(series.lengths.max()), self.window):
             rows = (series.lengths > start).nonzero()[:, 0]
@@ -63,9 +63,9 @@ class ExpertHead(nn.Module):
 
 
 class ExpertHeadsEncoder(AudioEncoder):
-    """The mean of the experts' embeddings, not normalised: the size of each is its say in the cosine.
+    """The mean of the experts' embeddings. They are not normalised, so that a larger one weighs more in the cosine.
 
-    dims: values in a frame, by expert. head: the sizes that every ExpertHead takes.
+    dims: values per frame, by expert. head: the sizes of every ExpertHead.
     """
 
     def __init__(self, dims: Mapping[str, int], out: int, **head: Any) -> None:

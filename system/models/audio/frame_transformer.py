@@ -1,4 +1,4 @@
-"""A transformer over the frames of one frozen expert, that gives an embedding of every frame."""
+"""A transformer over the frames of one frozen expert, which returns an embedding per frame."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -11,10 +11,9 @@ from system.models.base import Heads
 
 
 class FrameTransformer(AudioSettings):
-    """Linear to `width`, BART-type encoder, linear to the text size, for every frame: when in a recording something is
-    heard.
+    """Linear to `width`, BART-type encoder, linear to the text size, with one output per frame, for finding moments.
 
-    Source: ours, as a small trial of two states on frames had it: two layers of attention on the frames of YAMNet.
+    Source: ours, after a small trial of `two_state` with two layers of attention on the frames of YAMNet.
     """
 
     kind: Literal["frame_transformer"]
@@ -25,7 +24,7 @@ class FrameTransformer(AudioSettings):
     ffn_dim: Size  # of the feed-forward part of a layer
     max_positions: Size  # frames in a window; longer series are cut into windows
     dropout: float = Field(ge=0, lt=1)  # share of values that are dropped in training
-    embedding: Literal["frames"]  # a vector a frame
+    embedding: Literal["frames"]  # one vector per frame
 
     gives_series: ClassVar[bool] = True
 

@@ -12,10 +12,10 @@ from system.networks.layers import SeriesEncoder, length_mask
 
 
 class FrameTransformerEncoder(AudioEncoder):
-    """Frames (B, T, D) -> (B, T, E). What fills a batch up changes nothing. A series longer than the positions is cut
-    into windows that know nothing of each other.
+    """Frames (B, T, D) -> (B, T, E). Padding has no effect.
 
-    expert: its name. dim: D. sizes: width, layers, heads, width of the feed-forward part, positions, dropout.
+    A series longer than the positions is cut into independent windows. expert: its name. dim: D. sizes: width, layers,
+    heads, width of the feed-forward part, positions, dropout.
     """
 
     def __init__(self, expert: str, dim: int, sizes: tuple[int, int, int, int, int, float], out: int) -> None:
@@ -32,7 +32,7 @@ class FrameTransformerEncoder(AudioEncoder):
         for start in range(0, values.shape[1], self.window):
             part = values[:, start : start + self.window].float()
             here = (lengths - start).clamp(min=0, max=part.shape[1])
-            mask = length_mask(here.clamp(min=1), part.shape[1])  # attention needs one frame, be it filling
+            mask = length_mask(here.clamp(min=1), part.shape[1])  # attention needs one frame, even of padding
             x = self.transformer["out"](self.transformer["encoder"](self.transformer["project"](part), mask))
             windows.append(x.masked_fill(~length_mask(here, part.shape[1])[..., None], 0.0))
         return Embedded(torch.cat(windows, 1), lengths)

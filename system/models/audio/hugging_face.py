@@ -1,4 +1,4 @@
-"""Audio models of the hub on waveforms, trained or frozen, with an embedding behind them. Never imports torch."""
+"""Audio models of the hub on waveforms, trained or frozen, followed by an embedding layer. Never imports torch."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,15 +13,15 @@ from system.models.costs import UnknownSizeError
 from system.networks.hub_configs import UNKNOWN, model_config
 from system.networks.hugging_face_types import ROWS, Type, type_problem
 
-UNKNOWN_DIM = 768  # D that a model is taken to have while its configuration is not known
+UNKNOWN_DIM = 768  # assumed D of a model whose configuration is not known
 
 
 class HuggingFace(Segmented):
-    """An audio model of transformers on waveforms in segments; its vector of each, over which the mean is taken, then
-    linear to the text size.
+    """An audio model of transformers on waveforms in segments. The mean of the segments' vectors is followed by a
+    linear layer to the text size.
 
-    Its own feature extractor hears a clip's samples, not the silence behind them. A vector: CLAP's projection, the
-    pooled output of AST and PE, else the mean of tokens. No code of the hub is run.
+    The model's own feature extractor gets a clip's samples without padding. The vector of a segment is CLAP's
+    projection, the pooled output of AST and PE, else the mean of tokens. No code of the hub is run.
     """
 
     kind: Literal["hugging_face"]
@@ -36,7 +36,7 @@ class HuggingFace(Segmented):
 
     @property
     def sees_whole_batch(self) -> bool:
-        """By CLAP's batch norm, and by what fills inputs up to the longest."""
+        """Whether embeddings change with CLAP's batch norm, or with padding to the longest input."""
         return self.trainable and (self.type == "clap_audio_model" or ROWS[self.type].max_seconds is None)
 
     @property
@@ -70,7 +70,7 @@ class HuggingFace(Segmented):
         return self.model
 
     def _config(self) -> dict[str, Any] | None:
-        """The configuration of its audio part; None if it is not known."""
+        """Return the configuration of the model's audio part; None if it is not known."""
         config = model_config(self.model, "audio model")
         return config and dict(config.get("audio_config", config)) if self.type == "clap_audio_model" else config
 
@@ -97,14 +97,14 @@ class HuggingFace(Segmented):
         return of_sizes(self.type, config)
 
     def file_checksums(self) -> dict[str, str]:
-        """Of the model's settings and its extractor's; of a frozen one its weights too."""
+        """Return checksums of the settings of model and extractor, and of the weights of a frozen model."""
         folder = fetch(self.model, "audio model")
         settings = [folder / name for name in AUDIO_SETTINGS]
         paths = [*settings, *([] if self.trainable else weight_files(folder))]
         return {path.name: file_sha256(path) for path in paths if path.is_file()}
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
-        """Downloads the model where it is not here; refuses one of another type."""
+        """Download the model if it is missing. Yields setting and error message if that fails or the type differs."""
         try:
             folder = fetch(self.model, "audio model")
             problem = type_problem(parse_json((folder / "config.json").read_bytes(), "config.json"), self.type)

@@ -1,4 +1,4 @@
-"""A network of PANNs on waveforms, trained or frozen, with an embedding behind it."""
+"""A network of PANNs on waveforms, trained or frozen, followed by an embedding layer."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ class Panns(AudioSettings, Resampled):
     """A network of PANNs on waveforms at 32 kHz, pooled over frequency, then over time; linear to `hidden`, ReLU,
     linear to the text size.
 
-    Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), section 2.2; public code where silent.
+    Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), section 2.2, and its public code.
     """
 
     kind: Literal["panns"]
@@ -30,7 +30,7 @@ class Panns(AudioSettings, Resampled):
     time_pooling: Literal["mean", "max", "max_mean"]  # of the frames, into one vector
     dropout: float = Field(ge=0, lt=1)  # between the network's blocks
     spec_augment: SpecAugment | None  # stripes of the log-mel that are masked in training
-    hidden: Size  # of the layer behind the network
+    hidden: Size  # of the layer after the network
 
     file_settings: ClassVar[frozenset[str]] = frozenset({"weights"})
 
@@ -43,7 +43,7 @@ class Panns(AudioSettings, Resampled):
 
     @property
     def experts(self) -> dict[str, Expert]:
-        """What its input is kept as: 16-bit waveforms."""
+        """Return the format of its input: 16-bit waveforms."""
         return {"waveform": Waveform(kind="waveform", sample_rate=32_000, resampling=self.resampling)}
 
     @property

@@ -1,4 +1,4 @@
-"""A network of PANNs on waveforms, trained or frozen, with an embedding behind it."""
+"""A network of PANNs on waveforms, trained or frozen, followed by an embedding layer."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,19 +25,20 @@ from system.networks.weights import read_weights
 # B clips, N samples, T frames
 
 SECONDS_AT_ONCE = {"cpu": 60, "cuda": 600}  # of clips of one length, in evaluation; a GPU needs more to be busy
-PIECE = 188  # frames (60 s) computed at once of a longer clip, in evaluation
+PIECE = 188  # frames (60 s) of a longer clip that are computed together in evaluation
 
 
 class PannsEncoder(AudioEncoder):
     """16-bit waves -> log-mel -> network -> pooled over frequency, then time -> two linear layers; see panns.py.
 
-    In training a clip is filled with silence to the longest of its batch (silence to 0.31 s is added anywhere to a
-    shorter clip). Batch norms count that silence, and frames up to `reach` before a clip's end hear it in place of the
-    end; pooling takes a clip's own frames alone. In evaluation clips are computed in groups of one length, so that an
-    embedding does not depend on the others.
-    Source: github.com/XinhaoMei/audio-text_retrieval. Deviations: a frozen network stays in evaluation mode, while
-    there its dropout and the statistics of its batch norms go on in training; there pooling over time takes the silence
-    as well, in evaluation too; a clip over the longest was cut once, here a random part is heard at every visit.
+    In training a clip is padded with silence to the longest of its batch. (Clips under 0.31 s are always padded to
+    that.) Batch norms count that silence, and it changes frames up to `reach` before a clip's end. Pooling only uses a
+    clip's own frames. In evaluation clips are computed in groups of one length, so that an embedding does not depend on
+    the others.
+    Source: github.com/XinhaoMei/audio-text_retrieval. Deviations: a frozen network stays in evaluation mode; in the
+    source its dropout and the statistics of its batch norms remain in training mode. In the source, pooling over time
+    includes the silence, also in evaluation, and a clip over the longest was cut once; here a random part is drawn at
+    every visit.
     """
 
     def __init__(
@@ -54,8 +55,8 @@ class PannsEncoder(AudioEncoder):
         spec_augment: Mapping[str, int] | None,
         hidden: int,
     ) -> None:
-        """training_samples: of a clip that training hears at most. pooling: over frequency, over time. spec_augment: as
-        of spec_augment; None for no stripes."""
+        """training_samples: most samples of a clip in training. pooling: over frequency, over time. spec_augment:
+        arguments of the function spec_augment; None for no stripes."""
         super().__init__()
         self.expert, self.weights, self.trainable, self.training_samples = expert, weights, trainable, training_samples
         self.frequency_pooling, self.time_pooling = pooling
@@ -65,7 +66,7 @@ class PannsEncoder(AudioEncoder):
         self.mlp = mlp(DIM, hidden, out)
 
     def train(self, mode: bool = True) -> "PannsEncoder":
-        """A frozen network stays in evaluation mode: its batch norms as published, no dropout."""
+        """Set the mode. A frozen network stays in evaluation mode, with published batch norms and without dropout."""
         super().train(mode)
         self.network.train(mode and self.trainable)
         return self
@@ -77,14 +78,14 @@ class PannsEncoder(AudioEncoder):
     def forward(self, audio: dict[str, Series]) -> Embedded:
         waves, lengths = audio[self.expert].values[..., 0], audio[self.expert].lengths
         if self.training:
-            waves, lengths = random_parts(waves, lengths, self.training_samples)  # if it was not cut before
+            waves, lengths = random_parts(waves, lengths, self.training_samples)  # unless it was cut before
         waves, lengths = F.pad(waves, (0, max(0, SHORTEST - waves.shape[1]))), lengths.clamp(min=SHORTEST)
         return Embedded(
             self.mlp(self._pooled(waves, lengths) if self.training else self._one_length_at_a_time(waves, lengths))
         )
 
     def _one_length_at_a_time(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """(B, 2048), computed in groups of one length."""
+        """Return (B, 2048) embeddings, computed in groups of one length."""
         pooled = torch.empty(len(waves), DIM, device=waves.device)
         max_samples = suited_to(waves.device, SECONDS_AT_ONCE) * RATE
         for indices in of_one_length(lengths.tolist(), max_samples):
@@ -114,12 +115,12 @@ class PannsEncoder(AudioEncoder):
 def spec_augment(
     columns: torch.Tensor, time_stripes: int, time_width: int, band_stripes: int, band_width: int
 ) -> torch.Tensor:
-    """(B, 1, T, bands) with stripes of every clip set to 0, which is the mean behind a batch norm.
+    """Set stripes of every clip of (B, 1, T, bands) to 0, which is the mean after a batch norm.
 
-    A stripe's width is one of 0 to `width` - 1, its place any that leaves it inside; stripes may overlap. Draws from
-    the random state of the device.
-    Source: Park et al., SpecAugment (2019), as torchlibrosa 0.1.0 has it. Deviations: stripes too wide for a short clip
-    take all of it, where torchlibrosa stops with an error.
+    A stripe's width is drawn from 0 to `width` - 1, and its position such that it is inside. Stripes may overlap. Draws
+    use the random state of the device.
+    Source: Park et al., SpecAugment (2019), as in torchlibrosa 0.1.0. Deviations: stripes too wide for a short clip
+    cover all of it; torchlibrosa raises an error.
     """
     batch, _, length, bands = columns.shape
     in_time = stripes(batch, length, time_stripes, time_width, columns.device)

@@ -1,4 +1,4 @@
-"""PaSST on waveforms, trained or frozen, with an embedding behind it. Never imports torch."""
+"""PaSST on waveforms, trained or frozen, followed by an embedding layer. Never imports torch."""
 
 from collections.abc import Iterator
 from typing import Literal

@@ -1,5 +1,7 @@
-"""Networks that hear segments of a fixed length, trained or frozen, with an embedding behind them: what all of them are
-told. Never imports torch."""
+"""Common settings of networks for segments of a fixed length, trained or frozen, followed by an embedding layer.
+
+Never imports torch.
+"""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -21,7 +23,7 @@ Network: TypeAlias = "SegmentNetwork"  # naming it imports no torch
 
 
 class SpecAugment(Strict):
-    """In training, stripes of random place and width set to zero: of time (10 ms columns), and of frequency (bands)."""
+    """Stripes of random position and width, set to zero in training: of time (10 ms columns), and frequency (bands)."""
 
     time_stripes: int = Field(ge=0)  # how many
     time_width: Positive  # the widest is one less
@@ -30,27 +32,29 @@ class SpecAugment(Strict):
 
 
 class Segmented(AudioSettings, Resampled):
-    """Clips are cut into segments; a network gives a vector of each; these are pooled, then linear to the text size.
+    """Clips are cut into segments. A network returns a vector per segment. Their pooled vector is followed by a linear
+    layer to the text size.
 
-    A subclass names its `kind`, `sample_rate` and `vector_dim` (D of the network's vectors), what the network takes
-    (`limits`), costs, and is, and where its weights are."""
+    A subclass defines its `kind`, `sample_rate` and `vector_dim` (D of the network's vectors), the lengths of segments
+    (`limits`), the cost, the network, and the path of its weights.
+    """
 
     trainable: bool  # false: frozen
-    segment_seconds: float = Field(gt=0.02)  # heard at once; a shorter rest is filled with silence
+    segment_seconds: float = Field(gt=0.02)  # length of a segment; a shorter rest is padded with silence
     hop_seconds: float = Field(gt=0.01)  # from the beginning of a segment to that of the next
     max_seconds: float = Field(gt=0)  # a longer clip: a random part in training, the whole one elsewhere
     segment_pooling: Literal["mean", "attention"]  # of a clip's segments
     hidden: Size | None  # of a layer with ReLU before the last one; null: only the last one
-    head: Literal["linear", "none"] = "linear"  # none: the network's vectors as they are, of the text's size
+    head: Literal["linear", "none"] = "linear"  # none: the network's vectors, which must have the text's size
 
     @property
     @abstractmethod
     def sample_rate(self) -> int:
-        """Of the waves that the network takes, in Hz."""
+        """Sample rate of the network's input, in Hz."""
 
     @property
     def experts(self) -> dict[str, Expert]:
-        """What its input is kept as: 16-bit waveforms."""
+        """Return the format of its input: 16-bit waveforms."""
         return {"waveform": Waveform(kind="waveform", sample_rate=self.sample_rate, resampling=self.resampling)}
 
     @property
@@ -64,18 +68,18 @@ class Segmented(AudioSettings, Resampled):
 
     @property
     def size_known(self) -> bool:
-        """Whether `vector_dim` is the network's, and not taken from another one."""
+        """Whether `vector_dim` is that of the network, and not an assumption."""
         return True
 
     @property
     @abstractmethod
     def limits(self) -> tuple[float, float]:
-        """The shortest and the longest segment that the network takes, in seconds."""
+        """The shortest and the longest input of the network, in seconds."""
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """The network as people call it."""
+        """The network's name for readers."""
 
     @abstractmethod
     def pretrained(self) -> Path | None:
@@ -83,10 +87,10 @@ class Segmented(AudioSettings, Resampled):
 
     @abstractmethod
     def build_network(self) -> Network:
-        """The network with fresh weights. It imports torch."""
+        """Build the network with new weights. It imports torch."""
 
     def build_network_unread(self) -> Network:
-        """The network without its published files; UnknownSizeError if its sizes are not known here."""
+        """Build the network without its published files. Raises UnknownSizeError if its sizes are not known here."""
         return self.build_network()
 
     @property

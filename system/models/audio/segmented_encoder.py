@@ -1,4 +1,4 @@
-"""Networks that hear segments of a fixed length, trained or frozen, with an embedding behind them."""
+"""Networks for segments of a fixed length, trained or frozen, followed by an embedding layer."""
 
 from pathlib import Path
 
@@ -23,11 +23,11 @@ SEGMENTS_AT_ONCE = {"cpu": 4, "cuda": 64}  # in evaluation
 class SegmentedEncoder(AudioEncoder):
     """16-bit waves -> segments -> network -> pooled over segments -> one linear layer, or two; see segmented.py.
 
-    The network hears each segment by itself. Every segment is filled with silence to the same length, so that in
-    evaluation an embedding does not depend on the others. Draws of training are the same for all that is embedded at
-    once: a batch, or each part of one where gradients are cached.
-    Source: github.com/CPJKU/dcase2025_task6_baseline. Deviations: only segments with something of the clip are computed
-    (there, always three, and the others left out of the mean); where 16 bits are used, front-ends stay in float32.
+    The network processes each segment independently. Every segment is padded with silence to the same length, so that
+    in evaluation an embedding does not depend on the others. Random draws of training are shared by all segments that
+    are embedded together: those of a batch, or of a part of it if gradients are cached.
+    Source: github.com/CPJKU/dcase2025_task6_baseline. Deviations: only segments with samples of the clip are computed
+    (in the source always three, and the others are left out of the mean). With 16 bits, front-ends stay in float32.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class SegmentedEncoder(AudioEncoder):
         has_head: bool,
         hidden: int | None,
     ) -> None:
-        """size, hop: of segments, in samples. training_samples: of a clip that training hears at most. pretrained: the
-        published weights. hidden: of a layer with ReLU before the last one."""
+        """size, hop: of segments, in samples. training_samples: most samples of a clip in training. pretrained: path of
+        published weights. hidden: size of a layer with ReLU before the last one."""
         super().__init__()
         self.expert, self.network = expert, network.requires_grad_(trainable)
         self.pretrained, self.trainable, self.training_samples = pretrained, trainable, training_samples
@@ -56,7 +56,7 @@ class SegmentedEncoder(AudioEncoder):
         self.head = _head(dim, hidden, out) if has_head else _no_head(dim, out)
 
     def train(self, mode: bool = True) -> "SegmentedEncoder":
-        """A frozen network stays in evaluation mode."""
+        """Set the mode. A frozen network stays in evaluation mode."""
         super().train(mode)
         self.network.train(mode and self.trainable)
         return self
@@ -71,7 +71,7 @@ class SegmentedEncoder(AudioEncoder):
     def forward(self, audio: dict[str, Series]) -> Embedded:
         waves = audio[self.expert]
         if self.training:
-            waves = cut(waves, self.training_samples)  # batches are cut before; other input is not
+            waves = cut(waves, self.training_samples)  # batches are already cut; other input is not
         segments = segmented(waves, self.size, self.hop)
         at_once = len(segments.waves) if self.training else suited_to(waves.values.device, SEGMENTS_AT_ONCE)
         parts = zip(segments.waves.split(at_once), segments.lengths.split(at_once), strict=True)

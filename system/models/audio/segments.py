@@ -1,4 +1,4 @@
-"""Clips in segments of one length, and what these come to: for networks that hear a fixed time at once."""
+"""Cut clips into segments of one length, and pool their vectors, for networks with inputs of a fixed length."""
 
 from typing import NamedTuple
 
@@ -13,8 +13,11 @@ from system.networks.augment import random_parts
 
 
 class Segments(NamedTuple):
-    """waves: (S, size), filled with silence. lengths: (S,) samples that are the clip's. clips: (S,) which clip each is
-    of, in order."""
+    """Segments of clips.
+
+    waves: (S, size), padded with silence. lengths: (S,) numbers of samples without padding. clips: (S,) index of each
+    segment's clip, ascending.
+    """
 
     waves: torch.Tensor
     lengths: torch.Tensor
@@ -22,10 +25,10 @@ class Segments(NamedTuple):
 
 
 def segmented(waves: Series, size: int, hop: int) -> Segments:
-    """Segments of the clips (B, N).
+    """Cut clips (B, N) into segments.
 
-    One begins every `hop` samples as long as there is something new to hear; the last is filled with silence. A clip of
-    at most `size` samples is one.
+    A segment begins every `hop` samples, as long as it has samples that no earlier one has. The last is padded with
+    silence. A clip of at most `size` samples has one segment.
     """
     counts = 1 + ((waves.lengths - size).clamp(min=0) + hop - 1) // hop
     clips = torch.arange(len(counts), device=counts.device).repeat_interleave(counts, output_size=int(counts.sum()))
@@ -38,15 +41,15 @@ def segmented(waves: Series, size: int, hop: int) -> Segments:
 
 
 def cut(waves: Series, max_samples: int) -> Series:
-    """With a random part of every longer clip, for training."""
+    """Cut a random part of `max_samples` out of every longer clip, for training."""
     values, lengths = random_parts(waves.values[..., 0], waves.lengths, max_samples)
     return Series(values[..., None], lengths)
 
 
 class SegmentMean(nn.Module):
-    """(S, D) of segments -> (B, D), the mean of each clip's.
+    """(S, D) of segments -> (B, D), the mean of each clip's segments.
 
-    Source: the DCASE 2025 baseline and SALSA (2024), which count by the clip's duration as `segmented` does.
+    Source: the DCASE 2025 baseline and SALSA (2024). Like `segmented`, they count segments by the clip's duration.
     """
 
     def forward(self, values: torch.Tensor, clips: torch.Tensor, size: int) -> torch.Tensor:
@@ -54,7 +57,7 @@ class SegmentMean(nn.Module):
 
 
 class SegmentAttention(nn.Module):
-    """(S, D) of segments -> (B, D), their mean weighted by the softmax of a linear layer over each clip's."""
+    """(S, D) of segments -> (B, D), the mean of each clip's segments, weighted by the softmax of a linear layer."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -67,7 +70,7 @@ class SegmentAttention(nn.Module):
 
 
 def averaged(values: torch.Tensor, weights: torch.Tensor, clips: torch.Tensor, size: int) -> torch.Tensor:
-    """(S, D), weights (S, 1) above 0 -> (B, D) in float32 or wider."""
+    """Return the weighted means of (S, D) by clip: (B, D) in float32 or wider. weights: (S, 1) above 0."""
     values = values if values.dtype == torch.float64 else values.float()
     total = values.new_zeros(size, 1).index_add(0, clips, weights.to(values.dtype))
     return values.new_zeros(size, values.shape[1]).index_add(0, clips, values * weights) / total

@@ -20,8 +20,8 @@ Encoder: TypeAlias = "TextEncoder"  # the network that settings build; naming it
 class TextSettings(EncoderKind):
     """Settings of one kind of text encoder.
 
-    A subclass names its `kind` and `dim`, a field or a property: the values of an embedding, which the audio's have
-    too. reads_vocabulary: whether it is made for the words of the training captions.
+    A subclass defines its `kind` and, as a field or a property, its `dim`: the size of embeddings of text and audio.
+    reads_vocabulary: whether it is built for the words of the training captions.
     """
 
     reads_vocabulary: ClassVar[bool] = False
@@ -38,12 +38,17 @@ class TextSettings(EncoderKind):
 
     @abstractmethod
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """The encoder with fresh weights. vocabulary: of all training captions, none unless it `reads_vocabulary`.
-        banks: the folder of the feature banks, where embeddings may be kept. It alone imports torch."""
+        """Build the encoder with new weights. Only this method imports torch.
+
+        vocabulary: words of all training captions; empty unless the encoder `reads_vocabulary`. banks: the folder of
+        the feature banks, which may hold cached embeddings.
+        """
 
     def to_count(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
-        """A network of these settings without values, and a function that embeds a caption of TOKENS tokens with it;
-        UnknownSizeError where its sizes are not known on this machine."""
+        """Return a network of these settings without values, and a function that embeds a caption of TOKENS tokens.
+
+        Raises UnknownSizeError if the network's sizes are not known on this machine.
+        """
         with weights_left_out():
             encoder = self.build(vocabulary, Path()).train()
         caption = " ".join(islice(cycle(vocabulary), TOKENS))

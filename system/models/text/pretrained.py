@@ -1,4 +1,4 @@
-"""Pre-trained text encoders, by the name or folder that also tells their size. Never imports torch."""
+"""Settings of pre-trained text encoders, by name or folder, which also determines their size. Never imports torch."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class PreTrained(TextSettings):
-    """A model by name. A subclass has `trainable`: false for a frozen model, which has embedded the captions before the
-    first step."""
+    """A model by name. A subclass has `trainable`. If it is false, the model is frozen and embeds the captions before
+    the first step."""
 
     model: str  # folder, package or hub name
 
@@ -32,10 +32,10 @@ class PreTrained(TextSettings):
 
     @abstractmethod
     def layers_after(self, width: int) -> "nn.Module":
-        """The trained layers after a model whose vectors have `width` values."""
+        """Build the trained layers after a model whose vectors have `width` values."""
 
     def network_to_count(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
-        """The network of a config.json without its weights, and the width of its vectors."""
+        """Build the network of a config.json without its weights. Returns: the network and the width of its vectors."""
         from transformers import AutoConfig, AutoModel
 
         network = AutoModel.from_config(AutoConfig.for_model(**config))
@@ -67,7 +67,7 @@ class PreTrained(TextSettings):
         return torch.nn.ModuleList([network.train().requires_grad_(self.trainable), after]), run
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
-        """Downloads the model where it is not here."""
+        """Download the model if it is missing. Yields setting and error message if that fails."""
         try:
             problem = folder_problem(fetch(self.model))
         except DataError as error:
@@ -91,18 +91,18 @@ class PreTrained(TextSettings):
 
 
 class TokenSettings(PreTrained):
-    """What the two kinds that read a transformer's tokens are told."""
+    """Settings of the two kinds that read a transformer's tokens."""
 
     trainable: bool  # false: frozen
     removed: str  # characters taken out of captions
     lowercase: bool = False  # captions in lower case, before characters are taken out
     max_tokens: Annotated[int, Field(ge=3)] | None = None  # longer captions are cut; null: at the transformer's longest
     dropout: float | None = Field(ge=0, lt=1)  # of the transformer's hidden states and attention; null: as published
-    hidden: Size | None  # of a layer with ReLU behind the network; null: one linear layer to `dim`
+    hidden: Size | None  # of a layer with ReLU after the network; null: one linear layer to `dim`
     dim: Size  # D, of an embedding
 
     def cleaned(self, text: str) -> str:
-        """A caption as the tokenizer gets it."""
+        """Return a caption as input of the tokenizer."""
         text = text.lower() if self.lowercase else text
         return text.translate(str.maketrans("", "", self.removed))
 
@@ -132,33 +132,33 @@ class TokenSettings(PreTrained):
     def network_to_count(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
         network: Any
         network, width = super().network_to_count(config)
-        network.pooler = None  # TokenEncoder takes it away too
+        network.pooler = None  # TokenEncoder removes it too
         return network, width
 
 
 class FirstToken(TokenSettings):
     """A pre-trained transformer's first token ([CLS]); linear to `hidden`, ReLU, linear to `dim`, or linear to `dim`.
 
-    Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), section 2.2; of one linear layer: the
-    DCASE 2025 baseline and SALSA (2024), which have RoBERTa-large, captions in lower case without ASCII punctuation,
-    cut at 32 tokens (and filled up to them, which changes nothing).
+    Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), section 2.2. With one linear layer: the
+    DCASE 2025 baseline and SALSA (2024). These use RoBERTa-large, and captions in lower case without ASCII punctuation.
+    They cut captions at 32 tokens (and pad them to that, which has no effect).
     """
 
     kind: Literal["first_token"]
 
 
 class MeanTokens(TokenSettings):
-    """The mean of a pre-trained transformer's tokens, the special ones included; then as `first_token`."""
+    """The mean of a pre-trained transformer's tokens, including the special ones; then the layers of `first_token`."""
 
     kind: Literal["mean_tokens"]
 
 
 class VectorSettings(PreTrained):
-    """What the two kinds are told whose model gives a text's vector by itself."""
+    """Settings of the two kinds whose model returns one vector per text."""
 
     dim: Size  # D of the model, checked when it is loaded
     trainable: bool  # false: frozen, and its embeddings are kept in the banks
-    projection: Literal["none", "linear"]  # a trainable D x D layer behind the encoder
+    projection: Literal["none", "linear"]  # a trainable D x D layer after the encoder
 
     @property
     def is_published(self) -> bool:
@@ -173,7 +173,7 @@ class VectorSettings(PreTrained):
 
         if self.trainable or model_config(self.model) is not None:
             return super().to_count(vocabulary)
-        after = self.layers_after(self.dim)  # all that a step computes; how large the frozen model is, is not known
+        after = self.layers_after(self.dim)  # all that a step computes; the size of the frozen model is not known
         return after, lambda: after(torch.zeros(1, self.dim))
 
     def layers_after(self, width: int) -> "nn.Module":
@@ -183,7 +183,7 @@ class VectorSettings(PreTrained):
 
 
 class SentenceTransformers(VectorSettings):
-    """A pre-trained sentence encoder by hub name or folder; frozen, its embeddings are computed once and kept."""
+    """A pre-trained sentence encoder by hub name or folder. If it is frozen, its embeddings are computed once."""
 
     kind: Literal["sentence_transformers"]
 
@@ -194,8 +194,8 @@ class SentenceTransformers(VectorSettings):
 
 
 class Clap(VectorSettings):
-    """The text encoder of a public CLAP with its projection, beside `hugging_face` with the same model for audio: a
-    zero-shot system. Captions are cut at 77 tokens, as its processor cuts them.
+    """The text encoder of a public CLAP with its projection. With `hugging_face` and the same model for audio it is a
+    zero-shot system. Captions are cut at 77 tokens, as in CLAP's processor.
 
     Source: Wu et al., "Large-Scale Contrastive Language-Audio Pretraining" (2023);
     transformers' ClapTextModelWithProjection.

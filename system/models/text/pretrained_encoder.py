@@ -23,12 +23,12 @@ from system.networks.layers import mlp, pooled_over_time
 
 FROZEN_AT_ONCE = 64  # texts
 CLAP_TOKENS = 77
-NO_LIMIT = 1_000_000  # tokenizers without one give a far larger number
+NO_LIMIT = 1_000_000  # tokenizers without a limit give a far larger number
 NO_FIRST_TOKEN = "has no first token that stands for a text; use one like BERT or RoBERTa"
 
 
 class Bank(NamedTuple):
-    """Names the bank of a frozen model's vectors. folder: of all banks. name: part of the bank's name."""
+    """The bank of a frozen model's vectors. folder: of all banks. name: part of the bank's name."""
 
     folder: Path
     name: str
@@ -37,7 +37,7 @@ class Bank(NamedTuple):
 class PreTrainedEncoder(TextEncoder):
     """A pre-trained model, and trained layers after it.
 
-    Frozen: its vector of a text is computed once, without dropout, and kept in a bank.
+    If the model is frozen, its vector of a text is computed once, without dropout, and stored in a bank.
     """
 
     def take(self, model: Any, name: str, after: nn.Module, trainable: bool, bank: Bank, size: int) -> None:
@@ -45,14 +45,14 @@ class PreTrainedEncoder(TextEncoder):
 
         Args:
             model: the pre-trained network.
-            name: the folder, package or hub name it was loaded by; its files name the bank together with its weights.
+            name: the folder, package or hub name of the model. Its files and weights determine the bank's name.
             after: the trained layers.
-            trainable: whether the model learns too.
+            trainable: whether the model is trained too.
             size: V.
         """
         self._after = [after]  # in a list: a module is registered under one name only
         self.trained = model if trainable else None
-        # A frozen model is no submodule: its weights are in no checkpoint and its layers never enter training mode.
+        # A frozen model is no submodule, so that checkpoints do not hold it and it never enters training mode.
         self._frozen: list[Any] = [] if trainable else [model.eval().requires_grad_(False)]
         self._identity, self._name = model_fingerprint(model, fetch(name)), name
         if not trainable:
@@ -65,17 +65,17 @@ class PreTrainedEncoder(TextEncoder):
 
     @abstractmethod
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        """(N, V) of the trainable model."""
+        """Return (N, V) vectors of the trainable model."""
 
     @abstractmethod
     def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        """(N, V) of the frozen model."""
+        """Return (N, V) vectors of the frozen model."""
 
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
         return list(texts)
 
     def _kept(self, texts: Sequence[str]) -> torch.Tensor:
-        """(N, V) of the frozen model on the CPU, for cleaned texts, each computed once."""
+        """Return (N, V) vectors of the frozen model on the CPU, for cleaned texts. Each is computed once."""
         keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
         store_vectors(self.bank, dict(zip(keys, texts, strict=True)), self._frozen_vectors, f"by {self._name}")
         return torch.from_numpy(np.stack([self.bank.read(key)[0] for key in keys]))
@@ -104,9 +104,9 @@ class PreTrainedEncoder(TextEncoder):
 
 
 class TransformerEncoder(PreTrainedEncoder):
-    """A pre-trained transformer with its tokenizer. Trainable: each text is tokenised once.
+    """A pre-trained transformer with its tokenizer. If it is trainable, each text is tokenised once.
 
-    prompt: text in front of every caption, none in most models.
+    prompt: text before every caption; empty for most models.
     """
 
     prompt = ""
@@ -118,11 +118,11 @@ class TransformerEncoder(PreTrainedEncoder):
 
     @abstractmethod
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
-        """Numbers of the tokens of each text, special ones included, cut to the model's longest input."""
+        """Return the token ids of each text, including special tokens, cut to the model's longest input."""
 
     @torch.no_grad()
     def _by_length(self, texts: Sequence[str]) -> torch.Tensor:
-        """(N, V) of the frozen model, texts of like length together."""
+        """Return (N, V) vectors of the frozen model, computing texts of similar length together."""
         self._model.to(self.device)
         order = np.argsort([len(text) for text in texts])
         parts = [order[start : start + FROZEN_AT_ONCE] for start in range(0, len(order), FROZEN_AT_ONCE)]
@@ -130,7 +130,7 @@ class TransformerEncoder(PreTrainedEncoder):
         return vectors[torch.from_numpy(np.argsort(order)).to(vectors.device)]
 
     def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Of cleaned texts, without the prompt."""
+        """Return the token ids of cleaned texts, cached if `remembers`."""
         known = self._known_tokens if self.remembers else {}
         missing = [text for text in dict.fromkeys(texts) if text not in known]
         for start in range(0, len(missing), 1024):
@@ -139,7 +139,7 @@ class TransformerEncoder(PreTrainedEncoder):
         return [known[text] for text in texts]
 
     def _inputs(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Tokens of cleaned texts after the prompt, padded to the longest, and their mask."""
+        """Return the tokens of the prompt and cleaned texts, padded to the longest, and their mask."""
         tokens = self._tokens([self.prompt + text for text in texts])
         inputs = self.tokenizer.pad({"input_ids": tokens}, return_tensors="pt")
         return {name: inputs[name].to(self.device) for name in ("input_ids", "attention_mask")}
@@ -160,7 +160,7 @@ class TransformerEncoder(PreTrainedEncoder):
         return [text for text, ids in zip(texts, tokens, strict=True) if set(ids) <= unknown]
 
     def unknown_words(self, text: str) -> list[str]:
-        """Words between blanks that have a part which the tokenizer does not know; most tokenizers know all."""
+        """Return the words between blanks with a part that the tokenizer does not know. Most tokenizers know all."""
         words = list(dict.fromkeys(text.split()))
         tokens = self._tokens(self._cleaned(words))
         return [word for word, ids in zip(words, tokens, strict=True) if self.tokenizer.unk_token_id in ids]
@@ -174,7 +174,7 @@ def projection(name: str, found: int, dim: int, linear: bool) -> nn.Module:
 
 
 class ClapEncoder(TransformerEncoder):
-    """CLAP's projected embeddings of texts; linear where asked for."""
+    """CLAP's projected embeddings of texts, with a linear layer if `linear`."""
 
     def __init__(self, name: str, dim: int, linear: bool, trainable: bool, bank: Bank) -> None:
         """linear: a trained layer after the model."""
@@ -228,7 +228,7 @@ class TokenEncoder(TransformerEncoder):
         tokenizer, whole = load_transformer(name, dropout)
         if first_token and tokenizer("a")["input_ids"][0] != tokenizer.cls_token_id:
             raise KitError(f"text model {name!r} {NO_FIRST_TOKEN}, or kind: mean_tokens")
-        self._whole = [whole]  # as published: with the decoder, if it has one
+        self._whole = [whole]  # the published model, with its decoder if it has one
         model = whole.get_encoder() if whole.config.is_encoder_decoder else whole
         width = int(model.config.hidden_size)
         self.mlp = nn.Linear(width, dim) if hidden is None else mlp(width, hidden, dim)
@@ -259,20 +259,20 @@ class TokenEncoder(TransformerEncoder):
 
 
 def longest_input(tokenizer: Any, model: Any, longest: int | None) -> int:
-    """Return the number of tokens after which texts are cut: the least that tokenizer, positions and settings allow."""
+    """Return the number of tokens after which texts are cut: the least limit of tokenizer, positions and settings."""
     limits = (tokenizer.model_max_length, position_count(model), longest, NO_LIMIT)
     return min(limit for limit in limits if limit is not None)
 
 
 def load_clap(name: str) -> tuple[Any, Any]:
-    """Load the tokenizer and the text encoder of a CLAP, float32 on the CPU. KitError for another model."""
+    """Load the tokenizer and the text encoder of a CLAP, in float32 on the CPU. Raises KitError for another model."""
     from transformers import AutoConfig, AutoTokenizer, ClapTextModelWithProjection
     from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity, set_verbosity_error
 
     disable_progress_bar()
     name = str(fetch(name))
     before = get_verbosity()
-    set_verbosity_error()  # a whole CLAP has an audio encoder too, of which the library tells at length
+    set_verbosity_error()  # else the library logs at length that a whole CLAP has an audio encoder too
     try:
         kind = AutoConfig.from_pretrained(name, trust_remote_code=False).model_type
         if kind not in ("clap", "clap_text_model"):
@@ -291,10 +291,10 @@ def load_clap(name: str) -> tuple[Any, Any]:
 
 
 def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
-    """Load a tokenizer and its model, float32 on the CPU, by folder, package or hub name.
+    """Load a tokenizer and its model, in float32 on the CPU, by folder, package or hub name.
 
-    dropout: of hidden states and attention; None: as the model's own settings say. KitError for a folder that holds no
-    such model, and for one that takes no such dropout.
+    dropout: of hidden states and attention; None: that of the model's own settings. Raises KitError for a folder
+    without such a model, and for a model without these settings of dropout.
     """
     from transformers import AutoConfig, AutoModel, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity, set_verbosity_error
@@ -309,7 +309,7 @@ def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
         config.update({rate: dropout for rate in rates if dropout is not None})
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         before = get_verbosity()
-        set_verbosity_error()  # a saved folder has no pooler, of which the library tells at length
+        set_verbosity_error()  # else the library logs at length that a saved folder has no pooler
         model = AutoModel.from_pretrained(name, config=config, dtype=torch.float32, trust_remote_code=False)
         set_verbosity(before)
     except KitError:

@@ -13,8 +13,8 @@ from system.models.text.pretrained_encoder import Bank, PreTrainedEncoder, Trans
 def sentence_encoder(name: str, dim: int, linear: bool, trainable: bool, banks: Path) -> PreTrainedEncoder:
     """Load a sentence-transformers model and choose its encoder by its input: tokens of a transformer, or words.
 
-    name: folder, package or hub name. dim: of its vectors.
-    linear: a trained layer after the model. banks: folder of all banks.
+    name: folder, package or hub name. dim: of its vectors. linear: whether a trained layer follows the model. banks:
+    folder of all banks.
     """
     from transformers import PreTrainedTokenizerBase
 
@@ -25,8 +25,7 @@ def sentence_encoder(name: str, dim: int, linear: bool, trainable: bool, banks: 
 
 
 class SentenceTransformersEncoder(TransformerEncoder):
-    """A sentence-transformers model, with its default prompt in front of captions, if it has one; linear if the
-    settings ask for it."""
+    """A sentence-transformers model, with a linear layer if `linear`. Captions follow its default prompt, if any."""
 
     def __init__(self, model: Any, name: str, dim: int, linear: bool, trainable: bool, bank: Bank) -> None:
         super().__init__()
@@ -43,7 +42,7 @@ class SentenceTransformersEncoder(TransformerEncoder):
 
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
         inputs: dict[str, Any] = dict(self._inputs(texts))
-        if self._prompt_length is not None:  # some models leave the prompt out of their mean
+        if self._prompt_length is not None:  # some models exclude the prompt from their mean
             inputs["prompt_length"] = self._prompt_length
         vectors: torch.Tensor = self._model(inputs)["sentence_embedding"]
         return vectors
@@ -61,8 +60,10 @@ class SentenceTransformersEncoder(TransformerEncoder):
 
 
 class StaticEncoder(PreTrainedEncoder):
-    """A sentence-transformers model without a transformer: static embeddings (model2vec's), averages of word vectors,
-    bags of words; linear if the settings ask for it."""
+    """A sentence-transformers model without a transformer, with a linear layer if `linear`.
+
+    Such models are static embeddings (model2vec's), averages of word vectors, and bags of words.
+    """
 
     def __init__(self, model: Any, name: str, dim: int, linear: bool, trainable: bool, bank: Bank) -> None:
         super().__init__()
@@ -80,7 +81,7 @@ class StaticEncoder(PreTrainedEncoder):
         return encoded(self._model.to(self.device), texts)
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
-        """Texts of which the model knows no word: their vectors are zero."""
+        """Return the texts without any known word. Their vectors are zero."""
         vectors = encoded(self._model.to(self.device), texts, prompt="").abs().sum(1)
         return [text for text, total in zip(texts, vectors.tolist(), strict=True) if total == 0]
 
@@ -89,12 +90,12 @@ class StaticEncoder(PreTrainedEncoder):
 
 
 def default_prompt(model: Any) -> str:
-    """Return the text that a sentence-transformers model puts in front of every input; "" for most models."""
+    """Return the text that a sentence-transformers model puts before every input; "" for most models."""
     return str(model.prompts.get(model.default_prompt_name) or "")
 
 
 def encoded(model: Any, texts: Sequence[str], prompt: str | None = None) -> torch.Tensor:
-    """(N, V) of a frozen sentence-transformers model. prompt: None for its default."""
+    """Return (N, V) vectors of a frozen sentence-transformers model. prompt: None for its default."""
     vectors: torch.Tensor = model.encode(
         list(texts),
         prompt=prompt,

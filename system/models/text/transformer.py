@@ -16,8 +16,8 @@ class Transformer(TextSettings):
     """A small text transformer from scratch over the words of the training captions: word vectors, a BART-type encoder,
     mean over words, linear.
 
-    Words outside the vocabulary are skipped, so that an unseen word adds no untrained noise; a text is cut after
-    `max_words` known words.
+    Words outside the vocabulary are skipped, so that an unseen word adds no noise. A text is cut after `max_words`
+    known words.
     """
 
     kind: Literal["transformer"]
@@ -25,7 +25,7 @@ class Transformer(TextSettings):
     layers: Depth  # of the encoder
     heads: Heads  # of attention, in a layer
     ffn_dim: Size  # of the feed-forward part of a layer
-    max_words: Size  # of a caption; what is behind them is not read
+    max_words: Size  # of a caption; later words are ignored
     dropout: float = Field(ge=0, lt=1)  # share of values that are dropped in training
 
     reads_vocabulary: ClassVar[bool] = True
@@ -38,7 +38,7 @@ class Transformer(TextSettings):
         from system.models.text.encoder import TextEncoder
         from system.networks.layers import SeriesEncoder, length_mask, masked_mean
 
-        dim, number = self.dim, {word: n for n, word in enumerate(vocabulary, start=1)}  # 0 fills
+        dim, number = self.dim, {word: n for n, word in enumerate(vocabulary, start=1)}  # 0: padding
         settings = self
 
         class TransformerEncoder(TextEncoder):

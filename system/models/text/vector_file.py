@@ -1,4 +1,4 @@
-"""Word vectors in word2vec's binary or text format: any word is looked up where it lies, so that little is held."""
+"""Word vectors in word2vec's binary or text format. They are read from the file at each look-up, to save memory."""
 
 import mmap
 from array import array
@@ -19,12 +19,12 @@ class WordVectorFile:
     """The vectors of a file by word.
 
     .bin: word2vec's binary format, a line with V and D, then for each word its bytes, a blank, and D little-endian
-    float32. Anything else: a word and D numbers a line, with or without a line of V and D on top (word2vec's text
-    format, and GloVe's). A word that comes twice keeps its first vector.
+    float32. Other names: one word and D numbers per line, with or without a first line of V and D (word2vec's text
+    format, and GloVe's). A duplicate word keeps its first vector.
 
-    Opening reads the file once through and keeps 16 bytes a word. Raises KitError, naming the place, for a missing,
-    cut, or foreign file, for one of another dimension or number of words than its first line tells, and, once they are
-    asked for, for values that are not finite.
+    Opening reads the whole file once and keeps 16 bytes per word in memory. Raises KitError, naming the place, for a
+    missing, cut, or foreign file, and if dimension or number of words differ from the first line. Values that are not
+    finite raise KitError when they are read.
     """
 
     def __init__(self, path: Path, dim: int) -> None:
@@ -49,7 +49,7 @@ class WordVectorFile:
         return len(self._offsets)
 
     def get(self, word: str) -> np.ndarray | None:
-        """(D,) float32; None for a word that the file does not have."""
+        """Return the (D,) float32 vector of a word; None if the file does not have it."""
         wanted = word.encode() + b" "
         first, last = (int(np.searchsorted(self._hashes, hash(wanted[:-1]), side)) for side in ("left", "right"))
         for offset in self._offsets[first:last].tolist():
@@ -63,7 +63,7 @@ class WordVectorFile:
         end = self._bytes.find(b"\n", offset)
         numbers = self._bytes[offset : end if end >= 0 else len(self._bytes)].split()
         try:
-            with np.errstate(over="ignore"):  # beyond float32 is infinite, which is refused below
+            with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused below
                 vector = np.array(numbers, dtype=np.float32)
         except ValueError:
             raise KitError(f"{self.path}: byte {offset}: after a word: values that are not all numbers") from None
@@ -114,7 +114,7 @@ class WordVectorFile:
             raise KitError(f"{self.path} has {found:,} words, its first line announces {count:,}; fetch it again")
 
     def _first_line(self) -> tuple[int, int | None, int]:
-        """Words, dimension, and where the first word begins; (0, None, 0) where the file has no line with these two."""
+        """Read the number of words, the dimension, and the offset of the first word; (0, None, 0) if not given."""
         end = self._bytes.find(b"\n", 0, 64)
         words = self._bytes[: max(end, 0)].split()
         if len(words) != 2 or not all(word.isdigit() for word in words):
@@ -126,7 +126,7 @@ class WordVectorFile:
 
 
 def write_word_vectors(path: Path, words: dict[str, np.ndarray]) -> None:
-    """Write vectors (D,) by word, at least one, in word2vec's binary format; a word has no blanks or line ends."""
+    """Write vectors (D,) by word in word2vec's binary format. words: at least one; they have no blanks or line ends."""
     dim = len(next(iter(words.values())))
     with replacing(path) as temporary, temporary.open("wb") as file:
         file.write(f"{len(words)} {dim}\n".encode())

@@ -1,4 +1,4 @@
-"""A frozen vector a word."""
+"""Frozen word vectors."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class WordVectors(TextSettings):
-    """A frozen vector a word, made of length 1, or the mean of them as they are, made of length 1; read from a file in
-    word2vec's binary or text format.
+    """A frozen vector per word, scaled to length 1, or the mean of unscaled vectors, scaled to length 1. They are read
+    from a file in word2vec's binary or text format.
 
-    unknown: words that the file does not have get a random vector of length 1: `each` its own, drawn from its letters
-    and so the same everywhere, or `one` for all of them.
+    unknown: words missing from the file get a random vector of length 1: with `each` one per word, which follows from
+    its letters and is thus the same on every machine, with `one` a common one.
     Source: "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section 4.2.
     """
 
@@ -25,8 +25,8 @@ class WordVectors(TextSettings):
     vectors: str  # the file of word vectors
     dim: Size  # D of the file, checked when it is read
     unknown: Literal["each", "one"]
-    embedding: Literal["words", "mean"]  # a vector a word, or their mean
-    padding: Literal["masked", "counted"]  # counted: in training what fills a batch up counts too, as in public code
+    embedding: Literal["words", "mean"]  # one vector per word, or their mean
+    padding: Literal["masked", "counted"]  # counted: padding counts as words in training, as in public code
 
     file_settings: ClassVar[frozenset[str]] = frozenset({"vectors"})
 
@@ -58,7 +58,7 @@ class WordVectors(TextSettings):
         return WordVectorsEncoder(Path(self.vectors), self.dim, self.embedding, self.unknown, self.padding)
 
     def to_count(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
-        """Nothing is trained or computed: vectors are read from the file."""
+        """Return a network without parameters or operations, since vectors are read from the file."""
         import torch
 
         return torch.nn.Identity(), lambda: torch.zeros(1, TOKENS, self.dim)

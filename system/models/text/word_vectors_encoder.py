@@ -1,4 +1,4 @@
-"""A frozen vector a word."""
+"""Frozen word vectors."""
 
 import hashlib
 import re
@@ -20,15 +20,15 @@ from system.models.text.vector_file import WordVectorFile
 
 
 class WordVectorsEncoder(TextEncoder):
-    """A vector of length 1 a word (N, W, D), or the mean of the file's vectors, made of length 1 (N, D).
+    """One vector of length 1 per word (N, W, D), or the mean of the file's vectors, scaled to length 1 (N, D).
 
-    A word that the file does not have is looked up with a capital, then as its parts between hyphens and apostrophes,
-    whose mean stands for it; what is then still unknown gets a random vector. Captions are lower-cased and lose their
-    punctuation.
-    Source: github.com/xieh97/contrastive-negative-sampling and dcase2022-audio-retrieval. Deviations: their list of
-    words that stand for unknown ones was made by hand (a -> A, walkie-talkie -> walkie, talkie; ours finds those two,
-    not axe -> Axe where the file has axe); their one random vector is drawn again until its product with every word is
-    below 0.25, ours is drawn once.
+    A word missing from the file is looked up with a capital. After that, its parts between hyphens and apostrophes are
+    looked up, and their mean is used. Words that are still unknown get a random vector. Captions are lower-cased, and
+    their punctuation is removed.
+    Source: github.com/xieh97/contrastive-negative-sampling and dcase2022-audio-retrieval. Deviations: they list
+    replacements of unknown words by hand (a -> A, walkie-talkie -> walkie, talkie). Ours finds these two, but not
+    axe -> Axe if the file has axe. Their one random vector is drawn again until its product with every word is below
+    0.25; ours is drawn once.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class WordVectorsEncoder(TextEncoder):
         unknown: Literal["each", "one"],
         padding: Literal["masked", "counted"],
     ) -> None:
-        """path: of the file of word vectors."""
+        """path: file of word vectors."""
         super().__init__()
         self.path, self.dim, self.embedding, self.unknown = path, dim, embedding, unknown
         self.counts_padding = padding == "counted"
@@ -47,7 +47,7 @@ class WordVectorsEncoder(TextEncoder):
         self._vectors: dict[str, np.ndarray | None] = {}
 
     def forward(self, texts: Sequence[str]) -> Embedded:
-        """All at once: nothing is computed that padding would cost."""
+        """Embed all texts together, since padding costs no computation."""
         return self.embed_alike(texts)
 
     def embed_alike(self, texts: Sequence[str]) -> Embedded:
@@ -58,14 +58,14 @@ class WordVectorsEncoder(TextEncoder):
         for row, caption in zip(values, words, strict=True):
             row[: len(caption)] = [self.vector(word) for word in caption]
         series = torch.from_numpy(values).to(self.device)
-        if self.embedding == "mean":  # a mean over padded places has another length only, which goes
+        if self.embedding == "mean":  # padding only changes the length of a mean, which is scaled to 1
             return Embedded(F.normalize(series.sum(1), dim=-1))
         series = F.normalize(series, dim=-1)
         counted = self.counts_padding and self.training
         return Embedded(series, (torch.full_like(lengths, longest) if counted else lengths).to(self.device))
 
     def vector(self, word: str) -> np.ndarray:
-        """(D,) as the file has it; of length 1 for an unknown word."""
+        """Return the (D,) vector of the file, or, for an unknown word, one of length 1."""
         known = self._known(word)
         return known if known is not None else self._random(word if self.unknown == "each" else "")
 
