@@ -111,7 +111,8 @@ def meta_faults(meta: Any, label: str, edition: AnyEdition) -> list[str]:
     try:
         _meta_model(label, edition, highest).model_validate(meta)
     except ValidationError as error:
-        return [_fault(item, highest) for item in error.errors(include_url=False)]
+        faults = error.errors(include_url=False)
+        return [_fault(item, highest) for item in faults if item["type"] != "invalid_key"]  # such keys are not checked
     return []
 
 
@@ -120,7 +121,8 @@ def _fault(item: Mapping[str, Any], highest: int) -> str:
     kind = "missing" if value in (None, "") else item["type"]
     number_or_type = repr(value) if isinstance(value, int | float) else f"a {type(value).__name__}"
     named = shown(value) if isinstance(value, str) else number_or_type
-    return MESSAGES[kind].format(**item.get("ctx", {}), key=key, value=named, highest=highest)
+    message = MESSAGES.get(kind, "{key} is {value}, which does not belong here")
+    return message.format(**item.get("ctx", {}), key=key, value=named, highest=highest)
 
 
 def _meta_model(label: str, edition: AnyEdition, highest: int) -> type[Part]:

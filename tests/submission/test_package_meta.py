@@ -126,3 +126,10 @@ def paths_of(part: Any) -> Iterator[tuple[Any, ...]]:
     for key in part if isinstance(part, dict) else range(len(part)) if isinstance(part, list) else ():
         yield (key,)
         yield from ((key, *rest) for rest in paths_of(part[key]))
+
+
+@pytest.mark.parametrize("block", [(), ("submission",), ("system", "description"), ("submission", "authors", 0)])
+def test_other_keys_are_not_checked_even_if_they_are_no_text(block: tuple[str | int, ...]) -> None:
+    changed = copy.deepcopy(META)
+    functools.reduce(operator.getitem, block, changed)[2025] = "a key that yaml reads as a number"
+    assert meta_faults(changed, "Doe_EX_task8_1", get_edition(2024)) == []
