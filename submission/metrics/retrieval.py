@@ -5,17 +5,23 @@ Ranks are those of a query's relevant clips, from 1 and rising, as ordering.rele
 """
 
 import math
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
 from data_tools.cli import counted
-from submission.arrays import Ints, Values
 from submission.errors import SubmissionError
 from submission.ordering import NEVER
 
+Values = npt.NDArray[np.float64]
 
-def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | None = 10) -> Values:
+
+@overload
+def average_precision(ranks: list[int], n_relevant: int, k: int | None = 10) -> float: ...
+@overload
+def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | None = 10) -> Values: ...
+def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | None = 10) -> Values | float:
     """AP@k of a query; its mean over queries is mAP@k.
 
     ranks: of relevant clips; those beyond k, or never found, may be left out.
@@ -28,17 +34,20 @@ def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | 
     Deviations: none for clips listed once. The 2022 script adds a clip again each time a row repeats it, so its AP can
     exceed 1 (10 for ten times the right clip); here such a row is refused when it is read. Ties: see ordering.py.
 
-    >>> float(average_precision([2], 1))
+    >>> average_precision([2], 1)
     0.5
     """
     array, totals = _checked(ranks, n_relevant)
     positions = np.arange(1, array.shape[-1] + 1)
     counted = array <= (NEVER - 1 if k is None else k)
-    found: Values = np.where(counted, positions / array, 0.0).sum(axis=-1) / totals
-    return found
+    return _result(np.where(counted, positions / array, 0.0).sum(axis=-1) / totals)
 
 
-def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values:
+@overload
+def recall(ranks: list[int], n_relevant: int, k: int) -> float: ...
+@overload
+def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values: ...
+def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values | float:
     """R@k of a query: relevant clips among the first k, divided by n_relevant; in [0, 1].
 
     ranks, n_relevant: as for average_precision, and the same SubmissionError.
@@ -46,12 +55,11 @@ def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values:
     Audio-Text Retrieval", github.com/xieh97 (several). From audio to text, with five captions a clip, its R@1 is at
     most 0.2: see hit_rate for the other definition. Deviations: none.
 
-    >>> float(recall([1, 7], 2, 5))
+    >>> recall([1, 7], 2, 5)
     0.5
     """
     array, totals = _checked(ranks, n_relevant)
-    found: Values = np.count_nonzero(array <= k, axis=-1) / totals
-    return found
+    return _result(np.count_nonzero(array <= k, axis=-1) / totals)
 
 
 def hit_rate(ranks: npt.ArrayLike, k: int) -> Values:
@@ -107,7 +115,7 @@ def chance(n_clips: int, k: int = 10, n_relevant: float = 1) -> float:
     return (harmonic + (depth - harmonic) * further) / n_clips
 
 
-def _checked(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike) -> tuple[Ints, Ints]:
+def _checked(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     array, totals = np.asarray(ranks), np.asarray(n_relevant)
     if array.size == 0:
         array = array.reshape(*array.shape[:-1], 0).astype(np.int64)
@@ -119,3 +127,7 @@ def _checked(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike) -> tuple[Ints, Int
         wrong = np.argmax(totals < np.maximum(1, listed))
         raise SubmissionError(f"{listed.flat[wrong]} ranks are given for {totals.flat[wrong]} relevant clips")
     return array, totals
+
+
+def _result(values: npt.NDArray[np.float64]) -> Values | float:
+    return float(values) if values.ndim == 0 else values
