@@ -11,7 +11,7 @@ VERBS = {
     for name, purpose, example in (
         (
             "facts",
-            "what an edition asks for, with sources; or all editions, a line each",
+            "the rules of an edition, with sources; or all editions, one per line",
             "python -m submission facts --edition 2025",
         ),
         (
@@ -54,7 +54,7 @@ VERBS = {
         ),
         (
             "pack",
-            "the archive that is handed in, of finished runs",
+            "the archive for the challenge, of finished runs",
             "python -m submission pack runs/A runs/B:by_m1 --about about.yaml --edition 2024 --report report.pdf "
             "--out package.zip",
         ),

@@ -206,7 +206,7 @@ _2023 = _later(
         map_ks="confirmed: the baseline's postprocessing/xmodal_retrieval.py, "
         "github.com/xieh97/dcase2023-audio-retrieval",
         recall_ks="confirmed: the baseline's postprocessing/xmodal_retrieval.py",
-        excluded="remembered: a list of 2023 is said to exist; it was not found",
+        excluded="remembered: a list of 2023 may exist; it was not found",
     ),
     name="2023",
     rank_prefix="fname_",

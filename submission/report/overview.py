@@ -217,7 +217,7 @@ def _ties(count: int, n: int) -> str:
         return "No relevant clip is tied with one that is not."
     return (
         f"At {count:,} of {counted(n, 'query', ',')} a clip that is not relevant has exactly the score of the best "
-        "relevant one; clips of equal score stand by file name."
+        "relevant one; clips of equal score are sorted by file name."
     )
 
 

@@ -174,7 +174,7 @@ def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decodi
 
 
 def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
-    """Return windows in which the frames' scores are at or above a threshold, for nine thresholds from 0.1 to 0.9.
+    """Return windows of frames with scores at or above a threshold, for nine thresholds from 0.1 to 0.9.
 
     A window's score is the mean inside minus the mean outside. The best are chosen by best_windows. If no frame reaches
     the lowest threshold, the frame of the highest score is the window. frames: (T,) in [0, 1].

@@ -1,4 +1,4 @@
-"""Peak memory of a step's gradients on a CPU in float32 beside `check`'s estimate, with random weights of the real
+"""Peak memory of a step's gradients on a CPU in float32, compared with `check`'s estimate. Random weights of the real
 shapes: PaSST and RoBERTa-large, ResNet-38 and BERT, EfficientAT mn40 and RoBERTa-large. `python -m pytest -m benchmark
 -s`."""
 
@@ -40,7 +40,7 @@ batch = Batch([str(n) for n in range(clips)], audio, texts, torch.arange(clips))
 gradients(model, batch, stage, "float32", GradScaler("cpu", enabled=False))
 peak = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 estimates = Estimates(recipe, {})
-moments = 8 * sum(estimates.parameters_by_part.values())  # of AdamW, which is not there
+moments = 8 * sum(estimates.parameters_by_part.values())  # this step has no AdamW
 print(json.dumps([peak, estimates.memory_of(Load(clips, seconds, seconds, clips), None, "float32") - moments]))
 """
 

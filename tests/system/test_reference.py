@@ -109,7 +109,9 @@ def test_every_key_has_a_meaning_and_every_kind_an_idea() -> None:
     for section in sections():
         assert all(len(key.meaning) > 1 for key in section.keys), section
     assert keys_of("stages.optimizer")["lr"].meaning == "learning rate", "the comment behind the key"
-    assert keys_of("stages.losses.same_clip")["same_clip"].meaning.startswith("other items of the batch that show the")
+    assert keys_of("stages.losses.same_clip")["same_clip"].meaning.startswith(
+        "other items of the batch with the same audio"
+    )
     assert keys_of("model.audio.experts.weights")["weights"].meaning, "of a base class"
 
 

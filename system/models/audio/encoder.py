@@ -21,7 +21,7 @@ class AudioEncoder(nn.Module, ABC):
 
     @abstractmethod
     def parts(self) -> dict[str, nn.Module]:
-        """Return the parts of the encoder, by which its parameters are counted."""
+        """Return the parts of the encoder. Parameters are counted per part."""
 
     def load_pretrained(self) -> None:
         """Load published weights into a new encoder. Raises KitError if the file is missing or another one."""
