@@ -53,6 +53,11 @@ def located(error: OSError, path: object) -> OSError:
     return OSError(error.errno, error.strerror, str(path))
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or its kind if it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def sentences(error: BaseException) -> list[str]:
     """Format an error, one line per cause; errors that the kit does not expect include their type."""
     if isinstance(error, KitError):

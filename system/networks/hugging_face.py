@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from data_tools.classify.model_files import AUDIO_SETTINGS
 from data_tools.documents.json_text import parse_json
-from data_tools.errors import KitError
+from data_tools.errors import KitError, first_line
 from system.networks.hugging_face_types import ROWS, SHORTEST, Type, type_problem
 from system.networks.layers import pooled_over_time
 from system.networks.segment import SegmentNetwork, begun, of_one_length
@@ -122,7 +122,7 @@ class HubAudio(SegmentNetwork):
                     path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
                 )
             except Exception as error:  # a damaged file makes the library raise whatever its bytes happen to say
-                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                reason = first_line(error)
                 raise KitError(f"audio model {path}: its weights cannot be read ({reason}); fetch it again") from error
         encoder: nn.Module = whole.get_encoder() if self.model_type == "whisper" else whole
         missing = {*said["missing_keys"], *(key for key, *_ in said.get("mismatched_keys", ()))}
@@ -145,7 +145,7 @@ def read_folder(type: Type, folder: Path) -> HubAudio:
             kind = getattr(transformers, row.model).config_class
             config = kind.from_pretrained(folder, trust_remote_code=False)
         except Exception as error:  # the library raises many kinds for files that are damaged or of another form
-            reason = (str(error).splitlines() or [error.__class__.__name__])[0]
+            reason = first_line(error)
             raise KitError(f"audio model {folder}: its settings cannot be read ({reason}); fetch it again") from error
     if extractor.sampling_rate != row.rate:
         rate = f"takes {extractor.sampling_rate:,} Hz, and models of type {type} {row.rate:,}"

@@ -60,6 +60,11 @@ def pooled_over_time(
     return torch.stack(parts).sum(0)
 
 
+def head(inputs: int, hidden: int | None, outputs: int) -> nn.Module:
+    """One linear layer, or, with `hidden`, the two of mlp."""
+    return nn.Linear(inputs, outputs) if hidden is None else mlp(inputs, hidden, outputs)
+
+
 def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     """Linear, ReLU, linear."""
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))

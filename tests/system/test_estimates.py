@@ -1,5 +1,6 @@
 """What `check` reckons: worked by hand, and against the models it is about."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -106,12 +107,24 @@ def test_the_size_of_a_real_text_encoder(tmp_path: Path) -> None:
         assert count_parameters(text_to_count(model), trainable=True) == whole == 22_713_216
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"model_type": "no such"}', b'{"hidden_size": "wide"}'])
+ODD: list[Any] = [
+    [],
+    {"model_type": "no such"},
+    {"hidden_size": "wide"},
+    {"model_type": "bert", "hidden_size": "wide"},
+    {"model_type": "bert", "hidden_size": -1},
+    {"model_type": "bert", "num_hidden_layers": 1.5},
+    {"model_type": "bert", "hidden_act": "no such"},
+    {"model_type": "clip"},
+]
+
+
+@pytest.mark.parametrize("content", [b"", *(json.dumps(odd).encode() for odd in ODD)])
 def test_a_configuration_that_says_no_size(content: bytes, tmp_path: Path) -> None:
     with pytest.raises(UnknownSizeError, match="its configuration is not on this machine"):
         text_to_count("a-hub-name")
     (tmp_path / "config.json").write_bytes(content)
-    with pytest.raises(UnknownSizeError, match=f"text model {tmp_path}: "):
+    with pytest.raises(UnknownSizeError, match=f"text model {tmp_path}"):
         text_to_count(str(tmp_path))
 
 

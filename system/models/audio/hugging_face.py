@@ -6,10 +6,10 @@ from typing import Any, ClassVar, Literal
 
 from data_tools.classify.model_files import AUDIO_SETTINGS, fetch, folder_problem, local_folder, weight_files
 from data_tools.documents.json_text import parse_json
-from data_tools.errors import DataError
+from data_tools.errors import DataError, KitError
 from system.experts.base import file_sha256
 from system.models.audio.segmented import Network, Segmented
-from system.models.costs import UnknownSizeError
+from system.models.costs import UnknownSizeError, unknown_if_it_fails
 from system.networks.hub_configs import UNKNOWN, model_config
 from system.networks.hugging_face_types import ROWS, Type, type_problem
 
@@ -89,12 +89,17 @@ class HuggingFace(Segmented):
     def build_network_unread(self) -> Network:
         from system.networks.hugging_face import of_sizes, read_folder
 
-        if folder := local_folder(self.model, "audio model"):
-            return read_folder(self.type, folder)
         config = self._config()
         if config is None:
             raise UnknownSizeError(f"audio model {self.model}: {UNKNOWN}")
-        return of_sizes(self.type, config)
+        folder = local_folder(self.model, "audio model")
+        with unknown_if_it_fails(f"audio model {self.model}"):
+            if folder is None:
+                return of_sizes(self.type, config)
+            try:
+                return read_folder(self.type, folder)
+            except KitError as error:
+                raise UnknownSizeError(str(error)) from error
 
     def file_checksums(self) -> dict[str, str]:
         """Return checksums of the settings of model and extractor, and of the weights of a frozen model."""

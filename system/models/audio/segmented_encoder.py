@@ -12,7 +12,7 @@ from system.models.audio.encoder import AudioEncoder
 from system.models.audio.segments import SegmentAttention, SegmentMean, cut, segmented
 from system.models.batch import Series
 from system.models.embeddings import Embedded
-from system.networks.layers import mlp
+from system.networks.layers import head
 from system.networks.segment import SegmentNetwork
 
 # B clips, S segments of all of them, N samples, D values
@@ -53,7 +53,7 @@ class SegmentedEncoder(AudioEncoder):
         self.size, self.hop = size, hop
         dim = network.dim
         self.pooling = SegmentAttention(dim) if has_attention else SegmentMean()
-        self.head = _head(dim, hidden, out) if has_head else _no_head(dim, out)
+        self.head = head(dim, hidden, out) if has_head else _no_head(dim, out)
 
     def train(self, mode: bool = True) -> "SegmentedEncoder":
         """Set the mode. A frozen network stays in evaluation mode."""
@@ -80,10 +80,6 @@ class SegmentedEncoder(AudioEncoder):
 
     def parts(self) -> dict[str, nn.Module]:
         return {"network": self.network, "head": nn.ModuleList([self.pooling, self.head])}
-
-
-def _head(dim: int, hidden: int | None, out: int) -> nn.Module:
-    return nn.Linear(dim, out) if hidden is None else mlp(dim, hidden, out)
 
 
 def _no_head(dim: int, out: int) -> nn.Module:

@@ -10,7 +10,7 @@ from pydantic import Field
 from data_tools.classify.model_files import fetch, folder_problem, installed_as, local_folder
 from data_tools.documents.strict import Size
 from data_tools.errors import DataError
-from system.models.costs import TOKENS, UnknownSizeError, weights_left_out
+from system.models.costs import TOKENS, UnknownSizeError, unknown_if_it_fails, weights_left_out
 from system.models.text.base import Encoder, TextSettings
 from system.networks.hub_configs import UNKNOWN, model_config
 
@@ -49,11 +49,8 @@ class PreTrained(TextSettings):
         config = model_config(self.model)
         if config is None:
             raise UnknownSizeError(f"text model {self.model}: {UNKNOWN}")
-        with weights_left_out():
-            try:
-                network, width = self.network_to_count(config)
-            except (KeyError, TypeError, ValueError) as error:
-                raise UnknownSizeError(f"text model {self.model}: its config.json tells no size: {error}") from error
+        with unknown_if_it_fails(f"text model {self.model}"), weights_left_out():
+            network, width = self.network_to_count(config)
             after = self.layers_after(width)
 
         def run() -> torch.Tensor:
@@ -123,11 +120,9 @@ class TokenSettings(PreTrained):
         )
 
     def layers_after(self, width: int) -> "nn.Module":
-        from torch import nn
+        from system.networks.layers import head
 
-        from system.networks.layers import mlp
-
-        return nn.Linear(width, self.dim) if self.hidden is None else mlp(width, self.hidden, self.dim)
+        return head(width, self.hidden, self.dim)
 
     def network_to_count(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
         network: Any

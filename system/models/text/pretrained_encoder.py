@@ -12,12 +12,12 @@ from torch import nn
 
 from data_tools.classify.embed import model_fingerprint, position_count
 from data_tools.classify.model_files import fetch
-from data_tools.errors import KitError
+from data_tools.errors import KitError, first_line
 from system.features.bank import open_bank
 from system.features.texts import store_vectors
 from system.models.embeddings import Embedded
 from system.models.text.encoder import TextEncoder
-from system.networks.layers import mlp, pooled_over_time
+from system.networks.layers import head, pooled_over_time
 
 # N texts, V values of a pre-trained model's vector
 
@@ -231,7 +231,7 @@ class TokenEncoder(TransformerEncoder):
         self._whole = [whole]  # the published model, with its decoder if it has one
         model = whole.get_encoder() if whole.config.is_encoder_decoder else whole
         width = int(model.config.hidden_size)
-        self.mlp = nn.Linear(width, dim) if hidden is None else mlp(width, hidden, dim)
+        self.mlp = head(width, hidden, dim)
         self.take_tokenizer(tokenizer)
         self.take(model, name, self.mlp, trainable, bank, width)
         self._longest = longest_input(tokenizer, model, max_tokens)
@@ -282,7 +282,7 @@ def load_clap(name: str) -> tuple[Any, Any]:
     except KitError:
         raise
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         hint = "give a folder that holds one, or a hub name while online"
         raise KitError(f"no text encoder of a CLAP in {name!r} ({reason}); {hint}") from error
     finally:
@@ -315,7 +315,7 @@ def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
     except KitError:
         raise
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise KitError(
             f"no transformer {name!r} ({reason}); give a folder that holds one, or a hub name while online"
         ) from error
