@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from data_tools.errors import KitError
+from system.models.costs import count_parameters
 from system.models.text import FirstToken, MeanTokens
 
 TEXTS = ["A dog barks.", "Rain falls on a roof while a bell rings and somebody walks over gravel", "siren"]
@@ -112,8 +113,8 @@ def test_one_linear_layer_behind_and_captions_cut(minilm: str, tmp_path: Path) -
     with torch.no_grad():
         first = AutoModel.from_pretrained(minilm).eval()(**tokens).last_hidden_state[:, 0]
         assert torch.allclose(encoder(TEXTS[1:2]).values, encoder.mlp(first), atol=1e-5)
-    cost = settings(minilm, trainable=True, hidden=None).cost(0)
-    assert sum(cost.trainable.values()) == sum(one.numel() for one in encoder.parameters())
+    counted, _ = settings(minilm, trainable=True, hidden=None).to_count([])
+    assert count_parameters(counted, trainable=True) == sum(one.numel() for one in encoder.parameters())
 
 
 def test_the_mean_of_tokens_equals_the_library_and_is_kept_by_itself(minilm: str, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from system.models.audio import Passt as Settings
 from system.models.audio.segmented_encoder import SegmentedEncoder
 from system.models.audio.segments import SegmentAttention, SegmentMean, cut, segmented
 from system.models.batch import Series
+from system.models.costs import count_parameters, weights_left_out
 from system.networks import kaldi_log_mel, passt, transformer_blocks
 from system.networks.kaldi_log_mel import KaldiLogMel, mel_triangles
 from system.networks.passt import Passt, kept, take_published
@@ -534,16 +535,15 @@ def test_settings_that_do_not_fit_are_named(changes: dict[str, Any], said: str) 
     assert found == [said]
 
 
-def test_its_cost_counts_its_parameters() -> None:
-    for changes in ({}, {"segment_pooling": "attention", "hidden": 7}, {"network": "l10", "patchout_time": 0}):
-        cost = Settings.model_validate(settings(**changes)).cost(12, 10, 10)
-        made = encoder(12, **changes)
-        assert cost.trainable == {
-            name: sum(parameter.numel() for parameter in part.parameters()) for name, part in made.parts().items()
-        }
-    frozen = Settings.model_validate(settings(trainable=False, weights="x.pt")).cost(12, 10, 10)
-    assert frozen.trainable["network"] == 0
-    assert frozen.frozen == 85_310_208  # as its authors count it without its heads
+def test_its_trained_parts_are_those_with_parameters() -> None:
+    for changes in ({}, {"segment_pooling": "attention", "hidden": 7}, {"trainable": False, "weights": "x.pt"}):
+        made = Settings.model_validate(settings(**changes))
+        with weights_left_out():
+            network = made.build_unread(12)
+        trained = {name: count_parameters(part, trainable=True) > 0 for name, part in network.parts().items()}
+        assert made.trained_parts == trained
+    frozen = count_parameters(network.parts()["network"], trainable=False)
+    assert frozen == 85_310_208  # as its authors count it without its heads
 
 
 def test_the_published_file_is_named_where_it_is_missing() -> None:

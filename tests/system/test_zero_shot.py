@@ -197,9 +197,9 @@ def test_a_clap_that_is_not_here_is_named_before_anything(
     import huggingface_hub.constants as constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    changes = ["--set", "model.audio.model=laion/clap-htsat-unfused"]
+    changes = ["--set", "model.audio.model=laion/larger_clap_general"]
     text = refused(capsys, "run", recipe, *changes, "--out", tmp_path / "run")
-    assert "audio model laion/clap-htsat-unfused: it is no folder, nor in the cache" in text
+    assert "audio model laion/larger_clap_general: it is no folder, nor in the cache" in text
 
 
 @pytest.mark.slow

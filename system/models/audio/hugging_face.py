@@ -87,13 +87,15 @@ class HuggingFace(Segmented):
         return read_folder(self.type, fetch(self.model, "audio model"))
 
     def build_network_unread(self) -> Network:
+        from transformers.initialization import no_init_weights
+
         from system.networks.hugging_face import of_sizes, read_folder
 
         config = self._config()
         if config is None:
             raise UnknownSizeError(f"audio model {self.model}: {UNKNOWN}")
         folder = local_folder(self.model, "audio model")
-        with unknown_if_it_fails(f"audio model {self.model}"):
+        with unknown_if_it_fails(f"audio model {self.model}"), no_init_weights():
             if folder is None:
                 return of_sizes(self.type, config)
             try:

@@ -45,11 +45,12 @@ class PreTrained(TextSettings):
 
     def to_count(self, vocabulary: list[str]) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
         import torch
+        from transformers.initialization import no_init_weights
 
         config = model_config(self.model)
         if config is None:
             raise UnknownSizeError(f"text model {self.model}: {UNKNOWN}")
-        with unknown_if_it_fails(f"text model {self.model}"), weights_left_out():
+        with unknown_if_it_fails(f"text model {self.model}"), weights_left_out(), no_init_weights():
             network, width = self.network_to_count(config)
             after = self.layers_after(width)
 
