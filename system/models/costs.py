@@ -4,7 +4,7 @@ torch is only imported for counting.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,8 @@ from data_tools.errors import KitError, first_line
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+_counted: dict[Hashable, "Cost"] = {}
 
 TOKENS = 16  # of a caption: the mean is 15.3 in Clotho, 12.0 in AudioCaps; padding of sorted chunks adds one in 25
 
@@ -75,6 +77,14 @@ def weights_left_out() -> Iterator[None]:
 def count_parameters(network: "nn.Module", trainable: bool) -> int:
     """Count the trainable parameters, or the others."""
     return sum(p.numel() for p in network.parameters() if p.requires_grad == trainable)
+
+
+def count_once(key: Hashable, network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
+    """Count networks of the same key and size once per process, since the variants of a study share encoders."""
+    key = key, half, count_parameters(network, trainable=True), count_parameters(network, trainable=False)
+    if key not in _counted:
+        _counted[key] = count(network, run, half)
+    return _counted[key]
 
 
 def count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:

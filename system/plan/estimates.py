@@ -14,7 +14,7 @@ from data_tools.errors import sentences
 from data_tools.manifest import Clip
 from data_tools.words import vocabulary_of
 from system.experts.base import ExpertSettings
-from system.models.costs import Cost, UnknownSizeError, count, count_parameters, weights_left_out
+from system.models.costs import Cost, UnknownSizeError, count_once, count_parameters, weights_left_out
 from system.plan.machine import GIB
 from system.recipe import schema
 
@@ -141,7 +141,6 @@ class Estimates:
 
     def __init__(self, recipe: schema.Recipe, found: dict[str, Content]) -> None:
         self.recipe, self.found = recipe, found
-        self._costs: dict[object, Cost] = {}
 
     @cached_property
     def _audio(self) -> "AudioEncoder":
@@ -165,16 +164,11 @@ class Estimates:
 
     def text_cost(self, half: bool = False) -> Cost:
         """Return the cost of the text encoder, for one caption. half: in 16 bits, without operations."""
-        if ("text", half) not in self._costs:
-            self._costs["text", half] = count(*self._text, half)
-        return self._costs["text", half]
+        return count_once(self.recipe.model.text.model_dump_json(), *self._text, half)
 
     def audio_cost(self, load: Load, half: bool = False) -> Cost:
         """Return the cost of the audio encoder, for one clip of a batch. half: in 16 bits, without operations."""
-        lengths = load.seconds, load.longest
-        if (lengths, half) not in self._costs:
-            self._costs[lengths, half] = self.recipe.model.audio.cost(self._audio, *lengths, half)
-        return self._costs[lengths, half]
+        return self.recipe.model.audio.cost(self._audio, load.seconds, load.longest, half)
 
     @cached_property
     def frozen_parameters(self) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from system.experts import Expert
 from system.models.base import EncoderKind
-from system.models.costs import Cost, count
+from system.models.costs import Cost, count_once
 
 if TYPE_CHECKING:
     from system.models.audio.encoder import AudioEncoder
@@ -43,7 +43,7 @@ class AudioSettings(EncoderKind):
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
         """Count a training step of an encoder of these settings on a clip of `seconds`. longest: duration of the
-        longest clip of the batch. half: see count."""
+        longest clip of the batch. half: see costs.count."""
         import torch
 
         from system.models.batch import Series
@@ -62,7 +62,8 @@ class AudioSettings(EncoderKind):
             embedded: torch.Tensor = encoder(audio).values
             return embedded
 
-        return count(encoder, run, half)
+        key = self.model_dump_json(), seconds, longest
+        return count_once(key, encoder, run, half)
 
     def misfits(self, out: int) -> Iterator[tuple[str, str]]:
         """Yield settings that do not fit embeddings of `out` values, each with an error message."""
