@@ -188,7 +188,7 @@ def test_what_the_guides_add_is_trained_together(root: Path, copy: Path, world: 
         losses = [*everything["losses"], *changed.get("losses", [])]
         everything |= changed | {"losses": losses}
     path = write_recipe(world, tmp_path, everything)
-    assert "trainable parameters: " in run(copy, "system", "check", path)
+    assert " trainable in total" in run(copy, "system", "check", path)
     run(copy, "system", "train", path, "--out", tmp_path / "run")
     (line,) = (json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines())
     assert math.isfinite(line["loss"]), line
@@ -204,7 +204,7 @@ def test_a_ranker_is_one_file_and_one_line(root: Path, copy: Path, world: Path, 
     follow(copy, steps)
     assert changes(root, copy) == ([steps[0][0]], [f"+ {steps[1][1]}"])
     plan = run(copy, "system", "check", path)
-    assert "rank by_chance: evaluation by chance, seed 3, edition custom" in plan
+    assert "by_chance  evaluation by chance, seed 3, edition custom" in plan
     assert "chance, seed 3" in run(copy, "system", "run", path, "--out", tmp_path / "run")
     inside = np.load(tmp_path / "run/scores/by_chance.npy")
     assert np.array_equal(inside, np.random.default_rng(3).random(inside.shape, np.float32))

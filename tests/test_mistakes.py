@@ -287,10 +287,10 @@ def test_a_mistake_is_one_sentence_and_changes_nothing(
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("no_manifest", "data train: nowhere.jsonl [development] MISSING"),
-        ("no_split", "data train: manifest.jsonl [train] MISSING: no clip of split train in it"),
-        ("no_weights", "  no.pth MISSING; "),
-        ("large_batch", "  MISTAKE: batch_size 99 is more than the 48 items there are"),
+        ("no_manifest", "MISSING  nowhere.jsonl: "),
+        ("no_split", "MISSING  data train: manifest.jsonl has no clip of split train"),
+        ("no_weights", "MISSING  no.pth: "),
+        ("large_batch", "batch_size 99 is more than the 48 items of its data"),
     ],
 )
 def test_check_fails_where_something_is_missing(name: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,7 +298,7 @@ def test_check_fails_where_something_is_missing(name: str, words: str, capsys: p
     shown = capsys.readouterr().out
     assert words in shown
     assert "nothing is missing" not in shown
-    assert shown.endswith("1 of these lines says MISTAKE\n" if name == "large_batch" else "says MISSING\n")
+    assert shown.endswith("\n1 MISTAKE\n" if name == "large_batch" else "\n1 MISSING\n")
 
 
 def test_check_is_content_with_what_a_run_makes_by_itself(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -310,7 +310,7 @@ def test_check_is_content_with_what_a_run_makes_by_itself(desk: Path, capsys: py
     (desk.parent / "made.yaml").write_text(text)
     assert import_module("system.__main__").main(["check", "../made.yaml"]) == 0
     shown = capsys.readouterr().out
-    assert "not there yet; `run` makes it with: python -m data_tools scenes x --seed 1" in shown
+    assert "not made yet; `run` makes it with: python -m data_tools scenes x --seed 1" in shown
     assert shown.endswith("nothing is missing\n")
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import AfterValidator, ValidationInfo
 
+from data_tools.classify.model_files import folder_problem
 from data_tools.datasets.download import FETCH_AGAIN, content_problem, file_problem
 from data_tools.documents.strict import Size, Strict
 
@@ -20,6 +21,19 @@ def _check_head_count(heads: int, info: ValidationInfo) -> int:
 Heads = Annotated[
     Size, AfterValidator(_check_head_count)
 ]  # of attention; its field comes after that of `width` or `dim`
+
+
+Facts: TypeAlias = tuple[str, list[tuple[str, str]]]  # a description; missing files, each with how to get it
+
+
+def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Facts:
+    """Return the facts of a hub model. folder: its folder on this machine. hint: another way to get it."""
+    if folder is None:
+        cure = hint or "; python -m system download RECIPE fetches it"
+        return fact, [(title, f"no such folder, nor in the hub's cache{cure}")]
+    if problem := folder_problem(folder):
+        return fact, [(title, f"{folder} {problem}; name a folder that holds a model, or a hub name")]
+    return f"{fact}, in {folder}", []
 
 
 class EncoderKind(Strict):
@@ -79,6 +93,6 @@ class EncoderKind(Strict):
             elif problem := content_problem(path) or file_problem(path):
                 yield name, f"{self.kind}: {path} {problem}; {FETCH_AGAIN}"
 
-    def plan_lines(self) -> Iterator[str]:
-        """Yield lines for `check`: the files that it is built from, and whether they exist."""
-        yield from ()
+    def plan_facts(self) -> Facts:
+        """Return the encoder's facts for `check`."""
+        return self.kind, []

@@ -9,7 +9,6 @@ from pathlib import Path
 
 MIB = 1 << 20
 GIB = 1 << 30
-WARNING = "WARNING:"  # will probably not fit, by an estimate
 
 
 def gpu_memory() -> float | None:
@@ -67,8 +66,8 @@ def _limit_files() -> Iterator[Path]:
             yield from (Path(root, each, f"memory.{name}") for each in (groups, *groups.parents))
 
 
-def disk_warnings(needs: Mapping[Path, float]) -> Iterator[str]:
-    """Yield a line for every disk with too little free space. needs: bytes by destination folder."""
+def full_disks(needs: Mapping[Path, float]) -> Iterator[tuple[str, str]]:
+    """Yield the folders of every disk with too little free space, and a message. needs: bytes by folder."""
     on_disk: dict[int, list[Path]] = {}
     for folder in needs:
         on_disk.setdefault(_there(folder).stat().st_dev, []).append(folder)
@@ -76,8 +75,7 @@ def disk_warnings(needs: Mapping[Path, float]) -> Iterator[str]:
         needed, free = sum(needs[folder] for folder in folders), shutil.disk_usage(_there(folders[0])).free
         if needed > free:
             named = " and ".join(f"{folder}/" for folder in folders)
-            sizes = f"about {needed / GIB:.1f} GiB are to come into {named}, whose disk has {free / GIB:.1f} free"
-            yield f"{WARNING} {sizes}"
+            yield named, f"about {needed / GIB:.1f} GiB will be written there; their disk has {free / GIB:.1f} GiB free"
 
 
 def _there(folder: Path) -> Path:

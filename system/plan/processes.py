@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from data_tools.cli import about
 from system.plan.estimates import BYTES, GPUS, Estimates, Load
+from system.plan.lines import MISTAKE, WARNING, Problem, Row
 from system.plan.machine import GIB, MIB
 from system.recipe import schema
 
@@ -64,8 +64,10 @@ def share_of(stage: schema.Stage, estimates: Estimates, processes: int) -> Load:
     return load._replace(clips=rows, captions=load.captions * rows / load.clips)
 
 
-def process_lines(stage: schema.Stage, estimates: Estimates, processes: int, gpu: str | None) -> Iterator[str]:
-    """Yield a stage's line: memory of a process, the time of its part of a step, and the exchanged bytes.
+def process_lines(
+    name: str, stage: schema.Stage, estimates: Estimates, processes: int, gpu: str | None
+) -> Iterator[Row | Problem]:
+    """Yield a stage's row: memory of a process, the time of its part of a step, and the exchanged bytes.
 
     Memory: that of a step with the largest share in place of the batch (every process has all weights, gradients and
     AdamW's moments), and twice the gathered embeddings, for their gradients. Time: that share's operations. The time of
@@ -78,32 +80,23 @@ def process_lines(stage: schema.Stage, estimates: Estimates, processes: int, gpu
     }
     on_gpu = f", {memory[stage.precision] / GIB:.1f} GiB in {stage.precision}" if stage.precision != "float32" else ""
     flops = estimates.flops_of(share, stage.grad_cache_chunk)
-    times = [f"{1000 * flops / GPUS[name].flops:.0f} ms on an {name}" for name in ([gpu] if gpu else GPUS)]
-    yield (
-        f"  {processes} processes, each: about {memory['float32'] / GIB:.1f} GiB in float32{on_gpu}; a step "
-        f"{flops / 1e12:.2f} TFLOP{', ' + ', '.join(times) if stage.precision != 'float32' else ''}; gets "
+    times = [f"{card} {1000 * flops / GPUS[card].flops:.0f} ms" for card in ([gpu] if gpu else GPUS)]
+    fact = (
+        f"each {memory['float32'] / GIB:.1f} GiB in float32{on_gpu}; a step "
+        f"{flops / 1e12:.2f} TFLOP{', ' + ', '.join(times) if stage.precision != 'float32' else ''}; receives "
         f"{_size(sent.embeddings)} of embeddings and {_size(sent.gradients)} of gradients (estimates)"
     )
+    yield Row("stages", f"{name} on {processes} processes", fact)
     if stage.batch_size < processes:
-        yield f"  MISTAKE: batch_size {stage.batch_size} is less than the {processes} processes; start fewer"
+        fault = f"batch_size {stage.batch_size} is less than the {processes} processes; start fewer"
+        yield Problem(MISTAKE, f"stage {name}", fault)
         return
     parts = math.ceil(stage.batch_size / stage.grad_cache_chunk) if stage.grad_cache_chunk else processes
     if parts < processes:
         fitting = stage.batch_size // processes
-        yield f"  grad_cache_chunk {stage.grad_cache_chunk} leaves {processes - parts} of them idle; say {fitting}"
+        idle = f"grad_cache_chunk {stage.grad_cache_chunk} leaves {processes - parts} processes idle; set {fitting}"
+        yield Problem(WARNING, f"stage {name}", idle)
 
 
 def _size(size: float) -> str:
     return f"{size / MIB:,.1f} MiB" if size >= MIB else f"{size / 1024:.1f} KiB"
-
-
-def hours_line(frames: float, flops: float, processes: int, gpu: str | None) -> str:
-    """Return the line on the duration of frames and updates.
-
-    frames: seconds of one process on two cores. flops: of all updates, of the process with the largest share.
-    """
-    speeds = ", ".join(f"{about(flops / GPUS[name].flops)} on {name}s" for name in ([gpu] if gpu else GPUS))
-    return (
-        f"by {processes} processes: {about(frames / processes)} for frames that are not there yet, on two cores each; "
-        f"updates {speeds}, and what they exchange (estimates)"
-    )

@@ -10,8 +10,9 @@ from data_tools.documents.strict import print_report
 from data_tools.errors import KitError
 from system.experiments.study import Cells, Study, load_study, run_folder, seconds_of, so_far
 from system.plan.estimates import GPUS
-from system.plan.machine import GIB, WARNING, gpu_memory, machine_memory
-from system.plan.plan import MISSING, MISTAKE, plan
+from system.plan.lines import MISSING, MISTAKE, WARNING, Problem, ending, problem_lines, section_lines
+from system.plan.machine import GIB, gpu_memory, machine_memory
+from system.plan.plan import plan
 from system.recipe.differing import differing
 from system.recipe.load import RecipeError, load_recipe
 from system.verbs.json_output import PlanReport
@@ -34,74 +35,68 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.gpu_memory is not None and not 0 < arguments.gpu_memory < math.inf:
         raise KitError(f"--gpu-memory {arguments.gpu_memory:g}: must be a finite number of GiB above 0")
-    gpu_bytes = _gpu_bytes(arguments)
     file = str(arguments.recipe)
     try:
-        lines = _plan_lines(arguments, gpu_bytes)
+        lines, problems = _plan_lines(arguments, _gpu_bytes(arguments))
     except RecipeError as error:
         if arguments.json:
             mistakes = error.problems
             print_report(PlanReport(file=file, ok=False, missing=[], mistakes=mistakes, warnings=[], plan=[]))
         raise
-    said = [line for line in lines if "of these lines say" not in line]
-    missing, mistakes, warnings = ([line for line in said if word in line] for word in (MISSING, MISTAKE, WARNING))
+    kinds = problem_lines(problems)
+    missing, mistakes, warnings = ([line for one, line in kinds if one == kind] for kind in (MISSING, MISTAKE, WARNING))
     ok = not missing and not mistakes
     if arguments.json:
-        print_report(PlanReport(file=file, ok=ok, missing=missing, mistakes=mistakes, warnings=warnings, plan=said))
+        print_report(PlanReport(file=file, ok=ok, missing=missing, mistakes=mistakes, warnings=warnings, plan=lines))
     else:
-        print(*lines, sep="\n")
+        print(*lines, *ending(problems), sep="\n")
     return 0 if ok else 1
 
 
-def _plan_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list[str]:
+def _plan_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> tuple[list[str], list[Problem]]:
+    """Return the lines of the plan of a recipe or a study, and all problems."""
     if arguments.recipe.name.endswith(".study.yaml"):
         return _study_lines(arguments, gpu_bytes)
     loaded = load_recipe(arguments.recipe, arguments.set)
     several = {"processes": arguments.ranks, "gpu": arguments.gpu and GPU_NAMES[arguments.gpu]}
-    return plan(loaded.recipe, gpu_bytes, machine_memory(), arguments.runs, **several).splitlines()
+    planned = plan(loaded.recipe, gpu_bytes, machine_memory(), arguments.runs, **several)
+    return [planned.title, *section_lines(planned.rows)], planned.problems
 
 
 def _gpu_bytes(arguments: argparse.Namespace) -> float | None:
-    """Of the GPU that is planned for."""
+    """Return the memory of the GPU that is planned for; None without one."""
     if arguments.gpu_memory is not None:
         size: float = arguments.gpu_memory * GIB
         return size
     return GPUS[GPU_NAMES[arguments.gpu]].memory if arguments.gpu else gpu_memory()
 
 
-def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list[str]:
-    """The plan of the first cell, then of every other one the lines that differ from it."""
+def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> tuple[list[str], list[Problem]]:
+    """Return the plan of the first cell, the rows of other cells that differ from it, and the problems of all cells."""
     memory, runs = machine_memory(), arguments.runs
     study, cells = load_study(arguments.recipe, arguments.set, runs)
     to_do = sum(seconds_of(run_folder(study, *key, runs)) is None for key in cells)
     folders = {run_folder(study, *key, runs) for key in cells}
+    recipes = {cell: cells[cell, study.seeds[0]].recipe for cell in study.cells}
+    gpu = arguments.gpu and GPU_NAMES[arguments.gpu]
     plans = {
-        cell: plan(
-            cells[cell, study.seeds[0]].recipe,
-            gpu_bytes,
-            memory,
-            runs,
-            to_do,
-            folders,
-            arguments.ranks,
-            arguments.gpu and GPU_NAMES[arguments.gpu],
-        ).splitlines()
-        for cell in study.cells
+        cell: plan(recipe, gpu_bytes, memory, runs, to_do, folders, arguments.ranks, gpu)
+        for cell, recipe in recipes.items()
     }
     first, *others = plans
     size = f"{counted(len(plans), 'cell')} x {counted(len(study.seeds), 'seed')}"
     lines = [f"study {study.name}: {size} are {counted(len(cells), 'run')}"]
-    lines += [f"cell {first}:", *plans[first]]
+    lines += [f"cell {first}:", plans[first].title, *section_lines(plans[first].rows)]
     for cell in others:
-        different = [line for line in plans[cell] if line not in plans[first]]
-        one, other = (cells[name, study.seeds[0]].recipe.model_dump(mode="json") for name in (first, cell))
+        one, other = (recipes[name].model_dump(mode="json") for name in (first, cell))
         changes = ", ".join(f"{key} {value!r}, not {before!r}" for key, before, value in differing(one, other))
-        lines += [f"cell {cell}: {changes or f'as {first}'}", *different]
-    return [*lines, *_done_lines(study, cells, runs)]
+        lines.append(f"cell {cell}: {changes or f'as {first}'}")
+        lines += section_lines([row for row in plans[cell].rows if row not in plans[first].rows])
+    return [*lines, *_done_lines(study, cells, runs)], [one for cell in plans.values() for one in cell.problems]
 
 
 def _done_lines(study: Study, cells: Cells, runs: Path) -> Iterator[str]:
-    """What is done of every cell, and how long the rest takes."""
+    """Yield a line on the finished runs of every cell, and one on the duration of the others."""
     folders = {key: run_folder(study, *key, runs) for key in cells}
     for cell in study.cells:
         states = [f"{seed} {_state(folders[cell, seed])}" for seed in study.seeds]

@@ -48,8 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
         lacking = []
         if not arguments.show and not part.weight_files():  # a model of the hub, which is no single file
             lacking = [problem for _, problem in part.missing_files()]
-        for line in () if lacking else part.plan_lines():
-            print(line)
+        if not lacking and not part.weight_files():
+            fact, missing = part.plan_facts()
+            print(*([f"{name}: {cure}" for name, cure in missing] or [fact]), sep="\n")
         failed += lacking
     if failed:
         raise KitError("\n".join(failed))

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import tiny
+from plans import fact, plan
 
 from system.models.audio import Crnn, Gru, Panns, PooledMlp
 from system.models.costs import count, count_parameters, weights_left_out
 from system.models.text import FirstToken, SentenceTransformers, WordVectors
 from system.plan.estimates import Content, Estimates
-from system.plan.plan import plan
 from system.recipe import schema
 from system.recipe.load import RecipeError, load_recipe
 
@@ -141,19 +141,22 @@ def test_the_plan_of_the_papers_model(tmp_path: Path) -> None:
     recipe = made(tmp_path, PANNS | {"weights": str(weights)}, BERT_BASE)
     text = plan(recipe, gpu_bytes=8 * 2**30)
     published = "published at https://zenodo.org/record/3987831/files/ResNet38_mAP%3D0.434.pth"
-    assert f"audio network resnet38: trained, from {weights} MISSING; {published}" in text
+    assert fact(text, "audio") == f"resnet38, trained, from {weights}"
+    assert f"MISSING  {weights}: {published}" in text
     output, model = recipe.model.missing_files()  # before anything is made
     assert "text model bert-base-uncased: it is no folder, nor in the cache" in model
     assert output == f"panns: no file {weights}; {published}; put it there, or --set model.audio.weights"
-    assert "text model bert-base-uncased: MISSING: no such folder, nor in the hub's cache" in text
-    assert "parameters: network 68,507,072, mlp 6,294,528, text 112,564,736; in all 187,366,336\n" in text
-    assert "5 of these lines say MISSING" in text
+    assert "MISSING  text model bert-base-uncased: no such folder, nor in the hub's cache" in text
+    parameters = "network 68,507,072, mlp 6,294,528, text 112,564,736; 187,366,336 trainable in total"
+    assert fact(text, "parameters") == parameters
+    assert text.endswith("\n3 MISSING, 1 WARNING")
     assert "batch_size 32 will not fit the GPU's 8.0 GiB: lower batch_size" in text  # batch norms see the whole batch
     weights.write_bytes(b"there")
-    assert f"resnet38: trained, from {weights}\n" in plan(recipe)
+    assert str(weights) not in plan(recipe).partition("to fix")[2]
     still = made(tmp_path, PANNS | {"weights": str(weights), "trainable": False}, BERT_BASE | {"trainable": False})
-    assert f"audio network resnet38: frozen, from {weights}\n" in plan(still)
-    assert "resnet38: trained, from scratch\n" in plan(made(tmp_path, PANNS | {"weights": None}, BERT_BASE))
+    assert fact(plan(still), "audio") == f"resnet38, frozen, from {weights}"
+    scratch = made(tmp_path, PANNS | {"weights": None}, BERT_BASE)
+    assert fact(plan(scratch), "audio") == "resnet38, trained, from scratch"
     with pytest.raises(RecipeError, match="a network without published weights that is not trained says nothing"):
         made(tmp_path, PANNS | {"weights": None, "trainable": False}, BERT_BASE)
 
@@ -186,10 +189,10 @@ def test_word_vectors_that_are_not_there_are_told(tmp_path: Path) -> None:
     content = content_of(tmp_path, crnn, words | {"embedding": "words", "padding": "masked"})
     content["model"]["score"] = {"kind": "frame_word", "reduce": "mean"}
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe
-    assert f"text vectors {tmp_path}/v.bin: MISSING" in plan(recipe)
-    assert "expert logmel: 128-d, 50.00 frames/s at 44100 Hz, 0.07 GiB" in plan(recipe), "of float32"
+    assert f"MISSING  {tmp_path}/v.bin: published at" in plan(recipe)
+    assert "128-d, 50.00 frames/s at 44100 Hz, 0.07 GiB" in fact(plan(recipe), "logmel"), "of float32"
     (tmp_path / "v.bin").write_bytes(b"there")
-    assert f"text vectors {tmp_path}/v.bin: a file that is there" in plan(recipe)
+    assert "v.bin: published at" not in plan(recipe)
 
 
 def test_a_recipe_with_mistakes_imports_no_torch(root: Path, tmp_path: Path) -> None:
@@ -206,6 +209,6 @@ def test_the_plan_without_torch_lacks_only_what_is_counted(root: Path, tmp_path:
     path = tiny.write_recipe(tmp_path / "r.yaml", content_of(tmp_path, PANNS, BERT_BASE))
     code = f"import sys; sys.modules['torch'] = None; from system.__main__ import main; main(['check', {str(path)!r}])"
     done = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True)
-    assert "trainable parameters, memory and time of a step: unknown: the package torch" in done.stdout
-    assert "stage only: " in done.stdout
+    assert "unknown, as memory and time of a step: the package torch" in done.stdout
+    assert "\n  only  " in done.stdout
     assert "  memory: about" not in done.stdout

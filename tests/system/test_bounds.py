@@ -8,13 +8,14 @@ import pytest
 import tiny
 import torch
 from outcomes import refused
+from plans import plan
 
 from data_tools.documents.yaml12 import MAX_DEPTH, MAX_NODES, parse
 from data_tools.errors import KitError
 from system.__main__ import main
 from system.compute.device import memory_errors
+from system.plan.data import find_data
 from system.plan.estimates import Estimates
-from system.plan.plan import find_data, plan
 from system.recipe.load import RecipeError, load_recipe
 
 
@@ -96,7 +97,7 @@ def test_check_refuses_what_would_take_more_memory_than_any_machine_has(
     assert capsys.readouterr().err == "error: the model does not fit this machine's memory; make it smaller\n"
     many = ["stages.only.batch_size=1000000", "model.audio.layers=50", "model.audio.width=1024"]
     assert main(["check", str(path), *(part for change in many for part in ("--set", change))]) == 1
-    assert "MISTAKE: a step would take" in capsys.readouterr().out
+    assert "MISTAKE  stage only: a step would take" in capsys.readouterr().out
     assert main(["check", str(path)]) == 0
 
 

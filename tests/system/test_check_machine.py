@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 import tiny
 from outcomes import rewrite
+from plans import fact, plan
 
 from system.__main__ import main
 from system.features.build import build_features
 from system.plan import machine
+from system.plan.data import find_data
 from system.plan.estimates import CORE_FLOPS, Estimates
-from system.plan.machine import GIB, disk_warnings, gpu_memory, machine_memory
-from system.plan.plan import find_data, plan
+from system.plan.machine import GIB, full_disks, gpu_memory, machine_memory
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
@@ -39,12 +40,11 @@ def test_memory_that_does_not_suffice_is_a_warning_with_what_to_do(settings: sch
     needed = Estimates(settings, find_data(settings)).memory(settings.stages["only"], "float32")
     assert "WARNING" not in plan(settings, memory_bytes=needed / 0.79)
     text = plan(settings, memory_bytes=needed / 0.85)
-    assert (
-        f"  WARNING: batch_size 8 will not fit this machine's {needed / 0.85 / GIB:.1f} GiB: set grad_cache_ch" in text
-    )
-    assert text.endswith("\n1 of these lines says WARNING\nnothing is missing")
+    size = f"{needed / 0.85 / GIB:.1f} GiB"
+    assert f"WARNING  stage only: batch_size 8 will not fit this machine's {size}: set grad_cache_chunk to" in text
+    assert text.endswith("\n1 WARNING\nnothing is missing")
     assert "this machine's" not in plan(settings, gpu_bytes=80 * GIB, memory_bytes=1.0), "stages compute on the GPU"
-    assert "  WARNING: batch_size 8 will not fit the GPU's 0.0 GiB" in plan(settings, gpu_bytes=1.0)
+    assert "batch_size 8 will not fit the GPU's 0.0 GiB" in plan(settings, gpu_bytes=1.0)
 
 
 MIB = 1 << 20
@@ -111,15 +111,15 @@ def test_the_first_gpu_that_may_be_used_counts(
 def test_folders_of_one_disk_need_room_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk_of(monkeypatch, 10 * GIB)
     banks, runs = tmp_path / "not/yet/banks", tmp_path / "runs"
-    assert list(disk_warnings({banks: 6 * GIB, runs: 4 * GIB})) == []
-    (line,) = disk_warnings({banks: 6 * GIB, runs: 5 * GIB})
-    assert line == f"WARNING: about 11.0 GiB are to come into {banks}/ and {runs}/, whose disk has 10.0 free"
+    assert list(full_disks({banks: 6 * GIB, runs: 4 * GIB})) == []
+    ((folders, fault),) = full_disks({banks: 6 * GIB, runs: 5 * GIB})
+    assert folders == f"{banks}/ and {runs}/"
+    assert fault == "about 11.0 GiB will be written there; their disk has 10.0 GiB free"
 
 
 def hours(settings: schema.Recipe) -> str:
-    """The line of a plan that says them."""
-    (line,) = [line for line in plan(settings).splitlines() if line.startswith("in all: ")]
-    return line
+    """Return the time that a plan gives for missing frames."""
+    return fact(plan(settings), "frames")
 
 
 def test_disk_is_compared_without_the_frames_that_are_there(
@@ -128,24 +128,24 @@ def test_disk_is_compared_without_the_frames_that_are_there(
     estimates = Estimates(settings, find_data(settings))
     run, frames = estimates.run_bytes, sum(estimates.bank_bytes.values())
     disk_of(monkeypatch, run + 0.5 * frames)
-    assert "WARNING: about 0.0 GiB are to come into" in plan(settings, runs=tmp_path / "runs")
-    assert "for frames that are not there yet" in (before := hours(settings))
+    assert "about 0.0 GiB will be written there" in plan(settings, runs=tmp_path / "runs")
+    assert "for missing frames" in (before := hours(settings))
     other = tmp_path / "banks/logmel-0123456789ab"  # of other settings: no help
     other.mkdir(parents=True)
     (other / "frames.bin").write_bytes(b"0" * round(2 * frames))
     (other / "index.jsonl").touch()
-    assert "WARNING: about 0.0 GiB are to come into" in plan(settings, runs=tmp_path / "runs")
+    assert "about 0.0 GiB will be written there" in plan(settings, runs=tmp_path / "runs")
     assert hours(settings) == before
     clips = [clip for content in find_data(settings).values() for clip in content.clips]
     build_features(clips[::2], dict(settings.model.audio.experts), Path(settings.banks))
-    assert "for frames that are not there yet" in hours(settings)
+    assert "for missing frames" in hours(settings)
     assert hours(settings) != before
     features = build_features(clips, dict(settings.model.audio.experts), Path(settings.banks))
     assert not features.broken
-    assert ", all frames are there, " in hours(settings)
+    assert hours(settings) == "no frames are missing"
     assert "WARNING" not in plan(settings, runs=tmp_path / "runs")
     assert "WARNING" in plan(settings, runs=tmp_path / "runs", copies=2)
-    assert f"checkpoints of 2 runs: at most {2 * run / GIB:.2f} GiB in " in plan(
+    assert f"checkpoints of 2 runs  at most {2 * run / GIB:.2f} GiB in " in plan(
         settings, runs=tmp_path / "r", copies=2
     )
 
@@ -168,19 +168,20 @@ def test_hours_are_said_where_speeds_are_known(
     updates = 6 * estimates.step_flops(settings.stages["only"]) / (4 * CORE_FLOPS)
     frames = estimates.audio_seconds() * settings.model.audio.experts["logmel"].cost
     text = plan(settings)
-    assert f"in all: about {frames + updates:.2g} s on this CPU's 4 cores, about {frames:.2g} s for frames" in text
-    assert "in all: about" in plan(settings, gpu_bytes=80 * GIB)
+    assert fact(text, "total").startswith(f"about {frames + updates:.2g} s on this CPU's 4 cores")
+    assert fact(text, "frames") == f"about {frames:.2g} s for missing frames"
+    assert fact(plan(settings, gpu_bytes=80 * GIB), "total").startswith("about")
     content = tiny.recipe(tmp_path / "absent.jsonl", tmp_path)
     absent = load_recipe(tiny.write_recipe(tmp_path / "a.yaml", content)).recipe
-    assert "in all: hours not known until the data is there" in plan(absent)
+    assert fact(plan(absent), "total") == "unknown until the data is present"
 
 
 @pytest.mark.parametrize(
     ("model", "trainable", "words"),
     [
-        ("nobody/nothing", True, "unknown: text model nobody/nothing: its configuration is not on this machine"),
-        ("nobody/nothing", False, "text 147,840; in all "),
-        ("sentence-transformers/all-MiniLM-L6-v2", True, "text 22,861,056; in all "),
+        ("nobody/nothing", True, "time of a step: text model nobody/nothing: its configuration is not on this machine"),
+        ("nobody/nothing", False, "text 147,840; "),
+        ("sentence-transformers/all-MiniLM-L6-v2", True, "text 22,861,056; "),
     ],
 )
 def test_a_text_model_that_is_not_here_has_no_size(
@@ -192,9 +193,9 @@ def test_a_text_model_that_is_not_here_has_no_size(
     }  # fmt: skip
     text = plan(load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe)
     assert words in text
-    assert ("  its size is unknown: its configuration is not on this machine\n" in text) == (model == "nobody/nothing")
-    assert ("hours unknown until the model is on this machine" in text) == ("unknown: text" in words)
-    assert ("  memory: about" in text) != ("unknown: text" in words)
+    is_unknown = words.startswith("time of a step")
+    assert ("unknown until the model is on this machine" in text) == is_unknown
+    assert ("only memory" in text) != is_unknown
 
 
 def test_check_of_a_study_says_what_is_done_of_every_cell(
@@ -206,7 +207,7 @@ def test_check_of_a_study_says_what_is_done_of_every_cell(
     study = tiny.write_recipe(tmp_path / "m.study.yaml", content)
     command = ["check", str(study), "--runs", str(tmp_path / "runs")]
     assert main(command) == 0
-    *_, plain, wide, last = capsys.readouterr().out.splitlines()
+    *_, plain, wide, last, _ = capsys.readouterr().out.splitlines()
     assert (plain, wide) == ("runs of plain: 2 seeds: 1 to do, 2 to do", "runs of wide: 2 seeds: 1 to do, 2 to do")
     assert last == "study margins: 0 of 4 done; hours not known before one run of it is finished"
     for name in ("plain_s1", "wide_s2"):
@@ -215,13 +216,13 @@ def test_check_of_a_study_says_what_is_done_of_every_cell(
     rewrite(tmp_path / "runs/margins/plain_s1/result.json", seconds=7200.0, training_seconds=60.0)
     (tmp_path / "runs/margins/wide_s2/resolved.json").write_text(json.dumps({}))
     assert main(command) == 0
-    *_, plain, wide, last = capsys.readouterr().out.splitlines()
+    *_, plain, wide, last, _ = capsys.readouterr().out.splitlines()
     assert plain == "runs of plain: 2 seeds: 1 finished (about 2.0 h), 2 to do"
     assert wide == "runs of wide: 2 seeds: 1 to do, 2 begun"
     assert last == "study margins: 1 of 4 done, about 6.0 h left"
     for left, name in ((3, "plain_s2"), (2, "wide_s1"), (1, "wide_s2"), (0, "")):
         assert main(command) == 0
-        shown = re.findall("checkpoints of (.*): at most", capsys.readouterr().out)
-        assert shown == ([f"{left} runs" if left > 1 else "the run"] if left else [])
+        shown = re.findall("checkpoints( of .* runs)?  +at most", capsys.readouterr().out)
+        assert shown == ([f" of {left} runs" if left > 1 else ""] if left else [])
         if name:
             shutil.copytree(tmp_path / "runs/margins/plain_s1", tmp_path / "runs/margins" / name, dirs_exist_ok=True)

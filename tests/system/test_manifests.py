@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import tiny
 from data_files import small_clotho, write_wav
+from plans import plan
 
 from data_tools.errors import KitError
 from data_tools.manifest import read_manifest
 from system.__main__ import main
-from system.plan.plan import plan
 from system.recipe.data import load_data
 from system.recipe.load import load_recipe
 from system.recipe.manifests import _audio_files, input_paths, make_missing
@@ -136,7 +136,7 @@ def test_few_of_the_published_clips_are_missing(wavcaps: Path, caplog: pytest.Lo
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     text = plan(recipe)
-    assert "MISSING: only 3 of 10 published clips; get the others, then `run` makes the manifest again" in text
+    assert "only 3 of 10 published clips; get the others, then `run` makes the manifest again" in text
     assert "nothing is missing" not in text
     assert main(["check", str(wavcaps / "tiny.yaml")]) == 1
     with caplog.at_level(logging.WARNING):

@@ -133,8 +133,8 @@ def test_a_blind_set_is_ranked_once_it_is_there(
     assert "blind" not in result()["blind"]
     assert main(["check", "mine.yaml"]) == 0
     shown = capsys.readouterr().out
-    assert "rank blind: set/test by the " in shown
-    assert "set/test and set/captions.csv not there yet; `run` ranks the blind set later" in shown
+    assert "  blind       set/test by the " in shown
+    assert "set/test and set/captions.csv missing: `run` ranks it later" in shown
     unpack(world)
     assert main(["run", "mine.yaml"]) == 0
     assert "to be ranked now: blind; nothing is trained again" in caplog.text

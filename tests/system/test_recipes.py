@@ -18,8 +18,8 @@ from data_tools.documents.yaml12 import parse
 from data_tools.manifest import read_manifest
 from system.__main__ import main
 from system.experiments.study import load_study
+from system.plan.data import find_data
 from system.plan.estimates import Estimates
-from system.plan.plan import find_data
 from system.recipe import suggest
 from system.recipe.load import RecipeError, load_recipe
 from system.verbs.download import published_files
@@ -317,10 +317,10 @@ def test_check_prints_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str
     content["data"]["evaluation"]["make"] = "python -m data_tools clotho somewhere --out absent.jsonl"
     assert main(["check", str(tiny.write_recipe(tmp_path / "r.yaml", content))]) == 1
     text = capsys.readouterr().out
-    assert "data train: " in text
+    assert "\n  train " in text
     assert "16 clips, 80 captions" in text
-    assert "MISSING; make it with: python -m data_tools clotho somewhere --out absent.jsonl" in text
-    assert "6 updates of 8 clips, 2 captions a clip, 48 clips seen" in text
+    assert "MISSING  absent.jsonl: make it with: python -m data_tools clotho somewhere --out absent.jsonl" in text
+    assert "6 updates of 8 clips, 2 captions per clip, 48 clips in total" in text
 
 
 def test_check_fails_on_data_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -329,9 +329,9 @@ def test_check_fails_on_data_that_do_not_fit(tmp_path: Path, capsys: pytest.Capt
     manifest = tiny.make_world(tmp_path / "world", {"development": 6, "validation": 1, "evaluation": 9})
     assert main(["check", str(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path)))]) == 1
     text = capsys.readouterr().out
-    assert "MISTAKE: batch_size 8 is more than the 6 items there are" in text
-    assert "MISTAKE: it is watched on 1 clip with captions, and needs two" in text
-    assert "MISTAKE: a ranked CSV lists 10 clips, evaluation has 9" in text
+    assert "MISTAKE  stage only: batch_size 8 is more than the 6 items of its data" in text
+    assert "its validation data have 1 clip with captions; at least two are needed" in text
+    assert "MISTAKE  rank evaluation: a ranked CSV lists 10 clips, evaluation has 9" in text
 
 
 def test_planned_parameters_are_the_models(tmp_path: Path) -> None:
@@ -474,7 +474,7 @@ def test_without_anything_at_hand_check_says_what_is_to_be_fetched_and_where(
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     assert main(["check", str(path)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    missing = [line for line in lines if " MISSING" in line and "of these lines" not in line]
+    missing = [line for line in lines if line.startswith("  MISSING")]
     assert len(missing) >= 3
     known = ("published at ", "make it with: ", "python -m system download", "train it first")
     assert [line for line in missing if not any(said in line for said in known)] == []
@@ -484,9 +484,9 @@ def test_without_anything_at_hand_check_says_what_is_to_be_fetched_and_where(
     assert named is None or any(named in line and any(place in line for place in places) for line in missing)
     assert any("text model " in line for line in missing)
     whole = "\n".join(lines)
-    assert whole.count("  memory: about ") == whole.count(" TFLOP, ") == len(recipe.stages)
-    assert not recipe.stages or "in all: about " in whole
-    assert not recipe.stages or ("on an RTX 3090" in whole and "GiB on a GPU in fp16" in whole)
+    assert len(re.findall(" memory  +[0-9]", whole)) == whole.count(" TFLOP, ") == len(recipe.stages)
+    assert not recipe.stages or re.search("  total +about ", whole)
+    assert not recipe.stages or ("RTX 3090 " in whole and "GiB on a GPU in fp16" in whole)
 
 
 def test_the_plan_of_the_2025_baseline_is_the_published_one() -> None:

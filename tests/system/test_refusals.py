@@ -338,17 +338,17 @@ def test_check_names_audio_files_that_are_gone(count: int, tmp_path: Path, capsy
     output = checked(capsys, path)
     assert "nothing is missing" not in output
     files = "1 audio file" if count == 1 else "24 audio files"
-    assert f"MISSING: {files}, first {tmp_path}/world/evaluation/evaluation 000.wav; put them there" in output
+    assert f"data evaluation: {files}, first {tmp_path}/world/evaluation/evaluation 000.wav; put them there" in output
 
 
 def test_check_looks_at_some_files_of_a_large_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("system.plan.plan.LOOKED_AT", 10)
+    monkeypatch.setattr("system.plan.data.CHECKED_FILES", 10)
     manifest = tiny.make_world(tmp_path / "world", tiny.SIZES)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
     shutil.rmtree(tmp_path / "world/development")
-    assert "MISSING: 10 audio files of 10 looked at, first " in checked(capsys, path)
+    assert "10 audio files of 10 checked, first " in checked(capsys, path)
 
 
 @pytest.mark.parametrize("holds", ["nothing", "other files", "a configuration alone"])
@@ -372,7 +372,7 @@ def test_check_names_a_folder_that_holds_no_model(
         content["model"]["audio"] = audio
     output = checked(capsys, tiny.write_recipe(tmp_path / "r.yaml", content))
     problem = "holds no weights (model.safetensors" if holds == "a configuration alone" else "holds no model (no config"
-    assert f"MISSING: {folder} {problem}" in output
+    assert f": {folder} {problem}" in output
     assert "nothing is missing" not in output
     assert main(["download", str(tmp_path / "r.yaml")]) == 1
     assert str(folder) in capsys.readouterr().err

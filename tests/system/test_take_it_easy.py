@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny
 from outcomes import COUNTED, digest, kill_after, lines, refused
+from plans import fact, plan
 
 from data_tools.datasets.clotho import hold_out
 from data_tools.errors import DataError
@@ -18,7 +19,6 @@ from submission.formats.score_matrix import read_scores
 from submission.metrics.blend import blend
 from system.__main__ import main
 from system.experiments.study import load_study
-from system.plan.plan import plan
 from system.recipe.load import RecipeError, load_recipe
 
 
@@ -170,20 +170,20 @@ def test_a_mean_of_other_queries_is_refused(done: Path) -> None:
 
 
 MISSING = [
-    "data/audiocaps.jsonl [train] MISSING; make it with: python -m data_tools audiocaps",
-    "data/audiocaps MISSING; published at github.com/cdjkim/audiocaps",
-    "data/freesound/manifest.jsonl [train] MISSING; make it with: python -m data_tools fetch data/freesound.sqlite",
+    "data/audiocaps.jsonl: make it with: python -m data_tools audiocaps",
+    "data/audiocaps: published at github.com/cdjkim/audiocaps",
+    "data/freesound/manifest.jsonl: make it with: python -m data_tools fetch data/freesound.sqlite",
     "data/freesound.sqlite, data/classified/scores.csv, data/dcase2025_task6_excluded_freesound_ids.csv, "
-    "data/clotho/clotho_metadata_validation.csv, data/clotho/clotho_metadata_evaluation.csv MISSING; published at "
+    "data/clotho/clotho_metadata_validation.csv, data/clotho/clotho_metadata_evaluation.csv: published at "
     "freesound.org, by crawl and classify (README",
-    "data/clotho.jsonl [development] MISSING; make it with: python -m data_tools clotho",
-    "data/clotho MISSING; published at zenodo.org/records/4783391",
-    "data/clotho.jsonl [validation] MISSING",
-    "data/clotho.jsonl [evaluation] MISSING",
-    "torchopenl3_mel256_env_512.pth.tar MISSING",
-    "Cnn14_16k_mAP=0.438.pth MISSING",
-    "H.pth.tar MISSING",
-    "vggish-10086976.pth, data/weights/vggish_pca_params-970ea276.pth MISSING",
+    "data/clotho.jsonl: make it with: python -m data_tools clotho",
+    "data/clotho: published at zenodo.org/records/4783391",
+    "data/clotho.jsonl [validation]  missing",
+    "data/clotho.jsonl [evaluation]  missing",
+    "torchopenl3_mel256_env_512.pth.tar: ",
+    "Cnn14_16k_mAP=0.438.pth: ",
+    "H.pth.tar: ",
+    "vggish-10086976.pth, data/weights/vggish_pca_params-970ea276.pth: ",
 ]
 
 
@@ -196,15 +196,14 @@ def test_check_lists_all_that_a_bare_machine_lacks(
     for words in MISSING:
         assert words in text, words
     assert text.count("zenodo.org/records/4783391") == 1
-    assert text.endswith(
-        f"{len([line for line in text.splitlines()[:-1] if 'MISSING' in line])} of these lines say MISSING\n"
-    )
+    count = len([line for line in text.splitlines() if line.startswith("  MISSING")])
+    assert text.endswith(f"\n{count} MISSING\n")
     # 138 + 125 + 37.1 h of audio at 16 bits a value.
-    assert "banks: 300.10 h of audio, " in text
+    assert fact(text, "all").startswith("300.10 h of audio, ")
     assert "openl3 head 1,547,392, panns head 1,940,608, vggsound head 1,547,392, vggish head 1,449,088" in text
-    assert "text 22,713,216; in all 29,197,696" in text
-    assert "stage pretrain: 4,608 updates of 512 clips" in text
-    assert "stage finetune: 128 updates of 512 clips" in text
+    assert "text 22,713,216; 29,197,696 trainable in total" in text
+    assert fact(text, "pretrain").startswith("4,608 updates of 512 clips")
+    assert fact(text, "finetune").startswith("128 updates of 512 clips")
 
 
 def test_check_says_what_to_change_for_a_small_gpu(root: Path) -> None:
@@ -228,18 +227,18 @@ def test_check_tells_clips_without_audio_and_folders_that_are_none(world: Path, 
     ]
     write_manifest(tmp_path / "silent.jsonl", clips)
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", schedule(tmp_path / "silent.jsonl", tmp_path))).recipe
-    assert "MISSING: audio of 24 clips, which python -m data_tools check names" in plan(recipe)
+    assert "audio of 24 clips; python -m data_tools check names them" in plan(recipe)
     whole = load_recipe(tiny.write_recipe(tmp_path / "w.yaml", schedule(world, tmp_path))).recipe
     assert plan(whole).endswith("nothing is missing")
     for model, words in (
-        ("/no/such/folder", "MISSING: no such folder"),
-        ("some-name", "MISSING: no such folder, nor in the hub's cache"),
+        ("/no/such/folder", "no such folder"),
+        ("some-name", "no such folder, nor in the hub's cache"),
     ):
         text = {"kind": "sentence_transformers", "model": model, "dim": 384, "trainable": True, "projection": "none"}
         content = schedule(world, tmp_path)
         content["model"]["text"] = text
         changed = load_recipe(tiny.write_recipe(tmp_path / "t.yaml", content)).recipe
-        assert f"text model {model}: {words}" in plan(changed)
+        assert f"MISSING  text model {model}: {words}" in plan(changed)
 
 
 def test_the_honest_recipe_never_sees_the_evaluation_split(root: Path) -> None:
@@ -306,6 +305,6 @@ def test_a_make_command_that_is_not_taken_is_a_mistake(
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
     assert main(["check", str(path)]) == 1
     text = capsys.readouterr().out
-    assert "MISTAKE: python -m data_tools does not take `clotho --nowhere`" in text
+    assert "MISTAKE  make of none.jsonl: python -m data_tools does not take `clotho --nowhere`" in text
     assert "published at the moon" in text
     assert "no manifest" in refused(capsys, "run", path, "--set", "data.train.make=null", "--out", tmp_path / "run")

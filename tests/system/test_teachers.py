@@ -11,6 +11,7 @@ import pytest
 import tiny
 import torch
 import yaml
+from plans import fact
 
 from data_tools.errors import KitError
 from data_tools.manifest import read_manifest, write_manifest
@@ -120,8 +121,8 @@ def test_several_teachers_are_a_run_and_an_exported_model(
     assert main(["run", str(path), "--out", str(tmp_path / "both")]) == 0
     assert main(["check", str(path)]) == 0
     shown = capsys.readouterr().out
-    assert f"teacher run: {distilled}\n" in shown
-    assert f"teacher exported: {tmp_path / 'model'}\n" in shown
+    assert fact(shown, "run") == str(distilled)
+    assert fact(shown, "exported") == str(tmp_path / "model")
     heard = read_trained_clips(tmp_path / "both")
     development = [clip.id for clip in read_manifest(world) if clip.split == "development"]
     assert heard is not None
@@ -220,7 +221,7 @@ def test_mistakes_of_teachers_are_named(world: Path, tmp_path: Path, capsys: pyt
     path = write(absent, tmp_path / "gone.yaml")
     assert main(["check", str(path)]) == 1
     assert (
-        "teacher gone: runs/gone MISSING; train it first, or name the folder of a run or of an exported model"
+        "MISSING  teacher gone runs/gone: train it first, or name the folder of a run or of an exported model"
         in capsys.readouterr().out
     )
     assert main(["run", str(path), "--out", str(tmp_path / "gone")]) == 1
@@ -238,9 +239,9 @@ def test_check_and_run_agree_on_whether_a_model_is_there(
     if use == "start":
         recipe["stages"]["pretrain"]["start_from"] = model
     path = str(write(recipe, tmp_path / "r.yaml"))
-    said = f"teacher other: {distilled}" if use == "teacher" else f"starts from {distilled}"
+    row, place = ("other", "teacher other") if use == "teacher" else ("pretrain start", "stage pretrain starts from")
     assert main(["check", path]) == 0
-    assert f"{said}\n" in capsys.readouterr().out
+    assert fact(capsys.readouterr().out, row).endswith(str(distilled))
     for stage in ("pretrain", "finetune"):
         (distilled / stage / "done.json").unlink()
     for reason in (
@@ -248,7 +249,7 @@ def test_check_and_run_agree_on_whether_a_model_is_there(
         f"no finished run and no exported model in {distilled}; go on with it by: python -m system run",
     ):
         assert main(["check", path]) == 1
-        assert f"{said} MISSING: {reason}" in capsys.readouterr().out
+        assert f"MISSING  {place} {distilled}: {reason}" in capsys.readouterr().out
         assert main(["run", path, "--out", str(tmp_path / "run")]) == 1
         assert f": {reason}" in capsys.readouterr().err
         (distilled / "result.json").unlink(missing_ok=True)
@@ -339,8 +340,8 @@ def test_cells_of_a_study_learn_from_earlier_ones(
     path, runs = write(study, tmp_path / "steps.study.yaml"), tmp_path / "runs"
     assert main(["check", str(path), "--runs", str(runs)]) == 0
     shown = capsys.readouterr().out
-    assert f"teacher first: {runs}/steps/first_s1, which comes before this run" in shown
-    assert f"starts from {runs}/steps/first_s1, which comes before this run" in shown
+    assert f"  first  {runs}/steps/first_s1 (an earlier run of this study)" in shown
+    assert f"weights of {runs}/steps/first_s1 (an earlier run of this study)" in shown
     assert main(["study", str(path), "--runs", str(runs)]) == 0
     table = capsys.readouterr().out
     assert [line.split("|")[1].strip() for line in table.splitlines()[2:5]] == ["first", "student", "ensemble"]
@@ -398,7 +399,7 @@ def test_files_of_embeddings_that_do_not_fit_are_refused(
     write(student(world, tmp_path, {"other": theirs}), path)
     argv = ["run", str(path), "--out", str(tmp_path / "run")]
     assert main(["check", str(path)]) == 1
-    assert f"teacher other: embeddings in {file} MISSING; write it with" in capsys.readouterr().out
+    assert f"MISSING  teacher other {file}: write it with" in capsys.readouterr().out
     assert main(argv) == 1
     assert "teacher other: write it with python -m system embeddings" in capsys.readouterr().err
     clip = next(clip for clip in read_manifest(world) if clip.split == "development")

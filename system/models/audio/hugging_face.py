@@ -9,6 +9,7 @@ from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError, KitError
 from system.experts.base import file_sha256
 from system.models.audio.segmented import Network, Segmented
+from system.models.base import Facts, hub_facts
 from system.models.costs import UnknownSizeError, unknown_if_it_fails
 from system.networks.hub_configs import UNKNOWN, model_config
 from system.networks.hugging_face_types import ROWS, Type, type_problem
@@ -124,15 +125,10 @@ class HuggingFace(Segmented):
             if problem:
                 yield "model", f"audio model {self.model}: {problem}"
 
-    def plan_lines(self) -> Iterator[str]:
+    def plan_facts(self) -> Facts:
         try:
             folder = local_folder(self.model, "audio model")
         except DataError:
             folder = None
-        missing = "MISSING: no such folder, nor in the hub's cache; python -m system download RECIPE fetches it"
-        here = missing if folder is None else f"here, in {folder}"
-        if folder is not None and (problem := folder_problem(folder)):
-            here = f"MISSING: {folder} {problem}; name a folder that holds a model, or a hub name"
-        yield f"audio model {self.model} ({self.type}, {'trained' if self.trainable else 'frozen'}): {here}"
-        if not self.size_known:
-            yield f"  its size is unknown: {UNKNOWN}"
+        fact = f"{self.model} ({self.type}), {'trained' if self.trainable else 'frozen'}"
+        return hub_facts(f"audio model {self.model}", fact, folder)

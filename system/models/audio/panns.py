@@ -1,6 +1,5 @@
 """A network of PANNs on waveforms, trained or frozen, followed by an embedding layer."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -11,6 +10,7 @@ from system.experts import Expert, Waveform
 from system.experts.base import Resampled
 from system.models.audio.base import AudioSettings, Encoder
 from system.models.audio.segmented import SpecAugment
+from system.models.base import Facts
 from system.networks.published import ADDRESSES, RATE
 
 
@@ -85,7 +85,7 @@ class Panns(AudioSettings, Resampled):
             hidden=self.hidden,
         )
 
-    def plan_lines(self) -> Iterator[str]:
-        missing = "".join(f" MISSING; published at {self.published_address()}" for _ in self.missing_files())
-        source = "from scratch" if self.weights is None else f"from {self.weights}{missing}"
-        yield f"audio network {self.network}: {'trained' if self.trainable else 'frozen'}, {source}"
+    def plan_facts(self) -> Facts:
+        missing = [(str(self.weights), f"published at {self.published_address()}") for _ in self.missing_files()]
+        source = "from scratch" if self.weights is None else f"from {self.weights}"
+        return f"{self.network}, {'trained' if self.trainable else 'frozen'}, {source}", missing

@@ -14,6 +14,7 @@ from data_tools.documents.strict import Positive, Size, Strict, mistakes
 from system.experts import Expert, Waveform
 from system.experts.base import Resampled
 from system.models.audio.base import AudioSettings, Encoder
+from system.models.base import Facts
 from system.models.costs import Cost
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class FromPublished(Segmented):
     def weight_files(self) -> dict[str, Path]:
         return {} if self.weights is None else {"weights": Path(self.weights)}
 
-    def plan_lines(self) -> Iterator[str]:
-        missing = "".join(f" MISSING; published at {self.published_address()}" for _ in self.missing_files())
-        source = "from scratch" if self.weights is None else f"from {self.weights}{missing}"
-        yield f"audio network {self.title}: {'trained' if self.trainable else 'frozen'}, {source}"
+    def plan_facts(self) -> Facts:
+        missing = [(str(self.weights), f"published at {self.published_address()}") for _ in self.missing_files()]
+        source = "from scratch" if self.weights is None else f"from {self.weights}"
+        return f"{self.title}, {'trained' if self.trainable else 'frozen'}, {source}", missing

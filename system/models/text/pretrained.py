@@ -10,6 +10,7 @@ from pydantic import Field
 from data_tools.classify.model_files import fetch, folder_problem, installed_as, local_folder
 from data_tools.documents.strict import Size
 from data_tools.errors import DataError
+from system.models.base import Facts, hub_facts
 from system.models.costs import TOKENS, UnknownSizeError, unknown_if_it_fails, weights_left_out
 from system.models.text.base import Encoder, TextSettings
 from system.networks.hub_configs import UNKNOWN, model_config
@@ -74,18 +75,8 @@ class PreTrained(TextSettings):
             if problem:
                 yield "model", f"text model {self.model}: the folder {problem}; name one that holds a model"
 
-    def plan_lines(self) -> Iterator[str]:
-        folder = local_folder(self.model)
-        if folder is None:
-            hint = installed_as(self.model) or "; python -m system download RECIPE fetches it"
-            fact = f"MISSING: no such folder, nor in the hub's cache{hint}"
-        elif problem := folder_problem(folder):
-            fact = f"MISSING: {folder} {problem}; name a folder that holds a model, or a hub name"
-        else:
-            fact = f"here, in {folder}"
-        yield f"text model {self.model}: {fact}"
-        if model_config(self.model) is None:
-            yield f"  its size is unknown: {UNKNOWN}"
+    def plan_facts(self) -> Facts:
+        return hub_facts(f"text model {self.model}", self.model, local_folder(self.model), installed_as(self.model))
 
 
 class TokenSettings(PreTrained):

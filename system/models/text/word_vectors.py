@@ -1,10 +1,11 @@
 """Frozen word vectors."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from data_tools.documents.strict import Size
+from system.models.base import Facts
 from system.models.costs import TOKENS
 from system.models.text.base import Encoder, TextSettings
 
@@ -63,6 +64,6 @@ class WordVectors(TextSettings):
 
         return torch.nn.Identity(), lambda: torch.zeros(1, TOKENS, self.dim)
 
-    def plan_lines(self) -> Iterator[str]:
-        missing = f"MISSING; published at {self.published_address()}"
-        yield f"text vectors {self.vectors}: {missing if any(self.missing_files()) else 'a file that is there'}"
+    def plan_facts(self) -> Facts:
+        missing = [(str(self.vectors), f"published at {self.published_address()}") for _ in self.missing_files()]
+        return f"word vectors {self.vectors}", missing

@@ -1,0 +1,136 @@
+"""The data of a plan: clips, captions and moments of each source, and the files that are missing."""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from data_tools.cli import about, counted
+from data_tools.datasets.download import FETCH_AGAIN, content_problem, file_problem
+from data_tools.errors import KitError
+from data_tools.manifest import Clip, in_split, read_manifest
+from data_tools.moments import read_moments
+from system.plan.estimates import Content, Estimates
+from system.plan.lines import MISSING, MISTAKE, WARNING, Problem, Row
+from system.plan.machine import GIB
+from system.recipe import schema
+from system.recipe.manifests import few_clips, input_paths
+
+CHECKED_FILES = 1000  # most audio files of a source that are checked
+
+
+def find_data(recipe: schema.Recipe) -> dict[str, Content]:
+    """Read the manifests and moments whose files exist."""
+    paths = {source.manifest for source in recipe.data.values() if Path(source.manifest).exists()}
+    manifests = {path: read_manifest(path) for path in paths}
+    moment_paths = {source.moments for source in recipe.data.values() if source.moments}
+    moments = {path: read_moments(path) for path in moment_paths if Path(path).exists()}
+    contents = {}
+    for name, source in recipe.data.items():
+        clips, texts = in_split(manifests.get(source.manifest, []), source.split), None
+        if source.moments in moments:
+            ids = {clip.id for clip in clips}
+            texts = [moment.text for moment in moments[source.moments] if moment.clip in ids]
+        contents[name] = Content(clips, source.expected, texts)
+    return contents
+
+
+def data_lines(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterator[Row | Problem]:
+    """Yield a row per source, and its missing or wrong files."""
+    for name, source in recipe.data.items():
+        content, file = contents[name], f"{source.manifest} [{source.split}]"
+        if content.clips:
+            yield Row("data", name, f"{file}  {_sizes(source, content)}")
+            yield from _problems_of_clips(name, source, content)
+        elif Path(source.manifest).exists():
+            yield Row("data", name, f"{file}  no clips")
+            yield Problem(MISSING, f"data {name}", f"{source.manifest} has no clip of split {source.split}")
+        else:
+            yield from _absent_manifest(name, file, source)
+
+
+def _sizes(source: schema.Source, content: Content) -> str:
+    clips, captions = len(content.clips), content.captions
+    sizes = f"{counted(clips, 'clip', ',')}, {counted(captions, 'caption', ',')}, {content.hours:.2f} h"
+    if content.moments:
+        sizes += f", {counted(len(content.moments), 'moment', ',')}"
+    published = source.expected
+    if published and not few_clips(source, clips) and (published.clips, published.captions) != (clips, captions):
+        sizes += f" (published: {published.clips:,} clips, {published.captions:,} captions)"
+    return sizes
+
+
+def _problems_of_clips(name: str, source: schema.Source, content: Content) -> Iterator[Problem]:
+    where = f"data {name}"
+    if few := few_clips(source, len(content.clips)):
+        yield Problem(MISSING, where, f"only {few}")
+    if silent := content.silent:
+        cure = "python -m data_tools check names them"
+        yield Problem(MISSING, where, f"audio of {counted(silent, 'clip', ',')}; {cure}")
+    if absent := _absent_audio(content.clips):
+        yield Problem(MISSING, where, absent)
+    if source.moments is not None and content.moments is None:
+        cure = "make them with python -m data_tools castella or scenes --moments"
+        yield Problem(MISSING, where, f"moments {source.moments}; {cure}")
+    elif content.moments == []:
+        yield Problem(MISTAKE, where, f"{source.moments} has no moments of these clips")
+
+
+def _absent_audio(clips: Sequence[Clip]) -> str:
+    """Describe missing audio files, of all clips or of about CHECKED_FILES evenly spread ones."""
+    some = clips[:: max(1, math.ceil(len(clips) / CHECKED_FILES))]
+    absent = [clip.path for clip in some if not Path(clip.path).exists()]
+    if not absent:
+        return ""
+    checked = "" if len(some) == len(clips) else f" of {len(some):,} checked"
+    files = f"{counted(len(absent), 'audio file', ',')}{checked}, first {absent[0]}"
+    return f"{files}; put them there, or make the manifest again with their new paths"
+
+
+def _absent_manifest(name: str, file: str, source: schema.Source) -> Iterator[Row | Problem]:
+    problems = list(_missing_inputs(source))
+    if source.make and not problems:
+        yield Row("data", name, f"{file}  not made yet; `run` makes it with: {source.make}")
+        return
+    yield Row("data", name, f"{file}  missing")
+    yield from problems
+    cure = f"make it with: {source.make}" if source.make else "put the manifest there"
+    yield Problem(MISSING, source.manifest, cure)
+
+
+def _missing_inputs(source: schema.Source) -> Iterator[Problem]:
+    """Yield problems of the files and folders that the source's command reads."""
+    if source.make is None:
+        if source.published:
+            yield Problem(MISSING, f"audio of {source.manifest}", f"published at {source.published}")
+        return
+    try:
+        missing = [str(path) for path in input_paths(source.make) if not path.exists()]
+    except KitError as error:
+        yield Problem(MISTAKE, f"make of {source.manifest}", str(error))
+        return
+    if missing:
+        address = source.published or "a place that the recipe does not name"
+        yield Problem(MISSING, ", ".join(missing), f"published at {address}")
+
+
+def feature_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row | Problem]:
+    """Yield a row per expert, their sum, and problems of their checkpoints."""
+    seconds = estimates.audio_seconds()
+    experts = recipe.model.audio.experts
+    disk = {name: size / GIB for name, size in estimates.bank_bytes.items()}
+    for name, expert in experts.items():
+        rate = f"{expert.dim}-d, {expert.frames_per_second:.2f} frames/s at {expert.rate} Hz"
+        size = f"{disk[name]:.2f} GiB in {recipe.banks}/, {about(seconds * expert.cost)} on two CPU cores"
+        yield Row("features", name, f"{rate}, {size if seconds else 'disk unknown until the data is present'}")
+        for path in expert.weight_files().values():
+            if not path.is_file():
+                yield Problem(MISSING, str(path), expert.weight_source())
+            elif problem := content_problem(path) or file_problem(path):
+                yield Problem(MISSING, str(path), f"{problem}; {FETCH_AGAIN}")
+        for setting in expert.unpublished():
+            cure = "it differs from the published file (checksum); delete it and run python -m system download RECIPE"
+            yield Problem(WARNING, str(expert.weight_files()[setting]), cure)
+    if seconds:
+        duration = about(seconds * sum(expert.cost for expert in experts.values()))
+        totals = f"{seconds / 3600:.2f} h of audio, {sum(disk.values()):.2f} GiB, {duration} on two CPU cores"
+        yield Row("features", "all", f"{totals} (estimates; stored frames are not computed again)")

@@ -1,0 +1,78 @@
+"""The lines of a plan: rows in sections, and problems, each with what fixes it."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MISSING = "MISSING"  # inputs that `run` does not make
+MISTAKE = "MISTAKE"  # existing data that do not fit the recipe
+WARNING = "WARNING"  # a computation will probably fail or be slow
+
+
+class Row(NamedTuple):
+    """A row of a plan's section."""
+
+    section: str
+    name: str
+    fact: str
+
+
+class Problem(NamedTuple):
+    """A problem of a recipe on this machine. kind: MISSING, MISTAKE or WARNING. cure: what is wrong, and how to fix it.
+
+    Problems of the same kind with the same cure are printed as one.
+    """
+
+    kind: str
+    where: str
+    cure: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan of a recipe: rows by section, then all problems."""
+
+    title: str
+    rows: list[Row]
+    problems: list[Problem]
+
+    def __str__(self) -> str:
+        return "\n".join([self.title, *section_lines(self.rows), *ending(self.problems)])
+
+
+def make_plan(title: str, lines: Iterable[Row | Problem]) -> Plan:
+    """Return a plan of rows and problems in any order."""
+    every = list(lines)
+    rows = [line for line in every if isinstance(line, Row)]
+    return Plan(title, rows, [line for line in every if isinstance(line, Problem)])
+
+
+def section_lines(rows: list[Row]) -> Iterator[str]:
+    """Yield every section's title and its rows, with facts in one column per section."""
+    for section in dict.fromkeys(row.section for row in rows):
+        here = [row for row in rows if row.section == section]
+        width = max(len(row.name) for row in here)
+        yield section
+        yield from (f"  {row.name:{width}}  {row.fact}" for row in here)
+
+
+def problem_lines(problems: list[Problem]) -> list[tuple[str, str]]:
+    """Return the kind and the line of every problem, ordered by kind, those with one cure together."""
+    files: dict[tuple[str, str], list[str]] = {}
+    for kind, where, cure in problems:
+        files.setdefault((kind, cure), []).append(where)
+    lines = [(kind, f"{', '.join(dict.fromkeys(names))}: {cure}") for (kind, cure), names in files.items()]
+    return sorted(lines, key=lambda line: (MISSING, MISTAKE, WARNING).index(line[0]))
+
+
+def ending(problems: list[Problem]) -> Iterator[str]:
+    """Yield the section of problems, and the line that counts them."""
+    lines = problem_lines(problems)
+    if lines:
+        yield "to fix"
+        yield from (f"  {kind}  {line}" for kind, line in lines)
+    kinds = [kind for kind, _ in lines]
+    if kinds:
+        yield ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    if not {MISSING, MISTAKE}.intersection(kinds):
+        yield "nothing is missing"

@@ -1,0 +1,150 @@
+"""The training stages of a plan: updates, data, learning rates, memory and time of a step."""
+
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from data_tools.cli import about, counted
+from data_tools.errors import KitError
+from system.batches.augment import Augmentation
+from system.batches.augment_settings import Augment
+from system.plan.estimates import CORE_FLOPS, GPUS, Content, Estimates
+from system.plan.lines import MISSING, MISTAKE, WARNING, Problem, Row
+from system.plan.machine import GIB
+from system.recipe import schema
+from system.runs.weights import trained_files
+
+LARGEST_MEMORY = 8192 * GIB
+MEMORY_SHARE = 0.8  # that an estimate may use; CUDA and its cache, or Python and torch, need the rest
+
+_TRAIN_FIRST = "train it first, or name the folder of a run or of an exported model"
+
+
+def updates_of(stage: schema.Stage, contents: dict[str, Content]) -> int | None:
+    """Return the number of updates of all epochs, by existing or expected data; None if neither is known."""
+    if stage.steps_per_epoch != "all":
+        return stage.epochs * stage.steps_per_epoch
+    items = [contents[source].expected_items(stage.unit) for source in stage.train.data]
+    return stage.epochs * (sum(items) // stage.batch_size) if all(items) else None
+
+
+def trained_model(where: str, folder: Path, made_before: Collection[Path]) -> Iterator[Problem]:
+    """Yield the problem of a trained model of the recipe, if it is missing and no earlier run of a study makes it."""
+    if folder in made_before:
+        return
+    try:
+        trained_files(folder)
+    except KitError as error:
+        has_begun = (folder / "resolved.json").exists()
+        yield Problem(MISSING, f"{where} {folder}", str(error) if has_begun else _TRAIN_FIRST)
+
+
+def stage_lines(
+    name: str, stage: schema.Stage, contents: dict[str, Content], made_before: Collection[Path]
+) -> Iterator[Row | Problem]:
+    """Yield a stage's updates, data, initial model and augmentation, and their problems."""
+    yield Row("stages", name, _updates_text(stage, contents))
+    yield Row("stages", f"{name} data", _data_text(stage, contents))
+    items = sum(contents[source].items(stage.unit) for source in stage.train.data)
+    if all(contents[source].items(stage.unit) for source in stage.train.data) and items < stage.batch_size:
+        fault = f"batch_size {stage.batch_size} is more than the {counted(items, 'item')} of its data; lower it"
+        yield Problem(MISTAKE, f"stage {name}", fault)
+    monitored = sum(contents[source].items("clip") for source in stage.monitor.data)
+    if stage.unit != "moment" and all(contents[source].clips for source in stage.monitor.data) and monitored < 2:
+        fault = f"its validation data have {counted(monitored, 'clip')} with captions; at least two are needed"
+        yield Problem(MISTAKE, f"stage {name}", fault)
+    if isinstance(stage.start_from, schema.FromModel):
+        folder = Path(stage.start_from.folder)
+        before = " (an earlier run of this study)" if folder in made_before else ""
+        yield Row("stages", f"{name} start", f"weights of {folder}{before}")
+        yield from trained_model(f"stage {name} starts from", folder, made_before)
+    if stage.augment is not None:
+        yield from _augment_lines(name, stage, stage.augment, contents)
+
+
+def _updates_text(stage: schema.Stage, contents: dict[str, Content]) -> str:
+    count = updates_of(stage, contents)
+    updates = "unknown number of" if count is None else f"{count:,}"
+    drawn = "" if count is None else f", {count * stage.batch_size:,} {stage.unit}s in total"
+    each = "1 caption" if stage.captions_per_clip == 1 else f"{stage.captions_per_clip} captions"
+    captions = f", {each} per clip" if stage.unit == "clip" else ""
+    return f"{updates} updates of {stage.batch_size} {stage.unit}s{captions}{drawn}"
+
+
+def _data_text(stage: schema.Stage, contents: dict[str, Content]) -> str:
+    items = [(source, contents[source].items(stage.unit)) for source in stage.train.data]
+    sizes = " + ".join(f"{source} {count:,}" if count else f"{source} (missing)" for source, count in items)
+    return f"{sizes}, mixed by {stage.train.mix}"
+
+
+def _augment_lines(
+    name: str, stage: schema.Stage, settings: Augment, contents: dict[str, Content]
+) -> Iterator[Row | Problem]:
+    """Yield the row on changes of training data, with notes on the files' fit if the clips are known."""
+    notes = ""
+    if missing := [file for file in settings.files() if not Path(file).exists()]:
+        yield Problem(MISSING, f"stage {name} augment", f"{', '.join(missing)}; correct the path")
+    elif all(contents[source].clips for source in stage.train.data):
+        try:
+            clips = [clip for source in stage.train.data for clip in contents[source].clips]
+            notes = "".join(f"; {note}" for note in Augmentation(settings, clips).notes)
+        except KitError as error:
+            yield Problem(MISTAKE, f"stage {name} augment", str(error))
+    yield Row("stages", f"{name} augment", f"{settings.in_words()}{notes}")
+
+
+def rate_lines(name: str, settings: schema.AdamW, parts: dict[str, int], updates: int | None) -> Iterator[Row]:
+    """Yield rows on the learning rates of parts, and on parts that are frozen at the start.
+
+    parts: their numbers of trainable parameters. updates: of the stage.
+    """
+    counts = {"audio": sum(parts.values()) - parts["text"], **parts}
+    rest = sum(parts.values()) - sum(counts[part] for part in settings.lr_by_part)
+    if settings.lr_by_part:
+        rates = [f"{part} {rate:g} ({counts[part]:,} parameters)" for part, rate in settings.lr_by_part.items()]
+        yield Row("stages", f"{name} rates", f"{', '.join(rates)}, the rest {settings.lr:g} ({rest:,} parameters)")
+    for part, steps in settings.frozen_start.items():
+        every = ", which are all of its updates" if updates is not None and steps >= updates else ""
+        frozen = f"{part} ({counts[part]:,} parameters) for the first {steps:,} steps{every}"
+        yield Row("stages", f"{name} frozen", frozen)
+
+
+def cost_lines(
+    name: str, stage: schema.Stage, estimates: Estimates, gpu_bytes: float | None, memory_bytes: float | None
+) -> Iterator[Row | Problem]:
+    """Yield rows on memory and time of a step. Times on GPUs are only for 16 bits, like the GPUs' speeds."""
+    cpu, gpu = (estimates.memory(stage, precision) for precision in ("float32", stage.precision))
+    on_gpu = f", {gpu / GIB:.1f} GiB on a GPU in {stage.precision}" if stage.precision != "float32" else ""
+    yield Row(
+        "stages", f"{name} memory", f"{cpu / GIB:.1f} GiB in float32{on_gpu}, without Python and torch (estimate)"
+    )
+    stored = f"{estimates.frame_bytes(stage) / GIB:.1f} GiB, stored on a GPU with at least twice as much memory free"
+    if stage.augment and stage.augment.mix:
+        stored = "read from the banks at every step, since clips are mixed"
+    yield Row("stages", f"{name} frames", stored)
+    yield Row("stages", f"{name} step", _step_text(stage, estimates))
+    if cpu > LARGEST_MEMORY:
+        fault = f"a step would take {cpu / GIB:,.0f} GiB, which no machine has; make layers or batch smaller"
+        yield Problem(MISTAKE, f"stage {name}", fault)
+    if gpu_bytes is not None and gpu > MEMORY_SHARE * gpu_bytes:
+        yield _will_not_fit(name, stage, estimates, "the GPU", gpu_bytes)
+    if gpu_bytes is None and memory_bytes is not None and cpu > MEMORY_SHARE * memory_bytes:
+        in_float32 = stage.model_copy(update={"precision": "float32"})
+        yield _will_not_fit(name, in_float32, estimates, "this machine", memory_bytes)
+
+
+def _step_text(stage: schema.Stage, estimates: Estimates) -> str:
+    flops, cores = estimates.step_flops(stage), os.cpu_count() or 1
+    times = [f"{about(flops / (cores * CORE_FLOPS))} on this CPU's {cores} cores"]
+    if stage.precision != "float32":
+        times += [f"{gpu} {1000 * flops / speed.flops:.0f} ms" for gpu, speed in GPUS.items()]
+    return f"{flops / 1e12:.2f} TFLOP, {', '.join(times)} (estimates; not measured on a GPU)"
+
+
+def _will_not_fit(name: str, stage: schema.Stage, estimates: Estimates, machine: str, size: float) -> Problem:
+    by_parts = estimates.recipe.model.embeds_by_parts
+    smaller = estimates.grad_cache_that_fits(stage, MEMORY_SHARE * size) if by_parts else None
+    cached = f"set grad_cache_chunk to {smaller}, which gives the same gradients in a third more time"
+    cure = cached if smaller else "lower batch_size"
+    fault = f"batch_size {stage.batch_size} will not fit {machine}'s {size / GIB:.1f} GiB"
+    return Problem(WARNING, f"stage {name}", f"{fault}: {cure}")

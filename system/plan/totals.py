@@ -1,0 +1,76 @@
+"""The hours and the disk space that a recipe needs in total."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_tools.cli import about
+from system.features.there import seconds_lacking
+from system.plan.estimates import CORE_FLOPS, GPUS, Content, Estimates
+from system.plan.lines import WARNING, Problem, Row
+from system.plan.machine import GIB, full_disks
+from system.plan.processes import share_of
+from system.plan.stages import updates_of
+from system.recipe import schema
+
+
+def missing_seconds(recipe: schema.Recipe, estimates: Estimates) -> dict[str, float]:
+    """Return the seconds of audio whose frames are missing, by expert."""
+    missing = seconds_lacking(estimates.clips(), recipe.model.audio.experts, Path(recipe.banks))
+    return {name: estimates.absent_seconds() + seconds for name, seconds in missing.items()}
+
+
+def hour_lines(
+    recipe: schema.Recipe,
+    estimates: Estimates,
+    contents: dict[str, Content],
+    missing: dict[str, float],
+    processes: int,
+    gpu: str | None,
+) -> Iterator[Row]:
+    """Yield rows on the durations of missing frames and of all updates. missing: seconds of audio, by expert."""
+    updates = {name: updates_of(stage, contents) for name, stage in recipe.stages.items()}
+    if not estimates.audio_seconds() or None in updates.values():
+        yield Row("time", "total", "unknown until the data is present")
+        return
+    if estimates.unknown:
+        yield Row("time", "total", "unknown until the model is on this machine")
+        return
+    cores, stages = os.cpu_count() or 1, recipe.stages.items()
+    frames = sum(missing[name] * expert.cost for name, expert in recipe.model.audio.experts.items())
+    flops = sum((updates[name] or 0) * estimates.step_flops(stage) for name, stage in stages)
+    training = flops / (cores * CORE_FLOPS)
+    yield Row("time", "frames", f"{about(frames)} for missing frames" if frames else "no frames are missing")
+    yield Row("time", "updates", f"{about(training)} on this CPU's {cores} cores{_on_gpus(recipe, flops)}")
+    yield Row(
+        "time", "total", f"{about(frames + training)} on this CPU's {cores} cores (estimates, without validation)"
+    )
+    if processes > 1:
+        flops = sum(
+            (updates[name] or 0) * estimates.flops_of(share_of(stage, estimates, processes), stage.grad_cache_chunk)
+            for name, stage in stages
+        )
+        speeds = ", ".join(f"{name}s {about(flops / GPUS[name].flops)}" for name in ([gpu] if gpu else GPUS))
+        each = f"{about(frames / processes)} for missing frames, on two cores each; updates on {speeds}"
+        yield Row("time", f"{processes} processes", f"{each}, and the exchange of gradients (estimates)")
+
+
+def _on_gpus(recipe: schema.Recipe, flops: float) -> str:
+    if all(stage.precision == "float32" for stage in recipe.stages.values()):
+        return ""
+    speeds = ", ".join(f"{name} {about(flops / gpu.flops)}" for name, gpu in GPUS.items())
+    return f"; {speeds} (speeds of GPUs are assumed, not measured)"
+
+
+def disk_lines(
+    recipe: schema.Recipe, estimates: Estimates, missing: dict[str, float], runs: Path, copies: int
+) -> Iterator[Row | Problem]:
+    """Yield the disk space of checkpoints, and warnings for full disks. copies: number of unfinished runs."""
+    size = 0.0 if estimates.unknown else copies * estimates.run_bytes
+    if copies and not estimates.unknown:
+        several = "" if copies == 1 else f" of {copies} runs"
+        yield Row("disk", f"checkpoints{several}", f"at most {size / GIB:.2f} GiB in {runs}/ (estimate)")
+    seconds = estimates.audio_seconds() or 1.0
+    frames = sum(estimates.bank_bytes[name] * missing[name] / seconds for name in missing)
+    for folders, fault in full_disks({Path(recipe.banks): frames, runs: size}):
+        yield Problem(WARNING, folders, fault)
