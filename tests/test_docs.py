@@ -21,7 +21,8 @@ def blocks(text: str, language: str) -> list[str]:
 
 def readmes(root: Path) -> list[Path]:
     folders = [root / top for top in (*ROOMS, "recipes", "tests")]
-    return [root / "README.md", *(path for folder in folders for path in folder.rglob("README.md"))]
+    pages = [path for folder in folders for path in folder.rglob("*.md") if path.name != "KEYS.md"]
+    return [root / "README.md", *pages]
 
 
 def prose(path: Path) -> str:
@@ -40,7 +41,6 @@ def test_a_floors_readme_names_each_of_its_files_and_no_other(root: Path, room: 
 def test_readme_is_read_in_minutes(root: Path) -> None:
     lines = (root / "README.md").read_text().splitlines()
     assert len(lines) <= 200
-    assert all(len(line) <= 165 for line in lines)
 
 
 def test_every_link_leads_to_a_file_and_a_heading(root: Path) -> None:

@@ -122,7 +122,7 @@ def write_recipe(world: Path, folder: Path, changed: dict[str, Any]) -> Path:
 
 @pytest.mark.parametrize("title", CHANGED)
 def test_a_kind_is_one_file_and_one_line(title: str, root: Path, copy: Path, world: Path, tmp_path: Path) -> None:
-    steps = guide(root / "system/README.md", title)
+    steps = guide(root / "system/EXTENDING.md", title)
     path = write_recipe(world, tmp_path, CHANGED[title])
     refusal = run(copy, "system", "check", path, fails=True, then=NO_TORCH)
     assert "'semi_hard'" in refusal if title == CHOICE else "unknown kind" in refusal
@@ -134,7 +134,7 @@ def test_a_kind_is_one_file_and_one_line(title: str, root: Path, copy: Path, wor
 def example(root: Path, title: str, **names: object) -> dict[str, Any]:
     """What the code of a guide's new file defines; names: what stands before it in a file that is there."""
     found: dict[str, Any] = dict(names)
-    exec(guide(root / "system/README.md", title)[0][1], found)
+    exec(guide(root / "system/EXTENDING.md", title)[0][1], found)
     return found
 
 
@@ -184,7 +184,7 @@ def test_bag_of_words_is_the_mean_of_known_words(root: Path, tmp_path: Path) -> 
 def test_what_the_guides_add_is_trained_together(root: Path, copy: Path, world: Path, tmp_path: Path) -> None:
     everything: dict[str, Any] = {"losses": []}
     for title, changed in CHANGED.items():
-        follow(copy, guide(root / "system/README.md", title))
+        follow(copy, guide(root / "system/EXTENDING.md", title))
         losses = [*everything["losses"], *changed.get("losses", [])]
         everything |= changed | {"losses": losses}
     path = write_recipe(world, tmp_path, everything)
@@ -196,7 +196,7 @@ def test_what_the_guides_add_is_trained_together(root: Path, copy: Path, world: 
 
 def test_a_ranker_is_one_file_and_one_line(root: Path, copy: Path, world: Path, tmp_path: Path) -> None:
     """A recipe's rank entry, system rank, search and Python give the same scores: those of the seed."""
-    steps = guide(root / "system/README.md", "### A ranker")
+    steps = guide(root / "system/EXTENDING.md", "### A ranker")
     entry = {"kind": "chance", "data": "evaluation", "seed": 3, "edition": "custom", "csv": True}
     content = tiny.recipe(world, tmp_path) | {"stages": {}, "rank": {"by_chance": entry}}
     path = tiny.write_recipe(tmp_path / "chance.yaml", content)
@@ -244,7 +244,7 @@ def test_a_frozen_published_model_and_ones_own_table_are_pasted_lines(
 ) -> None:
     """The lines of recipes/README.md, as they stand, in a recipe; no file of the code changes."""
     text = (root / "recipes/README.md").read_text()
-    section = text[text.index("## An idea of your own") : text.index("## Blends of three seeds")]
+    section = text[text.index("## Your own idea") :]
     encoder, source = (yaml.safe_load(code) for code in re.findall("```yaml\n(.*?)```", section, re.DOTALL))
     (command,) = re.findall("```sh\npython -m data_tools (.*?)```", section, re.DOTALL)
     monkeypatch.chdir(tmp_path)

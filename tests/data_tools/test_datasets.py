@@ -95,7 +95,7 @@ def test_check_finds_clothos_own_overlaps(root: Path, manifest: Path, capsys: py
     assert not found["same audio content across splits"]
     assert main(["check", str(manifest), "--quick"]) == 0
     printed = capsys.readouterr().out
-    of_readme = re.search(r"^check +(5929  clips.*\n.*)", (root / "README.md").read_text(), re.MULTILINE)
+    of_readme = re.search(r"^check +(5929  clips.*\n.*)", (root / "data_tools/README.md").read_text(), re.MULTILINE)
     assert of_readme
     for shown in re.split(r" {3,}|\n", of_readme[1]):
         assert shown in ("", "...") or f"{shown}\n" in printed, shown

@@ -298,7 +298,7 @@ def test_an_error_of_one_process_is_one_sentence(manifest: Path, tmp_path: Path)
 def test_the_commands_of_the_readme(manifest: Path, tmp_path: Path) -> None:
     """As written; what SLURM would set is set, and `srun` and `scontrol` are stand-ins for one machine."""
     tiny.write_recipe(tmp_path / "mine.yaml", content(manifest, tmp_path, epochs=1))
-    text = (ROOT / "system" / "README.md").read_text().split("## Several GPUs, several machines")[1].split("\n## ")[0]
+    text = (ROOT / "system/DISTRIBUTED.md").read_text().split("# Several GPUs, several machines")[1].split("\n## ")[0]
     commands = [block.split("```")[0] for block in text.split("```sh\n")[1:]]
     assert len(commands) == 2
     programs = tmp_path / "bin"

@@ -174,7 +174,7 @@ def test_a_plan_counts_moments(manifest: Path, tmp_path: Path, capsys: pytest.Ca
     made["data"]["train"]["moments"] = str(tmp_path / "gone.jsonl")
     tiny.write_recipe(path, made)
     assert main(["check", str(path)]) == 1
-    assert re.search(r"data train: moments .*gone.jsonl; python -m data_tools", capsys.readouterr().out)
+    assert re.search(r"data train: moments .*gone.jsonl; make them with python -m data_tools", capsys.readouterr().out)
 
 
 def test_it_is_opened_with_its_queries_and_answers(run: Path, tmp_path: Path) -> None:

@@ -292,7 +292,7 @@ def test_the_lines_of_the_readme(
     root: Path, unbroken: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a run and a folder of the names it uses, and words that the model knows."""
-    block = re.search(r"```python\n(from system.retriever.*?)```", (root / "system/README.md").read_text(), re.DOTALL)
+    block = re.search(r"```python\n(from system.retriever.*?)```", (root / "system/GUIDE.md").read_text(), re.DOTALL)
     assert block
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/RUN").symlink_to(unbroken)
