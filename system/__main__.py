@@ -1,4 +1,4 @@
-"""The command line of this floor: `python -m system VERB ...`."""
+"""Command line: `python -m system VERB ...`."""
 
 import logging
 import sys
@@ -6,7 +6,7 @@ import sys
 from data_tools.cli import Verb, ranks, run_cli
 from system.compute.distributed import leave
 
-# What each does, and the arguments of an example.
+# Description of each verb, and the arguments of an example.
 _VERBS = {
     "recipes": (
         "list the shipped recipes, copy one to begin with, or print the reference of all keys",
@@ -67,9 +67,10 @@ _VERBS = {
         "runs/RUN\n  python -m system serve my_model --audio data/blind/test",
     ),
 }
-_RESUME = {"download", "features", "train", "rank", "run", "study", "search", "embeddings", "serve"}  # frames, at least
-_SINGLE = {"download", "rank", "convert", "word_vectors", "export", "search", "embeddings", "serve"}  # of one process
-_SEVERAL = {"features", "train", "run", "study"}
+# Verbs that can be resumed after an interrupt: at least the frames that they computed are kept.
+_RESUME = {"download", "features", "train", "rank", "run", "study", "search", "embeddings", "serve"}
+_SINGLE = {"download", "rank", "convert", "word_vectors", "export", "search", "embeddings", "serve"}  # one process only
+_SEVERAL = {"features", "train", "run", "study"}  # one or more processes of torchrun
 VERBS = {
     name: Verb(what, f"python -m system {name} {example}", f"verbs.{name}", name in _RESUME, name in _SEVERAL)
     for name, (what, example) in _VERBS.items()
@@ -77,7 +78,7 @@ VERBS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb; the exit status is run_cli's."""
+    """Run one verb and return the exit status of run_cli."""
     for chatty in ("httpx", "sentence_transformers", "urllib3", "huggingface_hub"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     argv = sys.argv[1:] if argv is None else argv

@@ -176,7 +176,7 @@ def _together() -> Iterator[None]:
 
 @contextmanager
 def in_step() -> Iterator[None]:
-    """Context of a training step, in which processes wait at most STEP_PATIENCE for each other.
+    """Context of a training step: processes wait at most STEP_PATIENCE for each other.
 
     They exchange data during computations, as in batch norms over all processes and their gradients. Raises KitError if
     another process was lost. Other errors are not changed.

@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 
 
 class Published(Strict):
-    """A paper's own figures, to stand below ours: by cell, one for every column, in the table's unit; null: none.
+    """Figures of a paper, shown below the measured ones.
 
-    entry: the `rank` entry they are of. source: paper and table.
+    source: paper and table. entry: the `rank` entry to which they belong. cells: by cell, one figure for every column,
+    in the table's unit; null: not published.
     """
 
     source: str

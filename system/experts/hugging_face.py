@@ -1,4 +1,4 @@
-"""Audio models of the hub, frozen: a frame a segment, or the model's tokens."""
+"""Audio models of the hub, frozen: one frame per segment, or the model's tokens."""
 
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -13,13 +13,14 @@ from system.networks.hugging_face_types import ROWS, TOKENS_PER_SECOND, Type
 
 
 class HuggingFaceExpert(SegmentExpert):
-    """Frames (T, D) of an audio model of transformers, by its own feature extractor: of a segment CLAP's projection,
-    the pooled output of AST and PE, else the mean of tokens; within it the tokens, for AST and CLAP averaged over
-    frequency."""
+    """Frames (T, D) of an audio model of transformers, with its own feature extractor.
+
+    One vector per segment: CLAP's projection, the pooled output of AST and PE, else the mean of tokens. Frames within a
+    segment: the tokens, for AST and CLAP averaged over frequency."""
 
     kind: Literal["hugging_face"]
     model: str  # hub name or folder
-    type: Type  # model_type of its config.json; for a whole CLAP, its part clap_audio_model
+    type: Type  # model_type of its config.json; for a complete CLAP model: clap_audio_model
     size: int = Field(gt=0)  # D, checked when it is loaded
 
     usual: ClassVar[dict[str, Any]] = {
@@ -66,7 +67,7 @@ class HuggingFaceExpert(SegmentExpert):
         return self.model
 
     def checksums(self) -> dict[str, str]:
-        """With those of its settings, and of the shards where the weights are in several files."""
+        """Return the sha256 of all weight files and of the files of settings."""
         folder = fetch(self.model, "audio model")
         settings = [folder / name for name in AUDIO_SETTINGS]
         others = [*settings, *weight_files(self.weight_files()["model"].parent)[1:]]

@@ -233,10 +233,10 @@ def warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str
 
 
 def _seconds(clip: Clip) -> float:
-    """How long a clip is, about: what its frames cost."""
+    """Return the approximate length of a clip in seconds, as the cost of its frames."""
     if clip.seconds is not None:
         return clip.seconds
     try:
         return Path(clip.path).stat().st_size / BYTES_A_SECOND
-    except OSError:  # it is said when it is read
+    except OSError:  # reading the clip will report it
         return 0.0

@@ -104,7 +104,7 @@ class BatchScores:
 
 
 class Term(Strict):
-    """Settings of one term, as a recipe gives them; a subclass names its `kind`. weight: in the sum of the terms."""
+    """Settings of one loss in a recipe; a subclass defines its `kind`. weight: factor in the sum of the losses."""
 
     kind: str
     weight: float = Field(gt=0)

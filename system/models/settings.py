@@ -15,8 +15,8 @@ from system.models.text import Text
 class Model(Strict):
     audio: Audio  # the encoder of clips
     text: Text  # the encoder of captions
-    score: Score  # of an embedded clip and an embedded caption
-    learned_temperature: Annotated[float, Field(gt=0, le=1)] | None = None  # start of one that losses may learn
+    score: Score  # score of an embedded clip and an embedded caption
+    learned_temperature: Annotated[float, Field(gt=0, le=1)] | None = None  # start value of a learned temperature
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Model":

@@ -16,8 +16,8 @@ Checkpoint = Literal["last"] | Metric  # the last, or the best by a monitored me
 class ByOneModel(RankEntry):
     """Base of kinds that rank by one model: a checkpoint of a stage, or, if both keys are null, published weights."""
 
-    stage: str | None  # of the checkpoint; null: the published weights
-    checkpoint: Checkpoint | None  # the last, or the best by a metric that the stage monitors; null where stage is
+    stage: str | None  # stage of the checkpoint; null: the published weights
+    checkpoint: Checkpoint | None  # last, or the metric of the stage by which it is best; null if stage is null
 
     @model_validator(mode="after")
     def _both_or_none(self) -> Self:
@@ -45,7 +45,7 @@ class RankByCheckpoint(ByOneModel):
     figures, but no such file."""
 
     kind: Literal["checkpoint"]
-    data: str  # the source whose captions search its clips
+    data: str  # source whose captions are the queries for its clips
     edition: int | Literal["custom"]  # challenge year; it decides the figures and the file
     csv: bool
 

@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 class Data:
     """The data of a recipe.
 
-    clips: all clips of a source's split, also broken ones, by source. features: frames of the readable clips.
-    augmentations: by stage, if it has one. moments: of a source's clips, by source, if it names them.
+    clips: all clips of each source's split, by source, including unreadable ones. features: frames of the readable
+    clips. augmentations: by stage, for stages that have one. moments: by source, for sources that have a moments file.
     """
 
     clips: dict[str, Sequence[Clip]]
@@ -59,13 +59,13 @@ class Data:
 
 def read_clips(recipe: schema.Recipe) -> dict[str, Sequence[Clip]]:
     """Return the clips of each source's split, by source. Raises KitError for a split that a manifest does not have,
-    and for an id of two files."""
+    and for an id that two files share."""
     read = {path: read_manifest(path) for path in {source.manifest: None for source in recipe.data.values()}}
     clips: dict[str, Sequence[Clip]] = {}
     path_of: dict[str, str] = {}
     for name, source in recipe.data.items():
         clips[name] = of_split(read[source.manifest], source.split, f"data source {name}: {source.manifest}")
-        for clip in clips[name] if len(read) > 1 else ():  # of one manifest all ids differ
+        for clip in clips[name] if len(read) > 1 else ():  # ids are unique within one manifest
             if path_of.setdefault(clip.id, clip.path) != clip.path:
                 raise KitError(
                     f"data source {name}: {clip.id} is also the id of {path_of[clip.id]}; "

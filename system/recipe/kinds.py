@@ -1,4 +1,4 @@
-"""Rules between what the kinds of a recipe say of themselves: losses, teachers, parts of the model, what is mixed."""
+"""Rules between the kinds of a recipe: losses, teachers, parts of the model, mixing, as each kind declares them."""
 
 from collections.abc import Iterator
 from typing import get_args
@@ -10,7 +10,7 @@ from system.recipe import schema
 
 
 def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """Rules between what kinds say of themselves, once the schema has no mistakes."""
+    """Check the rules between kinds. The recipe must have passed the schema."""
     for name, entry in recipe.rank.items():
         if isinstance(entry, ByOneModel) and entry.stage is None and (part := recipe.model.unpublished):
             yield ("rank", name, "stage"), f"null, and model.{part} has layers that say nothing before they are trained"
@@ -38,7 +38,7 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """A stage of moments has losses and metrics of moments, and any other stage has none."""
+    """Check that only stages with unit `moment` have losses and metrics for moments."""
     of_moments = stage.unit == "moment"
     for i, term in enumerate(stage.losses):
         if term.of_moments and not of_moments:
@@ -82,7 +82,7 @@ def _check_mix(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator
 
 
 def _check_teacher(at: Keys, name: str, stage: str, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """stage: the one that learns."""
+    """Check that a teacher exists and is trained earlier. stage: the stage that learns from it."""
     teacher = recipe.teachers.get(name)
     if teacher is None:
         yield at, f"no teacher {name!r}; there are {', '.join(recipe.teachers) or 'none'}"
@@ -93,7 +93,7 @@ def _check_teacher(at: Keys, name: str, stage: str, recipe: schema.Recipe) -> It
 
 
 def _check_model_parts(at: Keys, names: list[str], trains: dict[str, bool]) -> Iterator[tuple[Keys, str]]:
-    """Names of the model's parts. trains: whether there is anything to train in a part."""
+    """Check names of parts of the model. trains: whether a part has trainable parameters, by its name."""
     for name in names:
         if name not in trains:
             yield (*at, name), f"the model has no part {name!r}; there are {', '.join(trains)}"

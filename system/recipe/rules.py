@@ -1,4 +1,4 @@
-"""The rules of a recipe that no single key can break: names that lead nowhere, and what does not go together."""
+"""Rules between the keys of a recipe: names must refer to existing entries, and settings must fit together."""
 
 import itertools
 import shlex
@@ -9,7 +9,7 @@ from data_tools.documents.yaml12 import Path as Keys
 from data_tools.manifest import TEST_SPLITS
 from submission.editions import EDITIONS, MOMENTS
 
-RUN_FOLDERS = {"scores", "submission", "figures"}  # of a run, beside those of its stages
+RUN_FOLDERS = {"scores", "submission", "figures"}  # a run has these folders, and one per stage
 
 
 def child(value: Any, key: str | int) -> Any:
@@ -117,7 +117,7 @@ def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[K
 
 
 def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None) -> Iterator[tuple[Keys, str]]:
-    """Check that names of sources exist and are unique. hint: what to do about a test split; None if it is allowed."""
+    """Check that names of sources exist and are unique. hint: cure for a test split; None if it is allowed."""
     yield from _check_once(at, names)
     for i, name in _names(names):
         yield from _check_source((*at, i), name, data)

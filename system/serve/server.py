@@ -1,4 +1,4 @@
-"""The search page over HTTP: the page, searches, the clips' audio, and nothing else."""
+"""HTTP server of the search page: the page, searches, and the clips' audio."""
 
 import asyncio
 import base64
@@ -27,7 +27,7 @@ from system.serve.search import Search, SearchQuery
 from system.serve.waiting import BusyError, Queue
 
 MAX_CHARACTERS = 500
-MAX_RESULTS = 50  # of one answer; further ones by `offset`
+MAX_RESULTS = 50  # clips in one answer; further ones by `offset`
 DEFAULT_RESULTS = 10
 TYPES = {
     ".wav": "audio/wav",
@@ -42,18 +42,18 @@ TYPES = {
     ".aac": "audio/aac",
     ".webm": "audio/webm",
 }
-PEAKS = 160  # of the picture of a clip
-PEAKS_AT_ONCE = 2  # clips that are read for one
+PEAKS = 160  # values in the loudness picture of a clip
+PEAKS_AT_ONCE = 2  # clips that are read at the same time for their pictures
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class SearchPage:
-    """The handlers. about: what the page says of the model and its clips.
+    """The request handlers. about: facts about the model and its clips, shown on the page.
 
-    names: host names under which the page may be asked for. A site that a browser visits can point its own name at this
-    machine (DNS rebinding) and would then read what only this machine's user may; its requests bear that name. None:
-    any, for a page that is served to others by names which cannot be known here.
+    names: allowed host names of requests. A website can point its own host name at this machine (DNS rebinding), and
+    its scripts could then read data that only this machine's user may read; such requests have that host name. None:
+    all host names, for a page that is served to other machines under unknown names.
     """
 
     def __init__(self, search: Search, about: dict[str, Any], names: frozenset[str] | None) -> None:
@@ -66,7 +66,7 @@ class SearchPage:
             "Content-Security-Policy": content_security_policy(self._html),
             "X-Content-Type-Options": "nosniff",
             "Cross-Origin-Resource-Policy": "same-origin",
-            "Cache-Control": "no-cache",  # row 12 is another clip when another pool is served
+            "Cache-Control": "no-cache",  # with another pool, row 12 is another clip
         }
 
     def app(self) -> web.Application:
@@ -143,8 +143,8 @@ class SearchPage:
         return found | ({"captions": clip.captions} if clip.captions else {})
 
     def _opened(self, request: web.Request) -> tuple[int, int]:
-        """The row of the clip that is asked for, and a descriptor of its file. IndexError and FileNotFoundError
-        where there is none."""
+        """Return the row of the requested clip and a descriptor of its file. Raises IndexError if the pool has no such
+        clip, and FileNotFoundError if its file is missing or was replaced."""
         row = int(request.match_info["row"])
         if row >= len(self.search.clips):
             raise IndexError(f"there is no clip {row}; the last one is {len(self.search.clips) - 1}")
@@ -155,11 +155,11 @@ class SearchPage:
         return row, number
 
     async def _peaks(self, request: web.Request) -> web.Response:
-        """PEAKS whole numbers from 0 to 100, the loudest part of the clip being 100; none for one that is not readable,
-        of which its player says why."""
+        """Answer with PEAKS whole numbers from 0 to 100; the loudest part of the clip is 100. The list is empty for an
+        unreadable clip: the player in the page reports the reason."""
         try:
             row, number = self._opened(request)
-            os.close(number)  # a format of ffmpeg is known by the name of its file
+            os.close(number)  # peaks needs the file name, because ffmpeg recognises some formats by it
             async with self._reading:
                 found = await asyncio.to_thread(peaks, self.search.clips[row].path, PEAKS)
         except IndexError as error:
@@ -216,10 +216,10 @@ def _identity(status: os.stat_result) -> tuple[int, ...]:
 
 
 class _File(web.FileResponse):
-    """The file itself. aiohttp would send NAME.gz or NAME.br beside it to whoever takes these, and that is no clip."""
+    """Sends the file itself. aiohttp would prefer a file NAME.gz or NAME.br next to it, which is not the clip."""
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        if self.prepared:  # sent by the handler, which closes the file; the server asks once more
+        if self.prepared:  # the handler has sent it and closed the file; the server calls this again
             return None
         headers = request.headers.copy()
         headers.popall("Accept-Encoding", None)
@@ -227,7 +227,8 @@ class _File(web.FileResponse):
 
 
 def _moments(located: Located) -> dict[str, Any]:
-    """windows: [start, end, score], best first; edges: seconds of the frames; frames: their probabilities."""
+    """Return JSON values. windows: [start, end, score], best first. edges: edges of the frames in seconds. frames:
+    their probabilities."""
     windows = [[window.start, window.end, round(window.score, 4)] for window in located.windows]
     return {
         "windows": windows,
@@ -254,7 +255,7 @@ def _query(request: web.Request) -> str:
         raise ValueError("the query is empty; describe a sound in a sentence")
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"the query has {len(text)} characters, more than {MAX_CHARACTERS}; shorten it")
-    if "\ufffd" in text:  # aiohttp puts it for bytes that cannot be decoded
+    if "\ufffd" in text:  # aiohttp inserts it for bytes that cannot be decoded
         raise ValueError("the query is not UTF-8")
     return text
 
@@ -292,8 +293,8 @@ def content_security_policy(html: str) -> str:
 
 
 def http_log() -> logging.Logger:
-    """What the server logs, without what was no HTTP: that has been answered with 400, and a traceback of the parser
-    tells nobody anything."""
+    """Return the server's log without errors of the HTTP parser: such requests have been answered with 400, and a
+    traceback of the parser helps nobody."""
 
     def is_ours(record: logging.LogRecord) -> bool:
         return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))

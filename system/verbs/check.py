@@ -1,4 +1,4 @@
-"""The verb check: all mistakes of a recipe or a study, or its plan."""
+"""The verb check: print all mistakes of a recipe or a study, or its plan."""
 
 import argparse
 import math
@@ -17,7 +17,7 @@ from system.recipe.load import RecipeError, load_recipe
 from system.verbs.json_output import PlanReport
 from system.verbs.options import add_recipe_arguments, add_runs_argument, positive
 
-GPU_NAMES = {name.lower().replace(" ", ""): name for name in GPUS}  # as the command line has them
+GPU_NAMES = {name.lower().replace(" ", ""): name for name in GPUS}  # by their command-line names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def _plan_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list[
 
 
 def _gpu_bytes(arguments: argparse.Namespace) -> float | None:
-    """Of the GPU that is planned for."""
+    """Return the memory of the GPU in the plan."""
     if arguments.gpu_memory is not None:
         size: float = arguments.gpu_memory * GIB
         return size
@@ -70,7 +70,7 @@ def _gpu_bytes(arguments: argparse.Namespace) -> float | None:
 
 
 def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list[str]:
-    """The plan of the first cell, then of every other one the lines that differ from it."""
+    """Return the plan of the first cell, then for every other cell only the lines that differ."""
     memory, runs = machine_memory(), arguments.runs
     study, cells = load_study(arguments.recipe, arguments.set, runs)
     to_do = sum(seconds_of(run_folder(study, *key, runs)) is None for key in cells)
@@ -101,7 +101,7 @@ def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list
 
 
 def _done_lines(study: Study, cells: Cells, runs: Path) -> Iterator[str]:
-    """What is done of every cell, and how long the rest takes."""
+    """Yield the state of every cell's runs, and the time that the rest takes."""
     folders = {key: run_folder(study, *key, runs) for key in cells}
     for cell in study.cells:
         states = [f"{seed} {_state(folders[cell, seed])}" for seed in study.seeds]

@@ -1,4 +1,4 @@
-"""The verb convert: others' files as this kit reads them: YAMNet's tflite, and published retrieval models."""
+"""The verb convert: converts published files for this kit: YAMNet's tflite, and checkpoints of retrieval models."""
 
 import argparse
 from pathlib import Path

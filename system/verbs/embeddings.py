@@ -1,4 +1,4 @@
-"""The verb embeddings: what a trained model makes of clips and texts, as a file for other programs."""
+"""The verb embeddings: write a trained model's embeddings of clips and captions to a file for other programs."""
 
 import argparse
 from pathlib import Path

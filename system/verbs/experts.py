@@ -1,4 +1,4 @@
-"""The verb `experts`: what every kind of expert is, costs and needs. Never imports torch."""
+"""The verb experts: list every kind of expert with its cost and weight files. Never imports torch."""
 
 import argparse
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ FILES = ("weights of", "file", "", "where it is from")
 
 
 def usual(folder: Path) -> dict[str, ExpertSettings]:
-    """An expert of every kind by its kind, weight files under their published names in a folder."""
+    """Return one expert of every kind, by kind, with its weight files under their published names in a folder."""
     experts = [kind.in_folder(folder) for kind in kinds_of(Expert) if issubclass(kind, ExpertSettings)]
     return {expert.kind: expert for expert in experts}
 
 
 def table(experts: dict[str, ExpertSettings]) -> str:
-    """A row an expert, then a row for each of its weight files."""
+    """Format a table with one row per expert, then a table with one row per weight file."""
     facts: list[Sequence[str]] = [FACTS]
     files: list[Sequence[str]] = [FILES]
     for name, expert in experts.items():

@@ -1,4 +1,4 @@
-"""Computing the frames a recipe needs and does not have yet."""
+"""The verb features: compute the missing frames of a recipe."""
 
 import argparse
 

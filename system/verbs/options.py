@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 
 
 def positive(text: str) -> int:
-    """For argparse: a whole number from 1 on."""
+    """Argument type of argparse: a whole number of at least 1."""
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return int(text)
 
 
 def device(text: str) -> Device:
-    """For argparse: a device that this machine has."""
+    """Argument type of argparse: a device of this machine."""
     from system.compute.device import device_of
 
     try:
@@ -38,7 +38,7 @@ def add_device_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def track(text: str) -> "type[Tracker]":
-    """For argparse: a tracker that this machine has."""
+    """Argument type of argparse: a tracker that is installed on this machine."""
     from system.training.tracking import tracker
 
     try:
@@ -67,7 +67,7 @@ def add_cache_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def ranker_of(arguments: argparse.Namespace, model: Path, with_windows: bool = False) -> "Ranker":
-    """Open what a run or an exported model ranks by. with_windows: as of open_ranker."""
+    """Open the ranker of a run or an exported model. with_windows: see open_ranker."""
     from system.runs.rankers import open_ranker
 
     chosen = (arguments.stage, arguments.checkpoint, arguments.set, arguments.device)
@@ -75,7 +75,7 @@ def ranker_of(arguments: argparse.Namespace, model: Path, with_windows: bool = F
 
 
 def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which of a run's checkpoints is opened, and on which device."""
+    """Add the arguments that select a run's checkpoint and the device."""
     parser.add_argument("--stage", help="of a run: stage of the checkpoint (default: as the recipe ranks)")
     which = "of a run: last, or the metric it is best by (default: as the recipe ranks)"
     parser.add_argument("--checkpoint", help=which)
@@ -83,7 +83,7 @@ def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, what: str = "a recipe (.yaml)") -> None:
-    """The recipe, changes to it, and (for verbs that write a run) where runs are, the device, and trackers."""
+    """Add the recipe and changes to it; for verbs that write a run also its folder, the device and trackers."""
     parser.add_argument("recipe", type=Path, help=what)
     add_changes_argument(parser)
     if runs:
@@ -103,6 +103,6 @@ def _folder_name(text: str) -> str:
 
 
 def folder_from(arguments: argparse.Namespace) -> Path | None:
-    """The run's own folder, by --out or --name; None for none given."""
+    """Return the run's folder from --out or --name; None if neither is given."""
     out: Path | None = arguments.out
     return arguments.runs / arguments.name if arguments.name else out

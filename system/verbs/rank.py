@@ -1,4 +1,4 @@
-"""The verb rank: any clips for any queries with a trained model, or when queries are heard in long recordings."""
+"""The verb rank: score any clips for any queries with a trained model, or find the times of queries in recordings."""
 
 import argparse
 from pathlib import Path
@@ -20,7 +20,7 @@ from system.verbs.options import (
     ranker_of,
 )
 
-PIECE, HOP = 10.0, 1.0  # seconds; as in published zero-shot results of sliding windows
+PIECE, HOP = 10.0, 1.0  # seconds; from published zero-shot results with sliding windows
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

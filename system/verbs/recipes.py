@@ -1,4 +1,4 @@
-"""The verb recipes: the shipped ones, a copy to begin with, and the reference of all keys."""
+"""The verb recipes: list the shipped recipes, copy one, or print the reference of all keys."""
 
 import argparse
 import difflib
@@ -43,7 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _shipped() -> dict[str, Path]:
-    """By name, such as take_it_easy/honest. KitError where they are not installed beside the code."""
+    """Return the shipped recipes by name, such as take_it_easy/honest. Raises KitError if the folder recipes/ is not
+    next to the package."""
     found = {
         path.relative_to(SHIPPED).with_suffix("").as_posix(): path
         for path in sorted(SHIPPED.rglob("*.yaml"))

@@ -1,4 +1,4 @@
-"""How CIDEr-D is distributed over the pairs of a corpus, and the thresholds that relax the ranking loss."""
+"""The verb relevance: distribution of CIDEr-D over the caption pairs of a corpus, and thresholds for `relax`."""
 
 import argparse
 import logging
@@ -23,10 +23,10 @@ FACTORS = [1.0, 0.7, 0.4]  # "Take it easy" (2022), section 4
 
 
 def read_corpus(path: Path, split: str | None) -> list[list[str]]:
-    """The captions of every clip of a manifest, or of a captions CSV with Clotho's or AudioCaps' columns.
+    """Return the captions of every clip of a manifest, or of a captions CSV with the columns of Clotho or AudioCaps.
 
-    split: of a manifest, the one to take; None = all. AudioCaps' rows of one youtube_id and start_time are one clip.
-    Raises DataError for bad files, and when a CSV is given a split.
+    split: of a manifest; None: all splits. AudioCaps' rows with the same youtube_id and start_time are one clip.
+    Raises DataError for bad files, and if a split is given for a CSV.
     """
     if path.suffix != ".csv":
         return [clip.captions for clip in of_split(read_manifest(path), split, path)]

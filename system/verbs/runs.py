@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _row(entry: RunOverview, runs: Path) -> tuple[str, ...]:
-    """The cells of a run; it is named by its path from the folder of all, such as STUDY/CELL_s1."""
+    """Return the cells of a run's row. Its name is its path from the folder of all runs, such as STUDY/CELL_s1."""
     return (
         Path(entry.run).name if Path(entry.run) == runs else Path(entry.run).relative_to(runs).as_posix(),
         entry.state,

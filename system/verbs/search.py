@@ -1,4 +1,4 @@
-"""The verb search: the clips of a folder that a trained model finds for sentences."""
+"""The verb search: print the clips of a folder that a trained model finds for queries."""
 
 import argparse
 import logging
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if empty := [number for number, text in enumerate(arguments.queries, start=1) if not text.strip()]:
         raise KitError(f"query {empty[0]} is empty; write what is to be heard, or leave it out")
-    listed = list_clips(arguments.audio, arguments.split)  # so that its errors come before the model is loaded
+    listed = list_clips(arguments.audio, arguments.split)  # its errors are reported before the model is loaded
     ranker = ranker_of(arguments, arguments.model)
     search = Search(ranker, ranker.open(listed))
     answers = search.answer([SearchQuery(text, arguments.top) for text in arguments.queries])

@@ -26,7 +26,7 @@ class HuggingFace(Segmented):
 
     kind: Literal["hugging_face"]
     model: str  # hub name or folder
-    type: Type  # model_type of its config.json; for a whole CLAP, its part clap_audio_model
+    type: Type  # model_type of its config.json; for a complete CLAP model: clap_audio_model
 
     file_settings: ClassVar[frozenset[str]] = frozenset({"model"})
 

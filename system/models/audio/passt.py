@@ -18,7 +18,7 @@ class Passt(FromPublished):
     """
 
     kind: Literal["passt"]
-    network: Name  # which of the published ones: strides of 16 or 10, seconds or blocks
+    network: Name  # published network, named by its stride (16 or 10), its seconds or its size
     patchout_time: int = Field(ge=0)  # columns of patches that are left out in training
     patchout_bands: int = Field(ge=0)  # rows of patches that are left out in training
     patchout_tokens: int = Field(0, ge=0)  # single patches of the rest that are left out in training

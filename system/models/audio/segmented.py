@@ -25,10 +25,10 @@ Network: TypeAlias = "SegmentNetwork"  # naming it imports no torch
 class SpecAugment(Strict):
     """Stripes of random position and width, set to zero in training: of time (10 ms columns), and frequency (bands)."""
 
-    time_stripes: int = Field(ge=0)  # how many
-    time_width: Positive  # the widest is one less
-    band_stripes: int = Field(ge=0)  # how many
-    band_width: Positive  # the widest is one less
+    time_stripes: int = Field(ge=0)  # number of stripes in time
+    time_width: Positive  # their maximum width plus 1
+    band_stripes: int = Field(ge=0)  # number of stripes in frequency
+    band_width: Positive  # their maximum width plus 1
 
 
 class Segmented(AudioSettings, Resampled):
@@ -41,10 +41,10 @@ class Segmented(AudioSettings, Resampled):
 
     trainable: bool  # false: frozen
     segment_seconds: float = Field(gt=0.02)  # length of a segment; a shorter rest is padded with silence
-    hop_seconds: float = Field(gt=0.01)  # from the beginning of a segment to that of the next
-    max_seconds: float = Field(gt=0)  # a longer clip: a random part in training, the whole one elsewhere
+    hop_seconds: float = Field(gt=0.01)  # seconds from the start of one segment to the start of the next
+    max_seconds: float = Field(gt=0)  # training uses a random part of longer clips, ranking the whole clip
     segment_pooling: Literal["mean", "attention"]  # of a clip's segments
-    hidden: Size | None  # of a layer with ReLU before the last one; null: only the last one
+    hidden: Size | None  # size of a layer with ReLU before the last one; null: only the last layer
     head: Literal["linear", "none"] = "linear"  # none: the network's vectors, which must have the text's size
 
     @property
