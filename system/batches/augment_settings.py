@@ -68,9 +68,9 @@ class Mix(Strict):
     def _fits(self) -> "Mix":
         found = []
         if self.low_db > self.high_db:
-            found.append((("low_db",), f"is above high_db, {self.high_db:g}; exchange them"))
+            found.append((("low_db",), f"is greater than high_db, {self.high_db:g}; exchange them"))
         if (self.joined_by is None) == (self.merged is None):
-            found.append((("joined_by",), "say joined_by or merged, one of both: where captions come from"))
+            found.append((("joined_by",), "set either joined_by or merged, which give the captions"))
         if error := mistakes(found):
             raise error
         return self

@@ -39,7 +39,7 @@ SHOWN = 12  # digits of a checksum in a message
 def _warn_other(kind: str, path: Path, found: str, known: str) -> None:
     log.warning(
         "%s: %s is not the published file: its sha256 begins with %s, the published one's with %s; "
-        "fetch it again unless that is meant",
+        "fetch it again unless this is intended",
         kind, path, found[: len(known)][:SHOWN], known[:SHOWN],
     )  # fmt: skip
 
@@ -166,7 +166,7 @@ class ExpertSettings(Resampled):
         it. A file that is not the published one is used, with one warning."""
         for name, path in self.weight_files().items():
             if not path.is_file():
-                hint = f"put it there, or --set this expert's {name} to where it lies"
+                hint = f"put it there, or --set this expert's {name} to its path"
                 raise KitError(f"{self.kind}: no weight file {path}; {self.weight_source()}; {hint}")
         found = {name: file_sha256(path) for name, path in self.weight_files().items()}
         for name in self.unpublished():

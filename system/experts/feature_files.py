@@ -56,7 +56,7 @@ class FeatureFiles(ExpertSettings):
         """Return (T, D) float32. Raises AudioError for any other file."""
         frames = read_frames(path, self.array)
         if frames.shape[1] != self.values:
-            said = f"holds frames of {frames.shape[1]} numbers, not of {self.values}"
+            said = f"has frames of {frames.shape[1]} values, expected {self.values}"
             raise AudioError(f"{path}: {said}; see the expert's setting values")
         return frames
 

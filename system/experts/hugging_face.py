@@ -60,7 +60,7 @@ class HuggingFaceExpert(SegmentExpert):
         return {"model": next(iter(weight_files(folder)), folder / WEIGHTS[0])}
 
     def weight_source(self) -> str:
-        return f"{self.model}: no folder that holds a model, nor in the hub's cache; name one, or fetch it while online"
+        return f"{self.model}: neither a folder with a model nor in the hub's cache; name one, or fetch it while online"
 
     @property
     def hub_model(self) -> str:
@@ -81,7 +81,7 @@ class HuggingFaceExpert(SegmentExpert):
         found = network.dim if self.output == "clip" else network.frame_dim
         if found != self.size:
             raise DataError(
-                f"{self.kind}: {self.model} gives {found} values a frame, not {self.size}; write size: {found}"
+                f"{self.kind}: {self.model} gives {found} values per frame, not {self.size}; set size: {found}"
             )
         network.take_published(folder)
         return network

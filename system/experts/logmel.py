@@ -128,7 +128,7 @@ class LogMelSlaney(MelSettings):
     def _frequencies_rise(self) -> "LogMelSlaney":
         if not self.lowest < self.highest <= self.sample_rate / 2:
             raise ValueError(
-                f"lowest {self.lowest:g} and highest {self.highest:g} Hz: they must rise, up to half of sample_rate"
+                f"lowest {self.lowest:g} and highest {self.highest:g} Hz: must rise, and be at most half of sample_rate"
             )
         return self
 

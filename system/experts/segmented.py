@@ -52,7 +52,7 @@ class SegmentExpert(ExpertSettings):
 
         shortest, longest = self.limits
         if not shortest <= self.segment_seconds <= longest:
-            said = f"hears {shortest} to {longest} s at once, not {self.segment_seconds}"
+            said = f"must be {shortest} to {longest} s, not {self.segment_seconds}"
             raise KitError(f"{self.kind}: segment_seconds: {said}")
         network = self.load_network().eval().requires_grad_(False).to(device)
         size, at_once = round(self.segment_seconds * self.rate), suited_to(device, SEGMENTS_AT_ONCE)

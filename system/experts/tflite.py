@@ -27,9 +27,9 @@ def read_layers(path: Path) -> dict[str, np.ndarray]:
     try:
         from tflite import Model
     except ModuleNotFoundError as error:
-        raise KitError("reading a .tflite needs the package tflite: pip install -e '.[tflite]'") from error
+        raise KitError("reading a .tflite file needs the package tflite: pip install -e '.[tflite]'") from error
 
-    require_file(path, "the public yamnet.tflite is meant")
+    require_file(path, "give the public yamnet.tflite")
     data = path.read_bytes()
     if not Model.ModelBufferHasIdentifier(data, 0):
         raise KitError(f"{path} is not a TensorFlow Lite model; fetch yamnet.tflite again")
@@ -37,10 +37,10 @@ def read_layers(path: Path) -> dict[str, np.ndarray]:
         model = Model.GetRootAsModel(data, 0)
         layers = dict(_layers(model, model.Subgraphs(0)))
     except Exception as error:  # a damaged file can raise any error in the reader of its tables
-        raise KitError(f"{path} is damaged or cut short; fetch yamnet.tflite again") from error
+        raise KitError(f"{path} is damaged or truncated; fetch yamnet.tflite again") from error
     wrong = [name for name, shape in shapes().items() if name not in layers or layers[name].shape != shape]
     if wrong or len(layers) != 2 * LAYERS - 2:
-        raise KitError(f"{path} is another model than yamnet.tflite (its layers have other shapes); fetch that one")
+        raise KitError(f"{path} is not yamnet.tflite (its layers have other shapes); fetch that file")
     return layers
 
 
@@ -73,5 +73,5 @@ def _values(model: Any, tensor: Any) -> np.ndarray:
         return np.array(values)
     scaling = tensor.Quantization()
     if scaling.ScaleLength() != 1:
-        raise ValueError("weights with a scale a channel")
+        raise ValueError("weights with one scale per channel")
     return np.array((values.astype(np.float32) - np.float32(scaling.ZeroPoint(0))) * np.float32(scaling.Scale(0)))

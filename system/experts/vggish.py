@@ -55,10 +55,10 @@ class Vggish(PublishedWeights):
     @model_validator(mode="after")
     def _pca_as_needed(self) -> "Vggish":
         if self.output == "raw" and self.pca_weights is not None:
-            raise PydanticCustomError("pca", "output raw has no use for pca_weights; remove it")
+            raise PydanticCustomError("pca", "output raw does not use pca_weights; remove the key")
         if self.output != "raw" and self.pca_weights is None:
             raise PydanticCustomError(
-                "pca", f"output {self.output} needs pca_weights; name that file, or say output: raw"
+                "pca", f"output {self.output} needs pca_weights; name the file, or set output: raw"
             )
         return self
 

@@ -53,7 +53,7 @@ class Yamnet(ExpertSettings):
         return {"weights": Path(self.weights)}
 
     def weight_source(self) -> str:
-        return "make it of Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0) with python -m system convert"
+        return "make it from Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0) with python -m system convert"
 
     def load(self, device: Device) -> Frames:
         from system.experts.network import by_rows

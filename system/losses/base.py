@@ -64,7 +64,7 @@ class BatchScores:
     def of_frames(self) -> FrameScores:
         """Return `frames`. Raises ValueError if this is no batch of moments."""
         if self.frames is None:
-            raise ValueError("a loss of moments needs a batch of moments")
+            raise ValueError("a loss for moments needs a batch of moments")
         return self.frames
 
     @cached_property

@@ -148,8 +148,8 @@ def read_folder(type: Type, folder: Path) -> HubAudio:
             reason = first_line(error)
             raise KitError(f"audio model {folder}: its settings cannot be read ({reason}); fetch it again") from error
     if extractor.sampling_rate != row.rate:
-        rate = f"takes {extractor.sampling_rate:,} Hz, and models of type {type} {row.rate:,}"
-        raise KitError(f"audio model {folder}: its feature extractor {rate}; use the model's own")
+        rate = f"takes {extractor.sampling_rate:,} Hz, but models of type {type} need {row.rate:,}"
+        raise KitError(f"audio model {folder}: its feature extractor {rate}; use the model's extractor")
     return HubAudio(type, extractor, config)
 
 
@@ -175,7 +175,7 @@ def check_type(folder: Path, type: Type) -> None:
     """Raise KitError if the folder has no config.json, or one of another type."""
     path = folder / "config.json"
     if not path.is_file():
-        raise KitError(f"audio model {folder}: no config.json; name a folder that holds a model")
+        raise KitError(f"audio model {folder}: no config.json; name a folder with a model")
     problem = type_problem(parse_json(path.read_bytes(), str(path)), type)
     if problem:
         raise KitError(f"audio model {folder}: {problem}")

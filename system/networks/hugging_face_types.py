@@ -76,8 +76,8 @@ def type_problem(config: dict[str, Any], wanted: Type) -> str | None:
     if found == wanted or found in ROWS[wanted].aliases:
         return None
     if found in ROWS:
-        return f"its config.json says model_type {found}, not {wanted}; write type: {found}"
+        return f"its config.json says model_type {found}, not {wanted}; set type: {found}"
     fitting = next((one for one, row in ROWS.items() if found in row.aliases), None)
     if fitting is not None:
-        return f"its config.json says model_type {found}; write type: {fitting}"
-    return f"its config.json says model_type {found}, which is none of {', '.join(ROWS)}"
+        return f"its config.json says model_type {found}; set type: {fitting}"
+    return f"its config.json says model_type {found}, which is not supported; supported: {', '.join(ROWS)}"

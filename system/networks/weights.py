@@ -15,7 +15,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from data_tools.errors import KitError
 
-_NOT_IT = "it is not the published checkpoint; fetch that again"
+_NOT_IT = "it is not the published checkpoint; fetch it again"
 
 
 class Weights:
@@ -32,7 +32,7 @@ class Weights:
         if not isinstance(value, torch.Tensor):
             raise KitError(f"{self.path} has no tensor {key}: {_NOT_IT}")
         if value.layout != torch.strided or value.is_meta or not value.is_floating_point():
-            raise KitError(f"{self.path}: {key} is no plain tensor of numbers: {_NOT_IT}")
+            raise KitError(f"{self.path}: {key} is no dense tensor of numbers: {_NOT_IT}")
         if tuple(value.shape) != shape:
             raise KitError(f"{self.path}: {key} has shape {tuple(value.shape)}, not {shape}: {_NOT_IT}")
         if not value.isfinite().all():
@@ -87,7 +87,7 @@ def read_weights(path: Path, inside: str | None = None) -> Weights:
     except FileNotFoundError:
         raise KitError(f"no weight file {path}") from None
     except Exception as error:  # a damaged file can make the unpickler raise any error
-        raise KitError(f"{path} is damaged, cut short, or no checkpoint of tensors; fetch it again") from error
+        raise KitError(f"{path} is damaged, truncated, or no checkpoint of tensors; fetch it again") from error
     tensors = content.get(inside) if inside and isinstance(content, dict) else content
     if not isinstance(tensors, Mapping):
         raise KitError(f"{path} has no tensors{f' under {inside}' if inside else ''}: {_NOT_IT}")

@@ -23,7 +23,7 @@ class ByOneModel(RankEntry):
     def _both_or_none(self) -> Self:
         if (self.stage is None) != (self.checkpoint is None):
             missing = "stage" if self.stage is None else "checkpoint"
-            raise cast(ValidationError, mistakes([((missing,), "stage and checkpoint are both null, or none is")]))
+            raise cast(ValidationError, mistakes([((missing,), "set both stage and checkpoint, or set both to null")]))
         return self
 
     @property

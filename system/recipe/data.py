@@ -69,7 +69,7 @@ def read_clips(recipe: schema.Recipe) -> dict[str, Sequence[Clip]]:
             if path_of.setdefault(clip.id, clip.path) != clip.path:
                 raise KitError(
                     f"data source {name}: {clip.id} is also the id of {path_of[clip.id]}; "
-                    "make one of the manifests again under another --name"
+                    "make one of the manifests again with another --name"
                 )
     return clips
 
@@ -111,7 +111,7 @@ def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip]) -> list
     ids = {clip.id for clip in clips}
     found = [moment for moment in read_moments(source.moments or "") if moment.clip in ids]
     if not found:
-        where = f"{source.moments} has no moment of its {counted(len(clips), 'clip', ',')}"
+        where = f"{source.moments} has no moment for its {counted(len(clips), 'clip', ',')}"
         raise KitError(f"data source {name}: {where}; name the file that was made with {source.manifest}")
     return found
 
@@ -129,5 +129,5 @@ def read_augmentations(recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]
 def _refuse(name: str, source: schema.Source, clips: Sequence[Clip], first: str) -> NoReturn:
     raise KitError(
         f"data source {name}: no audio of its {counted(len(clips), 'clip', ',')} can be read, first {first}; "
-        f"put the files there, or make {source.manifest} again where they are"
+        f"put the files there, or make {source.manifest} again with the right folder"
     )

@@ -130,7 +130,7 @@ def _apply(document: Document, changes: list[str]) -> Iterator[Mistake]:
 
 def _null_characters(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
     if isinstance(value, str) and "\0" in value:
-        yield keys, "holds a null character, which no file name and no text may"
+        yield keys, "contains a null character, which is not allowed in texts and file names"
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         yield from _null_characters(item, (*keys, key))
@@ -180,12 +180,12 @@ def _sentence(item: Any, value: Any, suggest: bool) -> str:
             return "not a key of this kind" if len(item["loc"]) > 1 else "not a key here" + other_paths(value, (name,))
         return "unknown key" + (f"; did you mean {candidates[0]}?" if candidates else "")
     if kind == "missing":
-        return "missing; a recipe says everything about itself"
+        return "missing; required in every recipe"
     if kind == "union_tag_invalid":
         known = re.findall("'([^']*)'", item["ctx"]["expected_tags"])
         candidates = difflib.get_close_matches(str(item["ctx"]["tag"]), known, 1)
         likely = f"did you mean {candidates[0]}? " if candidates else ""
-        return f"unknown kind {cut(repr(item['ctx']['tag']))}; {likely}there are {', '.join(known)}"
+        return f"unknown kind {cut(repr(item['ctx']['tag']))}; {likely}kinds: {', '.join(known)}"
     return fault_of(item)
 
 

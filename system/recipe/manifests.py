@@ -43,7 +43,7 @@ def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
     sources = {(source.manifest, source.make): (name, source) for name, source in reversed(recipe.data.items())}
     for name, source in reversed(sources.values()):
         if source.make is None and not Path(source.manifest).exists():
-            hint = "correct the path (it begins at this command's folder), or make it: python -m data_tools --help"
+            hint = "correct the path (relative to the current folder), or make it: python -m data_tools --help"
             raise KitError(f"data source {name}: no manifest {source.manifest}; {hint}")
         if source.make is not None and _is_to_make(name, source, again):
             # The lock is not in the manifest's folder, because the command needs that folder empty.
@@ -69,7 +69,7 @@ def input_paths(command: str) -> list[Path]:
         with redirect_stderr(io.StringIO()):
             arguments = vars(make_parser("data_tools", "", VERBS, words).parse_args(words))
     except SystemExit:
-        raise KitError(f"python -m data_tools does not take `{shlex.join(words)}`") from None
+        raise KitError(f"python -m data_tools does not accept `{shlex.join(words)}`") from None
     values = [value for key, value in arguments.items() if key not in OUTPUTS]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
     return [path for path in paths if isinstance(path, Path)]
@@ -86,8 +86,8 @@ def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
     command, number, names, made, *folders = [*note.read_text(encoding="utf-8").splitlines(), "", "", ""]
     if command != source.make:
         raise KitError(
-            f"data source {name}: {source.manifest} was made by `{command}`, the recipe says `{source.make}`; "
-            "delete its folder to make it again, or name another one"
+            f"data source {name}: {source.manifest} was made by `{command}`, but the recipe has `{source.make}`; "
+            "delete its folder to make it again, or name another manifest"
         )
     if not again:
         return False
@@ -96,9 +96,9 @@ def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
     if names_now == names or now < before:
         return False
     if sha256_of(manifest) != made:
-        log.warning("%s was edited since it was made, and is kept; delete it to make it of all audio files", manifest)
+        log.warning("%s was edited later, and is kept; delete it to make it from all audio files", manifest)
         return False
-    log.info("%s was made of %d audio files, %d are present now: it is made again", manifest, before, now)
+    log.info("%s was made from %d audio files, now there are %d: making it again", manifest, before, now)
     return True
 
 

@@ -162,7 +162,7 @@ class EpochSchedule(Strict):
     @classmethod
     def _falls(cls, until: float, info: ValidationInfo) -> float:
         if until <= info.data.get("warmup_epochs", 0):
-            raise ValueError("the rate must have epochs to fall in; say more than warmup_epochs")
+            raise ValueError("must be more than warmup_epochs, so that the rate can fall")
         return until
 
 

@@ -15,12 +15,12 @@ def unknown_path(document: Any, keys: Keys) -> str:
     """Error message for a path that a document lacks: the nearest path, or the keys at its last existing part.
 
     >>> unknown_path({"stages": {"train": {"epochs": 3}}}, ("stages", "trian", "epochs"))
-    'the recipe has no such place; did you mean stages.train.epochs?'
+    'the recipe has no such key; did you mean stages.train.epochs?'
     """
     at, known = document, 0
     while known < len(keys) - 1 and (below := _below(at, keys[known])) is not None:
         at, known = below, known + 1
-    where, said = _dotted(keys[:known]) or "the recipe", "the recipe has no such place"
+    where, said = _dotted(keys[:known]) or "the recipe", "the recipe has no such key"
     if isinstance(at, dict) and keys[known] in at:
         return f"{said}; {_dotted(keys[: known + 1])} is null"
     if isinstance(at, dict):
@@ -30,7 +30,7 @@ def unknown_path(document: Any, keys: Keys) -> str:
         return f"{said}; {where} has {cut(', '.join(map(str, at)) or 'no keys')}"
     if isinstance(at, list):
         return f"{said}; {where} has {counted(len(at), 'entry')}" + (f", the first is {where}.0" if at else "")
-    return f"{said}; {where} has no keys of its own"
+    return f"{said}; {where} has no keys"
 
 
 def other_paths(document: Any, keys: Keys) -> str:

@@ -33,7 +33,7 @@ def bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         found.close()
         if error.errno == errno.EADDRINUSE:
-            raise KitError(f"port {port} of {host} is taken; end what serves there, or name another --port") from error
+            raise KitError(f"port {port} of {host} is in use; stop that program, or use another --port") from error
         raise KitError(f"--host {host} --port {port}: {error.strerror}; use another address or port") from error
     return found
 
@@ -72,7 +72,7 @@ async def serve(search: Search, about: dict[str, object], host: str, listening: 
     try:
         await web.SockSite(runner, listening).start()
         if not local:
-            log.warning("%s is no loopback address: whoever reaches this machine can search and hear the clips", host)
+            log.warning("%s is no loopback address: everybody who reaches this machine can search and hear clips", host)
         site = f"[{host}]" if ":" in host else host
         print(f"{counted(len(search.clips), 'clip')} on http://{site}:{port}/ (Ctrl-C ends it)", flush=True)
         await stop.wait()

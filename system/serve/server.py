@@ -96,11 +96,11 @@ class SearchPage:
 
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if self.names is not None and not _is_ours(request.headers.get("Host", ""), self.names):
-            return refusal(421, f"this page is served as {' or '.join(sorted(self.names))} only")
+            return refusal(421, f"this page is served only as {' or '.join(sorted(self.names))}")
         if odd := [name for name, value in request.headers.items() if not is_utf8(value)]:
             return refusal(400, f"the header {odd[0]} of the request is not UTF-8; correct it or leave it out")
         if request.body_exists:
-            response = refusal(413, "a request here has no body; leave it out")
+            response = refusal(413, "requests must have no body; leave it out")
             response.force_close()
             return response
         try:
@@ -108,8 +108,8 @@ class SearchPage:
         except web.HTTPException as error:
             if error.status == 405:
                 allowed = {"Allow": error.headers["Allow"]}
-                return refusal(405, f"{request.method} is not possible here; use GET", allowed)
-            return refusal(error.status, "there is nothing here; the page is at /")
+                return refusal(405, f"{request.method} is not allowed; use GET", allowed)
+            return refusal(error.status, "no such page; the search page is at /")
 
     async def _page(self, request: web.Request) -> web.Response:
         return web.Response(text=self._html, content_type="text/html")
@@ -126,7 +126,7 @@ class SearchPage:
         try:
             hits, unknown = await self.queue.answer(wanted)
         except BusyError:
-            return refusal(429, "too many searches at once; try again in a moment", {"Retry-After": "1"})
+            return refusal(429, "too many searches at the same time; try again in a moment", {"Retry-After": "1"})
         if hits is None:
             return refusal(422, "the model knows no word of this query; use other words")
         results = [self._result(rank, hit) for rank, hit in enumerate(hits, wanted.offset + 1)]
@@ -147,11 +147,11 @@ class SearchPage:
         clip, and FileNotFoundError if its file is missing or was replaced."""
         row = int(request.match_info["row"])
         if row >= len(self.search.clips):
-            raise IndexError(f"there is no clip {row}; the last one is {len(self.search.clips) - 1}")
+            raise IndexError(f"no clip {row}; the last one is {len(self.search.clips) - 1}")
         known = self._files[row]
         number = known.open() if known else None
         if number is None:
-            raise FileNotFoundError("the file of this clip is no longer there, or is another one than at the start")
+            raise FileNotFoundError("the file of this clip is missing, or was replaced after the start")
         return row, number
 
     async def _peaks(self, request: web.Request) -> web.Response:
@@ -245,14 +245,14 @@ def refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -
 def _only(request: web.Request, name: str) -> str | None:
     values = request.query.getall(name, [])
     if len(values) > 1:
-        raise ValueError(f"{name} is given {len(values)} times; give it once")
+        raise ValueError(f"{name} occurs {len(values)} times; give it once")
     return values[0] if values else None
 
 
 def _query(request: web.Request) -> str:
     text = (_only(request, "query") or "").strip()
     if not text:
-        raise ValueError("the query is empty; describe a sound in a sentence")
+        raise ValueError("the query is empty; describe a sound")
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"the query has {len(text)} characters, more than {MAX_CHARACTERS}; shorten it")
     if "\ufffd" in text:  # aiohttp inserts it for bytes that cannot be decoded

@@ -26,7 +26,7 @@ class Published(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser, runs=False)
-    parser.add_argument("--show", action="store_true", help="only print the files, and where each is published")
+    parser.add_argument("--show", action="store_true", help="only print the files and their addresses")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -91,6 +91,6 @@ def _download(file: Published) -> bool:
     from system.networks.weights import read_weights
 
     if not file.path.exists() and not file.address.startswith(("http://", "https://")):
-        raise KitError(f"{file.path}: no file to download by itself; it is published at {file.address}; put it there")
+        raise KitError(f"{file.path}: cannot be downloaded automatically; get it from {file.address} and put it there")
     opened = read_weights if file.path.suffix in CHECKPOINTS else None
     return download(file.address, file.path, file.sha256, opened)

@@ -12,7 +12,7 @@ from system.recipe.load import load_recipe
 from system.verbs.json_output import ExpertReport, ExpertsReport, WeightFile
 
 FACTS = ("expert", "Hz", "dim", "frames/s", "parameters", "s per s")
-FILES = ("weights of", "file", "", "where it is from")
+FILES = ("weights of", "file", "", "source")
 
 
 def usual(folder: Path) -> dict[str, ExpertSettings]:
@@ -40,7 +40,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    per_second = "`s per s`: seconds that two CPU cores take for a second of audio, as measured."
+    per_second = "`s per s`: measured seconds of two CPU cores for a second of audio."
     parser.description = f"List the frozen audio models. {per_second}"
     listed = "list this recipe's experts (default: all kinds, weights in data/weights)"
     parser.add_argument("recipe", nargs="?", type=Path, help=listed)
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     print(table(experts))
     if arguments.recipe is None:
-        print("\nThe files' names are the published ones, data/weights a suggestion; a recipe names its own.")
+        print("\nThe file names are the published ones; a recipe may name other folders than data/weights.")
     return 0
 
 

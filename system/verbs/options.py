@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 def positive(text: str) -> int:
     """Argument type of argparse: a whole number of at least 1."""
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
@@ -33,7 +33,7 @@ def device(text: str) -> Device:
 
 
 def add_device_argument(parser: argparse.ArgumentParser) -> None:
-    where = "where to compute: cuda, cuda:1 (the second GPU), mps or cpu (default: cuda where there is one, else cpu)"
+    where = "where to compute: cuda, cuda:1 (the second GPU), mps or cpu (default: cuda if available, else cpu)"
     parser.add_argument("--device", type=device, help=where)
 
 
@@ -48,12 +48,12 @@ def track(text: str) -> "type[Tracker]":
 
 
 def add_track_argument(parser: argparse.ArgumentParser) -> None:
-    what = "show every epoch there too: tensorboard, mlflow or wandb; may be given again"
+    what = "also log every epoch there: tensorboard, mlflow or wandb; may be repeated"
     parser.add_argument("--track", type=track, action="append", default=[], metavar="WHERE", help=what)
 
 
 def add_changes_argument(parser: argparse.ArgumentParser) -> None:
-    what = "change a setting, such as stages.finetune.batch_size=64; may be given again"
+    what = "change a setting, such as stages.finetune.batch_size=64; may be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=what)
 
 
@@ -62,7 +62,7 @@ def add_runs_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cache_argument(parser: argparse.ArgumentParser) -> None:
-    what = "folder that keeps embeddings of clips (default: ~/.cache/lbar-kit, or lbar-kit in $XDG_CACHE_HOME)"
+    what = "folder for stored embeddings of clips (default: ~/.cache/lbar-kit, or lbar-kit in $XDG_CACHE_HOME)"
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help=what)
 
 
@@ -76,8 +76,8 @@ def ranker_of(arguments: argparse.Namespace, model: Path, with_windows: bool = F
 
 def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that select a run's checkpoint and the device."""
-    parser.add_argument("--stage", help="of a run: stage of the checkpoint (default: as the recipe ranks)")
-    which = "of a run: last, or the metric it is best by (default: as the recipe ranks)"
+    parser.add_argument("--stage", help="of a run: stage of the checkpoint (default: that of its rank entry)")
+    which = "of a run: last, or the metric by which it is best (default: that of its rank entry)"
     parser.add_argument("--checkpoint", help=which)
     add_device_argument(parser)
 
@@ -91,14 +91,14 @@ def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, wha
         out = "the run's folder itself (default: a new one, or the run to resume)"
         folder = parser.add_mutually_exclusive_group()
         folder.add_argument("--out", type=Path, help=out)
-        folder.add_argument("--name", type=_folder_name, help="the run's folder below --runs, by your own name")
+        folder.add_argument("--name", type=_folder_name, help="name of the run's folder below --runs")
         add_device_argument(parser)
         add_track_argument(parser)
 
 
 def _folder_name(text: str) -> str:
     if Path(text).name != text:
-        raise argparse.ArgumentTypeError(f"{text!r} is no name of a folder; --out takes a path")
+        raise argparse.ArgumentTypeError(f"{text!r} is no folder name; use --out for a path")
     return text
 
 

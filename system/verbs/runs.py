@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    require_folder(arguments.runs, "name the one that holds the runs")
+    require_folder(arguments.runs, "name the folder of the runs")
     found = sorted(overviews(arguments.runs), key=SORTED_BY[arguments.sort])
     if arguments.json:
         print_report(RunsReport(runs=found))

@@ -21,12 +21,12 @@ def embedded_words(tokenizer: Any, model: Any) -> dict[str, np.ndarray]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a BERT-like transformer with lower-case whole words: hub name or folder")
-    parser.add_argument("--out", type=Path, required=True, help="the .bin to write, in word2vec's binary format")
+    parser.add_argument("--out", type=Path, required=True, help="the .bin file to write, in word2vec's binary format")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.out.suffix != ".bin":
-        raise KitError(f"--out {arguments.out}: word vectors in the binary format end in .bin")
+        raise KitError(f"--out {arguments.out}: must end in .bin")
     from system.models.text.pretrained_encoder import load_transformer
 
     words = embedded_words(*load_transformer(arguments.model, None))

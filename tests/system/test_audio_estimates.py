@@ -145,7 +145,7 @@ def test_the_plan_of_the_papers_model(tmp_path: Path) -> None:
     output, model = recipe.model.missing_files()  # before anything is made
     assert "text model bert-base-uncased: it is no folder, nor in the cache" in model
     assert output == f"panns: no file {weights}; {published}; put it there, or --set model.audio.weights"
-    assert "text model bert-base-uncased: MISSING: no such folder, nor in the hub's cache" in text
+    assert "text model bert-base-uncased: MISSING: neither a folder nor in the hub's cache" in text
     assert "parameters: network 68,507,072, mlp 6,294,528, text 112,564,736; in all 187,366,336\n" in text
     assert "5 of these lines say MISSING" in text
     assert "batch_size 32 will not fit the GPU's 8.0 GiB: lower batch_size" in text  # batch norms see the whole batch
@@ -154,7 +154,7 @@ def test_the_plan_of_the_papers_model(tmp_path: Path) -> None:
     still = made(tmp_path, PANNS | {"weights": str(weights), "trainable": False}, BERT_BASE | {"trainable": False})
     assert f"audio network resnet38: frozen, from {weights}\n" in plan(still)
     assert "resnet38: trained, from scratch\n" in plan(made(tmp_path, PANNS | {"weights": None}, BERT_BASE))
-    with pytest.raises(RecipeError, match="a network without published weights that is not trained says nothing"):
+    with pytest.raises(RecipeError, match="a network without published weights must be trained"):
         made(tmp_path, PANNS | {"weights": None, "trainable": False}, BERT_BASE)
 
 

@@ -145,9 +145,9 @@ class Relevance:
             try:
                 stored = _Stored.model_validate_json(path.read_bytes())
             except ValidationError as error:
-                raise KitError(f"{path} is damaged; delete it, it is made again") from error
+                raise KitError(f"{path} is damaged; delete it, and it is made again") from error
             if stored.key != key:
-                raise KitError(f"{path} holds the percentiles of something else; delete it, it is made again")
+                raise KitError(f"{path} has percentiles of other data; delete it, and it is made again")
             return stored.distribution
         began = time.perf_counter()
         found = self._corpus.distribution(percents, self._settings.pairs)

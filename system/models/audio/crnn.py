@@ -26,7 +26,7 @@ class GruSettings(AudioSettings):
 
     def misfits(self, out: int) -> Iterator[tuple[str, str]]:
         if 2 * self.hidden != out:
-            yield "hidden", f"both directions give 2 x {self.hidden} values, text has {out}"
+            yield "hidden", f"both directions give 2 x {self.hidden} values, but the text has {out}"
 
 
 class WideLogMel(LogMelSlaney):
@@ -36,7 +36,7 @@ class WideLogMel(LogMelSlaney):
     @classmethod
     def _enough(cls, bands: int) -> int:
         if bands < MIN_BANDS:
-            raise ValueError(f"the convolutions of crnn need {MIN_BANDS} bands, not {bands}")
+            raise ValueError(f"crnn needs at least {MIN_BANDS} bands, not {bands}")
         return bands
 
 

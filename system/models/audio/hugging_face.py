@@ -42,7 +42,7 @@ class HuggingFace(Segmented):
     @property
     def seen_by_share(self) -> str | None:
         fills = self.trainable and ROWS[self.type].max_seconds is None
-        return "the length that inputs are filled up to" if fills else None
+        return "the length to which inputs are padded" if fills else None
 
     @property
     def knows_captions(self) -> bool:
@@ -117,7 +117,7 @@ class HuggingFace(Segmented):
             problem = type_problem(parse_json((folder / "config.json").read_bytes(), "config.json"), self.type)
             problem = problem or folder_problem(folder)
         except FileNotFoundError:
-            yield "model", f"audio model {self.model}: no config.json; name a folder that holds a model"
+            yield "model", f"audio model {self.model}: no config.json; name a folder with a model"
         except DataError as error:
             yield "model", str(error)
         else:
@@ -129,10 +129,10 @@ class HuggingFace(Segmented):
             folder = local_folder(self.model, "audio model")
         except DataError:
             folder = None
-        missing = "MISSING: no such folder, nor in the hub's cache; python -m system download RECIPE fetches it"
+        missing = "MISSING: neither a folder nor in the hub's cache; python -m system download RECIPE fetches it"
         here = missing if folder is None else f"here, in {folder}"
         if folder is not None and (problem := folder_problem(folder)):
-            here = f"MISSING: {folder} {problem}; name a folder that holds a model, or a hub name"
+            here = f"MISSING: {folder} {problem}; name a folder with a model, or a hub name"
         yield f"audio model {self.model} ({self.type}, {'trained' if self.trainable else 'frozen'}): {here}"
         if not self.size_known:
             yield f"  its size is unknown: {UNKNOWN}"

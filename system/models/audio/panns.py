@@ -38,7 +38,7 @@ class Panns(AudioSettings, Resampled):
     @classmethod
     def _require_weights_or_training(cls, trainable: bool, info: ValidationInfo) -> bool:
         if not trainable and info.data.get("weights", "") is None:
-            raise ValueError("a network without published weights that is not trained says nothing")
+            raise ValueError("a network without published weights must be trained")
         return trainable
 
     @property

@@ -46,10 +46,10 @@ class Passt(FromPublished):
             ("patchout_bands", self.patchout_bands, variant.rows),
         ):
             if left_out >= size:
-                yield key, f"there are {size}, of which one at least must stay"
+                yield key, f"must be less than {size}, so that one remains"
         rest = (variant.rows - self.patchout_bands) * (patches - self.patchout_time)
         if self.patchout_tokens >= rest > 0:
-            yield "patchout_tokens", f"there are {rest}, of which one at least must stay"
+            yield "patchout_tokens", f"must be less than {rest}, so that one token remains"
 
     def published_address(self) -> str:
         return VARIANTS[self.network].address

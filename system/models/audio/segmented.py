@@ -109,16 +109,16 @@ class Segmented(AudioSettings, Resampled):
     def misfits(self, out: int) -> Iterator[tuple[str, str]]:
         shortest, longest = self.limits
         if not shortest <= self.segment_seconds <= longest:
-            yield "segment_seconds", f"{self.title} hears {shortest} to {longest} s at once, not {self.segment_seconds}"
+            yield "segment_seconds", f"{self.title} needs {shortest} to {longest} s, not {self.segment_seconds}"
         if self.hop_seconds > self.segment_seconds:
-            yield "hop_seconds", "longer than segment_seconds, it leaves parts unheard"
+            yield "hop_seconds", "longer than segment_seconds, so that parts of a clip would be skipped"
         if self.max_seconds < self.segment_seconds:
-            said = f"less than segment_seconds, {self.segment_seconds:g}: training would never fill a segment; raise it"
+            said = f"less than segment_seconds, {self.segment_seconds:g}: training would never fill a segment"
             yield "max_seconds", said
         if self.head == "none" and self.hidden is not None:
-            yield "head", "none, and hidden gives one; say hidden: null, or head: linear"
+            yield "head", "is none, but hidden adds a layer; set hidden: null, or head: linear"
         if self.head == "none" and self.size_known and self.vector_dim != out:
-            yield "head", f"none, and its vectors have {self.vector_dim} values, the text's embeddings {out}"
+            yield "head", f"is none, but its vectors have {self.vector_dim} values and the text's embeddings {out}"
 
     def build(self, out: int) -> Encoder:
         return self._encoder(self.build_network(), out, self.pretrained())
@@ -162,7 +162,7 @@ class FromPublished(Segmented):
     @model_validator(mode="after")
     def _require_weights_or_training(self) -> Self:
         if not self.trainable and self.weights is None:
-            said = "a network without published weights that is not trained says nothing"
+            said = "a network without published weights must be trained"
             raise cast(ValidationError, mistakes([(("trainable",), said)]))
         return self
 

@@ -72,15 +72,15 @@ class PreTrained(TextSettings):
             yield "model", str(error)
         else:
             if problem:
-                yield "model", f"text model {self.model}: the folder {problem}; name one that holds a model"
+                yield "model", f"text model {self.model}: the folder {problem}; name one with a model"
 
     def plan_lines(self) -> Iterator[str]:
         folder = local_folder(self.model)
         if folder is None:
             hint = installed_as(self.model) or "; python -m system download RECIPE fetches it"
-            fact = f"MISSING: no such folder, nor in the hub's cache{hint}"
+            fact = f"MISSING: neither a folder nor in the hub's cache{hint}"
         elif problem := folder_problem(folder):
-            fact = f"MISSING: {folder} {problem}; name a folder that holds a model, or a hub name"
+            fact = f"MISSING: {folder} {problem}; name a folder with a model, or a hub name"
         else:
             fact = f"here, in {folder}"
         yield f"text model {self.model}: {fact}"
