@@ -11,7 +11,7 @@ from system.compute.distributed import count, exchange_group
 
 
 class _Synchronised(_BatchNorm):
-    """In training with several processes, it uses mean and variance over the values of all, with their gradients.
+    """Batch norm whose mean and variance, in training with several processes, are over the values of all processes.
 
     torch's SyncBatchNorm has the same formulas but does not run on CPUs (torch 2.11). On GPUs it could be used: its
     kernels are fused, it gathers once forward and sums once backward (this class sums twice each), and it stores less

@@ -17,7 +17,7 @@ class ByOneModel(RankEntry):
     """Base of kinds that rank by one model: a checkpoint of a stage, or, if both keys are null, published weights."""
 
     stage: str | None  # stage of the checkpoint; null: the published weights
-    checkpoint: Checkpoint | None  # last, or the metric of the stage by which it is best; null if stage is null
+    checkpoint: Checkpoint | None  # last, or best by this metric of the stage; null if stage is null
 
     @model_validator(mode="after")
     def _both_or_none(self) -> Self:

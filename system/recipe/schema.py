@@ -50,7 +50,7 @@ class FromScratch(Strict):
 class FromStage(Strict):
     kind: Literal["stage"]
     stage: str  # an earlier one
-    checkpoint: Checkpoint  # last, or the metric, among those that the stage monitors, by which it is the best
+    checkpoint: Checkpoint  # last, or a metric that the stage monitors: its best checkpoint
 
 
 class FromModel(Strict):
@@ -69,7 +69,7 @@ class StageTeacher(Strict):
 
     kind: Literal["stage"]
     stage: str  # must come before the stages that learn from it
-    checkpoint: Checkpoint  # last, or the metric, among those that the stage monitors, by which it is the best
+    checkpoint: Checkpoint  # last, or a metric that the stage monitors: its best checkpoint
 
 
 class ModelTeacher(Strict):
@@ -133,7 +133,7 @@ class AdamW(Strict):
     lr: Rate  # learning rate
     weight_decay: float = Field(ge=0, le=1)  # decoupled, as a share of the learning rate
     lr_by_part: dict[Name, Rate] = Field({})  # learning rates of parts, in place of lr; metrics.jsonl logs lr
-    frozen_start: dict[Name, Positive] = Field({})  # number of first steps of the stage in which a part is frozen
+    frozen_start: dict[Name, Positive] = Field({})  # number of first steps of the stage while a part is frozen
 
 
 class Schedule(Strict):

@@ -111,7 +111,7 @@ def restore(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> N
         model.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
-        hint = "use the recipe with which it was trained"
+        hint = "use the recipe of its training"
         raise KitError(f"{path} is a checkpoint of another model ({reason}); {hint}") from error
 
 

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise KitError(f"{arguments.file}: name its recipe with --recipe")
     layers: dict[str, Any] = read_layers(arguments.file)
     if file_sha256(arguments.file) != PUBLIC_SHA256:
-        log.warning("%s is not the file with which this was tested; its layers have the right shapes", arguments.file)
+        log.warning("%s is not the file that was tested; its layers have the right shapes", arguments.file)
     with replacing(arguments.out) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **layers)
     print(f"wrote {len(layers)} weights and biases of {LAYERS} layers to {arguments.out}")

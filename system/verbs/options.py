@@ -77,7 +77,7 @@ def ranker_of(arguments: argparse.Namespace, model: Path, with_windows: bool = F
 def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that select a run's checkpoint and the device."""
     parser.add_argument("--stage", help="of a run: stage of the checkpoint (default: that of its rank entry)")
-    which = "of a run: last, or the metric by which it is best (default: that of its rank entry)"
+    which = "of a run: last, or a metric for its best one (default: that of its rank entry)"
     parser.add_argument("--checkpoint", help=which)
     add_device_argument(parser)
 
