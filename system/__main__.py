@@ -1,4 +1,4 @@
-"""The command line of this floor: `python -m system VERB ...`."""
+"""Command line: `python -m system VERB ...`."""
 
 import logging
 import sys
@@ -6,10 +6,10 @@ import sys
 from data_tools.cli import Verb, ranks, run_cli
 from system.compute.distributed import leave
 
-# What each does, and the arguments of an example.
+# Description of each verb, and the arguments of an example.
 _VERBS = {
     "recipes": (
-        "list the shipped recipes, copy one to begin with, or print the reference of all keys",
+        "list the shipped recipes, copy one, or print the reference of all keys",
         "list\n  python -m system recipes new mine --from clotho\n  python -m system recipes keys stages.optimizer",
     ),
     "check": (
@@ -17,19 +17,19 @@ _VERBS = {
         "recipes/quickstart.yaml",
     ),
     "download": (
-        "fetch the published weight files that a recipe names and this machine lacks, and verify them",
+        "fetch and verify the published weight files of a recipe that are missing on this machine",
         "recipes/clotho.yaml",
     ),
-    "features": ("compute the frames a recipe needs and does not have yet", "recipes/quickstart.yaml"),
-    "train": ("train a recipe's stages, or go on where they stopped", "recipes/quickstart.yaml --set seed=2"),
+    "features": ("compute the missing frames of a recipe", "recipes/quickstart.yaml"),
+    "train": ("train a recipe's stages, or resume them", "recipes/quickstart.yaml --set seed=2"),
     "rank": (
-        "score any clips for any queries with a trained model, or find when queries are heard in long recordings",
+        "score any clips for any queries with a trained model, or find the times of queries in long recordings",
         "runs/RUN --audio data/blind/test --queries data/blind/captions.csv --out blind.npy\n"
         "  python -m system rank runs/A runs/B --windows --audio castella.jsonl --moments moments.jsonl --split test "
         "--out windows.jsonl",
     ),
     "run": (
-        "do all of a recipe: data, features, training, the challenge's CSV, scores; what is done is skipped",
+        "run all steps of a recipe: data, features, training, ranking, submission files; finished steps are skipped",
         "recipes/quickstart.yaml",
     ),
     "runs": (
@@ -37,12 +37,12 @@ _VERBS = {
         "runs --sort validation",
     ),
     "relevance": (
-        "print how CIDEr-D is distributed over the pairs of captions, and the thresholds of relax",
+        "print the distribution of CIDEr-D over pairs of captions, and thresholds for relax",
         "data/clotho/clotho_captions_development.csv --figure relevance.png",
     ),
-    "study": ("run a recipe over seeds and changed settings, and print the table", "recipes/esc_scenes.study.yaml"),
+    "study": ("run a recipe with several seeds and settings, and print the table", "recipes/esc_scenes.study.yaml"),
     "experts": (
-        "list the frozen audio models: rate, frames, size, cost, files, where they are published",
+        "list the frozen audio models: rate, frames, size, cost, files and their addresses",
         "recipes/quickstart.yaml\n  python -m system experts",
     ),
     "convert": (
@@ -50,16 +50,16 @@ _VERBS = {
         "yamnet.tflite --out data/weights/yamnet_layers.npz",
     ),
     "word_vectors": (
-        "write the input embeddings of a pre-trained transformer as word vectors, a word each",
+        "write the input embeddings of a pre-trained transformer as word vectors",
         "FOLDER_OF_all-MiniLM-L6-v2 --out data/weights/minilm_words.bin",
     ),
     "export": ("write a trained model as one folder for another machine", "runs/RUN --out my_model"),
     "search": (
-        "print the clips of a folder that a trained model finds for sentences",
+        "print the clips of a folder that a trained model finds for queries",
         'runs/RUN data/sounds "a dog barks" --top 10',
     ),
     "embeddings": (
-        "write the embeddings of clips and texts by a trained model, for other programs",
+        "write a trained model's embeddings of clips and captions, for other programs",
         "runs/RUN data/sounds --out sounds.npz",
     ),
     "serve": (
@@ -67,9 +67,10 @@ _VERBS = {
         "runs/RUN\n  python -m system serve my_model --audio data/blind/test",
     ),
 }
-_RESUME = {"download", "features", "train", "rank", "run", "study", "search", "embeddings", "serve"}  # frames, at least
-_SINGLE = {"download", "rank", "convert", "word_vectors", "export", "search", "embeddings", "serve"}  # of one process
-_SEVERAL = {"features", "train", "run", "study"}
+# Verbs that can be resumed after an interrupt: at least the frames that they computed are kept.
+_RESUME = {"download", "features", "train", "rank", "run", "study", "search", "embeddings", "serve"}
+_SINGLE = {"download", "rank", "convert", "word_vectors", "export", "search", "embeddings", "serve"}  # one process only
+_SEVERAL = {"features", "train", "run", "study"}  # one or more processes of torchrun
 VERBS = {
     name: Verb(what, f"python -m system {name} {example}", f"verbs.{name}", name in _RESUME, name in _SEVERAL)
     for name, (what, example) in _VERBS.items()
@@ -77,12 +78,12 @@ VERBS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb; the exit status is run_cli's."""
+    """Run one verb and return the exit status of run_cli."""
     for chatty in ("httpx", "sentence_transformers", "urllib3", "huggingface_hub"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     argv = sys.argv[1:] if argv is None else argv
     if ranks()[1] > 1 and argv and argv[0] in _SINGLE:
-        print(f"{argv[0]} is of one process; run it without torchrun", file=sys.stderr)
+        print(f"{argv[0]} needs exactly one process; run it without torchrun", file=sys.stderr)
         return 2
     return run_cli("system", "Check, train and use retrieval systems.", VERBS, argv)
 

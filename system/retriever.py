@@ -23,7 +23,7 @@ from system.ranking.listing import Listed, list_clips
 from system.runs.rankers import open_ranker
 
 log = logging.getLogger(__name__)
-AUDIO_HINT = "give a folder, a manifest (.jsonl), or one file or more"
+AUDIO_HINT = "give a folder, a manifest (.jsonl), or one or more files"
 Texts = str | Sequence[str]
 Audio = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -77,7 +77,7 @@ class Retriever:
     def encode_clips(self, clips: Sequence[Clip], normalize: bool = True) -> np.ndarray:
         """Return (C, D) float32 embeddings of clips, as encode_audio does."""
         if not clips:
-            raise KitError("there is no clip in the list; give one clip or more")
+            raise KitError("the list of clips is empty; give at least one clip")
         once = {clip.id: clip for clip in clips}
         pool = self.ranker.open(Listed(list(once.values())), strict=True)
         rows = {clip_id: row for row, clip_id in enumerate(once)}
@@ -92,9 +92,9 @@ class Retriever:
         """
         texts = _listed(texts)
         if not isinstance(top, Integral) or top < 1:
-            raise KitError(f"top is {top!r}; give a whole number of 1 or more")
+            raise KitError(f"top is {top!r}; give a whole number of at least 1")
         if waves_of(audio) is not None:
-            raise KitError("rank names files, and these are waves; write them to files, or compare encode_audio's rows")
+            raise KitError("rank needs files, not waves; write them to files, or compare embeddings of encode_audio")
         if unknown := self.ranker.unreadable(texts):
             raise KitError(f"the model knows no word of {unknown[0]!r}; reword it")
         pool = self.ranker.open(Listed(list({clip.id: clip for clip in self.clips_of(audio)}.values())))
@@ -114,7 +114,7 @@ class Retriever:
             raise KitError(f"{str(odd[0])[:60]!r} is no file; {AUDIO_HINT}")
         paths = [Path(absolute(path)) for path in audio]
         if not paths:
-            raise KitError(f"there is no file in the list; {AUDIO_HINT}")
+            raise KitError(f"the list of files is empty; {AUDIO_HINT}")
         if absent := [path for path in paths if not path.is_file()]:
             raise DataError(f"{absent[0]}: no such file")
         return [
@@ -132,14 +132,14 @@ class Retriever:
 
 def _iterated(values: Any) -> list[Any]:
     if isinstance(values, bytes) or not isinstance(values, Iterable):
-        raise KitError(f"{str(values)[:60]!r} is no text, file or list of them; {AUDIO_HINT}")
+        raise KitError(f"{str(values)[:60]!r} is no text, file or list; {AUDIO_HINT}")
     return list(values)
 
 
 def _listed(texts: Texts) -> list[str]:
     found = [texts] if isinstance(texts, str) else _iterated(texts)
     if not found:
-        raise KitError("there is no text in the list; give one text or more")
+        raise KitError("the list of texts is empty; give at least one text")
     if odd := [text for text in found if not isinstance(text, str)]:
         raise KitError(f"{odd[0]!r} is no text; give one text, or a list of texts")
     return found
@@ -159,6 +159,6 @@ def load_model(
     cache: folder for embeddings of clips (default: lbar-kit in the user's cache directory).
     """
     if not isinstance(folder, str | os.PathLike):
-        raise KitError(f"{folder!r} is no folder; name that of a run or of an exported model")
+        raise KitError(f"{folder!r} is no folder; name a run or an exported model")
     kept = Path(cache) if cache else None
     return Retriever(open_ranker(Path(folder), stage, checkpoint, device=device_of(device), cache=kept))

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import trees
 
 from data_tools import cli
 
@@ -30,12 +31,18 @@ def prose(path: Path) -> str:
     return re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_floors_readme_names_each_of_its_files_and_no_other(root: Path, room: str) -> None:
-    tree = blocks((root / room / "README.md").read_text().partition("## What is where")[2], "")[0]
-    named = Counter(re.findall(r"[\w.]+\.py", tree))
-    there = Counter(path.name for path in (root / room).rglob("*.py") if not path.name.startswith("__"))
-    assert named == there
+@pytest.mark.parametrize("floor", ROOMS)
+def test_a_file_tree_is_made_of_the_modules_first_lines(root: Path, floor: str) -> None:
+    assert (root / floor / "README.md").read_text() == trees.with_tree(root / floor), "run tests/helpers/trees.py"
+    titles = [line.split(maxsplit=1)[1:] for line in trees.tree(root / floor).splitlines()]
+    assert [title for title in titles if not title or len(title[0].split()) > 10] == []
+
+
+@pytest.mark.parametrize(("page", "most"), [("README.md", 1300), ("system/README.md", 2300), ("*/README.md", 1500)])
+def test_readmes_are_short(root: Path, page: str, most: int) -> None:
+    for path in root.glob(page):
+        if page == "system/README.md" or path.parent.name != "system":
+            assert len(path.read_text().split()) <= most, path
 
 
 def test_readme_is_read_in_minutes(root: Path) -> None:

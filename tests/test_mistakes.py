@@ -24,7 +24,7 @@ NO_STORE = ": is no store of Freesound sounds, or damaged at its beginning; name
 NO_PART = " column 1 (char {})); name a part of WavCaps, such as fsd_final.json"
 NO_CLOTHO = "name Clotho's folder as published, and the --splits that it has"
 NO_CSV = "is YAML, such as a recipe, and no CSV, score matrix or package; a recipe is checked by python -m system check"
-NO_MODEL = "is neither a run (resolved.json) nor an exported model (model.safetensors); name one's folder"
+NO_MODEL = "is neither a run (resolved.json) nor an exported model (model.safetensors); name such a folder"
 SPLITS = "it has development, evaluation, validation"
 OTHER_SET = "none of its queries is known: this is of another split or data set; name the captions that it answers"
 JSONL = "argument --out: {}: name a file that ends in .jsonl"
@@ -180,16 +180,16 @@ SYSTEM = [
     ("rank run --audio captions.csv --queries blind.csv --out x.npy", f"captions.csv{NO_MANIFEST}"),
     ("rank run --audio audio --queries nowhere.csv --out x.npy", "nowhere.csv: no such file; correct the path"),
     ("rank run --audio audio --queries recipe.yaml --out x.npy", "queries are read from .jsonl or .csv files"),
-    ("rank run --audio audio --out x.npy", "audio has no captions to search with; name a file of queries by --queries"),
+    ("rank run --audio audio --out x.npy", "audio has no captions as queries; name a file of queries with --queries"),
     ("rank run --audio manifest.jsonl --split train --out x.npy", f"manifest.jsonl has no split train, {SPLITS}"),
     ("search run manifest.jsonl tone --split train", f"manifest.jsonl has no split train, {SPLITS}"),
     ("relevance manifest.jsonl --split train", f"manifest.jsonl has no split train, {SPLITS}"),
-    ("rank run --audio audio --queries blind.csv --out x.csv", "--out x.csv: a score matrix ends in .npy"),
+    ("rank run --audio audio --queries blind.csv --out x.csv", "--out x.csv: a score matrix must end in .npy"),
     (
         "rank run --audio audio --queries blind.csv --stage two --out x.npy",
-        "run has no stage 'two'; there are pretrain",
+        "run has no stage 'two'; stages: pretrain",
     ),
-    ("export run --out notes", "notes is not empty, or is the current folder; name another one"),
+    ("export run --out notes", "notes is not empty, or is the current folder; name another folder"),
     ("export run --out captions.csv", f"captions.csv{IS_FILE}"),
     # recipes and studies
     ("check typo.yaml", "stages.only.batchsize: unknown key; did you mean batch_size?"),
@@ -197,8 +197,8 @@ SYSTEM = [
     ("check text_for_number.yaml", "stages.only.epochs: must be a whole number, not 'two'"),
     ("check odd_split.yaml", "data.train.split: must be 'development', 'validation', 'evaluation', 'train', 'val'"),
     ("check tests.yaml", "'train' is a test split (evaluation); train on another split"),
-    ("check edition.yaml", "rank.evaluation.edition: no edition 2021; there are 2022, 2023, 2024, 2025, custom"),
-    ("check no_seed.yaml", "no_seed.yaml:1: seed: missing; a recipe says everything about itself"),
+    ("check edition.yaml", "rank.evaluation.edition: no edition 2021; editions: 2022, 2023, 2024, 2025, custom"),
+    ("check no_seed.yaml", "no_seed.yaml:1: seed: missing; required in every recipe"),
     ("check indented.yaml", "indented.yaml:2: not YAML: mapping values are not allowed here"),
     ("check tab.yaml", "not YAML: found character '\\t' that cannot start any token"),
     ("check csv_as_manifest.yaml", f"other.csv{NO_MANIFEST}"),
@@ -215,11 +215,11 @@ SYSTEM = [
     ),
     ("run recipe.yaml --set stages.only.batch_size=many", "--set stages.only.batch_size: must be a whole number, not"),
     ("run recipe.yaml --set stages.only.batch_size", "--set stages.only.batch_size: write it as key.key=value"),
-    ("run recipe.yaml --set stages.no.batch_size=8", "--set stages.no.batch_size: the recipe has no such place"),
+    ("run recipe.yaml --set stages.no.batch_size=8", "--set stages.no.batch_size: the recipe has no such key"),
     # before and while a run begins
     (
         "run no_manifest.yaml",
-        "data source train: no manifest nowhere.jsonl; correct the path (it begins",
+        "data source train: no manifest nowhere.jsonl; correct the path (relative",
     ),
     ("run csv_as_manifest.yaml", f"other.csv{NO_MANIFEST}"),
     ("run no_split.yaml", f"data source train: manifest.jsonl has no split train, {SPLITS}"),

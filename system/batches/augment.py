@@ -72,7 +72,7 @@ class Augmentation:
             for clip_id, others in self._merged.items()
         }
         if self.mixes and len(self._pool) < 2:
-            raise KitError("mix needs two training clips with captions, or more; take it out of the stage's augment")
+            raise KitError("mix needs at least two training clips with captions; remove it from the stage's augment")
 
     def texts(self) -> list[str]:
         """Return the captions that may replace others, in the order of their files."""

@@ -28,7 +28,7 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
     for where, (name, index, alternative) in _rows(path, ["clip", "caption", "alternative"]):
         lines += 1
         if not _INDEX.fullmatch(index):
-            raise DataError(f"{where}: {index[:40]!r} is no index of a caption; count a clip's captions from 0")
+            raise DataError(f"{where}: {index[:40]!r} is no index of a caption; a clip's captions are numbered from 0")
         check_caption(alternative, where)
         if (clip := by_name.find(name, where)) is None:
             continue
@@ -37,7 +37,7 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
             raise DataError(f"{where}: {name!r} has no caption {int(index)}, {last}; count from 0")
         found.setdefault((clip.id, int(index)), []).append(alternative)
         fitting += 1
-    hint = "clips go by id or file name, as their manifest has them"
+    hint = "name clips by id or file name, as in their manifest"
     return found, _fit(path, lines, fitting, "training clip", hint)
 
 
@@ -59,7 +59,7 @@ def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str
         if words_of(word)[0] in words:
             found.setdefault(words_of(word)[0], []).append(" ".join(words_of(synonym)))
             fitting += 1
-    return found, _fit(path, lines, fitting, "word of a training caption", "give synonyms of words that captions have")
+    return found, _fit(path, lines, fitting, "word of a training caption", "use words that occur in captions")
 
 
 def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple[Clip, str]]], str]:
@@ -84,7 +84,7 @@ def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple
         found.setdefault(one.id, []).append((other, caption))
         found.setdefault(other.id, []).append((one, caption))
         fitting += 1
-    hint = "clips go by id or file name, as their manifest has them"
+    hint = "name clips by id or file name, as in their manifest"
     return found, _fit(path, lines, fitting, "pair of training clips", hint)
 
 
@@ -118,7 +118,7 @@ def _fit(path: Path, lines: int, fitting: int, what: str, hint: str) -> str:
 
 def _rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield the position and these columns, as text, of every line of a table or of JSON lines."""
-    require_file(path, "correct the path, or take what names it out of the stage's augment")
+    require_file(path, "correct the path, or remove its key from the stage's augment")
     if path.suffix == ".csv":
         for line, row in read_table(path, columns):
             yield f"{path}, line {line}", [row[name] for name in columns]
@@ -134,4 +134,4 @@ def _rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[str]]]:
                     )
             yield where, [str(one) for one in values]
     else:
-        raise DataError(f"{path}: is read from .csv or .jsonl; give it that name")
+        raise DataError(f"{path}: must be a .csv or .jsonl file; rename or convert it")

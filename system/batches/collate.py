@@ -187,7 +187,7 @@ def _fits(size: int, device: torch.device) -> bool:
     torch.cuda.empty_cache()  # so that unused memory of an earlier stage counts as free
     free = torch.cuda.mem_get_info(device)[0]
     fits = size < RESIDENT_SHARE * free
-    how = "kept on the GPU" if fits else "read ahead from the banks"
+    how = "stored on the GPU" if fits else "read ahead from the banks"
     log.info("frames of %.1f GiB, %.1f GiB of the GPU free: %s", size / 2**30, free / 2**30, how)
     return fits
 

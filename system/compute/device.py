@@ -28,16 +28,16 @@ def device_of(name: str | None = None) -> torch.device:
     if name in (None, "cuda"):
         name = f"cuda:{local}" if local.isascii() and local.isdigit() else "cuda"
     elif name.startswith("cuda:") and os.environ.get("LOCAL_WORLD_SIZE", "1") != "1":
-        raise KitError(f"--device {name} would be one GPU for all processes of torchrun; say --device cuda")
+        raise KitError(f"--device {name} is one GPU for all processes of torchrun; use --device cuda")
     if not re.fullmatch("cuda(:[0-9]{1,3})?|mps|cpu", name):
-        raise KitError(f"no device is called {name!r}; use cuda, cuda:1 (the second GPU), mps or cpu")
+        raise KitError(f"unknown device {name!r}; use cuda, cuda:1 (the second GPU), mps or cpu")
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise KitError("no CUDA device on this machine: see what nvidia-smi prints, or use --device cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise KitError(f"no {name} on this machine: its last CUDA device is cuda:{torch.cuda.device_count() - 1}")
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise KitError("no mps device on this machine: it is of Apple's processors; use --device cpu")
+        raise KitError("no mps device on this machine (only Apple processors have it); use --device cpu")
     return device
 
 

@@ -176,7 +176,7 @@ def _together() -> Iterator[None]:
 
 @contextmanager
 def in_step() -> Iterator[None]:
-    """Context of a training step, in which processes wait at most STEP_PATIENCE for each other.
+    """Context of a training step: processes wait at most STEP_PATIENCE for each other.
 
     They exchange data during computations, as in batch norms over all processes and their gradients. Raises KitError if
     another process was lost. Other errors are not changed.
@@ -195,11 +195,11 @@ def in_step() -> Iterator[None]:
 def _lost(error: RuntimeError) -> KitError:
     """Return the error of a failed exchange; SaidElsewhere if another process has reported the reason."""
     if not _is_to_say(""):
-        return SaidElsewhere("another process has said why all end")
-    who, go_on = f"rank {index()} of {count()}", "run the same command again, and it goes on from what was saved"
+        return SaidElsewhere("another process has reported why all end")
+    who, go_on = f"rank {index()} of {count()}", "run the same command again to resume from the last checkpoint"
     if "timed out" in str(error).lower():
         waited = about((STEP_PATIENCE if _group.now else PATIENCE).total_seconds())
-        return KitError(f"{who} has waited {waited} for another one, which hangs; {go_on}")
+        return KitError(f"{who} has waited {waited} for another process, which hangs; {go_on}")
     return KitError(f"{who} has lost the others: one of them was killed (by a full memory, say); {go_on}")
 
 

@@ -43,7 +43,7 @@ def _of_blind_sets(recipe: schema.Recipe) -> list[str]:
 
 def absent_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[str]:
     """Return one line per entry of a blind set that cannot be ranked yet. ranked: entries that were ranked before."""
-    later = "the same command ranks it later, and trains nothing again"
+    later = "run the same command later to rank it; nothing is trained again"
     return [
         f"{name}: not ranked yet, without {' and '.join(absent)}; {later}"
         for name in _of_blind_sets(recipe)

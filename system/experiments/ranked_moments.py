@@ -71,7 +71,7 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
             known = {moment.windows is not None for moment in data.moments[source]}
             if len(known) > 1 or (source == entry.fit and False in known):
                 file = recipe.data[source].moments
-                wanted = "all or none of its moments must have windows" if source == entry.data else "it is fitted to"
+                wanted = "all or none of them must have windows" if source == entry.data else "fit needs windows"
                 raise KitError(f"rank entry {name}: {file} has moments of {source} without windows; {wanted}")
             require_short(data.moments[source], data.features)
 

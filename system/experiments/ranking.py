@@ -131,7 +131,7 @@ def _rank_entry(
     ranker = entry.ranker(models)
     if unknown := ranker.unreadable([query.text for query in queries]):
         log.warning(
-            "%d queries of %s have no word that the model knows, first %r; all clips score alike for them, and are "
+            "%d queries of %s have no word that the model knows, first %r; all clips have equal scores for them, "
             "ordered by name", len(unknown), name, unknown[0],
         )  # fmt: skip
     pool = ranker.open(Listed([clip for clip in clips if clip.id in models.contents]))

@@ -78,7 +78,7 @@ def _is_finished(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> 
     """Return whether no step remains, and log the result."""
     log.info("run %s", run.folder)
     if run.ranks_anew:
-        log.info("it has the same settings but for what is ranked: what it trained is not trained again")
+        log.info("only its rank entries differ, so that nothing is trained again")
         return False
     if not run.result.exists():
         return False
@@ -90,7 +90,7 @@ def _is_finished(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> 
     other = "" if made_by == now else f", made by the code of {made_by}, this is {now}; --out makes another"
     log.log(logging.WARNING if other else logging.INFO, "finished already: %s%s", run.folder, other)
     if new := changed_entries(loaded.recipe, result.blind):
-        log.info("to be ranked now: %s; nothing is trained again", ", ".join(new))
+        log.info("ranking now: %s; nothing is trained again", ", ".join(new))
         return False
     _track(run, track)
     return True
@@ -138,8 +138,8 @@ def _rehearse(
         clips = data.clips[source]
         if broken := [clip.id for clip in clips if clip.id in data.features.broken]:
             raise KitError(
-                f"{source}, which is to be ranked, has {counted(len(broken), 'clip')} with broken audio, first "
-                f"{data.features.broken[broken[0]]}; repair them, or take them out of {recipe.data[source].manifest}"
+                f"{source}, which a rank entry uses, has {counted(len(broken), 'clip')} with broken audio, first "
+                f"{data.features.broken[broken[0]]}; repair them, or remove them from {recipe.data[source].manifest}"
             )
         queries = caption_queries(clips)
         if isinstance(recipe.ranked(name), ByOneModel):
@@ -151,7 +151,7 @@ def _rehearse(
         require_moments(recipe, data)
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
         if shared := data.shared(recipe.trained_on, [source]):
-            log.warning("%s of %s, which is to be ranked, also trained on", counted(shared, "recording"), source)
+            log.warning("%s of %s, which is ranked, were also trained on", counted(shared, "recording"), source)
 
 
 def _zeros(clips: Sequence[Clip], queries: Sequence[Query]) -> ScoreMatrix:
@@ -283,6 +283,6 @@ def _kept(
             require_unharmed(run.folder / name, checksum, run.again(run.folder / name))
     names |= {name for name in result.moments if before.rank.get(name) == recipe.rank.get(name)}
     if replaced := [name for name in (*result.rank, *result.blind, *result.moments) if name not in names]:
-        both = "a new folder, named by --out, would have kept both and trained again"
+        both = "a new folder (--out) would keep both, and train again"
         log.warning("the earlier scores of %s are replaced or removed; %s", ", ".join(replaced), both)
     return kept, kept_blind

@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 
 
 class Published(Strict):
-    """A paper's own figures, to stand below ours: by cell, one for every column, in the table's unit; null: none.
+    """Figures of a paper, shown below the measured ones.
 
-    entry: the `rank` entry they are of. source: paper and table.
+    source: paper and table. entry: the `rank` entry to which they belong. cells: by cell, one figure for every column,
+    in the table's unit; null: not published.
     """
 
     source: str
@@ -85,7 +86,7 @@ def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tup
         ]
         raise RecipeError(problems) from error
     if len(set(study.seeds)) < len(study.seeds):
-        problems.append(f"{path}: seeds: one comes twice, which would count one run twice; name each once")
+        problems.append(f"{path}: seeds: one occurs twice; name each once")
     if problems:
         raise RecipeError(problems)
     published = study.published
@@ -109,12 +110,12 @@ def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tup
     entries = {name for loaded in cells.values() for name in loaded.recipe.rank}
     if not problems and published and published.entry not in entries:
         known = ", ".join(entries)
-        problems.append(f"{path}: published.entry: no rank entry {published.entry!r}; there are {known}")
+        problems.append(f"{path}: published.entry: no rank entry {published.entry!r}; known: {known}")
     if not problems and not all(loaded.recipe.rank for loaded in cells.values()):
         problems.append(f"{path}: {study.recipe} ranks nothing, so there is no table to make; give it a rank entry")
     of_moments = set(study.columns) & set(OF_MOMENTS)
     if of_moments and of_moments != set(study.columns):
-        problems.append(f"{path}: columns: those of moments ({', '.join(OF_MOMENTS)}) stand in a table of their own")
+        problems.append(f"{path}: columns: those for moments ({', '.join(OF_MOMENTS)}) need a table without others")
     for (cell, _), loaded in cells.items():
         ranks_moments = set(loaded.recipe.rank_moments)
         if ranks_moments != (set(loaded.recipe.rank) if of_moments else set()):

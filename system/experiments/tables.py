@@ -36,18 +36,18 @@ DEFAULT: list[Column] = [
 ]  # fmt: skip
 
 NOTES = {
-    "HR@": "A2T HR@k: clips with any of their captions among the first k, which Mei et al. (On Metric Learning), "
-    "WavCaps and LAION-CLAP print as R@k.",
-    "A2T R@": "A2T R@k: captions of a clip among the first k, divided by all of its captions, as DCASE and Xie et al. "
-    "(On Negative Sampling) have it.",
-    "pooled": "A2T pooled R@k: captions found by all clips together, divided by all captions (text-audio-retrieval).",
-    "mAP@10": "mAP@10: divided by all relevant ones, ranks beyond 10 count nothing.",
+    "HR@": "A2T HR@k: share of clips with any of their captions among the first k; Mei et al. (On Metric Learning), "
+    "WavCaps and LAION-CLAP call it R@k.",
+    "A2T R@": "A2T R@k: share of a clip's captions among the first k, averaged over clips, as in DCASE and Xie et al. "
+    "(On Negative Sampling).",
+    "pooled": "A2T pooled R@k: share of all captions that their clips find among the first k (text-audio-retrieval).",
+    "mAP@10": "mAP@10: divided by the number of relevant items; ranks beyond 10 count 0.",
 }
 CHOOSE = (
-    "validation: of the ranked checkpoint, on the clips that its stage monitors. Choose by it: what is chosen by the "
-    "columns behind it, of the ranked clips, is chosen on the test."
+    "validation: of the ranked checkpoint, on the clips that its stage monitors. Choose settings by this column: the "
+    "other columns belong to the ranked clips, so that choosing by them is choosing on the test set."
 )
-WITHOUT_CUT = "mAP: of all ranks."
+WITHOUT_CUT = "mAP: over all ranks."
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The closed list of experts. A new one is a file beside this one and its import here. Never imports torch."""
+"""The list of experts. To add one, add a file in this folder and import it here. Never imports torch."""
 
 from typing import TYPE_CHECKING
 

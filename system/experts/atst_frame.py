@@ -1,4 +1,4 @@
-"""ATST-Frame, frozen: a frame a segment, or 25 a second."""
+"""ATST-Frame, frozen: one frame per segment, or 25 per second."""
 
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -17,11 +17,12 @@ from system.networks.atst_frame_published import (
 
 
 class AtstFrameExpert(SegmentExpert):
-    """Frames (T, 768) of 40 ms at 32 kHz, or the mean of those of a segment. Values of the log-mel more than 80 dB
-    below the largest one of the segment are lifted.
+    """Frames (T, 768) of 40 ms at 32 kHz, or their mean over a segment. Log-mel values more than 80 dB below the
+    largest one of the segment are raised to that level.
 
     Source: Li et al. (2023); github.com/OptimusPrimus/salsa, to a relative 2e-5 on the stored examples. Deviation:
-    there the largest value is that of the batch, on which a clip's frames depend (up to 0.16 in the log-mel's units).
+    the original takes the largest value of the batch, so that a clip's frames depend on the other clips (by up to 0.16
+    in the log-mel's units).
     """
 
     kind: Literal["atst_frame"]

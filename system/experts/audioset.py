@@ -1,6 +1,6 @@
-"""The front-end of the AudioSet models (VGGish, YAMNet): log-mel columns at 100 a second, cut into patches.
+"""The front-end of the AudioSet models (VGGish, YAMNet): 100 log-mel columns per second, cut into patches.
 
-Source: `mel_features.py` of Google's VGGish; torchvggish carries it unchanged."""
+Source: `mel_features.py` of Google's VGGish; torchvggish contains it unchanged."""
 
 import numpy as np
 
@@ -11,14 +11,14 @@ SIZE = 512  # of the FFT
 WINDOW = 400  # samples
 HOP = 160  # samples
 PATCH = 96  # columns in a patch (0.96 s)
-PATCH_SAMPLES = WINDOW + (PATCH - 1) * HOP  # 15,600: the least that fills a patch, 0.975 s
+PATCH_SAMPLES = WINDOW + (PATCH - 1) * HOP  # 15,600: shortest input of one patch, 0.975 s
 
 
 def mel_basis() -> np.ndarray:
-    """(257, 64) float64 triangles, linear in mel (not in Hz, as librosa's) between 125 and 7,500 Hz, no area norm."""
+    """(257, 64) float64 triangles, linear in mel (librosa's are linear in Hz), 125 to 7,500 Hz, no area norm."""
     from transformers.audio_utils import mel_filter_bank
 
-    # "kaldi" is 1127 ln(1 + Hz / 700), as Google writes HTK's scale.
+    # "kaldi" is 1127 ln(1 + Hz / 700), Google's form of HTK's scale.
     result: np.ndarray = mel_filter_bank(
         SIZE // 2 + 1, 64, 125, 7500, RATE, None, "kaldi", triangularize_in_mel_space=True
     )
@@ -26,7 +26,7 @@ def mel_basis() -> np.ndarray:
 
 
 def log_mel(wave: np.ndarray, offset: float) -> np.ndarray:
-    """(N,) at 16 kHz, N >= 400 -> (T, 64) float32, ln(mel magnitude + offset), 100 columns a second.
+    """(N,) at 16 kHz, N >= 400 -> (T, 64) float32, ln(mel magnitude + offset), 100 columns per second.
 
     Periodic Hann 400, hop 160, no centring, magnitude of a 512-point FFT (zeros at the end), incomplete windows
     dropped; computed in float64."""
@@ -41,5 +41,5 @@ def log_mel(wave: np.ndarray, offset: float) -> np.ndarray:
 
 
 def patches(columns: np.ndarray, hop: int) -> np.ndarray:
-    """(T, 64) -> (P, 96, 64): a patch every `hop` columns, what is left at the end dropped; P >= 1 needs T >= 96."""
+    """(T, 64) -> (P, 96, 64): a patch every `hop` columns; remaining columns are dropped; P >= 1 needs T >= 96."""
     return np.lib.stride_tricks.sliding_window_view(columns, PATCH, axis=0)[::hop].transpose(0, 2, 1)

@@ -32,14 +32,14 @@ def _sha256(path: Path, size: int, changed: int) -> str:
     return sha256_of(path)
 
 
-SHOWN = 12  # digits of a checksum, in a sentence
+SHOWN = 12  # digits of a checksum in a message
 
 
 @functools.cache
 def _warn_other(kind: str, path: Path, found: str, known: str) -> None:
     log.warning(
         "%s: %s is not the published file: its sha256 begins with %s, the published one's with %s; "
-        "fetch it again unless that is meant",
+        "fetch it again unless this is intended",
         kind, path, found[: len(known)][:SHOWN], known[:SHOWN],
     )  # fmt: skip
 
@@ -47,15 +47,15 @@ def _warn_other(kind: str, path: Path, found: str, known: str) -> None:
 log = logging.getLogger(__name__)
 
 Frames = Callable[[list[np.ndarray]], list[np.ndarray]]
-Device: TypeAlias = "torch.device"  # naming it imports no torch
+Device: TypeAlias = "torch.device"  # this alias does not import torch
 
 
 class Resampled(Strict):
-    """What hears audio files of any rate at a rate of its own.
+    """Settings of a model that resamples audio files of any rate to its own sample rate.
 
-    Features of papers of 2022 were computed with `kaiser_best_0.2`: by torchopenl3, which asks for resampy under 0.3,
-    and by librosa 0.8. Largest difference of frames by their largest value, recordings of ESC-10 at 44.1 kHz with noise
-    at -60 dB, filled weights, median of twelve and the range:
+    Features in papers of 2022 were computed with `kaiser_best_0.2`: by torchopenl3, which requires resampy below 0.3,
+    and by librosa 0.8. The table has the largest difference of frames, divided by their largest value: median and range
+    over twelve ESC-10 recordings at 44.1 kHz with noise at -60 dB, with weights filled by a formula.
 
                 soxr_hq to kaiser_best_0.2   kaiser_best to it          soxr_hq to kaiser_best
     openl3      0.037 (0.028 to 0.061)       0.061 (0.049 to 0.078)     0.049 (0.038 to 0.081)
@@ -64,11 +64,11 @@ class Resampled(Strict):
     vggsound    0.0020 (0.0002 to 0.011)     0.0049 (0.0003 to 0.022)   0.0063 (0 to 0.031)
     """
 
-    resampling: Resampling = "soxr_hq"  # how files of other rates are brought to its own
+    resampling: Resampling = "soxr_hq"  # method for files of other sample rates
 
     @model_serializer(mode="wrap")
     def _without_default_resampling(self, values: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Banks and runs are found by their settings: those from before this was a setting have soxr_hq."""
+        """Leave out the default: banks and runs are found by their settings, and older ones lack this key."""
         settings: dict[str, Any] = values(self)
         if self.resampling == "soxr_hq":
             settings.pop("resampling", None)
@@ -76,22 +76,22 @@ class Resampled(Strict):
 
 
 class ExpertSettings(Resampled):
-    """Settings of one frozen audio model, as a recipe gives them.
+    """Settings of one frozen audio model in a recipe.
 
-    A subclass names its `kind`, its facts (`rate` in Hz, `dim`, `frames_per_second`, `cost`, `parameters`), where its
-    weights are, and `load`, which alone imports torch. Any change of what `load` computes must raise `version`."""
+    A subclass defines its `kind`, its facts (`rate` in Hz, `dim`, `frames_per_second`, `cost`, `parameters`), the paths
+    of its weights, and `load`, the only method that imports torch. If the frames of `load` change, raise `version`."""
 
     kind: str
 
-    usual: ClassVar[dict[str, Any]] = {}  # settings that the verb `experts` shows it with; weight files as published
-    version: ClassVar[int] = 1  # raised by hand when the same settings begin to give other frames: other banks
-    dtype: ClassVar[str] = "float16"  # what its frames are kept in: float16, float32, or int16
-    computed: ClassVar[bool] = True  # from audio, so that its frames last as long as the clip
-    cost: ClassVar[float] = 0.0  # seconds that two CPU cores take for a second of audio, as measured, for plans
+    usual: ClassVar[dict[str, Any]] = {}  # typical settings, for the verb `experts`; weight files by published names
+    version: ClassVar[int] = 1  # raise it if the same settings give other frames, so that new banks are used
+    dtype: ClassVar[str] = "float16"  # type of stored frames: float16, float32, or int16
+    computed: ClassVar[bool] = True  # whether frames are computed from audio and cover the whole clip
+    cost: ClassVar[float] = 0.0  # measured seconds of two CPU cores per second of audio, for plans
 
     @classmethod
     def in_folder(cls, folder: Path) -> Self:
-        """With its usual settings, its weight files in a folder."""
+        """Return the expert with its usual settings and its weight files in a folder."""
         (kind,) = get_args(cls.model_fields["kind"].annotation)
         expert = cls.model_validate({"kind": kind, **cls.usual})
         return expert.model_copy(update={name: str(folder / path.name) for name, path in expert.weight_files().items()})
@@ -99,7 +99,7 @@ class ExpertSettings(Resampled):
     @property
     @abstractmethod
     def rate(self) -> int:
-        """Sample rate of the waves it takes, in Hz."""
+        """Sample rate of its input waves, in Hz."""
 
     @property
     @abstractmethod
@@ -109,7 +109,7 @@ class ExpertSettings(Resampled):
     @property
     @abstractmethod
     def frames_per_second(self) -> float:
-        """Frames a second of audio, for plans and estimates."""
+        """Frames per second of audio, for plans and estimates."""
 
     @property
     def first_centre(self) -> float:
@@ -118,16 +118,16 @@ class ExpertSettings(Resampled):
 
     @property
     def parameters(self) -> int:
-        """Frozen parameters, as the model's authors count them."""
+        """Number of frozen parameters, as counted by the model's authors."""
         return 0
 
     @property
     def pretrained(self) -> str | None:
-        """The pre-trained model behind frames that are read and not computed; None: `kind` says it."""
+        """The pre-trained model that made frames which are read from files; None: `kind` names it."""
         return None
 
     def weight_files(self) -> dict[str, Path]:
-        """The checkpoint files, by the setting that names each; none for an expert without weights."""
+        """The checkpoint files, by the setting that names each; empty for an expert without weights."""
         return {}
 
     def published_addresses(self) -> dict[str, str]:
@@ -135,20 +135,20 @@ class ExpertSettings(Resampled):
         return {}
 
     def known_sha256(self) -> dict[str, str]:
-        """The first digits of the published files' sha256, by the setting that names each; of those that are known."""
+        """The first digits of the published files' sha256, as far as they are known, by the setting of each file."""
         return {}
 
     @property
     def hub_model(self) -> str | None:
-        """The name or folder of a model of the hub, which is fetched as a whole; None for weights in single files."""
+        """The name or folder of a model of the hub, fetched with all its files; None for weights in single files."""
         return None
 
     def weight_source(self) -> str:
-        """Where the checkpoints come from, for the message that says one is missing."""
+        """Describe where to get the checkpoints, for error messages about missing ones."""
         return f"published at {' and '.join(self.published_addresses().values())}"
 
     def read(self, path: str) -> "np.ndarray":
-        """What `load`'s function takes of a clip's file: its wave, (N,) float32 mono at `rate`. Raises AudioError."""
+        """Read the input for the function of `load`: a clip's wave, (N,) float32 mono at `rate`. Raises AudioError."""
         from data_tools.audio.read import read_audio
 
         return read_audio(path, self.rate, self.resampling)
@@ -157,16 +157,16 @@ class ExpertSettings(Resampled):
     def load(self, device: Device) -> Frames:
         """Return a function: waves, each (N,) float32 mono at `rate`, N >= 1 -> frames, each (T, D) float32, T >= 1.
 
-        It computes on `device`. The frames of a wave are the same, to float rounding, whatever the other waves of the
-        call (quantised ones of `vggish` may so differ by 1), and the same to the bit when the same call is made again.
+        It computes on `device`. A wave's frames depend on the other waves of the call only by float rounding (quantised
+        ones of `vggish` may therefore differ by 1). The same call gives the same bits again.
         """
 
     def checksums(self) -> dict[str, str]:
-        """sha256 by weight file; KitError with the file's name and published place when it is missing. A file that is
-        not the published one is said once, and used."""
+        """Return the sha256 of each weight file. Raises KitError if a file is missing, with its name and where to get
+        it. A file that is not the published one is used, with one warning."""
         for name, path in self.weight_files().items():
             if not path.is_file():
-                hint = f"put it there, or --set this expert's {name} to where it lies"
+                hint = f"put it there, or --set this expert's {name} to its path"
                 raise KitError(f"{self.kind}: no weight file {path}; {self.weight_source()}; {hint}")
         found = {name: file_sha256(path) for name, path in self.weight_files().items()}
         for name in self.unpublished():
@@ -174,14 +174,14 @@ class ExpertSettings(Resampled):
         return found
 
     def unpublished(self) -> list[str]:
-        """The settings of weight files that are here and that are other files than the published ones, as far as the
-        checksums of these are known."""
+        """Return the settings of weight files that exist and differ from the published ones, as far as the published
+        checksums are known."""
         files, known = self.weight_files(), self.known_sha256()
         there = [name for name in files if name in known and files[name].is_file()]
         return [name for name in there if not file_sha256(files[name]).startswith(known[name])]
 
     def identity(self) -> dict[str, object]:
-        """All that decides the frames: settings (but not where the weights lie), version, checksums of the weights."""
+        """Return everything that determines the frames: settings without paths, version, checksums of the weights."""
         settings = self.model_dump(exclude=set(self.weight_files()))
         return {**settings, "version": self.version, "sha256": self.checksums()}
 

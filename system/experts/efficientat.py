@@ -1,4 +1,4 @@
-"""EfficientAT, frozen: a frame a segment, or 3.1 a second."""
+"""EfficientAT, frozen: one frame per segment, or 3.1 per second."""
 
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -9,15 +9,15 @@ from system.networks.passt_published import HOP, RATE
 
 
 class EfficientATExpert(SegmentExpert):
-    """Frames (T, D) at 32 kHz of the last map, averaged over frequency, of a segment over time too; D: 384 (mn04), 960
-    (mn10), 1,920 (mn20), 3,840 (mn40).
+    """Frames (T, D) at 32 kHz: the last map, averaged over frequency, and over time for one vector per segment.
+    D: 384 (mn04), 960 (mn10), 1,920 (mn20), 3,840 (mn40).
 
     Source: Schmid et al. (2023); github.com/fschmid56/EfficientAT, to a relative 1e-4 on the stored examples (mn40:
     1e-3).
     """
 
     kind: Literal["efficientat"]
-    network: Name  # which of the published ones, by ten times the width of its layers
+    network: Name  # published network, named by ten times the width of its layers
     weights: str  # the published file
 
     usual: ClassVar[dict[str, Any]] = {

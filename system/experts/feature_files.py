@@ -1,4 +1,4 @@
-"""Frames that somebody has computed and published, a file a clip."""
+"""Frames that others have computed and published, one file per clip."""
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 class FeatureFiles(ExpertSettings):
-    """Frames (T, values) of .npz or .npy files that a manifest names in place of audio, as
-    `python -m data_tools castella --features` writes it; such as those of MS-CLAP that the 2026 edition publishes: its
-    blind recordings are not handed out.
+    """Frames (T, values) from .npz or .npy files that a manifest names instead of audio (written by
+    `python -m data_tools castella --features`). Example: the MS-CLAP frames that the 2026 edition publishes in place of
+    its blind recordings.
 
-    Kept in float16 as they are; the organisers' baseline divides every frame by its length (L2) + 1e-5.
+    Stored unchanged in float16; the organisers' baseline divides every frame by its length (L2) + 1e-5.
     """
 
     computed: ClassVar[bool] = False
 
     kind: Literal["feature_files"]
-    values: Positive  # in a frame, D
-    hop_seconds: Annotated[float, Field(gt=0)]  # from one frame to the next; a frame stands for its hop
+    values: Positive  # values in a frame, D
+    hop_seconds: Annotated[float, Field(gt=0)]  # seconds from one frame to the next; a frame covers its hop
     array: str = "features"  # name of the frames in an .npz file
-    model: Text  # the network that made them, as a package declares it
-    model_parameters: Annotated[int, Field(ge=0)] = 0  # of that network, frozen; 0: not counted
+    model: Text  # network that computed the frames, as declared in a package
+    model_parameters: Annotated[int, Field(ge=0)] = 0  # frozen parameters of that network; 0: not counted
 
     usual: ClassVar[dict[str, object]] = {"values": 768, "hop_seconds": 1.0, "model": "MS-CLAP"}
     rate: ClassVar[int] = 44_100  # of MS-CLAP; no audio is read
@@ -53,10 +53,10 @@ class FeatureFiles(ExpertSettings):
         return self.model
 
     def read(self, path: str) -> np.ndarray:
-        """(T, D) float32. AudioError for what is no such file."""
+        """Return (T, D) float32. Raises AudioError for any other file."""
         frames = read_frames(path, self.array)
         if frames.shape[1] != self.values:
-            said = f"holds frames of {frames.shape[1]} numbers, not of {self.values}"
+            said = f"has frames of {frames.shape[1]} values, expected {self.values}"
             raise AudioError(f"{path}: {said}; see the expert's setting values")
         return frames
 

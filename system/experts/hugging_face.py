@@ -1,4 +1,4 @@
-"""Audio models of the hub, frozen: a frame a segment, or the model's tokens."""
+"""Audio models of the hub, frozen: one frame per segment, or the model's tokens."""
 
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -13,13 +13,14 @@ from system.networks.hugging_face_types import ROWS, TOKENS_PER_SECOND, Type
 
 
 class HuggingFaceExpert(SegmentExpert):
-    """Frames (T, D) of an audio model of transformers, by its own feature extractor: of a segment CLAP's projection,
-    the pooled output of AST and PE, else the mean of tokens; within it the tokens, for AST and CLAP averaged over
-    frequency."""
+    """Frames (T, D) of an audio model of transformers, with its own feature extractor.
+
+    One vector per segment: CLAP's projection, the pooled output of AST and PE, else the mean of tokens. Frames within a
+    segment: the tokens, for AST and CLAP averaged over frequency."""
 
     kind: Literal["hugging_face"]
     model: str  # hub name or folder
-    type: Type  # model_type of its config.json; for a whole CLAP, its part clap_audio_model
+    type: Type  # model_type of its config.json; for a complete CLAP model: clap_audio_model
     size: int = Field(gt=0)  # D, checked when it is loaded
 
     usual: ClassVar[dict[str, Any]] = {
@@ -59,14 +60,14 @@ class HuggingFaceExpert(SegmentExpert):
         return {"model": next(iter(weight_files(folder)), folder / WEIGHTS[0])}
 
     def weight_source(self) -> str:
-        return f"{self.model}: no folder that holds a model, nor in the hub's cache; name one, or fetch it while online"
+        return f"{self.model}: neither a folder with a model nor in the hub's cache; name one, or fetch it while online"
 
     @property
     def hub_model(self) -> str:
         return self.model
 
     def checksums(self) -> dict[str, str]:
-        """With those of its settings, and of the shards where the weights are in several files."""
+        """Return the sha256 of all weight files and of the files of settings."""
         folder = fetch(self.model, "audio model")
         settings = [folder / name for name in AUDIO_SETTINGS]
         others = [*settings, *weight_files(self.weight_files()["model"].parent)[1:]]
@@ -80,7 +81,7 @@ class HuggingFaceExpert(SegmentExpert):
         found = network.dim if self.output == "clip" else network.frame_dim
         if found != self.size:
             raise DataError(
-                f"{self.kind}: {self.model} gives {found} values a frame, not {self.size}; write size: {found}"
+                f"{self.kind}: {self.model} gives {found} values per frame, not {self.size}; set size: {found}"
             )
         network.take_published(folder)
         return network

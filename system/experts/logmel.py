@@ -1,5 +1,5 @@
-"""Log-mel energies: of our own scaling, and as the DCASE 2022 baseline computes them. They have no weights, so that
-everything runs where no checkpoint can be had."""
+"""Log-mel energies: with this kit's scaling, and as in the DCASE 2022 baseline. They need no weights, so that
+everything also runs without any checkpoint."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -18,13 +18,13 @@ SILENCE = float(np.log(FLOOR))  # -36.04
 
 
 class MelSettings(ExpertSettings):
-    """Mel power, of which several experts take logarithms: periodic Hann window, centred, reflect padding, FFT of the
-    next power of two; silence fills a clip up to one FFT. Computed in float64."""
+    """Mel power for log-mel experts: periodic Hann window, centred, reflect padding, FFT of the next power of two. A
+    clip shorter than one FFT is padded with silence. Computed in float64."""
 
     sample_rate: int = Field(ge=8_000, le=48_000)  # Hz
-    bands: int = Field(ge=8, le=256)  # of the mel scale
-    window_seconds: float = Field(ge=0.005, le=0.2)  # of a column
-    hop_seconds: float = Field(ge=0.002, le=0.2)  # from a column to the next
+    bands: int = Field(ge=8, le=256)  # number of mel bands
+    window_seconds: float = Field(ge=0.005, le=0.2)  # length of a column's window
+    hop_seconds: float = Field(ge=0.002, le=0.2)  # from one column to the next
 
     usual: ClassVar[dict[str, Any]] = {"bands": 64, "window_seconds": 0.04, "hop_seconds": 0.02}
 
@@ -35,7 +35,7 @@ class MelSettings(ExpertSettings):
     def mel_power(
         self, device: Device, lowest: float, highest: float, scale: str = "htk", norm: str | None = None
     ) -> "Callable[[np.ndarray], torch.Tensor]":
-        """A function: wave (N,) -> (T, bands) float64, T = 1 + max(N, size of the FFT) // hop.
+        """Return a function: wave (N,) -> (T, bands) float64, T = 1 + max(N, size of the FFT) // hop.
 
         lowest, highest: Hz. scale: "htk" or "slaney". norm: "slaney" for triangles of area 1 Hz, None for height 1.
         """
@@ -59,13 +59,13 @@ class MelSettings(ExpertSettings):
 class LogMel(MelSettings):
     """Power mel spectrogram, natural log, `stack` neighbouring columns joined into one frame.
 
-    HTK mel scale without area norm, ln(power + 1e-5), then (x + 6) / 4, a fixed scaling that brings everyday sound to
-    about [-1.4, 2], so that a linear layer may follow. Dimension bands x stack, band index fastest; a last incomplete
+    HTK mel scale without area norm, ln(power + 1e-5), then (x + 6) / 4, a fixed scaling that maps everyday sounds to
+    about [-1.4, 2], so that a linear layer may follow. Dimension bands x stack, band index fastest; an incomplete last
     stack is filled with its last column.
     """
 
     kind: Literal["logmel"]
-    stack: int = Field(ge=1, le=64)  # columns in a frame
+    stack: int = Field(ge=1, le=64)  # columns per frame
 
     usual: ClassVar[dict[str, Any]] = MelSettings.usual | {"sample_rate": 16_000, "stack": 4}
     cost: ClassVar[float] = 0.001  # a front-end in float64
@@ -95,7 +95,7 @@ class LogMel(MelSettings):
 
         def all_frames(waves: list[np.ndarray]) -> list[np.ndarray]:
             threads = torch.get_num_threads()
-            torch.set_num_threads(1)  # for so little at a time several threads mostly wait for each other
+            torch.set_num_threads(1)  # with so little work, several threads mostly wait for each other
             try:
                 return [frames(wave) for wave in waves]
             finally:
@@ -107,12 +107,12 @@ class LogMel(MelSettings):
 class LogMelSlaney(MelSettings):
     """Frames (T, bands), T = 1 + N // hop: ln(power + 2.2e-16) of mel bands between two frequencies.
 
-    Periodic Hann window, centred, reflect padding, FFT of the next power of two, Slaney's mel scale and area norm;
-    silence fills a clip up to one FFT. Kept in float32: float16 has steps of 0.03 at the level of silence.
+    Periodic Hann window, centred, reflect padding, FFT of the next power of two, Slaney's mel scale and area norm. A
+    clip shorter than one FFT is padded with silence. Stored in float32: float16 has steps of 0.03 at silence.
     Source: librosa 0.8.1's melspectrogram as github.com/xieh97/dcase2022-audio-retrieval calls it (5e-7 on test waves).
-    Version 2; version 1 had an FFT in float32, off by up to 2.5 in bands that a recording leaves empty, and by 0.003 in
-    bands up to 8 kHz. librosa from 0.9.0 on fills the ends with silence, which changes the first and the last frame by
-    up to 1.5.
+    Version 2; version 1 had an FFT in float32, wrong by up to 2.5 in empty bands of a recording, and by 0.003 in bands
+    up to 8 kHz. librosa 0.9.0 and later pad both ends with silence, which changes the first and the last frame by up
+    to 1.5.
     """
 
     kind: Literal["logmel_slaney"]
@@ -128,7 +128,7 @@ class LogMelSlaney(MelSettings):
     def _frequencies_rise(self) -> "LogMelSlaney":
         if not self.lowest < self.highest <= self.sample_rate / 2:
             raise ValueError(
-                f"lowest {self.lowest:g} and highest {self.highest:g} Hz: they must rise, up to half of sample_rate"
+                f"lowest {self.lowest:g} and highest {self.highest:g} Hz: must rise, and be at most half of sample_rate"
             )
         return self
 

@@ -1,4 +1,4 @@
-"""Running frozen networks: exact arithmetic, the memory layout that is fast, and batches that do not show.
+"""Running frozen networks: exact arithmetic, a fast memory layout, and batches that do not change results.
 
 Imports torch: experts import this inside `load`."""
 
@@ -28,10 +28,10 @@ def exact() -> Iterator[None]:
 
 
 def placed(network: nn.Module, device: torch.device) -> Network:
-    """The network on a device, as a function of dense tensors that lie there.
+    """Move a network to a device and return it as a function of dense tensors on that device.
 
-    On a CPU weights and activations keep oneDNN's blocked layout from the first layer to the last, 1.1 to 1.3 times
-    the speed of channels_last; elsewhere they are channels_last."""
+    On a CPU weights and activations keep oneDNN's blocked layout from the first layer to the last, which is 1.1 to 1.3
+    times as fast as channels_last; elsewhere they are channels_last."""
     network = network.eval().requires_grad_(False)
     if device.type == "cpu" and torch.backends.mkldnn.is_available():
         for module in network.modules():
@@ -43,9 +43,9 @@ def placed(network: nn.Module, device: torch.device) -> Network:
 
 
 def by_rows(series: Sequence[np.ndarray], size: int, compute: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-    """`compute` over the rows of several series, `size` rows at a time whichever series they are of.
+    """Apply `compute` to the rows of several series; a batch of `size` rows may come from several series.
 
-    series: one or more arrays (n, ...), n >= 1; of views, rows are copied a batch at a time. Returns an array a series.
+    series: one or more arrays (n, ...), n >= 1; rows of views are copied batch by batch. Returns one array per series.
     """
     rows = itertools.chain.from_iterable(series)
     results = []
@@ -57,7 +57,8 @@ def by_rows(series: Sequence[np.ndarray], size: int, compute: Callable[[np.ndarr
 def by_length(
     waves: Sequence[np.ndarray], max_samples: int, compute: Callable[[np.ndarray], np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the result of `compute` for each wave (N,). It gets (B, N) waves of one length, at most `max_samples`."""
+    """Return the result of `compute` for each wave (N,). It gets (B, N) waves of equal length, at most `max_samples`
+    samples in total."""
     results: list[np.ndarray] = [np.empty(0)] * len(waves)
     for indices in of_one_length([len(wave) for wave in waves], max_samples):
         for index, frames in zip(indices, compute(np.stack([waves[index] for index in indices])), strict=True):
@@ -68,9 +69,9 @@ def by_length(
 def in_pieces(network: Network, x: torch.Tensor, axis: int, stride: int, halo: int, max_size: int) -> torch.Tensor:
     """network(x), computed in pieces along an axis so that memory does not grow with it.
 
-    network: of local operations that together bring `stride` places of the axis to one, and see `halo` outputs to
-    either side at most. max_size: outputs of a piece; `halo` more are computed on either side and dropped, so the
-    result is that of the whole, to float rounding.
+    network: local operations that together reduce `stride` positions of the axis to one, with a receptive field of at
+    most `halo` outputs to either side. max_size: outputs of a piece; `halo` more are computed on either side and
+    dropped, so that the result equals that of the whole input, to float rounding.
     """
     size = x.shape[axis]
     results = []

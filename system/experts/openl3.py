@@ -1,4 +1,4 @@
-"""OpenL3 (mel256, environmental sounds, 512-d), the PyTorch port: a frame of one second of sound every half second."""
+"""OpenL3 (mel256, environmental sounds, 512-d), the PyTorch port: frames of one second, one every half second."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from system.networks.frontend import MelPower
     from system.networks.weights import Weights
 
-RATE = 48_000  # Hz; also the samples of a frame
-HOP = 24_000  # samples from a frame to the next, and of silence before the first
+RATE = 48_000  # Hz; also samples per frame
+HOP = 24_000  # samples from one frame to the next, and of silence before the first
 FFT = 2048
 FFT_HOP = 242
 PAD = 982  # zeros on either side of a frame, for 199 columns
@@ -28,17 +28,17 @@ BATCH = 8  # frames
 class OpenL3(PublishedWeights):
     """Frames (T, 512), T = 1 + ceil((N - 24,000) / 24,000) for N samples at 48 kHz, 1 for less than half a second.
 
-    Frame t is centred at t / 2 s: half a second of silence goes before the first, and silence fills the last. Each is
-    levelled by its own maximum, so loudness does not show, and pure silence looks like a full spectrum. The embedding
-    is the last convolution, without batch norm or ReLU, and the maximum over its 32 x 24 map.
+    Frame t is centred at t / 2 s: half a second of silence precedes the first, and silence fills the last. Each frame
+    is normalised by its own maximum, so that loudness is lost and pure silence looks like a full spectrum. The
+    embedding is the maximum over the 32 x 24 map of the last convolution, without batch norm or ReLU.
 
     Source: torchopenl3 1.0.1, `PytorchOpenl3('env', 'mel256', 512)` with hop 0.5 s and `center`. DFT kernels and mel
-    basis are those of the checkpoint (`speclayer.*`), whatever a mel library makes of the same settings today.
-    Deviations: the log-mel in float64, batch norms folded into convolutions. Against the original in float64 frames are
-    off by 3.4e-6 of the largest value, the original in float32 by 7e-4 (median of 24 recordings of ESC-10 at 48 kHz, in
-    which bands above 8 kHz are empty) and up to 0.036. Resampling: the original takes resampy under 0.3, which is
-    `kaiser_best_0.2`; with soxr_hq frames differ by 1 to 6 % of the largest value. Version 2; version 1 had a log-mel
-    in float32, off by 0.005 in the median of these recordings, 0.013 in the worst.
+    basis are read from the checkpoint (`speclayer.*`), since mel libraries may compute others from the same settings.
+    Deviations: the log-mel in float64, batch norms folded into convolutions. Compared with the original in float64,
+    these frames differ by 3.4e-6 of the largest value, and those of the original in float32 by 7e-4 (median of 24
+    recordings of ESC-10 at 48 kHz, whose bands above 8 kHz are empty) and up to 0.036. Resampling: the original uses
+    resampy below 0.3, here `kaiser_best_0.2`; with soxr_hq frames differ by 1 to 6 % of the largest value. Version 2;
+    version 1 had a log-mel in float32, with differences of 0.005 (median of these recordings) and 0.013 (worst).
     """
 
     kind: Literal["openl3"]
@@ -53,7 +53,7 @@ class OpenL3(PublishedWeights):
     frames_per_second: ClassVar[float] = RATE / HOP
     first_centre: ClassVar[float] = 0.0
     cost: ClassVar[float] = 0.27
-    parameters: ClassVar[int] = 4_687_042  # without the front-end's frozen kernels, as the paper counts
+    parameters: ClassVar[int] = 4_687_042  # without the front-end's frozen kernels, as in the paper
 
     def load(self, device: "torch.device") -> Frames:
         import torch
@@ -75,14 +75,14 @@ class OpenL3(PublishedWeights):
 
 
 def one_second_windows(wave: np.ndarray) -> np.ndarray:
-    """(N,) -> (T, 48000): a view of overlapping seconds, half a second of zeros before and zeros to fill the last."""
+    """(N,) -> (T, 48000): a view of overlapping seconds, with half a second of zeros before and zeros after the end."""
     count = 1 + max(0, -(-(len(wave) - HOP) // HOP))
     padded = np.pad(wave, (HOP, (count + 1) * HOP - HOP - len(wave)))
     return np.lib.stride_tricks.sliding_window_view(padded, RATE)[::HOP]
 
 
 def front_end(weights: "Weights") -> "MelPower":
-    """(P, N) -> (P, T, 256), by the kernels and the mel basis of the checkpoint."""
+    """(P, N) -> (P, T, 256), with the kernels and the mel basis of the checkpoint."""
     from system.networks.frontend import MelPower
 
     bins = FFT // 2 + 1
@@ -91,7 +91,7 @@ def front_end(weights: "Weights") -> "MelPower":
 
 
 def log_mel(parts: "torch.Tensor", mel: "MelPower") -> "torch.Tensor":
-    """(P, 48000) -> (P, 256, 199) in [-80, 0]: 10 log10 (not 20) of the mel amplitude, less its maximum."""
+    """(P, 48000) -> (P, 256, 199) in [-80, 0]: 10 log10 (not 20) of the mel amplitude, minus its maximum."""
     import torch
 
     amplitude = mel(torch.nn.functional.pad(parts, (PAD, PAD))).sqrt()
@@ -101,7 +101,7 @@ def log_mel(parts: "torch.Tensor", mel: "MelPower") -> "torch.Tensor":
 
 
 def convolutions(weights: "Weights") -> "nn.Sequential":
-    """(P, 1, 256, 199) -> (P, 512, 32, 24). Pooling before the ReLU gives the same on a quarter of the values."""
+    """(P, 1, 256, 199) -> (P, 512, 32, 24). Pooling before the ReLU has the same result and needs fewer operations."""
     from torch import nn
 
     layers: list[nn.Module] = []

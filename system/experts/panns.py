@@ -1,4 +1,4 @@
-"""PANNs: Cnn14 at 16 kHz and ResNet-38 at 32 kHz, 2,048-d frames, 3.1 a second, before their pooling over time."""
+"""PANNs: Cnn14 at 16 kHz and ResNet-38 at 32 kHz, 2,048-d frames, 3.1 per second, before their pooling over time."""
 
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -9,19 +9,19 @@ from system.experts.base import Device, Frames, PublishedWeights
 from system.networks.published import ADDRESSES, BANDS, DIM, FFT, FRAMES_PER_SECOND, HOP, RATE, STRIDE, Name
 
 BATCH_SECONDS = 60  # of clips that are computed together
-PIECE = 188  # frames (60 s) computed at once of a longer clip
+PIECE = 188  # frames (60 s) per piece of a longer clip
 
 
 class PannsExpert(PublishedWeights):
-    """Frames (T, 2048), T = (1 + N // hop) // 32 for N samples; silence fills clips under 0.31 s (31 hops).
+    """Frames (T, 2048), T = (1 + N // hop) // 32 for N samples; clips under 0.31 s (31 hops) are padded with silence.
 
     The last convolution block, averaged over frequency; no pooling over time. Log-mel: see system/networks/frontend.py,
-    with the checkpoint's own kernels (`fft`, `hop`) and mel basis (64 bands).
+    with the checkpoint's kernels (`fft`, `hop`) and mel basis (64 bands).
 
     Source: Kong et al., PANNs (2020), audioset_tagging_cnn and torchlibrosa 0.1.0. Deviations: batch norms folded into
-    convolutions (2e-6 of the largest value; with the log-mel in float32, as before, the same); clips over a minute are
-    computed in overlapping pieces, which changes nothing but rounding; resampling by soxr HQ, where librosa before 0.10
-    has resampy's kaiser_best (of 2022: 0.1 to 0.3 % of the largest value of frames).
+    convolutions (2e-6 of the largest value, the same as with an earlier log-mel in float32); clips over a minute are
+    computed in overlapping pieces, which changes only rounding; resampling by soxr HQ instead of resampy's kaiser_best
+    in librosa before 0.10 (version of 2022: 0.1 to 0.3 % of the largest value of frames).
     """
 
     network: ClassVar[Name]
@@ -45,7 +45,7 @@ class PannsExpert(PublishedWeights):
         log_mel = published_log_mel(weights, self.fft, self.hop).to(device)
         scale, shift = (part.to(device) for part in weights.affine("bn0", BANDS, network.bn0.eps))
         convolutions = placed(network, device)
-        shortest = (STRIDE - 1) * self.hop  # samples that make the columns of one frame
+        shortest = (STRIDE - 1) * self.hop  # samples for the columns of one frame
 
         @exact()
         def frames(waves: np.ndarray) -> np.ndarray:
@@ -72,7 +72,7 @@ class PannsCnn14(PannsExpert):
     fft: ClassVar[int] = 512
     hop: ClassVar[int] = 160
     cost: ClassVar[float] = 0.024
-    parameters: ClassVar[int] = 81_033_231  # with the frozen front-end and the classifier, as the paper counts
+    parameters: ClassVar[int] = 81_033_231  # with the frozen front-end and the classifier, as in the paper
 
     def known_sha256(self) -> dict[str, str]:
         return {"weights": "e2ee543a27919542c2ea03eabaa70b24dcd4e6c8e05621de6b67a94e4c5058e6"}
@@ -90,4 +90,4 @@ class PannsResNet38(PannsExpert):
     fft: ClassVar[int] = FFT
     hop: ClassVar[int] = HOP
     cost: ClassVar[float] = 0.027
-    parameters: ClassVar[int] = 74_866_703  # with the frozen front-end and the classifier, as the paper counts
+    parameters: ClassVar[int] = 74_866_703  # with the frozen front-end and the classifier, as in the paper

@@ -1,4 +1,4 @@
-"""PaSST, frozen: a frame a segment, or 6.2 a second (stride 16) and 9.9 a second (stride 10)."""
+"""PaSST, frozen: one frame per segment, or 6.2 per second (stride 16) and 9.9 per second (stride 10)."""
 
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -8,16 +8,16 @@ from system.networks.passt_published import DIM, HOP, RATE, VARIANTS, Name
 
 
 class PasstExpert(SegmentExpert):
-    """Frames (T, 768) at 32 kHz: of a segment, the mean of the two tokens of the whole; within it, patches averaged
-    over frequency.
+    """Frames (T, 768) at 32 kHz: per segment, the mean of the class and distillation tokens; within a segment, patches
+    averaged over frequency.
 
     Source: Koutini et al. (2022); github.com/kkoutini/passt_hear21 0.0.26, to a relative 2e-5 on the stored examples.
-    Deviation: segments of 10 s that do not overlap, as the retrieval systems of 2023 to 2025 have them; passt_hear21's
-    own wrapper for long clips has windows every 2.5 s.
+    Deviation: segments do not overlap (usually 10 s, as in the retrieval systems of 2023 to 2025); passt_hear21's
+    wrapper for long clips has windows every 2.5 s.
     """
 
     kind: Literal["passt"]
-    network: Name  # which of the published ones: strides of 16 or 10, seconds or blocks
+    network: Name  # published network, named by its stride (16 or 10), its seconds or its size
     weights: str  # the published file
 
     usual: ClassVar[dict[str, Any]] = {

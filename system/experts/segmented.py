@@ -1,4 +1,4 @@
-"""Frozen networks that hear segments of a fixed length: a frame a segment, or the frames within."""
+"""Frozen networks that process segments of a fixed length: one frame per segment, or the frames within it."""
 
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -12,28 +12,29 @@ from system.experts.base import Device, ExpertSettings, Frames
 if TYPE_CHECKING:
     from system.networks.segment import SegmentNetwork
 
-Network: TypeAlias = "SegmentNetwork"  # naming it imports no torch
+Network: TypeAlias = "SegmentNetwork"  # this alias does not import torch
 
 SEGMENTS_AT_ONCE = {"cpu": 4, "cuda": 64}
 
 
 class SegmentExpert(ExpertSettings):
-    """Frames (T, D) of segments of `segment_seconds`, each of which begins where the one before ends; silence fills the
-    last. `clip`: one a segment, what the network makes of the whole of it; `frames`: the network's frames that begin
-    within the clip, those of the segments one behind the other."""
+    """Frames (T, D) of consecutive segments of `segment_seconds` without overlap; silence fills the last segment.
 
-    segment_seconds: float = Field(gt=0.02)  # heard at once; a shorter rest is filled with silence
-    output: Literal["clip", "frames"]  # one vector a segment, or all of its frames
+    `clip`: one frame per segment, the network's vector of it. `frames`: the network's frames that begin within the
+    clip, segment after segment."""
+
+    segment_seconds: float = Field(gt=0.02)  # length of a segment; a shorter rest is padded with silence
+    output: Literal["clip", "frames"]  # one vector per segment, or all of its frames
 
     @property
     @abstractmethod
     def limits(self) -> tuple[float, float]:
-        """The shortest and the longest segment that the network takes, in seconds."""
+        """The shortest and the longest segment that the network accepts, in seconds."""
 
     @property
     @abstractmethod
     def frames_within(self) -> float:
-        """Frames a second within a segment."""
+        """Frames per second within a segment."""
 
     @property
     def frames_per_second(self) -> float:
@@ -41,7 +42,7 @@ class SegmentExpert(ExpertSettings):
 
     @abstractmethod
     def load_network(self) -> Network:
-        """With its published weights. It imports torch."""
+        """Return the network with its published weights. Imports torch."""
 
     def load(self, device: Device) -> Frames:
         import torch
@@ -51,21 +52,21 @@ class SegmentExpert(ExpertSettings):
 
         shortest, longest = self.limits
         if not shortest <= self.segment_seconds <= longest:
-            said = f"hears {shortest} to {longest} s at once, not {self.segment_seconds}"
+            said = f"must be {shortest} to {longest} s, not {self.segment_seconds}"
             raise KitError(f"{self.kind}: segment_seconds: {said}")
         network = self.load_network().eval().requires_grad_(False).to(device)
         size, at_once = round(self.segment_seconds * self.rate), suited_to(device, SEGMENTS_AT_ONCE)
 
         @exact()
         def computed(parts: np.ndarray) -> np.ndarray:
-            """(n, N) of one length -> (n, T, D)."""
+            """(n, N), all of one length -> (n, T, D)."""
             waves = torch.from_numpy(np.pad(parts, ((0, 0), (0, size - parts.shape[1])))).to(device)
             lengths = torch.full((len(parts),), parts.shape[1], device=device)
             if self.output == "clip":
                 found = network(waves, lengths)[:, None]
             else:
                 frames, counts = network.frames(waves, lengths)
-                found = frames[:, : int(counts[0])]  # of one length, all have as many
+                found = frames[:, : int(counts[0])]  # equal lengths give equal counts
             result: np.ndarray = found.float().cpu().numpy()
             return result
 

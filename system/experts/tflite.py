@@ -1,4 +1,4 @@
-"""The layers of the public yamnet.tflite as the file that the expert `yamnet` reads."""
+"""Reads the layers of the public yamnet.tflite, for the weight file of the expert `yamnet`."""
 
 import logging
 from collections.abc import Iterator
@@ -17,30 +17,30 @@ log = logging.getLogger(__name__)
 
 
 def read_layers(path: Path) -> dict[str, np.ndarray]:
-    """Weights `NN_w` and biases `NN_b` of the 31 layers of yamnet.tflite in the order of its graph, as float32.
+    """Return weights `NN_w` and biases `NN_b` of the 31 layers of yamnet.tflite in the order of its graph, as float32.
 
     8-bit weights are dequantised, (q - zero point) x scale; layouts stay TensorFlow's: convolutions (out, height,
     width, in), depthwise ones (1, height, width, channels), dense ones (out, in). The first two layers (the DFT of the
-    front-end) have no bias. Raises KitError for a missing file, one that cannot be read, a model of other layers, or
-    where the package `tflite` is not installed.
+    front-end) have no bias. Raises KitError for a missing or unreadable file, for a model with other layers, and if the
+    package `tflite` is not installed.
     """
     try:
         from tflite import Model
     except ModuleNotFoundError as error:
-        raise KitError("reading a .tflite needs the package tflite: pip install -e '.[tflite]'") from error
+        raise KitError("reading a .tflite file needs the package tflite: pip install -e '.[tflite]'") from error
 
-    require_file(path, "the public yamnet.tflite is meant")
+    require_file(path, "give the public yamnet.tflite")
     data = path.read_bytes()
     if not Model.ModelBufferHasIdentifier(data, 0):
         raise KitError(f"{path} is not a TensorFlow Lite model; fetch yamnet.tflite again")
     try:
         model = Model.GetRootAsModel(data, 0)
         layers = dict(_layers(model, model.Subgraphs(0)))
-    except Exception as error:  # a damaged file sends the reader of its tables anywhere
-        raise KitError(f"{path} is damaged or cut short; fetch yamnet.tflite again") from error
+    except Exception as error:  # a damaged file can raise any error in the reader of its tables
+        raise KitError(f"{path} is damaged or truncated; fetch yamnet.tflite again") from error
     wrong = [name for name, shape in shapes().items() if name not in layers or layers[name].shape != shape]
     if wrong or len(layers) != 2 * LAYERS - 2:
-        raise KitError(f"{path} is another model than yamnet.tflite (its layers have other shapes); fetch that one")
+        raise KitError(f"{path} is not yamnet.tflite (its layers have other shapes); fetch that file")
     return layers
 
 
@@ -49,7 +49,7 @@ def _layers(model: Any, graph: Any) -> Iterator[tuple[str, np.ndarray]]:
 
     def kind(operator: Any) -> int:
         code = model.OperatorCodes(operator.OpcodeIndex())
-        return int(max(code.BuiltinCode(), code.DeprecatedBuiltinCode()))  # older files keep it in the latter
+        return int(max(code.BuiltinCode(), code.DeprecatedBuiltinCode()))  # older files store it in the latter
 
     operators = [graph.Operators(i) for i in range(graph.OperatorsLength())]
     # Some 8-bit weights reach their layer through an operator that dequantises them.
@@ -64,7 +64,7 @@ def _layers(model: Any, graph: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _values(model: Any, tensor: Any) -> np.ndarray:
-    """A stored tensor as float32."""
+    """Return a stored tensor as float32."""
     from tflite import TensorType
 
     dtype = {TensorType.FLOAT32: np.float32, TensorType.INT8: np.int8}[tensor.Type()]
@@ -73,5 +73,5 @@ def _values(model: Any, tensor: Any) -> np.ndarray:
         return np.array(values)
     scaling = tensor.Quantization()
     if scaling.ScaleLength() != 1:
-        raise ValueError("weights with a scale a channel")
+        raise ValueError("weights with one scale per channel")
     return np.array((values.astype(np.float32) - np.float32(scaling.ZeroPoint(0))) * np.float32(scaling.Scale(0)))

@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 RELEASE = "https://github.com/harritaylor/torchvggish/releases/download/v0.1"
 OFFSET = 0.01  # added to the mel magnitude before the logarithm
-# Key of each convolution, its output channels, and whether a 2 x 2 maximum follows.
+# Key of each convolution, its output channels, and whether 2 x 2 max pooling follows.
 CONVOLUTIONS = ((0, 64, True), (3, 128, True), (6, 256, False), (8, 256, True), (11, 512, False), (13, 512, True))
 DENSE = ((0, 12_288, 4096), (2, 4096, 4096), (4, 4096, 128))
 BATCH = 16  # patches
-DENSE_BATCH = 256  # patches: the dense layers cost the reading of their 270 MB of weights
+DENSE_BATCH = 256  # patches: reading the 270 MB of weights dominates the cost of dense layers
 LIMIT = 2.0  # quantised PCA values are clipped to [-2, 2]
 
 
 class Vggish(PublishedWeights):
-    """Frames (T, 128), T = 1 + ((1 + (N - 400) // 160) - 96) // 96; silence fills clips under 0.975 s (15,600
-    samples).
+    """Frames (T, 128), T = 1 + ((1 + (N - 400) // 160) - 96) // 96; clips under 0.975 s (15,600 samples) are padded
+    with silence.
 
-    output: `raw` is the last layer (after its ReLU), `pca` its whitened projection, `quantised` that clipped to [-2, 2]
-    and rounded to 0 .. 255, as the AudioSet features are published. Front-end in float64: `audioset.py`, ln(x + 0.01),
-    patches of 96 columns without overlap; what is left at the end is dropped.
+    output: `raw` is the last layer (after its ReLU); `pca` is its whitened projection; `quantised` is the projection
+    clipped to [-2, 2] and rounded to 0 to 255, like the published AudioSet features. Front-end in float64:
+    `audioset.py`, ln(x + 0.01), patches of 96 columns without overlap; a rest at the end is dropped.
 
-    Source: torchvggish (harritaylor, 2021), which post-processes by default; the parameters that "Take it easy" (2022)
-    counts include the PCA. Deviation: resampling by soxr HQ, not resampy's kaiser_best (of 2022: 0.1 to
+    Source: torchvggish (harritaylor, 2021), which post-processes by default; the parameter count in "Take it easy"
+    (2022) includes the PCA. Deviation: resampling by soxr HQ, not resampy's kaiser_best (version of 2022: 0.1 to
     0.5 % of the largest value of the PCA).
     """
 
@@ -55,10 +55,10 @@ class Vggish(PublishedWeights):
     @model_validator(mode="after")
     def _pca_as_needed(self) -> "Vggish":
         if self.output == "raw" and self.pca_weights is not None:
-            raise PydanticCustomError("pca", "output raw has no use for pca_weights; remove it")
+            raise PydanticCustomError("pca", "output raw does not use pca_weights; remove the key")
         if self.output != "raw" and self.pca_weights is None:
             raise PydanticCustomError(
-                "pca", f"output {self.output} needs pca_weights; name that file, or say output: raw"
+                "pca", f"output {self.output} needs pca_weights; name the file, or set output: raw"
             )
         return self
 
@@ -70,7 +70,7 @@ class Vggish(PublishedWeights):
         return super().weight_files() | ({} if self.pca_weights is None else {"pca_weights": Path(self.pca_weights)})
 
     def known_sha256(self) -> dict[str, str]:
-        return {"weights": "10086976", "pca_weights": "970ea276"}  # digits of their names, by torch.hub's convention
+        return {"weights": "10086976", "pca_weights": "970ea276"}  # from the file names, by torch.hub's convention
 
     def published_addresses(self) -> dict[str, str]:
         return {name: f"{RELEASE}/{self.usual[name]}" for name in self.weight_files()}
@@ -88,7 +88,7 @@ class Vggish(PublishedWeights):
         @exact()
         def maps(parts: np.ndarray) -> np.ndarray:
             found = features(torch.from_numpy(parts)[:, None].to(device))
-            return found.permute(0, 2, 3, 1).flatten(1).cpu().numpy()  # channels last, as TensorFlow flattens
+            return found.permute(0, 2, 3, 1).flatten(1).cpu().numpy()  # TensorFlow flattens channels last
 
         @exact()
         def embeddings(flat: np.ndarray) -> np.ndarray:
@@ -109,7 +109,7 @@ def examples(wave: np.ndarray) -> np.ndarray:
 
 
 def convolutions(weights: "Weights") -> "nn.Sequential":
-    """(P, 1, 96, 64) -> (P, 512, 6, 4). Pooling before the ReLU gives the same on a quarter of the values."""
+    """(P, 1, 96, 64) -> (P, 512, 6, 4). Pooling before the ReLU has the same result and needs fewer operations."""
     from torch import nn
 
     layers: list[nn.Module] = []
@@ -133,7 +133,7 @@ def classifier(weights: "Weights") -> "nn.Sequential":
 
 
 def projection(weights: "Weights", device: "torch.device") -> "tuple[torch.Tensor, torch.Tensor]":
-    """Eigenvectors (128, 128), a row each, and means (128,)."""
+    """Return eigenvectors (128, 128), one per row, and means (128,)."""
     size = DENSE[-1][2]
     vectors = weights.take("pca_eigen_vectors", size, size)
     return vectors.to(device), weights.take("pca_means", size).to(device)
@@ -145,5 +145,5 @@ def project(frames: "torch.Tensor", vectors: "torch.Tensor", means: "torch.Tenso
 
 
 def quantise(frames: "torch.Tensor") -> "torch.Tensor":
-    """[-2, 2] to whole numbers 0 .. 255, what is outside clipped."""
+    """Map [-2, 2] to whole numbers 0 .. 255; values outside are clipped."""
     return ((frames.clamp(-LIMIT, LIMIT) + LIMIT) * (255.0 / (2 * LIMIT))).round()

@@ -1,4 +1,4 @@
-"""VGGSound's ResNet-18 (model H): 512-d frames, 3.1 a second, of the last residual layer."""
+"""VGGSound's ResNet-18 (model H): 512-d frames of the last residual layer, 3.1 per second."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -16,49 +16,49 @@ if TYPE_CHECKING:
     from system.networks.weights import Weights
 
 RATE = 16_000  # Hz
-SEGMENT = 512  # samples of a column
-HOP = 159  # samples from a column to the next: the original's overlap is 353
+SEGMENT = 512  # samples per column
+HOP = 159  # samples from one column to the next: the original's overlap is 353
 EPS = 1e-5
 CHANNELS = (64, 128, 256, 512)
 STRIDE = 32  # columns in a frame
 BATCH = 60 * RATE  # samples of clips that are computed together
-REACH = 7  # frames that one frame sees to either side: 217 columns
-PIECE = 188  # frames (60 s) computed at once of a longer clip
+REACH = 7  # receptive field to either side, in frames: 217 columns
+PIECE = 188  # frames (60 s) per piece of a longer clip
 
 
 class TimePooling(Strict):
-    """Averages over time of `kernel` frames, `stride` apart; a clip of fewer frames gives one average of them."""
+    """Averages of `kernel` frames, `stride` frames apart; a clip with fewer frames gives one average of all."""
 
-    kernel: int = Field(ge=1)  # frames that are averaged
-    stride: int = Field(ge=1)  # frames from a mean to the next
+    kernel: int = Field(ge=1)  # frames per average
+    stride: int = Field(ge=1)  # frames from one average to the next
 
 
 class VggSound(PublishedWeights):
-    """Frames (T, 512), T = ceil(columns / 32) of 1 + (N - 512) // 159 columns; silence fills clips under 0.032 s (512
-    samples).
+    """Frames (T, 512), T = ceil(columns / 32) for 1 + (N - 512) // 159 columns; clips under 0.032 s (512 samples) are
+    padded with silence.
 
     The last residual layer, averaged over frequency. Front-end in float64: clipped to +-1; scipy's spectrogram (Tukey
-    0.25 window of 512, hop 159, mean removed from every segment, one-sided power density); ln(x + 1e-7); less its mean,
-    by its standard deviation, both over the whole clip.
+    0.25 window of 512, hop 159, mean removed from every segment, one-sided power density); ln(x + 1e-7); standardised
+    by the mean and standard deviation of the whole clip.
 
-    Source: Chen et al., VGGSound (2020), `AVENet` with `pool avgpool` (model H). Deviations: the whole clip, where the
-    original repeats or cuts it to 10 s (its standardisation then sees other columns); batch norms folded into
-    convolutions (1e-6 of the largest value); clips over a minute are computed in overlapping pieces, which changes
-    nothing but rounding; resampling by soxr HQ, not ffmpeg (frames by resampy's filters differ by up to 3 % of the
-    largest value). "Take it easy" (2022) reports 2.3 frames a second, which
-    cannot be derived from the public code: its maps have 3.1, and no pooling of them that the paper names gives 2.3;
-    `time_pooling` is there to try.
+    Source: Chen et al., VGGSound (2020), `AVENet` with `pool avgpool` (model H). Deviations: the whole clip is used,
+    while the original repeats or cuts it to 10 s and standardises the result; batch norms folded into convolutions
+    (1e-6 of the largest value); clips over a minute are computed in overlapping pieces, which changes only rounding;
+    resampling by soxr HQ, not ffmpeg (frames by resampy's filters differ by up to 3 % of the largest value).
+
+    "Take it easy" (2022) reports 2.3 frames per second, which does not follow from the public code: its maps have 3.1,
+    and no pooling that the paper names gives 2.3. `time_pooling` allows experiments.
     """
 
     kind: Literal["vggsound"]
-    time_pooling: TimePooling | None = None  # of neighbouring frames; null: none
+    time_pooling: TimePooling | None = None  # averages of neighbouring frames; null: none
 
     usual: ClassVar[dict[str, Any]] = {"weights": "H.pth.tar"}
     address: ClassVar[str] = "https://www.robots.ox.ac.uk/~vgg/data/vggsound/models/H.pth.tar"
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = CHANNELS[-1]
     cost: ClassVar[float] = 0.01
-    parameters: ClassVar[int] = 11_328_757  # with the classifier, as the paper counts
+    parameters: ClassVar[int] = 11_328_757  # with the classifier, as in the paper
 
     @property
     def frames_per_second(self) -> float:
@@ -85,7 +85,7 @@ class VggSound(PublishedWeights):
 
 
 def spectrogram(wave: np.ndarray) -> np.ndarray:
-    """(N,) -> (257, T) float32: standardised logarithm of the power density."""
+    """(N,) -> (257, T) float32: standardised log power density."""
     from scipy.signal import spectrogram as density
 
     filled = np.pad(wave.astype(np.float64), (0, max(0, SEGMENT - len(wave)))).clip(-1.0, 1.0)

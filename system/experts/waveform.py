@@ -1,4 +1,4 @@
-"""Waveforms as they are, for networks that are trained or that hear every clip anew in training."""
+"""Unchanged waveforms, for audio networks that are trained or computed again in every training step."""
 
 from typing import Any, ClassVar, Literal
 
@@ -7,13 +7,13 @@ from pydantic import Field
 
 from system.experts.base import Device, ExpertSettings, Frames
 
-FULL_SCALE = 32_768  # what a sample of 1.0 is kept as
+FULL_SCALE = 32_768  # stored value of a sample of 1.0
 
 
 class Waveform(ExpertSettings):
-    """Frames (N, 1), a frame a sample, 16-bit integers of 1 / 32,768; what lies beyond full scale is cut.
+    """Frames (N, 1): one frame per sample, 16-bit integers in units of 1 / 32,768; louder samples are clipped.
 
-    Rounding is at most 1.6e-5 of full scale (3.1e-5 for a sample of 1.0 itself), nothing for 16-bit files at this rate.
+    Rounding errors are at most 1.6e-5 of full scale (3.1e-5 for a sample of 1.0), and 0 for 16-bit files at this rate.
     """
 
     kind: Literal["waveform"]

@@ -1,4 +1,4 @@
-"""YAMNet: MobileNet v1 trained on AudioSet, 1,024-d frames every 0.48 s, from the layers of the public
+"""YAMNet: MobileNet v1 trained on AudioSet, 1,024-d frames every 0.48 s, with the layers of the public
 `yamnet.tflite`."""
 
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from system.experts.base import Device, ExpertSettings, Frames
 
 Network = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
-PATCH_HOP = 48  # log-mel columns from a patch to the next
+PATCH_HOP = 48  # log-mel columns from one patch to the next
 HOP_SAMPLES = PATCH_HOP * HOP  # 7,680
 OFFSET = 0.001  # added to the mel magnitude before the logarithm
 BATCH = 64  # patches
 LAYERS = 31  # of the tflite; the first three are its front-end
-# Of the first convolution and the thirteen pairs, depthwise and pointwise, behind it.
+# The first convolution, then thirteen pairs of a depthwise and a pointwise one.
 STRIDES = (2, 1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
 CHANNELS = (32, 64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
 CLASSES = 521
@@ -27,18 +27,18 @@ CLASSES = 521
 
 class Yamnet(ExpertSettings):
     """Frame embeddings (P, 1024), the input of YAMNet's classifier, P = 1 + ceil((N - 15,600) / 7,680) for N samples, 1
-    for less than 15,600 (0.975 s); silence fills the last, as Google's `pad_waveform` does.
+    for less than 15,600 (0.975 s). Silence fills the last frame, as in Google's `pad_waveform`.
 
-    The weight file holds the 31 layers of the tflite in order, dequantised to float32 (`NN_w`, `NN_b`: TF layout,
-    batch norm folded). Deviation: the public tflite computes front-end and network in int8; against it the embedding
-    of the same log-mel has cosine 0.999, and quiet mel bins differ by up to 6 (ours are the definition's). So
-    another of the 521 classes has the highest score in about one of ten of the 4,009 frames of ESC-10's recordings
-    (398 by one TFLite runtime, 389 by another; in half of the 398 the int8 model's is our second), and in the mean of
-    23 or 22 of the 400 recordings. Version 2; version 1 dropped a rest that does not fill a hop of 0.48 s.
+    The weight file contains the 31 layers of the tflite in order, dequantised to float32 (`NN_w`, `NN_b`: TF layout,
+    batch norm folded). Deviation: the public tflite computes front-end and network in int8. For the same log-mel, its
+    embedding and this one have cosine 0.999; quiet mel bins differ by up to 6 (here they follow the definition).
+    Therefore the best of the 521 classes differs in about one of ten of the 4,009 frames of ESC-10's recordings (398 by
+    one TFLite runtime, 389 by another; in half of the 398 the int8 model's best class is second here), and for the mean
+    scores of 23 or 22 of the 400 recordings. Version 2; version 1 dropped a rest shorter than a hop of 0.48 s.
     """
 
     kind: Literal["yamnet"]
-    weights: str  # the file that `python -m system convert` makes of the published one
+    weights: str  # the file that `python -m system convert` makes from the published one
 
     usual: ClassVar[dict[str, Any]] = {"weights": "yamnet_layers.npz"}
     version: ClassVar[int] = 2
@@ -53,7 +53,7 @@ class Yamnet(ExpertSettings):
         return {"weights": Path(self.weights)}
 
     def weight_source(self) -> str:
-        return "make it of Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0) with python -m system convert"
+        return "make it from Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0) with python -m system convert"
 
     def load(self, device: Device) -> Frames:
         from system.experts.network import by_rows
@@ -67,13 +67,13 @@ class Yamnet(ExpertSettings):
 
 
 def filled(wave: np.ndarray) -> np.ndarray:
-    """(N,) with silence up to a whole number of frames, at least one."""
+    """Pad (N,) with silence to a whole number of frames, at least one."""
     frames = 1 + max(0, -(-(len(wave) - PATCH_SAMPLES) // HOP_SAMPLES))
     return np.pad(wave, (0, PATCH_SAMPLES + (frames - 1) * HOP_SAMPLES - len(wave)))
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
-    """Of the arrays in the weight file that the network reads."""
+    """Return the shapes of the arrays in the weight file."""
     found: dict[str, tuple[int, ...]] = {"03_w": (CHANNELS[0], 3, 3, 1), "03_b": CHANNELS[:1]}
     for layer, (inputs, outputs) in zip(range(4, 30, 2), pairwise(CHANNELS), strict=True):
         found |= {f"{layer:02d}_w": (1, 3, 3, inputs), f"{layer:02d}_b": (inputs,)}
@@ -99,7 +99,7 @@ def load_network(path: Path, device: Device) -> Network:
         ) from error
 
     def torch_layout(weight: torch.Tensor) -> torch.Tensor:
-        """TF keeps a convolution as (out, height, width, in), a depthwise one as (1, height, width, channels)."""
+        """Permute TF's layout: a convolution (out, height, width, in), a depthwise one (1, height, width, channels)."""
         return weight.permute((3, 0, 1, 2) if len(weight) == 1 else (0, 3, 1, 2)).contiguous()
 
     stored = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
@@ -108,7 +108,7 @@ def load_network(path: Path, device: Device) -> Network:
     def conv(x: torch.Tensor, layer: int, stride: int, depthwise: bool) -> torch.Tensor:
         weight, bias = layers[f"{layer:02d}_w"], layers[f"{layer:02d}_b"]
         size = weight.shape[-1]
-        # TF 'same': as little padding as reaches ceil(n / stride) outputs, the odd one at the end.
+        # TF 'same': the least padding that gives ceil(n / stride) outputs; an odd one goes to the end.
         pads = []
         for n in (x.shape[-1], x.shape[-2]):
             total = max((-(-n // stride) - 1) * stride + size - n, 0)

@@ -42,7 +42,7 @@ class Bank:
         if verify:
             dropped = self.drop_damaged()
             level = logging.WARNING if dropped else logging.INFO
-            log.log(level, "%s: %d series, %d were damaged and are forgotten", self.folder, len(self), dropped)
+            log.log(level, "%s: %d series, %d were damaged and are removed", self.folder, len(self), dropped)
         else:
             self.read_on()
 
@@ -204,5 +204,5 @@ def open_bank(
         raise KitError(f"{facts_file} is damaged; delete {folder} and build the bank again") from error
     if found != json.loads(json.dumps(facts)):
         raise KitError(f"{folder} was made by {found}, not by {facts}; delete it or use another banks folder")
-    hint = hint or f"delete {folder}, then the same command computes it again"
+    hint = hint or f"delete {folder} and run the same command again to compute it"
     return Bank(folder, dim, np.dtype(dtype), hint, verify)

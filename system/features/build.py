@@ -51,8 +51,8 @@ def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
     """Open the bank of an expert's frames. Its name includes everything that changes frames. verify: see open_bank."""
     verifying = "python -m system features RECIPE --verify"
     hint = (
-        f"{verifying} finds all that is damaged and computes it again (RECIPE: the recipe, or resolved.json of a run); "
-        f"without a recipe delete {banks / expert.key()}, then all of it is computed again"
+        f"{verifying} finds and recomputes all damaged frames (RECIPE: the recipe, or resolved.json of a run); "
+        f"without a recipe, delete {banks / expert.key()} to recompute all of it"
     )
     return open_bank(banks / expert.key(), expert.dim, expert.dtype, expert.identity(), hint, verify)
 
@@ -100,7 +100,7 @@ def build_features(
         if not expert.computed:
             warn_of_other_lengths(features, clips, name)
     if features.broken:
-        log.warning("%s with broken audio left out", counted(len(features.broken), "clip"))
+        log.warning("skipped %s with broken audio", counted(len(features.broken), "clip"))
     return features
 
 
@@ -155,7 +155,7 @@ class _Build:
             while work.more():
                 waves = self.decoding.waves(self._as_they_are(work, missing), expert)
                 for group in groups(waves, fails, GROUP_SECONDS * expert.rate):
-                    hint = "free what else uses it, or compute on a larger one"
+                    hint = "free memory on it, or use a larger GPU"
                     with memory_errors(f"{name}: {counted(len(group), 'clip')}", hint):
                         frames = frames_of(list(group.values()))
                     for key, series in zip(group, frames, strict=True):
@@ -194,7 +194,7 @@ class _Build:
             self._broken(clip, error)
         else:
             if self.features.keys[clip.id] != before:
-                log.warning("%s: its content changed, while its size and time of change stayed", clip.path)
+                log.warning("%s: its content changed, but not its size and modification time", clip.path)
 
     def _all_broken(self, clips: list[Clip], error: AudioError) -> None:
         """Report clips that share the content of a broken file."""
@@ -208,7 +208,7 @@ class _Build:
         self.features.keys.pop(clip.id, None)
         if clip.id not in self.features.broken:
             self.features.broken[clip.id] = str(error)
-            log.warning("left out: %s", error)
+            log.warning("skipped: %s", error)
 
 
 def warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str) -> None:
@@ -222,21 +222,21 @@ def warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str
         if clip.seconds and (key := features.keys.get(clip.id)):
             lasts = bank.rows_of(key) * hop
             if abs(lasts - clip.seconds) > LENGTH_TOLERANCE + hop:
-                found.append(f"{clip.path}: {lasts:g} s of frames, and {clip.seconds:g} s by the manifest")
+                found.append(f"{clip.path}: {lasts:g} s of frames, but {clip.seconds:g} s in the manifest")
     if found:
-        hint = f"see {name}'s hop_seconds where it has one, or make the manifest again"
+        hint = f"see {name}'s hop_seconds if it has one, or make the manifest again"
         said = f"{counted(len(found), 'recording')} of {len(clips):,}"
-        log.warning("%s: frames of another length than the recording's, in %s; %s", name, said, hint)
+        log.warning("%s: frames and manifest disagree about the length of %s; %s", name, said, hint)
         more = [f"and {len(found) - SHOWN:,} more"] if len(found) > SHOWN else []
         for line in [*found[:SHOWN], *more]:
             log.warning("  %s", line)
 
 
 def _seconds(clip: Clip) -> float:
-    """How long a clip is, about: what its frames cost."""
+    """Return the approximate length of a clip in seconds, as the cost of its frames."""
     if clip.seconds is not None:
         return clip.seconds
     try:
         return Path(clip.path).stat().st_size / BYTES_A_SECOND
-    except OSError:  # it is said when it is read
+    except OSError:  # reading the clip will report it
         return 0.0

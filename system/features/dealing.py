@@ -53,7 +53,7 @@ class Dealing:
             if not self._elsewhere:
                 return False
             if not said:
-                log.info("%s: %s", self._bank.waiting, f"it has {len(self._elsewhere)} under way that are missing here")
+                log.info("%s: %s", self._bank.waiting, f"it computes {len(self._elsewhere)} series for this one")
             said = True
             time.sleep(pause)
             pause = min(2 * pause, LOOKED_AGAIN[1])

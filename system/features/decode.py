@@ -113,8 +113,8 @@ def _follow_parent() -> None:
 
 
 def _ended() -> KitError:
-    hint = "the same command goes on where it stopped; give it fewer --workers where memory is short"
-    return KitError(f"a process that decodes audio was ended from outside; {hint}")
+    hint = "run the same command again to resume; use fewer --workers if memory is short"
+    return KitError(f"a process that decodes audio was killed; {hint}")
 
 
 def groups(decoded: Decoded, fails: Callable[[str, AudioError], None], samples: int) -> Iterator[dict[str, np.ndarray]]:

@@ -64,7 +64,7 @@ def pieces_of(
         if not recording.seconds:
             raise KitError(f"{recording.id}: windows need its length; add seconds to its line of the manifest")
         if (count := ceil(recording.seconds / hop - 1e-9)) > MAX_FRAMES:
-            hint = f"windows are compared of up to {MAX_FRAMES:,}; take a longer hop, or cut the recording"
+            hint = f"the limit is {MAX_FRAMES:,}; use a longer hop, or cut the recording"
             raise KitError(f"{recording.id}: {recording.seconds:,.0f} s have {count:,} pieces every {hop:g} s; {hint}")
         names = [f"{recording.id}{MARK}{number}" for number in range(max(1, count))]
         key = features.keys[recording.id]

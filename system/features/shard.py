@@ -44,7 +44,7 @@ class Shard:
         self._read_to, self._last_line = 0, b""  # bytes of the index that were read, and the last line of them
         self._seen: tuple[int, ...] | None = None  # size and time of change of the files when they were read
         self._end = 0  # rows of frames that these lines speak of
-        self._lost = self._lost_bytes = 0  # lines at the end that are damaged, or whose frames are not there
+        self._lost = self._lost_bytes = 0  # lines at the end that are damaged, or whose frames are missing
         self._map: np.ndarray | None = None
 
     def read_on(self, skip_damaged: bool = False) -> None:

@@ -17,8 +17,8 @@ def store_vectors(
 
     Args:
         texts: by their keys in the bank.
-        vectors: gives (N, V) of N texts; called with texts of like length together, so that little is padded.
-        note: by whom, such as "by bert-base-uncased"; shown with the progress of more than one part.
+        vectors: gives (N, V) for N texts; called with texts of similar length together, so that little is padded.
+        note: for the progress bar, such as "by bert-base-uncased"; shown only for more than one part.
     """
     missing = sorted((key for key in texts if key not in bank), key=lambda key: len(texts[key]))
     parts = [missing[start : start + STORED_AT_ONCE] for start in range(0, len(missing), STORED_AT_ONCE)]

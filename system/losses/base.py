@@ -64,7 +64,7 @@ class BatchScores:
     def of_frames(self) -> FrameScores:
         """Return `frames`. Raises ValueError if this is no batch of moments."""
         if self.frames is None:
-            raise ValueError("a loss of moments needs a batch of moments")
+            raise ValueError("a loss for moments needs a batch of moments")
         return self.frames
 
     @cached_property
@@ -104,7 +104,7 @@ class BatchScores:
 
 
 class Term(Strict):
-    """Settings of one term, as a recipe gives them; a subclass names its `kind`. weight: in the sum of the terms."""
+    """Settings of one loss in a recipe; a subclass defines its `kind`. weight: factor in the sum of the losses."""
 
     kind: str
     weight: float = Field(gt=0)

@@ -28,8 +28,8 @@ class WeightedTriplet(Term):
 
     kind: Literal["weighted_triplet"]
     margin: float = Field(ge=0, le=2)  # read by clamp `each`
-    positive: Annotated[list[float], Field(min_length=1)]  # coefficients of P, from that of s^0 on
-    negative: Annotated[list[float], Field(min_length=1)]  # coefficients of N, from that of s^0 on
+    positive: Annotated[list[float], Field(min_length=1)]  # coefficients of P, starting with that of s^0
+    negative: Annotated[list[float], Field(min_length=1)]  # coefficients of N, starting with that of s^0
     clamp: Literal["sum", "each"]  # clamp the sum of P and N at 0, or each of them
 
     @property

@@ -30,9 +30,9 @@ def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Fac
     """Return the facts of a hub model. folder: its folder on this machine. hint: another way to get it."""
     if folder is None:
         cure = hint or "; python -m system download RECIPE fetches it"
-        return fact, [(title, f"no such folder, nor in the hub's cache{cure}")]
+        return fact, [(title, f"neither a folder nor in the hub's cache{cure}")]
     if problem := folder_problem(folder):
-        return fact, [(title, f"{folder} {problem}; name a folder that holds a model, or a hub name")]
+        return fact, [(title, f"{folder} {problem}; name a folder with a model, or a hub name")]
     return f"{fact}, in {folder}", []
 
 

@@ -106,6 +106,6 @@ def unit_vectors(embedded: Embeddings) -> torch.Tensor:
 def length_mask_of(series: Embeddings) -> torch.Tensor:
     """Return (B, L) bool: True for frames or words, False for padding."""
     if series.lengths is None:
-        raise ValueError("frame_word scores need series of frames and of words; these embeddings are pooled")
+        raise ValueError("frame_word scores need series of frames and words, but these embeddings are pooled")
     longest = max(1, int(series.lengths.max())) if isinstance(series, Ragged) else series.values.shape[1]
     return length_mask(series.lengths, longest)

@@ -73,7 +73,7 @@ def _log_odds(log_z: torch.Tensor) -> torch.Tensor:
 
 def _lengths(clips: Embeddings) -> torch.Tensor:
     if clips.lengths is None:
-        raise ValueError("moments need series of frames; these embeddings are pooled")
+        raise ValueError("moments need series of frames, but these embeddings are pooled")
     return clips.lengths
 
 

@@ -34,7 +34,7 @@ class RetrievalModel(nn.Module):
     def moments(self) -> MomentScore:
         """The model's score of moments. Raises ValueError if it has none."""
         if not isinstance(self.score, MomentScore):
-            raise ValueError("this model has no score of moments")
+            raise ValueError("this model has no score for moments")
         return self.score
 
     @property

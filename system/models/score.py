@@ -58,7 +58,7 @@ class FrameWord(ScoreSettings):
 
     of_series: ClassVar[bool] = True
     of_words: ClassVar[bool] = True
-    meaning: ClassVar[str] = "how much the frames of a clip and the words of a query agree (dot products), from 0 up"
+    meaning: ClassVar[str] = "similarity of the frames of a clip and the words of a query (dot products), at least 0"
 
     def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
         from system.models.frame_word import frame_word

@@ -15,8 +15,8 @@ from system.models.text import Text
 class Model(Strict):
     audio: Audio  # the encoder of clips
     text: Text  # the encoder of captions
-    score: Score  # of an embedded clip and an embedded caption
-    learned_temperature: Annotated[float, Field(gt=0, le=1)] | None = None  # start of one that losses may learn
+    score: Score  # score of an embedded clip and an embedded caption
+    learned_temperature: Annotated[float, Field(gt=0, le=1)] | None = None  # start value of a learned temperature
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Model":
@@ -30,9 +30,9 @@ class Model(Strict):
         wanted = {"audio": score.of_series, "text": score.of_words}
         for name, part, series in self._encoders:
             if wanted[name] and not part.gives_series:
-                yield (name,), f"score {score.kind} needs {series}: a kind that has `embedding: {series}`"
+                yield (name,), f"score {score.kind} needs {series}: use a kind with `embedding: {series}`"
             if part.gives_series and not wanted[name]:
-                yield (name, "embedding"), f"score {score.kind} needs one embedding, not {series}; say mean"
+                yield (name, "embedding"), f"score {score.kind} needs one embedding, not {series}; set mean"
         for key, text in self.audio.misfits(self.text.dim):
             yield ("audio", key), text
 

@@ -46,12 +46,11 @@ class Grid(NamedTuple):
 
 
 class Decoding(Strict):
-    """How windows are chosen. Rounding suits truths whose edges are rounded too: those of CASTELLA are whole
-    seconds."""
+    """Selection of windows. Rounding helps if the edges of the truth are rounded too: CASTELLA's are whole seconds."""
 
-    round_to: Annotated[float, Field(gt=0)] | None = None  # seconds of which all edges are multiples; null: none
-    max_iou: Annotated[float, Field(ge=0, le=1)] = 0.6  # a window that overlaps a better one by more is left out
-    windows: Positive = 10  # at most, of a query
+    round_to: Annotated[float, Field(gt=0)] | None = None  # round edges to multiples of these seconds; null: no
+    max_iou: Annotated[float, Field(ge=0, le=1)] = 0.6  # windows with a higher IoU with a better one are dropped
+    windows: Positive = 10  # maximum number of windows per query
 
 
 class Found(NamedTuple):

@@ -1,3 +1,3 @@
 """Layers and front-ends that experts and encoders share."""
 
-COLUMNS_AT_ONCE = 6_000  # of a spectrum, so that memory does not grow with the length of a clip
+COLUMNS_AT_ONCE = 6_000  # columns of a spectrum; this limit keeps memory independent of the length of a clip

@@ -1,6 +1,6 @@
-"""ATST-Frame: a transformer over slices of a log-mel, one a 40 ms. Imports torch.
+"""ATST-Frame: a transformer over slices of 40 ms of a log-mel. Imports torch.
 
-Keys of its tensors are those of the published file, without what stands before them there."""
+Keys of its tensors are those of the published file without their prefix."""
 
 import functools
 from pathlib import Path
@@ -40,12 +40,13 @@ LAST_KEY = "norm_frame.weight"
 
 
 class AtstFrame(SegmentNetwork):
-    """Waves at 32 kHz -> 16 kHz -> log-mel -> transformer; a frame is 40 ms, the vector of a segment the mean of those
-    that begin within the clip. At most 10 s at once.
+    """Waves at 32 kHz -> 16 kHz -> log-mel -> transformer. A frame is 40 ms; the vector of a segment is the mean of the
+    frames that begin within the clip. A segment has at most 10 s.
 
-    Values of a segment more than 80 dB below its own largest one are lifted; with `is_floor_of_batch`, in training,
-    below the largest one of the batch, as the original, where a clip's vector depends on the others (by up to 0.16 in
-    the log-mel's units, where a quiet one stands beside a loud one). Deviation: the original does so in evaluation too.
+    Values more than 80 dB below the largest value of the segment are raised to that level. With `is_floor_of_batch`, in
+    training, the largest value of the batch counts, as in the original: a clip's vector then depends on the other clips
+    (by up to 0.16 in the log-mel's units for a quiet and a loud clip). Deviation: the original does so in evaluation
+    too.
     Source: Li et al., "Self-Supervised Audio Teacher-Student Transformer for Both Clip-Level and Frame-Level Tasks"
     (2023); github.com/OptimusPrimus/salsa, `models/audio/atst.py`, to 1e-4 in the log-mel and to a relative 2e-5 in
     frames on the stored examples.
@@ -92,7 +93,8 @@ class AtstFrame(SegmentNetwork):
         return pooled_over_time(*self.frames(waves, lengths), "mean")
 
     def take_published(self, path: Path) -> None:
-        """Also of a file that keeps them under `state_dict`, and under longer keys; a teacher's before a student's."""
+        """Load a published checkpoint. Its tensors may be under `state_dict` and have prefixes; if it has a teacher and
+        a student, the teacher's are taken."""
         weights = read_weights(path)
         if isinstance(weights.tensors.get("state_dict"), dict):
             weights = read_weights(path, "state_dict")

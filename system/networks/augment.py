@@ -1,4 +1,4 @@
-"""What training draws for every clip: a part of a long one, and stripes that are masked."""
+"""Random changes of clips in training: parts of long clips, and masked stripes."""
 
 import torch
 
@@ -6,9 +6,9 @@ import torch
 
 
 def random_parts(waves: torch.Tensor, lengths: torch.Tensor, max_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """waves (B, N), real lengths (B,) -> the same with a random part of `max_samples` samples of every longer one.
+    """waves (B, N), lengths without padding (B,) -> the same; longer waves are cut to a random part of `max_samples`.
 
-    Draws from the random state of the device, nothing where no wave is longer.
+    Draws from the random state of the device, but not if no wave is longer.
     """
     if waves.shape[1] <= max_samples:
         return waves, lengths
@@ -19,7 +19,7 @@ def random_parts(waves: torch.Tensor, lengths: torch.Tensor, max_samples: int) -
 
 
 def stripes(batch: int, size: int, count: int, width: int, device: torch.device) -> torch.Tensor:
-    """(B, size) bool, true inside of any of `count` stripes a row, each of 0 to `width` - 1.
+    """Return (B, size) bool, true inside `count` random stripes per row, each 0 to `width` - 1 wide.
 
     Draws from the random state of the device.
     """

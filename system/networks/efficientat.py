@@ -18,7 +18,7 @@ MOMENTUM_FROM_SCRATCH = 0.1
 
 
 def convolved(inputs: int, outputs: int, kernel: int, stride: int, groups: int, activation: nn.Module) -> nn.Sequential:
-    """Convolution without bias, batch norm, activation; of stride 1 it keeps the size of its input."""
+    """Return a convolution without bias, batch norm and activation. With stride 1 it keeps the size of its input."""
     layer = nn.Conv2d(inputs, outputs, kernel, stride, (kernel - 1) // 2, groups=groups, bias=False)
     return nn.Sequential(layer, nn.BatchNorm2d(outputs, EPS, MOMENTUM), activation)
 
@@ -37,7 +37,7 @@ class _Gate(nn.Module):
 
 
 class _Gates(nn.Module):
-    """The gate under the key that the published files have it under."""
+    """Wraps the gate, so that its keys are those of the published files."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -74,8 +74,8 @@ class MobileNet(nn.Module):
     """Log-mels (B, 128, T) -> maps (B, D, 4, ceil(T / 32)); D: 384 (mn04), 960 (mn10), 1,920 (mn20), 3,840 (mn40).
 
     Source: github.com/fschmid56/EfficientAT, `models/mn`, to a relative 1e-4 on the stored examples (mn40: 1e-3).
-    Initial weights as there: He's by what goes out, batch norms of 1 and 0. Deviation: `momentum` is 0.1 where no
-    published weights are taken; with 0.01 evaluation lags hundreds of steps behind a network that begins from nothing.
+    Initial weights as in the source: He's (fan-out), batch norms of 1 and 0. Deviation: `momentum` is 0.1 if no
+    published weights are loaded; with 0.01 the running statistics lag hundreds of steps behind a new network.
     """
 
     def __init__(self, name: Name, momentum: float = MOMENTUM) -> None:
@@ -100,8 +100,8 @@ class MobileNet(nn.Module):
 
 
 class MobileNetOnWaves(SegmentNetwork):
-    """Log-mel, then the network; the vector of a segment is the mean of its last map, a frame the mean over frequency.
-    Silence that fills a segment up is heard."""
+    """Log-mel, then the network. The vector of a segment is the mean of its last map; frames are means over frequency.
+    Padding of a segment with silence is included."""
 
     def __init__(self, front_end: KaldiLogMel, network: MobileNet, dim: int) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class MobileNetOnWaves(SegmentNetwork):
 
 
 def take_published(network: MobileNet, path: Path) -> None:
-    """Load a published checkpoint; KitError for another file."""
+    """Load a published checkpoint. Raises KitError for another file."""
     weights = read_weights(path)
     with torch.no_grad():
         for key, value in network.state_dict().items():

@@ -1,4 +1,4 @@
-"""The EfficientAT checkpoints that are published: where, and of which shape. Never imports torch.
+"""The published EfficientAT checkpoints: their addresses and sizes. Never imports torch.
 
 Source: Schmid et al., "Efficient Large-Scale Audio Tagging via Transformer-to-CNN Knowledge Distillation" (2023);
 github.com/fschmid56/EfficientAT."""
@@ -11,13 +11,13 @@ Name = Literal["mn04", "mn10", "mn20", "mn40"]
 _RELEASES = "https://github.com/fschmid56/EfficientAT/releases/download/v0.0.1"
 
 STEM = 16  # channels of the first convolution, which halves bands and columns
-LAST_RATIO = 6  # channels of the last convolution by those before it
-STRIDE = 32  # columns of a column of the last map
-LIMITS = 0.32, 600.0  # seconds: a column of the last map, and what memory allows
+LAST_RATIO = 6  # channels of the last convolution, divided by those before it
+STRIDE = 32  # input columns per column of the last map
+LIMITS = 0.32, 600.0  # seconds: one column of the last map, and the limit of memory
 
 
 class Row(NamedTuple):
-    """An inverted residual: channels in, between and out, kernel, whether gated, whether hard swish, stride."""
+    """An inverted residual block: its channels (input, between, output), kernel, gate, hard swish, and stride."""
 
     inputs: int
     kernel: int
@@ -49,7 +49,7 @@ ROWS = [
 
 @dataclass(frozen=True)
 class Variant:
-    """address: of the file. width: that all numbers of channels are multiplied by."""
+    """A published checkpoint. address: of the file. width: factor on all numbers of channels."""
 
     address: str
     width: float
@@ -66,7 +66,7 @@ class Variant:
 
     @property
     def dim(self) -> int:
-        """Values of its vectors."""
+        """Number of values in its vectors."""
         return LAST_RATIO * self.rows()[-1].outputs
 
 
@@ -79,6 +79,6 @@ VARIANTS: dict[Name, Variant] = {
 
 
 def rounded(number: float) -> int:
-    """The nearest multiple of 8, never below 90 per cent of it."""
+    """Return the nearest multiple of 8 that is at least 90 per cent of the number."""
     nearest = max(8, int(number + 4) // 8 * 8)
     return nearest + 8 if nearest < 0.9 * number else nearest

@@ -1,4 +1,4 @@
-"""Mel power of waves, in float64, by an FFT or by the kernels that the published networks carry; what PANNs hear.
+"""Mel power of waves in float64, by an FFT or by the kernels of published checkpoints; the front-end of PANNs.
 
 Imports torch: experts import this inside `load`."""
 
@@ -17,7 +17,7 @@ from system.networks.weights import Weights
 class MelPower(nn.Module):
     """Waves (B, N), N >= size -> (B, T, bands) float64, T = 1 + (N - size) // hop: power spectra, summed in bands.
 
-    window: (size,). basis: (K, bands). moved: (size, 2 K), what is added to cosine and sine products of the FFT.
+    window: (size,). basis: (K, bands). moved: (size, 2 K), kernels whose products are added to the FFT.
     """
 
     window: torch.Tensor
@@ -33,11 +33,11 @@ class MelPower(nn.Module):
 
     @classmethod
     def of_kernels(cls, real: torch.Tensor, imaginary: torch.Tensor, basis: torch.Tensor, hop: int) -> "MelPower":
-        """The power of products with kernels (K, 1, size) float32, cosines and sines under a window.
+        """Return the power of products with float32 kernels (K, 1, size), windowed cosines and sines.
 
-        They are an FFT and a product for what rounding to float32 moved in the kernels. Bands that a recording leaves
-        empty hold little else: in OpenL3's an FFT alone is off by up to 1.0 dB (0.5 dB for half of the clips), and one
-        in float32 by 6.2 dB (5.5 dB); 24 recordings of ESC-10 at 48 kHz.
+        It is computed as an FFT plus a product with the rounding errors of the kernels. In empty bands of a recording
+        these errors dominate: with OpenL3's kernels an FFT without them differs by up to 1.0 dB (0.5 dB for half of the
+        clips), an FFT in float32 by 6.2 dB (5.5 dB); 24 recordings of ESC-10 at 48 kHz.
         """
         kernels = torch.cat([real, imaginary], 1).double().permute(2, 0, 1)  # (size, K, 2)
         window = kernels[:, 0, 0]  # the cosine of frequency 0 is 1
@@ -62,13 +62,13 @@ class MelPower(nn.Module):
 
 
 def hann(window: int, size: int) -> torch.Tensor:
-    """(size,) float64: a periodic Hann window with zeros on both sides."""
+    """Return (size,) float64: a periodic Hann window with zeros on both sides."""
     before = (size - window) // 2
     return F.pad(torch.hann_window(window, dtype=torch.float64), (before, size - window - before))
 
 
 def dft_kernels(size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosine and sine kernels (size // 2 + 1, 1, size) float32 under a periodic Hann window.
+    """Return cosine and sine kernels (size // 2 + 1, 1, size) float32 with a periodic Hann window.
 
     Source: torchlibrosa 0.1.0. Deviation: one number of 14,000 differs in its last bit.
     """
@@ -82,10 +82,11 @@ class LogMelFrontEnd(nn.Module):
     """Waves (B, N) float32, N > size // 2 -> (B, T, 64) float32 dB, T = 1 + N // hop.
 
     Periodic Hann window, centred, reflected at the ends, power of the published float32 kernels in float64, 64 bands
-    (Slaney scale and area norm), 10 log10(max(x, 1e-10)); silence is -100 dB. By default as at 32 kHz: size 1024, hop
-    320, 50 to 14,000 Hz, kernels and basis computed as they are published.
-    Source: torchlibrosa 0.1.0 as PANNs call it. Deviation: in float64. The original in float32 differs from this by up
-    to 1.1e-3 dB at 16 kHz and, where recordings end at 8 kHz, by 0.014 dB at 32 kHz (24 recordings of ESC-10).
+    (Slaney scale and area norm), 10 log10(max(x, 1e-10)); silence is -100 dB. Default settings are those for 32 kHz:
+    size 1024, hop 320, 50 to 14,000 Hz, with computed kernels and basis equal to the published ones.
+    Source: torchlibrosa 0.1.0 with the arguments of PANNs. Deviation: float64. The original in float32 differs from
+    this by up to 1.1e-3 dB at 16 kHz, and by 0.014 dB at 32 kHz for recordings without sound above 8 kHz (24 recordings
+    of ESC-10).
     """
 
     def __init__(self, mel: MelPower | None = None) -> None:
@@ -98,7 +99,7 @@ class LogMelFrontEnd(nn.Module):
 
 
 def published_log_mel(weights: Weights, size: int, hop: int) -> LogMelFrontEnd:
-    """With the kernels and the basis of a checkpoint of PANNs. KitError for one that lacks them."""
+    """Return the front-end with the kernels and the basis of a checkpoint of PANNs. KitError if it lacks them."""
     bins = size // 2 + 1
     keys = (f"spectrogram_extractor.stft.conv_{part}.weight" for part in ("real", "imag"))
     real, imaginary = (weights.take(key, bins, 1, size) for key in keys)
@@ -106,7 +107,7 @@ def published_log_mel(weights: Weights, size: int, hop: int) -> LogMelFrontEnd:
 
 
 def mel_basis() -> torch.Tensor:
-    """(513, 64) float32, as it is published."""
+    """Return the mel basis (513, 64) float32, equal to the published one."""
     from transformers.audio_utils import mel_filter_bank
 
     return torch.from_numpy(mel_filter_bank(FFT // 2 + 1, BANDS, LOWEST, HIGHEST, RATE, "slaney", "slaney")).float()

@@ -1,5 +1,5 @@
-"""Configurations of models of the hub: of those on this machine, and the sizes of those that shipped recipes name, so
-that `check` counts them before they are fetched. Never imports torch."""
+"""Configurations of models of the hub: from this machine, or built-in sizes for the models of shipped recipes, so that
+`check` can count parameters before they are fetched. Never imports torch."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 
 
 def model_config(name: str, what: str = "text model") -> dict[str, Any] | None:
-    """config.json of a model by folder, package or hub name, or its published sizes; None where neither is known."""
+    """Return config.json of a model by folder, package or hub name, or its published sizes; None if neither exists."""
     try:
         folder = local_folder(name, what)
         if folder is None:

@@ -1,4 +1,4 @@
-"""Audio models of the hub, with their own feature extractors. Imports torch; transformers only when one is made."""
+"""Audio models of the hub with their feature extractors. Imports torch; transformers only when a model is built."""
 
 import contextlib
 import io
@@ -24,18 +24,18 @@ from system.networks.segment import SegmentNetwork, begun, of_one_length
 
 
 class HubAudio(SegmentNetwork):
-    """The extractor and the model of a folder. An extractor gets the samples of the clip alone, never what fills its
-    segment up, and fills its input up as it always does; less than 0.1 s is filled with silence before. Extractors
+    """The extractor and the model of a folder. An extractor gets only the samples of the clip, without the padding of
+    its segment, and then pads its input in its usual way. Input under 0.1 s is padded with silence before. Extractors
     compute in numpy on the CPU.
 
-    In evaluation, models that take any length compute segments of one length together, so that nothing is filled up.
-    Deviations from transformers' own ways: CLAP's extractor declares one random segment of a batch long where none is
-    (`fusion`), here none is; masks that some configurations draw in training (`apply_spec_augment`, from another random
-    state) are off. No code of the hub is run.
+    In evaluation, models without a fixed input length compute segments of equal length together, which avoids padding.
+    Deviations from transformers: if no segment of a batch is long, CLAP's extractor marks a random one as long
+    (`fusion`), and this class marks none; random masks of some configurations in training (`apply_spec_augment`, from
+    another random state) are off. No code from the hub is run.
     """
 
     def __init__(self, type: Type, extractor: Any, config: Any) -> None:
-        """extractor, config: of the library, as a folder holds them."""
+        """extractor, config: objects of transformers, read from a folder."""
         super().__init__()
         import transformers
 
@@ -63,7 +63,7 @@ class HubAudio(SegmentNetwork):
         return pooled_over_time(*self._tokens(inputs, output, lengths), "mean")
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens, for AST and CLAP the mean of those of all frequencies. The segments are of one length, or computed
+        """Return tokens; for AST and CLAP their mean over frequency. The segments must have equal lengths, or be passed
         one by one."""
         return self._tokens(*self._outputs(waves, lengths), lengths)
 
@@ -79,13 +79,13 @@ class HubAudio(SegmentNetwork):
             inputs["is_longer"] = torch.zeros_like(inputs["is_longer"])
         inputs = {name: value.to(waves.device) for name, value in inputs.items()}
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask")  # WavLM in the library
+            warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask")  # of the library's WavLM
             return inputs, self.model(**inputs)
 
     def _tokens(
         self, inputs: dict[str, torch.Tensor], output: Any, lengths: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(S, L, D), and how many of each are the clip's."""
+        """Return tokens (S, L, D), and the number of each segment's tokens that belong to the clip."""
         tokens: torch.Tensor = output.last_hidden_state
         lengths = lengths.clamp(min=round(SHORTEST * self.row.rate))
         if self.model_type == "audio-spectrogram-transformer":
@@ -121,7 +121,7 @@ class HubAudio(SegmentNetwork):
                 whole, said = kind.from_pretrained(
                     path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
                 )
-            except Exception as error:  # a damaged file makes the library raise whatever its bytes happen to say
+            except Exception as error:  # a damaged file can make the library raise any error
                 reason = first_line(error)
                 raise KitError(f"audio model {path}: its weights cannot be read ({reason}); fetch it again") from error
         encoder: nn.Module = whole.get_encoder() if self.model_type == "whisper" else whole
@@ -134,7 +134,7 @@ class HubAudio(SegmentNetwork):
 
 
 def read_folder(type: Type, folder: Path) -> HubAudio:
-    """The network of a folder with fresh weights; KitError for a folder of another model and for damaged files."""
+    """Return the network of a folder with new weights. Raises KitError for another model and for damaged files."""
     import transformers
 
     check_type(folder, type)
@@ -144,17 +144,17 @@ def read_folder(type: Type, folder: Path) -> HubAudio:
             extractor = getattr(transformers, row.extractor).from_pretrained(folder, trust_remote_code=False)
             kind = getattr(transformers, row.model).config_class
             config = kind.from_pretrained(folder, trust_remote_code=False)
-        except Exception as error:  # the library raises many kinds for files that are damaged or of another form
+        except Exception as error:  # the library raises many kinds of errors for damaged or unknown files
             reason = first_line(error)
             raise KitError(f"audio model {folder}: its settings cannot be read ({reason}); fetch it again") from error
     if extractor.sampling_rate != row.rate:
-        rate = f"takes {extractor.sampling_rate:,} Hz, and models of type {type} {row.rate:,}"
-        raise KitError(f"audio model {folder}: its feature extractor {rate}; use the model's own")
+        rate = f"takes {extractor.sampling_rate:,} Hz, but models of type {type} need {row.rate:,}"
+        raise KitError(f"audio model {folder}: its feature extractor {rate}; use the model's extractor")
     return HubAudio(type, extractor, config)
 
 
 def of_sizes(type: Type, sizes: dict[str, Any]) -> HubAudio:
-    """A network of these sizes with the usual feature extractor of its type: enough to count what it takes."""
+    """Return a network of these sizes with the usual feature extractor of its type, to count its cost."""
     import transformers
 
     row = ROWS[type]
@@ -172,10 +172,10 @@ def _dim(type: Type, config: Any) -> int:
 
 
 def check_type(folder: Path, type: Type) -> None:
-    """Raises KitError where the folder has no config.json, or one of another type."""
+    """Raise KitError if the folder has no config.json, or one of another type."""
     path = folder / "config.json"
     if not path.is_file():
-        raise KitError(f"audio model {folder}: no config.json; name a folder that holds a model")
+        raise KitError(f"audio model {folder}: no config.json; name a folder with a model")
     problem = type_problem(parse_json(path.read_bytes(), str(path)), type)
     if problem:
         raise KitError(f"audio model {folder}: {problem}")

@@ -1,6 +1,6 @@
-"""The audio models of the hub that load by name, by the `model_type` of their config.json. Never imports torch.
+"""Types of audio models of the hub that can be loaded, by the `model_type` of their config.json. Never imports torch.
 
-Read in transformers 5.23: one row a type is all that a new one takes, where its output has one of the three forms."""
+Checked with transformers 5.23. A new type needs one row here if its output has one of the three forms of `vector`."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,9 +26,9 @@ LONGEST = 600.0  # seconds, of models that take any length
 
 @dataclass(frozen=True)
 class Row:
-    """model, extractor: classes of transformers. rate: in Hz. max_seconds: the longest input; `None` where any is
-    computed. vector: where its vector of an input is: in an output of that name, or the mean of its tokens. aliases:
-    other values of `model_type` that hold such a model."""
+    """A type of models. model, extractor: classes of transformers. rate: Hz. max_seconds: longest input; None: no
+    limit. vector: the name of the output with the vector of an input, or "mean" for the mean of its tokens. aliases:
+    other values of `model_type` with such a model inside."""
 
     model: str
     extractor: str = "Wav2Vec2FeatureExtractor"
@@ -62,7 +62,7 @@ ROWS: dict[Type, Row] = {
     ),
 }
 
-# Frames a second, of AST and CLAP those of all frequencies together.
+# Frames per second; for AST and CLAP the tokens of all frequencies count as one.
 TOKENS_PER_SECOND: dict[Type, float] = dict.fromkeys(ROWS, 50.0) | {
     "audio-spectrogram-transformer": 10.1 / 1.024,
     "clap_audio_model": 3.2,
@@ -71,13 +71,13 @@ TOKENS_PER_SECOND: dict[Type, float] = dict.fromkeys(ROWS, 50.0) | {
 
 
 def type_problem(config: dict[str, Any], wanted: Type) -> str | None:
-    """What a config.json says that the row `wanted` is not for; None where it is."""
+    """Return an error message if a config.json is not of the type `wanted`, else None."""
     found = config.get("model_type")
     if found == wanted or found in ROWS[wanted].aliases:
         return None
     if found in ROWS:
-        return f"its config.json says model_type {found}, not {wanted}; write type: {found}"
+        return f"its config.json says model_type {found}, not {wanted}; set type: {found}"
     fitting = next((one for one, row in ROWS.items() if found in row.aliases), None)
     if fitting is not None:
-        return f"its config.json says model_type {found}; write type: {fitting}"
-    return f"its config.json says model_type {found}, which is none of {', '.join(ROWS)}"
+        return f"its config.json says model_type {found}; set type: {fitting}"
+    return f"its config.json says model_type {found}, which is not supported; supported: {', '.join(ROWS)}"

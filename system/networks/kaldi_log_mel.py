@@ -1,4 +1,4 @@
-"""The log-mel of PaSST and EfficientAT: Kaldi's triangles behind a pre-emphasis, with edges that move in training.
+"""The log-mel of PaSST and EfficientAT: pre-emphasis, then Kaldi's triangles, with random edges in training.
 
 Imports torch: experts import this inside `load`."""
 
@@ -14,18 +14,18 @@ from system.networks.passt_published import BANDS, HOP, RATE
 FFT = 1024
 WINDOW = 800  # samples
 PRE_EMPHASIS = 0.97
-SHORTEST = FFT // 2 + 2  # samples: less cannot be reflected
+SHORTEST = FFT // 2 + 2  # samples: the minimum for reflection at the ends
 FLOOR = 1e-5  # of power
 MEAN, SCALE = -4.5, 5.0
-LOWEST_MOVES, HIGHEST_MOVES = 10, 2000  # Hz, that the edges move by in training
-HIGHEST = RATE // 2 - HIGHEST_MOVES // 2  # Hz, where they do not
+LOWEST_MOVES, HIGHEST_MOVES = 10, 2000  # Hz, range of the random edges in training
+HIGHEST = RATE // 2 - HIGHEST_MOVES // 2  # Hz, fixed highest edge
 MASKED = -MEAN / SCALE  # a masked value: the logarithm 0, which is loud
 
 # B waves, N samples, T columns
 
 
 class Masks(NamedTuple):
-    """How many stripes of a log-mel are masked in training, and the width that all are narrower than."""
+    """Number of stripes of a log-mel that are masked in training, and their maximum width plus 1."""
 
     time_stripes: int
     time_width: int  # columns
@@ -37,13 +37,13 @@ class KaldiLogMel(nn.Module):
     """Waves (B, N) float32 in [-1, 1] at 32 kHz, N > 513 -> (B, 128, T) float32, T = 1 + (N - 1) // 320.
 
     x[n + 1] - 0.97 x[n], reflected at the ends, symmetric Hann window of 800 in 1,024, power, 128 triangles of Kaldi,
-    which are linear in mel, ln(x + 1e-5), + 4.5, / 5; silence is -1.4026 everywhere. In training, where `jitter`, the
-    lowest edge is one of 0 to 9 Hz and the highest one of 14,001 to 16,000 Hz, drawn once for the whole batch; else
-    0 and 15,000 Hz. In training, `masks` are set to the logarithm 0 (+0.9), each clip's by itself.
+    which are linear in mel, ln(x + 1e-5), + 4.5, / 5; silence is -1.4026 everywhere. In training with `jitter`, the
+    lowest edge is 0 to 9 Hz and the highest 14,001 to 16,000 Hz, drawn once for the whole batch; otherwise they are 0
+    and 15,000 Hz. In training, values under `masks` are set to the logarithm 0 (+0.9); every clip has its own masks.
 
-    Source: github.com/kkoutini/passt_hear21 0.0.26, `AugmentMelSTFT`, to 5e-4 on the stored examples. Deviations: none
-    of 16-bit autocast, where the original rounds the pre-emphasis to half precision (up to 0.11); no draws where they
-    are not used.
+    Source: github.com/kkoutini/passt_hear21 0.0.26, `AugmentMelSTFT`, to 5e-4 on the stored examples. Deviations: no
+    16-bit autocast, by which the original rounds the pre-emphasis to half precision (up to 0.11); random numbers are
+    drawn only if they are used.
     """
 
     window: torch.Tensor
@@ -71,16 +71,16 @@ class KaldiLogMel(nn.Module):
         return columns.masked_fill(in_time[:, None, :] | in_bands[:, :, None], MASKED)
 
     def _basis(self) -> torch.Tensor:
-        """(128, 513)."""
+        """Return the mel triangles (128, 513)."""
         if not (self.training and self.jitter):
             return self.basis
-        with unset_fake_temporarily():  # numbers are drawn also where a step is only counted
+        with unset_fake_temporarily():  # the numbers must be real also while a step is only counted
             lowest, cut = (int(torch.randint(size, ())) for size in (LOWEST_MOVES, HIGHEST_MOVES))
             return mel_triangles(lowest, RATE // 2 - cut).to(self.basis.device)
 
 
 def mel_triangles(lowest: float, highest: float) -> torch.Tensor:
-    """(128, 513) float32: triangles between edges in Hz; the highest frequency has no weight."""
+    """Return (128, 513) float32: triangles between edges in Hz; the highest frequency has no weight."""
     from torchaudio.compliance.kaldi import get_mel_banks
 
     triangles, _ = get_mel_banks(BANDS, FFT, float(RATE), lowest, highest, 100.0, -500.0, 1.0)  # no warping: 1

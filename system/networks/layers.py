@@ -7,7 +7,7 @@ from torch import nn
 
 # B series, T places, W width
 
-POSITION_OFFSET = 2  # BART's table of learned positions has two rows more than positions, the first two unused
+POSITION_OFFSET = 2  # BART's table of learned positions has two additional, unused rows at the start
 
 
 def length_mask(lengths: torch.Tensor, size: int) -> torch.Tensor:
@@ -30,7 +30,7 @@ class SeriesEncoder(nn.Module):
         )
 
     def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """values (B, T, W), mask (B, T) bool with at least one true a row -> (B, T, W); padded places hold anything."""
+        """values (B, T, W), mask (B, T) bool, at least one true per row -> (B, T, W). Ignore results at padding."""
         index = torch.arange(values.shape[1], device=values.device) + POSITION_OFFSET
         x: torch.Tensor = self.dropout(self.norm(values + self.positions(index)))
         for layer in self.layers:
@@ -47,9 +47,9 @@ def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 def pooled_over_time(
     values: torch.Tensor, lengths: torch.Tensor, pooling: Literal["mean", "max", "max_mean"]
 ) -> torch.Tensor:
-    """values (B, T, D), real lengths (B,) >= 1 -> (B, D) float32: mean, maximum, or their sum, over real frames.
+    """values (B, T, D), lengths without padding (B,) >= 1 -> (B, D) float32: mean, maximum, or their sum.
 
-    What stands at padded places, even NaN, has no part in it.
+    Padding, even NaN, is ignored.
     """
     values, padded = values.float(), ~length_mask(lengths, values.shape[1])[..., None]
     parts = []
@@ -61,10 +61,10 @@ def pooled_over_time(
 
 
 def head(inputs: int, hidden: int | None, outputs: int) -> nn.Module:
-    """One linear layer, or, with `hidden`, the two of mlp."""
+    """Return one linear layer, or, with `hidden`, the two layers of `mlp`."""
     return nn.Linear(inputs, outputs) if hidden is None else mlp(inputs, hidden, outputs)
 
 
 def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    """Linear, ReLU, linear."""
+    """Return linear, ReLU, linear."""
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))

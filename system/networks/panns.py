@@ -1,4 +1,4 @@
-"""The networks of PANNs, Cnn14 and ResNet-38: their input, their blocks, and how published weights enter them."""
+"""The networks of PANNs, Cnn14 and ResNet-38: their input, their blocks, and loading published weights."""
 
 import itertools
 from abc import ABC, abstractmethod
@@ -17,10 +17,10 @@ from system.networks.weights import Weights
 
 
 class PannsNetwork(nn.Module, ABC):
-    """Columns (B, 1, T, 64) as `standardised` gives them -> maps (B, 2048, T // 32, 2), T >= 32.
+    """Columns (B, 1, T, 64) from `standardised` -> maps (B, 2048, T // 32, 2), T >= 32.
 
-    reach: frames that one frame sees to either side. Its state is that of the published checkpoint, key by key, but for
-    the front-end and the classifier.
+    reach: receptive field to either side, in frames. Its state has the keys of the published checkpoint, except those
+    of the front-end and the classifier.
     """
 
     reach: ClassVar[int]
@@ -31,7 +31,7 @@ class PannsNetwork(nn.Module, ABC):
         self.dropout = nn.Dropout(dropout)
 
     def standardised(self, columns: torch.Tensor) -> torch.Tensor:
-        """(B, T, 64) dB -> (B, 1, T, 64), every band by its batch norm."""
+        """(B, T, 64) dB -> (B, 1, T, 64): batch norm of every band."""
         bands: torch.Tensor = self.bn0(columns.transpose(1, 2))
         return bands.transpose(1, 2)[:, None]
 
@@ -40,7 +40,7 @@ class PannsNetwork(nn.Module, ABC):
 
 
 class ConvBlock(nn.Module):
-    """Twice a 3 x 3 convolution, batch norm and ReLU; then averages of 2 x 2 where it `halves`."""
+    """Two times 3 x 3 convolution, batch norm and ReLU; then 2 x 2 average pooling if `halves`."""
 
     def __init__(self, inputs: int, outputs: int, halves: bool) -> None:
         super().__init__()
@@ -55,22 +55,22 @@ class ConvBlock(nn.Module):
 
 
 def convolution(inputs: int, outputs: int, size: int = 3) -> nn.Conv2d:
-    """Keeps the size of its input; no bias, Glorot's uniform start, as PANNs train from."""
+    """Return a convolution that keeps the size of its input: no bias, Glorot uniform initial weights as in PANNs."""
     layer = nn.Conv2d(inputs, outputs, size, padding=size // 2, bias=False)
     nn.init.xavier_uniform_(layer.weight)
     return layer
 
 
 def take_published(network: nn.Module, weights: Weights) -> None:
-    """Fill the network from a checkpoint by name. KitError for a key that is missing, of another shape, or not finite;
-    keys that the network does not have are skipped."""
+    """Load a checkpoint by key. Raises KitError for a missing key, another shape, and values that are not finite; keys
+    that the network does not have are ignored."""
     for name, tensor in network.state_dict().items():
         if not name.endswith("num_batches_tracked"):
             tensor.copy_(weights.take(name, *tensor.shape))
 
 
 def fold_norms(network: nn.Module) -> None:
-    """Put every batch norm behind a convolution into it, for a network that only evaluates; exact to float rounding."""
+    """Fold every batch norm after a convolution into it, for evaluation only; exact to float rounding."""
     for module in list(network.modules()):
         for conv, norm in (("conv1", "bn1"), ("conv2", "bn2"), ("1", "2")):  # "1", "2": of a shortcut
             first, second = (getattr(module, name, None) for name in (conv, norm))
@@ -80,8 +80,9 @@ def fold_norms(network: nn.Module) -> None:
 
 
 class Cnn14(PannsNetwork):
-    """dropout: behind every block, as PANNs and the code of "On Metric Learning for Audio-Text Cross-Modal Retrieval"
-    (2022) have it; the latter also halves behind the last block, which leaves 1.6 frames a second of one place."""
+    """Cnn14. dropout: after every block, as in PANNs and in the code of "On Metric Learning for Audio-Text Cross-Modal
+    Retrieval" (2022). Deviation: that code also halves time and frequency after the last block (1.6 frames per
+    second)."""
 
     reach: ClassVar[int] = 4  # 2 x (1 + 2 + ... + 32) = 126 columns
 
@@ -97,8 +98,8 @@ class Cnn14(PannsNetwork):
 
 
 class ResNet38(PannsNetwork):
-    """dropout: inside the residual blocks and between the parts around them, one rate for all; PANNs have 0.1 inside
-    and 0.2 between, "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022) 0.2 for both."""
+    """ResNet-38. dropout: one rate inside the residual blocks and between the other parts. PANNs have 0.1 inside and
+    0.2 between; "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022) has 0.2 for both."""
 
     reach: ClassVar[int] = 10  # 2 + 12 + 32 + 96 + 96 + 64 = 302 columns
 
@@ -121,9 +122,9 @@ class ResNet38(PannsNetwork):
 
 
 class ResidualBlock(nn.Module):
-    """Two 3 x 3 convolutions beside a shortcut; a block that `halves` averages 2 x 2 of its input in front of both.
+    """Two 3 x 3 convolutions parallel to a shortcut; with `halves`, 2 x 2 average pooling precedes both.
 
-    From scratch its second batch norm starts at a weight of 0, so that the block passes its input through.
+    The second batch norm starts with weight 0, so that a new block passes its input through.
     """
 
     def __init__(self, inputs: int, outputs: int, halves: bool, dropout: float) -> None:

@@ -1,4 +1,4 @@
-"""PaSST: a transformer over patches of a log-mel, some of which are left out in training.
+"""PaSST: a transformer over patches of a log-mel; in training, random patches are left out.
 
 Imports torch. Keys of its tensors are those of the published files."""
 
@@ -14,7 +14,7 @@ from system.networks.segment import SegmentNetwork, begun
 from system.networks.transformer_blocks import EPS, Block
 from system.networks.weights import read_weights
 
-# B inputs, T columns, T' patches side by side and F' above one another, L places
+# B inputs, T columns, T' patches in time, F' patches in frequency, L patches
 
 
 class PatchProjection(nn.Module):
@@ -30,11 +30,12 @@ class PatchProjection(nn.Module):
 
 
 class Passt(nn.Module):
-    """Log-mels (B, 128, T) -> (B, 2 + L, 768), behind the last norm: two tokens of the whole, then the L patches left,
-    those of a band after those of the band before.
+    """Log-mels (B, 128, T) -> (B, 2 + L, 768), after the last norm: class and distillation tokens, then the L remaining
+    patches, band after band.
 
-    patchout: columns, rows, and single patches that are left out in training, the same ones of the whole batch;
-    positions were added before. Positions in time are cut at the start of their table; a longer input is a ValueError.
+    patchout: numbers of columns, rows, and single patches that are left out in training, the same ones for the whole
+    batch; positions are added before. Positions in time are taken from the start of their table; a longer input raises
+    ValueError.
     Source: Koutini et al. (2022), sections 2.1 and 2.2; github.com/kkoutini/passt_hear21 0.0.26, to a relative 2e-5.
     """
 
@@ -59,7 +60,7 @@ class Passt(nn.Module):
         x = self.patch_embed(columns[:, None])
         times = x.shape[3]
         if times > self.time_new_pos_embed.shape[3]:
-            raise ValueError(f"{times} patches in time, and positions for {self.time_new_pos_embed.shape[3]}")
+            raise ValueError(f"{times} patches in time, but positions for only {self.time_new_pos_embed.shape[3]}")
         x = x + self.time_new_pos_embed[..., :times] + self.freq_new_pos_embed
         if self.training:
             for axis, left_out in zip((3, 2), self.patchout, strict=False):
@@ -76,8 +77,8 @@ class Passt(nn.Module):
 
 
 class PasstOnWaves(SegmentNetwork):
-    """Log-mel, then PaSST; the vector of a segment is the mean of its two tokens of the whole, a frame the
-    mean of the patches above one another. Silence that fills a segment up is heard."""
+    """Log-mel, then PaSST. The vector of a segment is the mean of its class and distillation tokens; a frame is the
+    mean of patches over frequency. Padding of a segment with silence is included."""
 
     dim = DIM
 
@@ -90,7 +91,7 @@ class PasstOnWaves(SegmentNetwork):
         return result
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """In evaluation, where no patches are left out."""
+        """Return the frames; in evaluation only, since training leaves patches out."""
         rows = self.transformer.freq_new_pos_embed.shape[2]
         frames = self.transformer(self.front_end(waves))[:, 2:].unflatten(1, (rows, -1)).mean(1)
         return frames, begun(lengths, waves.shape[1], frames.shape[1])
@@ -100,14 +101,15 @@ class PasstOnWaves(SegmentNetwork):
 
 
 def kept(size: int, left_out: int, device: torch.device) -> torch.Tensor:
-    """Places that are kept, in their order; one at least. Draws from the CPU's random state, none where all are."""
+    """Return a random choice of `size - left_out` positions, at least one, in order. Draws from the CPU's random state,
+    but not if none is left out."""
     if not left_out:
         return torch.arange(size, device=device)
     return torch.randperm(size)[: max(1, size - left_out)].sort().values.to(device)
 
 
 def take_published(network: Passt, path: Path) -> None:
-    """Load a published checkpoint, also one that keeps its tensors under `model`; KitError for another file."""
+    """Load a published checkpoint; its tensors may be under `model`. Raises KitError for another file."""
     weights = read_weights(path)
     if isinstance(weights.tensors.get("model"), Mapping):
         weights = read_weights(path, "model")

@@ -1,4 +1,4 @@
-"""The PaSST checkpoints that are published: where, and of which shape. Never imports torch.
+"""The published PaSST checkpoints: their addresses and sizes. Never imports torch.
 
 Source: Koutini et al., "Efficient Training of Audio Transformers with Patchout" (2022); github.com/kkoutini/PaSST."""
 
@@ -8,9 +8,9 @@ from typing import Literal
 Name = Literal["s16", "s16_swa", "s10", "s10_swa", "l10", "20s", "30s"]
 
 RATE = 32_000  # Hz
-HOP = 320  # samples from a column to the next: 100 a second
+HOP = 320  # samples from one column to the next: 100 columns per second
 BANDS = 128
-PATCH = 16  # columns, and bands, of a patch
+PATCH = 16  # columns and bands of a patch
 DIM = 768
 HEADS = 12
 FFN_DIM = 3072
@@ -20,8 +20,8 @@ _RELEASES = "https://github.com/kkoutini/PaSST/releases/download"
 
 @dataclass(frozen=True)
 class Variant:
-    """address: of the file. stride: columns, and bands, from a patch to the next. positions: of the table in
-    time. blocks: of attention."""
+    """A published checkpoint. address: of the file. stride: columns and bands from one patch to the next. positions:
+    size of its table of positions in time. blocks: number of attention blocks."""
 
     address: str
     stride: int
@@ -30,16 +30,16 @@ class Variant:
 
     @property
     def rows(self) -> int:
-        """Patches above one another."""
+        """Number of patches in frequency."""
         return (BANDS - PATCH) // self.stride + 1
 
     def patches(self, columns: float) -> int:
-        """Patches side by side, of so many columns."""
+        """Return the number of patches in time for a number of columns."""
         return int((columns - PATCH) // self.stride + 1)
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The shortest input, of one patch, and the longest that has a position for every patch, in seconds."""
+        """The shortest input (one patch) and the longest one with a position for every patch, in seconds."""
         return PATCH * HOP / RATE, ((self.positions - 1) * self.stride + PATCH + self.stride - 1) * HOP / RATE
 
 

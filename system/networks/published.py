@@ -1,4 +1,4 @@
-"""Addresses and input of the networks that PANNs publish. Never imports torch.
+"""The published networks of PANNs: their addresses and sizes. Never imports torch.
 
 Source: Kong et al., PANNs (2020), `ResNet38` and `Cnn14` of github.com/qiuqiangkong/audioset_tagging_cnn."""
 
@@ -8,12 +8,12 @@ Name = Literal["resnet38", "cnn14"]
 
 RATE = 32_000  # Hz
 FFT = 1024
-HOP = 320  # samples from a column to the next: 100 a second
+HOP = 320  # samples from one column to the next: 100 columns per second
 BANDS = 64
 LOWEST, HIGHEST = 50.0, 14_000.0  # Hz
 STRIDE = 32  # columns in a frame
 FRAMES_PER_SECOND = RATE / (HOP * STRIDE)
-SHORTEST = (STRIDE - 1) * HOP  # samples that make the 32 columns of one frame, 0.31 s
+SHORTEST = (STRIDE - 1) * HOP  # samples for the 32 columns of one frame, 0.31 s
 DIM = 2048
 
 ADDRESSES: dict[Name, str] = {

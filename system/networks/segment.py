@@ -1,4 +1,4 @@
-"""What a network on segments of waveforms is. Imports torch."""
+"""Interface of a network on segments of waveforms. Imports torch."""
 
 import itertools
 from abc import ABC, abstractmethod
@@ -12,8 +12,8 @@ from torch import nn
 
 
 class SegmentNetwork(nn.Module, ABC):
-    """Segments (S, N) float32 in [-1, 1], all of one length and filled with silence, and (S,) how many samples of each
-    are a clip's, at least 1 -> (S, D), one vector a segment.
+    """Segments (S, N) float32 in [-1, 1], padded with silence to one length, and the numbers (S,) >= 1 of samples
+    without padding -> (S, D), one vector per segment.
 
     In evaluation the vector of a segment does not depend on the others, unless its docstring says so.
     """
@@ -22,27 +22,28 @@ class SegmentNetwork(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """(S, D)."""
+        """Return (S, D)."""
 
     @abstractmethod
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(S, L, D) in their order in time, and (S,) how many of each begin within the clip, at least 1."""
+        """Return frames (S, L, D) in order of time, and the number (S,) >= 1 of those that begin within the clip."""
 
     @abstractmethod
     def take_published(self, path: Path) -> None:
-        """Load a published checkpoint; KitError for another file."""
+        """Load a published checkpoint. Raises KitError for another file."""
 
     def save_assets(self, folder: Path) -> None:
-        """Write what it is made from on another machine, beside its weights."""
+        """Write the files, other than weights, that another machine needs to build it."""
 
 
 def begun(lengths: torch.Tensor, size: int, frames: int) -> torch.Tensor:
-    """(S,) how many of `frames` frames, spread over `size` samples, begin before `lengths` samples; 1 at least."""
+    """Return the number (S,) >= 1 of the `frames` frames, spread over `size` samples, that begin before `lengths`."""
     return (lengths * frames + size - 1).div(size, rounding_mode="floor").clamp(1, frames)
 
 
 def of_one_length(lengths: Sequence[int], max_size: int) -> Iterator[list[int]]:
-    """Places of equal lengths, in groups that add up to at most `max_size` (or of one place); every place once."""
+    """Yield groups of indices of equal lengths, each index once. The lengths of a group add up to at most `max_size`,
+    unless it has one index."""
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     for length, same in itertools.groupby(order, key=lambda i: lengths[i]):
         while group := list(itertools.islice(same, max(1, max_size // length))):

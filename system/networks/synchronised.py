@@ -1,4 +1,4 @@
-"""Batch norms with statistics of the whole batch, if several processes have a part of it each."""
+"""Batch norms with statistics of the whole batch if it is divided among several processes."""
 
 import torch
 import torch.distributed.nn as over_processes
@@ -11,13 +11,14 @@ from system.compute.distributed import count, exchange_group
 
 
 class _Synchronised(_BatchNorm):
-    """In training, of several processes: mean and variance over the values of all of them, with their gradients.
+    """Batch norm whose mean and variance, in training with several processes, are over the values of all processes.
 
-    torch's own SyncBatchNorm gives the same by its formulas and refuses CPUs (torch 2.11). On GPUs it would do instead:
-    its kernels are fused, it gathers once forward and sums once backward, where this sums twice each, and keeps less
-    for the backward pass. This one is used there too, so that what runs is what the tests hold against one process;
-    neither has been measured on several GPUs. Other deviations: it exchanges the reciprocal of the standard deviation,
-    this the variance (rounding alone), and it takes empty parts, which no process has here.
+    torch's SyncBatchNorm has the same formulas but does not run on CPUs (torch 2.11). On GPUs it could be used: its
+    kernels are fused, it gathers once forward and sums once backward (this class sums twice each), and it stores less
+    for the backward pass. This class is used on GPUs too, so that the tests, which compare it with one process, check
+    the code that runs. Neither has been measured on several GPUs. Other differences: SyncBatchNorm exchanges the
+    reciprocal of the standard deviation, this class the variance (only rounding), and SyncBatchNorm accepts empty
+    parts, which do not occur here.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -51,7 +52,7 @@ class _Synchronised(_BatchNorm):
 
 
 def _sum(values: torch.Tensor) -> torch.Tensor:
-    """Sum over all processes, with its gradient."""
+    """Return the sum over all processes, with its gradient."""
     found: torch.Tensor = over_processes.all_reduce(values, group=exchange_group())
     return found
 
@@ -68,8 +69,8 @@ _OF = {nn.BatchNorm1d: _Synchronised1d, nn.BatchNorm2d: _Synchronised2d}
 
 
 def synchronise(model: nn.Module, wanted: bool) -> None:
-    """Have all batch norms of a model see the batches of all processes, or their own part alone; names and weights
-    stay."""
+    """Switch all batch norms of a model to statistics over all processes, or back to one process. Names and weights
+    do not change."""
     pairs: dict[type[nn.Module], type[nn.Module]] = {}
     for plain, kind in _OF.items():
         pairs |= {plain: kind} if wanted else {kind: plain}

@@ -1,4 +1,4 @@
-"""Blocks of a vision transformer, as audio networks of patches have them, with the keys of timm."""
+"""Blocks of a vision transformer for audio networks on patches, with the keys of timm."""
 
 import torch
 import torch.nn.functional as F
@@ -6,11 +6,11 @@ from torch import nn
 
 EPS = 1e-6  # of the layer norms
 
-# B inputs, L places, D values
+# B inputs, L positions, D values
 
 
 class Attention(nn.Module):
-    """Of every place to all, computed in one piece."""
+    """Self-attention over all positions."""
 
     def __init__(self, dim: int, heads: int, qkv_bias: bool) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then feed-forward, each behind a layer norm and added to its input: (B, L, D) -> the same."""
+    """Attention, then feed-forward, each after a layer norm and added to its input: (B, L, D) -> the same."""
 
     def __init__(self, dim: int, heads: int, ffn_dim: int, qkv_bias: bool = True) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Published PyTorch checkpoints: read safely, checked key by key, batch norms folded into their convolutions.
+"""Published PyTorch checkpoints: safe reading, checks of every key, and folding batch norms into convolutions.
 
 Imports torch: experts import this inside `load`."""
 
@@ -15,7 +15,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from data_tools.errors import KitError
 
-_NOT_IT = "it is not the published checkpoint; fetch that again"
+_NOT_IT = "it is not the published checkpoint; fetch it again"
 
 
 class Weights:
@@ -25,14 +25,14 @@ class Weights:
         self.path, self.tensors = path, tensors
 
     def take(self, key: str, *shape: int) -> torch.Tensor:
-        """The float32 tensor of a key. Raises KitError when it is missing, of another shape, not all finite, or not a
-        dense tensor of floating-point numbers."""
+        """Return the float32 tensor of a key. Raises KitError if it is missing, has another shape or infinite or NaN
+        values, or is not a dense tensor of floating-point numbers."""
         value = self.tensors.get(key)
         value = torch.from_numpy(value) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
         if not isinstance(value, torch.Tensor):
             raise KitError(f"{self.path} has no tensor {key}: {_NOT_IT}")
         if value.layout != torch.strided or value.is_meta or not value.is_floating_point():
-            raise KitError(f"{self.path}: {key} is no plain tensor of numbers: {_NOT_IT}")
+            raise KitError(f"{self.path}: {key} is no dense tensor of numbers: {_NOT_IT}")
         if tuple(value.shape) != shape:
             raise KitError(f"{self.path}: {key} has shape {tuple(value.shape)}, not {shape}: {_NOT_IT}")
         if not value.isfinite().all():
@@ -42,7 +42,7 @@ class Weights:
     def convolution(
         self, key: str, inputs: int, outputs: int, size: int = 3, stride: int = 1, bias: bool = False
     ) -> nn.Conv2d:
-        """A convolution that keeps the size of its input when `stride` is 1."""
+        """Return a convolution; with `stride` 1 it keeps the size of its input."""
         layer: nn.Conv2d = nn.utils.skip_init(nn.Conv2d, inputs, outputs, size, stride, size // 2, bias=bias).eval()
         layer.weight = nn.Parameter(self.take(f"{key}.weight", outputs, inputs, size, size), requires_grad=False)
         if bias:
@@ -50,8 +50,8 @@ class Weights:
         return layer
 
     def affine(self, key: str, channels: int, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scale and shift (channels,) of a batch norm in front of a convolution, which cannot take it in: the
-        convolution's zeros are padded behind it."""
+        """Return scale and shift (channels,) of a batch norm before a convolution. It cannot be folded, because the
+        convolution pads with zeros after it."""
         parts = ("weight", "bias", "running_mean", "running_var")
         weight, bias, mean, variance = (self.take(f"{key}.{part}", channels) for part in parts)
         scale = weight / (variance + eps).sqrt()
@@ -75,19 +75,19 @@ class Weights:
 
 
 def read_weights(path: Path, inside: str | None = None) -> Weights:
-    """The tensors of a checkpoint, or of the dict that it keeps under the key `inside`.
+    """Read the tensors of a checkpoint, or those under its key `inside`.
 
-    Nothing of the file is executed: it may hold tensors, numpy arrays and plain values. Raises KitError for any other
-    file, a damaged or a truncated one.
+    No code of the file is executed: it may contain tensors, numpy arrays and plain values. Raises KitError for any
+    other file, and for a damaged or truncated one.
     """
     try:
         with warnings.catch_warnings(), torch.serialization.safe_globals(_numpy_globals()):
-            warnings.simplefilter("ignore")  # of files from years ago
+            warnings.simplefilter("ignore")  # old files cause deprecation warnings
             content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise KitError(f"no weight file {path}") from None
-    except Exception as error:  # a damaged file makes the unpickler raise whatever its bytes happen to say
-        raise KitError(f"{path} is damaged, cut short, or no checkpoint of tensors; fetch it again") from error
+    except Exception as error:  # a damaged file can make the unpickler raise any error
+        raise KitError(f"{path} is damaged, truncated, or no checkpoint of tensors; fetch it again") from error
     tensors = content.get(inside) if inside and isinstance(content, dict) else content
     if not isinstance(tensors, Mapping):
         raise KitError(f"{path} has no tensors{f' under {inside}' if inside else ''}: {_NOT_IT}")
@@ -95,7 +95,7 @@ def read_weights(path: Path, inside: str | None = None) -> Weights:
 
 
 def _numpy_globals() -> list[Any]:
-    """What a pickled numpy array or number names, by the module names of numpy 1 and numpy 2."""
+    """Return the classes and functions that pickled numpy arrays and numbers name, with names of numpy 1 and 2."""
     from numpy._core import multiarray
 
     makers = [

@@ -57,7 +57,7 @@ def cache_folder(folder: Path | None = None) -> Path:
             tried.write(bytes(NEEDED))
     except (OSError, RuntimeError) as error:  # the latter: a user without a home
         reason = sentence_of(error) if isinstance(error, OSError) else str(error).rstrip(".")
-        log.warning("embeddings are not kept (%s); name a folder that can be written by --cache", reason)
+        log.warning("embeddings are not stored (%s); name a writable folder with --cache", reason)
         folder = Path(tempfile.mkdtemp())
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -143,7 +143,7 @@ class CachedEmbeddings(ClipSource):
                     raise
                 reason = f"{error.filename}: {error.strerror}"
                 log.warning(
-                    "new embeddings are not kept (%s); make room there, or name another folder by --cache", reason
+                    "new embeddings are not stored (%s); free disk space, or name another folder with --cache", reason
                 )
             left |= found
         return Filled(bank, keys | features.keys, features.broken, left)

@@ -16,14 +16,14 @@ Checkpoint = Literal["last"] | Metric  # the last, or the best by a monitored me
 class ByOneModel(RankEntry):
     """Base of kinds that rank by one model: a checkpoint of a stage, or, if both keys are null, published weights."""
 
-    stage: str | None  # of the checkpoint; null: the published weights
-    checkpoint: Checkpoint | None  # the last, or the best by a metric that the stage monitors; null where stage is
+    stage: str | None  # stage of the checkpoint; null: the published weights
+    checkpoint: Checkpoint | None  # last, or best by this metric of the stage; null if stage is null
 
     @model_validator(mode="after")
     def _both_or_none(self) -> Self:
         if (self.stage is None) != (self.checkpoint is None):
             missing = "stage" if self.stage is None else "checkpoint"
-            raise cast(ValidationError, mistakes([((missing,), "stage and checkpoint are both null, or none is")]))
+            raise cast(ValidationError, mistakes([((missing,), "set both stage and checkpoint, or set both to null")]))
         return self
 
     @property
@@ -45,7 +45,7 @@ class RankByCheckpoint(ByOneModel):
     figures, but no such file."""
 
     kind: Literal["checkpoint"]
-    data: str  # the source whose captions search its clips
+    data: str  # source whose captions are the queries for its clips
     edition: int | Literal["custom"]  # challenge year; it decides the figures and the file
     csv: bool
 

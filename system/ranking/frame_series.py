@@ -81,7 +81,7 @@ def frame_series(
     of the Q queries. Raises KitError for recordings that are embedded as a whole.
     """
     if clips.lengths is None:
-        raise KitError("moments need a series of frames, and this model gives one embedding a recording")
+        raise KitError("moments need a series of frames, but this model gives one embedding per recording")
     with torch.inference_mode():
         values = cosines_of_queries(clips, clip_of, captions)
     sizes = clips.lengths.tolist()
@@ -180,9 +180,9 @@ def require_few_frames(lengths: Sequence[int], names: Sequence[str]) -> None:
     lengths: numbers of frames. names: of the recordings, in the same order.
     """
     if lengths and (size := max(lengths)) > MAX_FRAMES:
-        hint = "cut the recording, or take an expert, or --hop, with fewer frames a second"
+        hint = "cut the recording, or use an expert or --hop with fewer frames per second"
         raise KitError(
-            f"{names[lengths.index(size)]} has {size:,} frames; windows are compared of up to {MAX_FRAMES:,}, since "
+            f"{names[lengths.index(size)]} has {size:,} frames; the limit is {MAX_FRAMES:,}, since "
             f"memory grows with the square; {hint}"
         )
 
@@ -224,7 +224,7 @@ def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Mome
     model, for the log. Raises KitError for moments without windows.
     """
     if unknown := next((moment.id for moment in moments if moment.windows is None), None):
-        raise KitError(f"the query {unknown} has no windows, so that nothing can be fitted to it; name other moments")
+        raise KitError(f"the query {unknown} has no windows, which a fit needs; name other moments")
     score = deepcopy(score).cpu()
     values = pad_sequence([values.float() for values in series.values], batch_first=True)
     lengths = torch.tensor([len(values) for values in series.values])
@@ -241,10 +241,10 @@ def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Mome
             (-found.sum() / len(moments)).backward()
         optimizer.step()
     if score.scale <= 0:
-        hint = "what its frames say of them is not better than chance; leave it out"
-        log.warning("%s fits the moments best with a scale below 0: %s", name, hint)
+        hint = "its frames are no better than chance; leave it out"
+        log.warning("%s: the fitted scale is below 0: %s", name, hint)
     log.info(
-        "%s is fitted to %s: scale %.2f, offset %.2f, enter %.2f, leave %.2f", name,
+        "%s was fitted to %s: scale %.2f, offset %.2f, enter %.2f, leave %.2f", name,
         counted(len(moments), "moment", ","), *(one.item() for one in parameters),
     )  # fmt: skip
     return score
@@ -254,7 +254,7 @@ def unreadable_text(broken: Mapping[str, str], recordings: Collection[str]) -> s
     """Return the error message for recordings that cannot be read. broken: the reasons, by id."""
     clip, reason = next(iter(broken.items()))
     size = f"{len(broken):,} of {counted(len(recordings), 'recording', ',')}"
-    hint = "repair or fetch them, or make the manifest and the moments again without them: data_tools castella does"
+    hint = "repair or fetch them, or make manifest and moments again without them (data_tools castella)"
     return f"{size} cannot be read, first {clip} ({reason}); {hint}"
 
 
@@ -263,4 +263,4 @@ def score_of(model: RetrievalModel) -> MomentScore:
     try:
         return model.moments
     except ValueError as error:
-        raise KitError(f"{error}; train one with score moments") from None
+        raise KitError(f"{error}; train a model with score moments") from None

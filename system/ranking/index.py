@@ -18,7 +18,7 @@ from system.models.embeddings import Embeddings, Units
 MIN_CLIPS = 50_001  # below, every clip is scored
 TRAINED_ON = 100_000  # vectors whose values determine the range of the 8 bits
 CLIPS_AT_ONCE = 1 << 16
-HINT = 'python -m pip install "faiss-cpu>=1.9,<2" brings an index that is several times as fast'
+HINT = 'python -m pip install "faiss-cpu>=1.9,<2" installs an index that is several times as fast'
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def index_of(pool: Embeddings) -> VectorIndex | None:
     clips = counted(pool.size, "clip", ",")
     if not isinstance(pool, Units):
         log.info(
-            "this model compares frames with words, which has no index: a query is scored against all of %s", clips
+            "this model compares frames with words and cannot use an index: a query is scored against all of %s", clips
         )
         return None
     try:

@@ -81,10 +81,10 @@ def read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
     if not asked:
         known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in moments}))
         hint = "data_tools castella makes one manifest of all splits of a folder"
-        raise KitError(f"{path} has no moment of the split {split} of {manifest}; there are {known}; {hint}")
+        raise KitError(f"{path} has no moment of the split {split} of {manifest}; splits with moments: {known}; {hint}")
     if len({moment.windows is None for moment in asked}) > 1:
         known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in asked}))
-        raise KitError(f"{path} has known windows and a blind list; name one split by --split, of {known}")
+        raise KitError(f"{path} has known windows and a blind list; name one with --split: {known}")
     recordings = {moment.clip: clips[moment.clip] for moment in asked}
     require_names(recordings.values())
     return Asked(asked, recordings)
@@ -97,9 +97,9 @@ def read_for_fit(manifest: Path, path: Path, split: str, asked: Asked) -> Asked:
     as read_asked does.
     """
     if split in TEST_SPLITS:
-        raise KitError(f"--fit {split}: is a test split, and nothing may be fitted to it; name another one")
+        raise KitError(f"--fit {split}: is a test split, to which nothing may be fitted; name another split")
     if any(clip.split == split for clip in asked.recordings.values()):
-        raise KitError(f"--fit {split}: is among what is ranked, so that the figures would say nothing; give --split")
+        raise KitError(f"--fit {split}: is also ranked, which makes the metrics meaningless; give --split")
     return read_asked(manifest, path, split)
 
 
@@ -128,14 +128,14 @@ def locate(
         warning.
     """
     if len(rankers) > 1 and by != "overlap":
-        raise KitError(f"--by {by} is of one model, and several are averaged by overlap; leave --by out")
+        raise KitError(f"--by {by} works with one model only (several are averaged by overlap); leave out --by")
     if fit is not None:
         fit = Asked(inside_recordings(fit.moments, fit.recordings.values()), fit.recordings)
     decoding = Decoding(round_to=round_to, windows=get_moments_edition().max_windows)
     members = []
     for ranker in rankers:
         if not isinstance(ranker, ModelRanker):
-            raise KitError(f"windows are found by trained models, not by the {ranker.origin}; name a model")
+            raise KitError(f"windows need a trained model, not {ranker.origin}; name a model")
         if not allow_unknown:
             ranker.require_readable([Query(id=one.id, text=one.text, relevant=None) for one in asked.moments])
         score = ranker.windows.score if ranker.windows else MomentScore()
@@ -144,8 +144,8 @@ def locate(
             start = ranker.model.score if isinstance(ranker.model.score, MomentScore) else MomentScore()
             score = fitted_score(start, series, known, ranker.name)
         elif not isinstance(ranker.model.score, MomentScore):
-            hint = "name a split with known moments by --fit"
-            raise KitError(f"{ranker.name} was never trained on windows, so that something must be fitted; {hint}")
+            hint = "name a split with known moments with --fit"
+            raise KitError(f"{ranker.name} was never trained on windows, so that it needs a fit; {hint}")
         members.append((score, series_of(ranker, asked, sliding)[1]))
     return windows_of(*members[0], by, decoding) if len(members) == 1 else windows_of_several(members, decoding)
 
@@ -190,7 +190,7 @@ def _of_frames(model: RetrievalModel, recordings: Sequence[Clip], asked: Asked, 
     """
     embedded = embed_clips(model, recordings, features)
     if not isinstance(embedded, Ragged):
-        raise TypeError("series of frames are ragged")
+        raise TypeError("series of frames must be Ragged")
     lengths = embedded.lengths.tolist()
     grids = []
     for clip, length in zip(recordings, lengths, strict=True):

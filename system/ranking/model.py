@@ -95,10 +95,10 @@ class Windows(NamedTuple):
         """Explanations of the numbers of a recording's frames and windows, by name."""
         windows = {
             "overlap": "the probability that a moment has an IoU of 0.7 or more with it",
-            "posterior": "its probability to be one whole moment",
-            "thresholds": "the mean of its frames less that of all others",
+            "posterior": "the probability that it is exactly one moment",
+            "thresholds": "the mean of its frames minus that of all others",
         }
-        return {"frames": "the probability of every frame to be in a moment", "windows": windows[self.by]}
+        return {"frames": "the probability that a frame is in a moment", "windows": windows[self.by]}
 
 
 class ModelRanker(Ranker):
@@ -181,5 +181,5 @@ class ModelRanker(Ranker):
 
 def _of_model(pool: Pool) -> ModelPool:
     if not isinstance(pool, ModelPool):
-        raise TypeError("a model ranks pools that it has opened")
+        raise TypeError("a model can only rank pools that it has opened")
     return pool

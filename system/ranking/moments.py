@@ -13,10 +13,10 @@ class RankMoments(ByOneModel):
     scores, and its figures."""
 
     kind: Literal["moments"]
-    data: str  # the source whose moments are looked for
-    windows: By  # a moment most probably overlaps with them, or is them, or frames are above thresholds
-    decoding: Decoding = Field(Decoding())  # how windows are chosen
-    fit: str | None = None  # a source whose moments scale, offset and transitions are fitted to; null: as trained
+    data: str  # source whose moments are searched
+    windows: By  # windows of most probable overlap, most probable windows, or frames above thresholds
+    decoding: Decoding = Field(Decoding())  # selection of windows
+    fit: str | None = None  # source to whose moments scale, offset and transitions are fitted; null: as trained
     edition: int  # challenge year; it decides the figures and the file
 
     finds_windows = True

@@ -14,7 +14,7 @@ class RankByTeachers(RankEntry):
     """The mean of the cosines of teachers: the target of a stage that is distilled from them."""
 
     kind: Literal["teachers"]
-    data: str  # the source whose captions search its clips
+    data: str  # source whose captions are the queries for its clips
     of: Annotated[list[str], Field(min_length=1)]  # names of teachers
     edition: int | Literal["custom"]  # challenge year; it decides the figures and the file
     csv: bool  # write the edition's CSV

@@ -67,6 +67,6 @@ def _require_relevant(queries: Sequence[Query], listed: Listed, pool: Pool) -> N
         reasons = {clip.id: pool.skipped[clip.path] for clip in listed.clips if clip.path in pool.skipped}
         first = min(absent)
         raise KitError(
-            f"{counted(len(absent), 'clip')} that queries ask for cannot be ranked, first {first} "
-            f"({reasons.get(first, 'it is not among the clips')}); repair them, or drop these queries"
+            f"{counted(len(absent), 'clip')} that queries name cannot be ranked, first {first} "
+            f"({reasons.get(first, 'it is not among the clips')}); repair them, or remove these queries"
         )

@@ -1,1 +1,1 @@
-"""What a recipe says: its schema, and the reader that names every mistake."""
+"""Recipes: their schema, and a reader that reports every mistake."""

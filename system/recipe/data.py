@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 class Data:
     """The data of a recipe.
 
-    clips: all clips of a source's split, also broken ones, by source. features: frames of the readable clips.
-    augmentations: by stage, if it has one. moments: of a source's clips, by source, if it names them.
+    clips: all clips of each source's split, by source, including unreadable ones. features: frames of the readable
+    clips. augmentations: by stage, for stages that have one. moments: by source, for sources that have a moments file.
     """
 
     clips: dict[str, Sequence[Clip]]
@@ -59,17 +59,17 @@ class Data:
 
 def read_clips(recipe: schema.Recipe) -> dict[str, Sequence[Clip]]:
     """Return the clips of each source's split, by source. Raises KitError for a split that a manifest does not have,
-    and for an id of two files."""
+    and for an id that two files share."""
     read = {path: read_manifest(path) for path in {source.manifest: None for source in recipe.data.values()}}
     clips: dict[str, Sequence[Clip]] = {}
     path_of: dict[str, str] = {}
     for name, source in recipe.data.items():
         clips[name] = of_split(read[source.manifest], source.split, f"data source {name}: {source.manifest}")
-        for clip in clips[name] if len(read) > 1 else ():  # of one manifest all ids differ
+        for clip in clips[name] if len(read) > 1 else ():  # ids are unique within one manifest
             if path_of.setdefault(clip.id, clip.path) != clip.path:
                 raise KitError(
                     f"data source {name}: {clip.id} is also the id of {path_of[clip.id]}; "
-                    "make one of the manifests again under another --name"
+                    "make one of the manifests again with another --name"
                 )
     return clips
 
@@ -111,7 +111,7 @@ def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip]) -> list
     ids = {clip.id for clip in clips}
     found = [moment for moment in read_moments(source.moments or "") if moment.clip in ids]
     if not found:
-        where = f"{source.moments} has no moment of its {counted(len(clips), 'clip', ',')}"
+        where = f"{source.moments} has no moment for its {counted(len(clips), 'clip', ',')}"
         raise KitError(f"data source {name}: {where}; name the file that was made with {source.manifest}")
     return found
 
@@ -129,5 +129,5 @@ def read_augmentations(recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]
 def _refuse(name: str, source: schema.Source, clips: Sequence[Clip], first: str) -> NoReturn:
     raise KitError(
         f"data source {name}: no audio of its {counted(len(clips), 'clip', ',')} can be read, first {first}; "
-        f"put the files there, or make {source.manifest} again where they are"
+        f"put the files there, or make {source.manifest} again with the right folder"
     )

@@ -1,4 +1,4 @@
-"""Rules between what the kinds of a recipe say of themselves: losses, teachers, parts of the model, what is mixed."""
+"""Rules between the kinds of a recipe: losses, teachers, parts of the model, mixing, as each kind declares them."""
 
 from collections.abc import Iterator
 from typing import get_args
@@ -10,16 +10,16 @@ from system.recipe import schema
 
 
 def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """Rules between what kinds say of themselves, once the schema has no mistakes."""
+    """Check the rules between kinds. The recipe must have passed the schema."""
     for name, entry in recipe.rank.items():
         if isinstance(entry, ByOneModel) and entry.stage is None and (part := recipe.model.unpublished):
-            yield ("rank", name, "stage"), f"null, and model.{part} has layers that say nothing before they are trained"
+            yield ("rank", name, "stage"), f"null, but model.{part} has layers that must be trained first"
     for name, ranked in recipe.rank_moments.items():
         yield from _check_has_moments(("rank", name, "data"), ranked.data, recipe)
         if ranked.fit is not None:
             yield from _check_has_moments(("rank", name, "fit"), ranked.fit, recipe)
         if recipe.model.score.kind != "moments":
-            hint = "windows of such a model are found by python -m system rank RUN --windows"
+            hint = "for such a model use python -m system rank RUN --windows"
             yield ("rank", name), f"moments need score moments, not {recipe.model.score.kind}; {hint}"
     for name, stage in recipe.stages.items():
         for i, term in enumerate(stage.losses):
@@ -28,27 +28,27 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
             for number, teacher in enumerate(term.taught_by):
                 yield from _check_teacher(("stages", name, "losses", i, "teachers", number), teacher, name, recipe)
             if term.learned_temperature and recipe.model.learned_temperature is None:
-                yield ("stages", name, "losses", i, "temperature"), "learned needs model.learned_temperature: its start"
+                yield ("stages", name, "losses", i, "temperature"), "learned needs model.learned_temperature as start"
         for key, parts in (("lr_by_part", stage.optimizer.lr_by_part), ("frozen_start", stage.optimizer.frozen_start)):
             yield from _check_model_parts(("stages", name, "optimizer", key), list(parts), recipe.model.trains)
         yield from _check_mix(("stages", name, "augment", "mix"), stage, recipe)
         yield from _check_moments(("stages", name), stage, recipe)
         if stage.grad_cache_chunk is not None and not recipe.model.embeds_by_parts:
-            yield ("stages", name, "grad_cache_chunk"), "batch norms and counted padding see the whole batch; say null"
+            yield ("stages", name, "grad_cache_chunk"), "batch norms and counted padding need the whole batch; set null"
 
 
 def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """A stage of moments has losses and metrics of moments, and any other stage has none."""
+    """Check that only stages with unit `moment` have losses and metrics for moments."""
     of_moments = stage.unit == "moment"
     for i, term in enumerate(stage.losses):
         if term.of_moments and not of_moments:
-            yield (*at, "losses", i), f"{term.kind} is a loss of moments; say unit: moment"
+            yield (*at, "losses", i), f"{term.kind} is a loss for moments; set unit: moment"
         if of_moments and not term.of_moments:
-            yield (*at, "losses", i), f"{term.kind} is no loss of moments; two_state and frame_cross_entropy are"
+            yield (*at, "losses", i), f"{term.kind} is no loss for moments; use two_state or frame_cross_entropy"
     allowed = schema.OF_WINDOWS | {"loss"} if of_moments else set(get_args(Metric)) - schema.OF_WINDOWS
     for i, metric in enumerate(stage.monitor.metrics):
         if metric not in allowed:
-            yield (*at, "monitor", "metrics", i), f"unit {stage.unit} has no {metric}; there are {', '.join(allowed)}"
+            yield (*at, "monitor", "metrics", i), f"unit {stage.unit} has no {metric}; metrics: {', '.join(allowed)}"
     if not (of_moments and schema.OF_WINDOWS & set(stage.monitor.metrics)):
         reason = "no metric here needs windows" if of_moments else f"unit {stage.unit} finds no windows"
         for key in ("windows", "decoding"):
@@ -62,12 +62,12 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
     if recipe.model.score.kind != "moments":
         yield (*at, "unit"), f"moments need score moments, not {recipe.model.score.kind}"
     if stage.augment is not None:
-        yield (*at, "augment"), "changes clips and captions, and no moments; say null"
+        yield (*at, "augment"), "changes clips and captions, but not moments; set null"
 
 
 def _check_has_moments(at: Keys, name: str, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
     if name in recipe.data and recipe.data[name].moments is None:
-        yield at, f"data source {name} has no moments; name their file by data.{name}.moments"
+        yield at, f"data source {name} has no moments; name their file in data.{name}.moments"
 
 
 def _check_mix(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
@@ -76,16 +76,16 @@ def _check_mix(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator
     stored = [name for name, expert in recipe.model.audio.experts.items() if not isinstance(expert, Waveform)]
     if stored:
         whose = f"model.audio reads frames of {', '.join(stored)}, which are stored and cannot be mixed"
-        yield at, f"{whose}; take mix out, or an encoder that reads waveforms, such as panns or passt"
+        yield at, f"{whose}; remove mix, or use an encoder on waveforms, such as panns or passt"
     if any(term.taught_by for term in stage.losses):
-        yield at, "a teacher knows no mixed clip; take mix out, or the term that learns from teachers"
+        yield at, "teachers cannot judge mixed clips; remove mix, or the loss with teachers"
 
 
 def _check_teacher(at: Keys, name: str, stage: str, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """stage: the one that learns."""
+    """Check that a teacher exists and is trained earlier. stage: the stage that learns from it."""
     teacher = recipe.teachers.get(name)
     if teacher is None:
-        yield at, f"no teacher {name!r}; there are {', '.join(recipe.teachers) or 'none'}"
+        yield at, f"no teacher {name!r}; teachers: {', '.join(recipe.teachers) or 'none'}"
     elif isinstance(teacher, schema.StageTeacher):
         stages = list(recipe.stages)
         if teacher.stage in stages[stages.index(stage) :]:
@@ -93,15 +93,15 @@ def _check_teacher(at: Keys, name: str, stage: str, recipe: schema.Recipe) -> It
 
 
 def _check_model_parts(at: Keys, names: list[str], trains: dict[str, bool]) -> Iterator[tuple[Keys, str]]:
-    """Names of the model's parts. trains: whether there is anything to train in a part."""
+    """Check names of parts of the model. trains: whether a part has trainable parameters, by its name."""
     for name in names:
         if name not in trains:
-            yield (*at, name), f"the model has no part {name!r}; there are {', '.join(trains)}"
+            yield (*at, name), f"the model has no part {name!r}; parts: {', '.join(trains)}"
         elif not trains[name]:
             yield (*at, name), f"{name} has no trainable parameters; leave it out"
         elif "audio" in names and name not in ("audio", "text"):
-            yield (*at, name), f"audio holds {name} too; name audio, or its parts"
+            yield (*at, name), f"audio includes {name}; name either audio or its parts"
     if "audio" in names:
         names = [name for name in trains if name != "text" or name in names]
     if at[-1] == "frozen_start" and not any(trains[name] for name in trains.keys() - {"audio", *names}):
-        yield at, "nothing is left to train in the first steps; leave one part out"
+        yield at, "nothing is left to train in the first steps; remove one part"

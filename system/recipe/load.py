@@ -1,4 +1,4 @@
-"""Reading a recipe: YAML text + settings from the command line -> a checked Recipe, or all mistakes at once."""
+"""Reading a recipe: YAML text + settings from the command line -> a checked Recipe, or all mistakes together."""
 
 import difflib
 import json
@@ -31,11 +31,11 @@ class RecipeError(KitError):
 
 _INDEX = re.compile("[0-9]{1,9}")  # of a list's item
 
-MAX_PROBLEMS = 200  # that are printed; what is behind them is counted
-MAX_SUGGESTED = 20  # unknown keys for which a near one is looked for
-SUFFIXES = (".yaml", ".yml", ".json")  # a run's and a model's settings are JSON
+MAX_PROBLEMS = 200  # that are printed; further ones are only counted
+MAX_SUGGESTED = 20  # unknown keys that get a "did you mean"
+SUFFIXES = (".yaml", ".yml", ".json")  # the settings stored with runs and models are JSON
 
-Mistake = tuple[Keys, int, str]  # where in the document, its line (0: the command line), what is wrong
+Mistake = tuple[Keys, int, str]  # keys, line in the file (0: command line), message
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
 def read_document(path: Path, what: str) -> tuple[bytes, Document]:
     """Return a file's bytes, and their YAML. what: "recipe" or "study".
 
-    Raises RecipeError for a missing file, and for one that is not YAML, since nothing else can be checked then.
+    Raises RecipeError if the file is missing or is not YAML, since nothing else can be checked then.
     """
     try:
         require_file(path, "shipped ones are in recipes/")
@@ -84,13 +84,13 @@ def read_document(path: Path, what: str) -> tuple[bytes, Document]:
         document = parse(source.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise RecipeError([f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]) from error
-    if document.problems and not document.value:  # not YAML, or past its bounds
+    if document.problems and not document.value:  # not YAML, or too large
         raise RecipeError(_report(path, document.problems))
     return source, document
 
 
 def _report(path: Path, problems: list[Mistake]) -> list[str]:
-    """Return one line per key, by line number. Messages of a union's members for one value are on one line."""
+    """Return one line per key, by line number. If a value may have several types, its messages share one line."""
     by_key: dict[tuple[int, str], list[str]] = {}
     for keys, line, text in problems:
         by_key.setdefault((line, ".".join(map(str, keys))), []).append(text)
@@ -130,7 +130,7 @@ def _apply(document: Document, changes: list[str]) -> Iterator[Mistake]:
 
 def _null_characters(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
     if isinstance(value, str) and "\0" in value:
-        yield keys, "holds a null character, which no file name and no text may"
+        yield keys, "contains a null character, which is not allowed in texts and file names"
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         yield from _null_characters(item, (*keys, key))
@@ -157,7 +157,7 @@ def _validate(value: Any) -> tuple[schema.Recipe | None, list[tuple[Keys, str]]]
 
 
 def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
-    """Remove the chosen members of unions, which pydantic adds to a location, since a document has no such level."""
+    """Remove the names of chosen union members from a location: pydantic adds them, and the document lacks them."""
     keys: list[str | int] = []
     fresh = True  # no tag seen yet at this value
     for i, part in enumerate(location):
@@ -180,12 +180,12 @@ def _sentence(item: Any, value: Any, suggest: bool) -> str:
             return "not a key of this kind" if len(item["loc"]) > 1 else "not a key here" + other_paths(value, (name,))
         return "unknown key" + (f"; did you mean {candidates[0]}?" if candidates else "")
     if kind == "missing":
-        return "missing; a recipe says everything about itself"
+        return "missing; required in every recipe"
     if kind == "union_tag_invalid":
         known = re.findall("'([^']*)'", item["ctx"]["expected_tags"])
         candidates = difflib.get_close_matches(str(item["ctx"]["tag"]), known, 1)
         likely = f"did you mean {candidates[0]}? " if candidates else ""
-        return f"unknown kind {cut(repr(item['ctx']['tag']))}; {likely}there are {', '.join(known)}"
+        return f"unknown kind {cut(repr(item['ctx']['tag']))}; {likely}kinds: {', '.join(known)}"
     return fault_of(item)
 
 

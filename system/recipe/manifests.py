@@ -1,4 +1,4 @@
-"""Manifests that a recipe's commands make: if they are missing, and again if more audio has arrived."""
+"""Make the manifests of a recipe with its commands: if they are missing, and again after more audio has arrived."""
 
 import hashlib
 import io
@@ -18,7 +18,7 @@ from data_tools.locks import lock
 from data_tools.names import is_audio_name, tree_files
 from system.recipe import schema
 
-FEW = 0.9  # of the published clips; of AudioCaps' videos, which go one by one, about a tenth is gone
+FEW = 0.9  # share of the published clips; about a tenth of AudioCaps' videos has been deleted
 OUTPUTS = ("out", "moments")  # arguments of data_tools that name a file to write
 
 log = logging.getLogger(__name__)
@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
     """Run the `make` commands of missing manifests, and of those that were made before more audio files arrived.
 
-    again: False keeps every manifest, because a run that has begun needs its own.
+    again: False keeps every existing manifest, because a run that has begun must not change its own.
 
-    The file MANIFEST.made_by keeps the command, the number of audio files, digests of their names and of the manifest,
-    and the folders that the command reads. A manifest that was edited since is kept. Of several processes one makes a
-    manifest.
+    The file MANIFEST.made_by stores the command, the number of audio files, digests of their names and of the manifest,
+    and the folders that the command reads. A manifest that was edited later is kept. If several processes run, one of
+    them makes a manifest and the others wait.
 
-    Raises KitError for a missing weight file, a missing manifest without a command, a manifest of another command, and
-    a command that fails.
+    Raises KitError for a missing weight file, a missing manifest without a command, a manifest that another command
+    made, and a command that fails.
     """
     for expert in recipe.model.audio.experts.values():
         expert.checksums()  # a missing weight file is reported before anything is made
@@ -43,10 +43,10 @@ def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
     sources = {(source.manifest, source.make): (name, source) for name, source in reversed(recipe.data.items())}
     for name, source in reversed(sources.values()):
         if source.make is None and not Path(source.manifest).exists():
-            hint = "correct the path (it begins at this command's folder), or make it: python -m data_tools --help"
+            hint = "correct the path (relative to the current folder), or make it: python -m data_tools --help"
             raise KitError(f"data source {name}: no manifest {source.manifest}; {hint}")
         if source.make is not None and _is_to_make(name, source, again):
-            # Not in the manifest's folder, which its command wants empty.
+            # The lock is not in the manifest's folder, because the command needs that folder empty.
             waiting = f"waiting for another process that makes {source.manifest}"
             with lock(Path(recipe.banks) / "make.lock", waiting, wait=True):
                 if _is_to_make(name, source, again):
@@ -54,7 +54,7 @@ def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
 
 
 def few_clips(source: schema.Source, count: int) -> str:
-    """The note on a source that has fewer than FEW of the published clips; "" for another. count: of its clips."""
+    """Return a note if a source has fewer than FEW of its published clips, else "". count: number of its clips."""
     if source.expected is None or count >= FEW * source.expected.clips:
         return ""
     by_run = _note_of(Path(source.manifest)).exists()
@@ -63,20 +63,22 @@ def few_clips(source: schema.Source, count: int) -> str:
 
 
 def input_paths(command: str) -> list[Path]:
-    """Files and folders that a `make` command reads. Raises KitError for a command that data_tools does not take."""
+    """Return the files and folders that a `make` command reads. Raises KitError if data_tools does not accept it."""
     words = shlex.split(command)[3:]
     try:
         with redirect_stderr(io.StringIO()):
             arguments = vars(make_parser("data_tools", "", VERBS, words).parse_args(words))
     except SystemExit:
-        raise KitError(f"python -m data_tools does not take `{shlex.join(words)}`") from None
+        raise KitError(f"python -m data_tools does not accept `{shlex.join(words)}`") from None
     values = [value for key, value in arguments.items() if key not in OUTPUTS]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
     return [path for path in paths if isinstance(path, Path)]
 
 
 def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
-    """Whether the manifest is missing, or was made of other audio files; one made or edited by hand is kept."""
+    """Return whether the manifest is missing or was made from other audio files.
+
+    A manifest that was written or edited by hand is kept."""
     manifest = Path(source.manifest)
     note = _note_of(manifest)
     if not manifest.exists() or not note.exists():
@@ -84,8 +86,8 @@ def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
     command, number, names, made, *folders = [*note.read_text(encoding="utf-8").splitlines(), "", "", ""]
     if command != source.make:
         raise KitError(
-            f"data source {name}: {source.manifest} was made by `{command}`, the recipe says `{source.make}`; "
-            "delete its folder to make it again, or name another one"
+            f"data source {name}: {source.manifest} was made by `{command}`, but the recipe has `{source.make}`; "
+            "delete its folder to make it again, or name another manifest"
         )
     if not again:
         return False
@@ -94,16 +96,16 @@ def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
     if names_now == names or now < before:
         return False
     if sha256_of(manifest) != made:
-        log.warning("%s was edited since it was made, and is kept; delete it to make it of all audio files", manifest)
+        log.warning("%s was edited later, and is kept; delete it to make it from all audio files", manifest)
         return False
-    log.info("%s was made of %d audio files, %d are present now: it is made again", manifest, before, now)
+    log.info("%s was made from %d audio files, now there are %d: making it again", manifest, before, now)
     return True
 
 
 def _make(name: str, command: str, manifest: Path) -> None:
     log.info("making %s: %s", name, command)
     folders = [str(path) for path in input_paths(command) if path.is_dir()]
-    count, names = _audio_files(folders)  # those that arrive meanwhile count as new ones
+    count, names = _audio_files(folders)  # files that arrive during the command count as new
     status = data_tools_main(shlex.split(command)[3:], inside=True)
     if status or not manifest.exists():
         raise KitError(
@@ -119,7 +121,7 @@ def _note_of(manifest: Path) -> Path:
 
 
 def _audio_files(folders: Sequence[str]) -> tuple[int, str]:
-    """Number of audio files and of published features in folders, and a digest of their names."""
+    """Return the number of audio and published feature files in folders, and a digest of their names."""
     names = [f"{folder}/{name}" for folder in folders if Path(folder).is_dir() for name in tree_files(Path(folder))]
     audio = [name for name in names if is_audio_name(Path(name).name) or name.endswith(".npz")]
     return len(audio), hashlib.sha256("\n".join(audio).encode(errors="surrogateescape")).hexdigest()

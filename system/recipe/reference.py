@@ -1,4 +1,4 @@
-"""The reference of every key of a recipe: type, range, default and meaning, from the schema itself."""
+"""Reference of every key of a recipe: type, range, default and meaning, generated from the schema."""
 
 import ast
 import difflib
@@ -17,7 +17,7 @@ Node = dict[str, Any]  # of a JSON schema
 
 
 class Key(NamedTuple):
-    """default: as it is written in YAML; None: the key must be given."""
+    """A key of a section. default: its YAML text; None: the key is required."""
 
     name: str
     values: str
@@ -27,7 +27,7 @@ class Key(NamedTuple):
 
 class Section(NamedTuple):
     """The keys of one kind of settings. path: such as stages.NAME.losses.N, where NAME is any name and N a position.
-    kind: None where there is only one."""
+    kind: None if there is only one kind."""
 
     path: str
     kind: str | None
@@ -37,14 +37,16 @@ class Section(NamedTuple):
 
 @cache
 def sections() -> list[Section]:
-    """Of a whole recipe, in the order of the document."""
+    """Return the sections of a recipe, in the order of the document."""
     schema = Recipe.model_json_schema()
     return list(dict.fromkeys(_sections(schema, schema["$defs"], "")))
 
 
 def at_path(found: list[Section], dotted: str) -> list[Section]:
-    """The sections at `dotted` and below, and those that have it as a key, with this key alone. Names and positions may
-    be left out, or be those of a recipe: `stages.optimizer`, `stages.finetune.optimizer`, `stages.train.losses.0`."""
+    """Return the sections at `dotted` and below. A section that has it as a key is returned with only this key.
+
+    Names and positions may be left out or given: `stages.optimizer`, `stages.finetune.optimizer`,
+    `stages.train.losses.0`."""
     given = tuple(part for part in dotted.split(".") if part)
     return _at(found, lambda _: _plain(dotted)) or _at(
         found, lambda section: _without_names(section.path, given, found)
@@ -52,7 +54,7 @@ def at_path(found: list[Section], dotted: str) -> list[Section]:
 
 
 def _at(found: list[Section], wanted: Callable[[Section], tuple[str, ...]]) -> list[Section]:
-    """wanted: what a section is compared with, without names and positions."""
+    """Return the sections at a path and below. wanted: gives the path, without names and positions, for a section."""
     inside = [section for section in found if _plain(section.path)[: len(wanted(section))] == wanted(section)]
     holders = [
         section._replace(keys=tuple(key for key in section.keys if key.name == wanted(section)[-1]))
@@ -63,8 +65,9 @@ def _at(found: list[Section], wanted: Callable[[Section], tuple[str, ...]]) -> l
 
 
 def _without_names(path: str, given: tuple[str, ...], found: list[Section]) -> tuple[str, ...]:
-    """`given` without what stands where a section's path has NAME or N. A last name that nearly is a key of what is
-    named stays: it is more likely a slip."""
+    """Return `given` without the parts at which the section's path has NAME or N.
+
+    A last name that is similar to a key of the section is kept: it is more likely a misspelt key."""
     left, plain, parts = list(given), list[str](), path.split(".")
     for i, part in enumerate(parts, start=1):
         if not left:
@@ -79,7 +82,7 @@ def _without_names(path: str, given: tuple[str, ...], found: list[Section]) -> t
 
 
 def paths(found: list[Section]) -> list[str]:
-    """Every path that at_path knows, without names and positions."""
+    """Return every path that at_path accepts, without names and positions."""
     plain = [(".".join(_plain(section.path)), section) for section in found]
     keys = [f"{path}.{key.name}".lstrip(".") for path, section in plain for key in section.keys]
     return list(dict.fromkeys([*(path for path, _ in plain if path), *keys]))
@@ -109,7 +112,7 @@ def _sections(node: Node, defs: Node, path: str) -> Iterator[Section]:
 
 
 def _below(node: Node, defs: Node, path: str) -> Iterator[Section]:
-    """The sections of whatever settings a value may hold."""
+    """Yield the sections of all settings that a value may contain."""
     if "$ref" in node:
         yield from _sections(defs[node["$ref"].rpartition("/")[2]], defs, path)
     for choice in [*node.get("anyOf", ()), *node.get("oneOf", ())]:
@@ -121,7 +124,7 @@ def _below(node: Node, defs: Node, path: str) -> Iterator[Section]:
 
 
 def _values(node: Node, defs: Node) -> str:
-    """What may be written, in words."""
+    """Describe the allowed values in words."""
     if choices := node.get("anyOf") or node.get("oneOf"):
         kinds = [_kind(choice, defs) for choice in choices]
         if all(kinds):
@@ -163,7 +166,7 @@ def _yaml(value: Any) -> str:
 
 @cache
 def _classes() -> dict[str, type[Strict]]:
-    """All settings by the name of their class."""
+    """Return all settings classes by their name."""
     found = [Strict]
     for kind in found:
         found += kind.__subclasses__()
@@ -172,7 +175,7 @@ def _classes() -> dict[str, type[Strict]]:
 
 @cache
 def _meanings(kind: type[Strict]) -> dict[str, str]:
-    """Of every key: the comment behind it in the source, else what the class's docstring says behind its name."""
+    """Return the meaning of every key: the comment after it in the source, or its text in the class's docstring."""
     found = {}
     for base in reversed([base for base in kind.__mro__ if issubclass(base, Strict)]):
         lines = inspect.getsource(base).splitlines()

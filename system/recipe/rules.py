@@ -1,4 +1,4 @@
-"""The rules of a recipe that no single key can break: names that lead nowhere, and what does not go together."""
+"""Rules between the keys of a recipe: names must refer to existing entries, and settings must fit together."""
 
 import itertools
 import shlex
@@ -9,7 +9,7 @@ from data_tools.documents.yaml12 import Path as Keys
 from data_tools.manifest import TEST_SPLITS
 from submission.editions import EDITIONS, MOMENTS
 
-RUN_FOLDERS = {"scores", "submission", "figures"}  # of a run, beside those of its stages
+RUN_FOLDERS = {"scores", "submission", "figures"}  # a run has these folders, and one per stage
 
 
 def child(value: Any, key: str | int) -> Any:
@@ -36,10 +36,10 @@ def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
     data = dict(_items(child(value, "data")))
     for name, source in data.items():
         if isinstance(source.get("make"), str) and not _is_made_by_tools(source["make"]):
-            yield ("data", name, "make"), "a make command begins with: python -m data_tools"
+            yield ("data", name, "make"), "must begin with: python -m data_tools"
     stages = dict(_items(child(value, "stages")))
     for name in RUN_FOLDERS & stages.keys():
-        yield ("stages", name), f"a run keeps other things in a folder {name}; give the stage another name"
+        yield ("stages", name), f"{name} is already the name of another folder of a run; give the stage another name"
     for position, (name, stage) in enumerate(stages.items()):
         yield from _check_stage(("stages", name), stage, data, list(stages)[:position], stages)
     yield from _check_relevance(child(value, "relevance"), data)
@@ -60,25 +60,25 @@ def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
         known: Collection[str] = MOMENTS if ranked.get("kind") == "moments" else EDITIONS
         edition = ranked.get("edition")
         if edition is not None and str(edition) not in known:
-            yield (*at, "edition"), f"no edition {edition}; there are {', '.join(known)}"
+            yield (*at, "edition"), f"no edition {edition}; editions: {', '.join(known)}"
 
 
 def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    yield from _check_sources(("relevance", "corpus"), child(relevance, "corpus"), data, "count another one's captions")
+    yield from _check_sources(("relevance", "corpus"), child(relevance, "corpus"), data, "count another split")
     curve = child(relevance, "relax")
     points = [(child(p, "percentile"), child(p, "factor")) for p in (curve if isinstance(curve, list) else [])]
     for i, (before, point) in enumerate(itertools.pairwise(points), start=1):
         if all(isinstance(n, int | float) for n in (*before, *point)) and not (
             before[0] < point[0] and before[1] >= point[1]
         ):
-            yield ("relevance", "relax", i), "percentiles must rise, and factors must not"
+            yield ("relevance", "relax", i), "percentiles must rise, factors must not rise"
 
 
 def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
     seen: set[str] = set()
     for i, name in _names(names):
         if name in seen:
-            yield (*at, i), f"{name!r} is there already; name each once"
+            yield (*at, i), f"{name!r} occurs twice; name each once"
         seen.add(name)
 
 
@@ -94,14 +94,14 @@ def _check_parts_of_mean(at: Keys, of: Any, before: dict[str, Any]) -> Iterator[
             yield (*at, i), f"no earlier entry {name!r} that ranks clips itself; earlier: {there}"
     yield from _check_once(at, of)
     if len({str(ranked[name]) for _, name in _names(of) if name in ranked}) > 1:
-        yield at, "they rank different sources; a mean needs one"
+        yield at, "the entries rank different sources; a mean needs one source"
 
 
 def _check_named_teachers(at: Keys, of: Any, teachers: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
     yield from _check_once(at, of)
     for i, name in _names(of):
         if name not in teachers:
-            yield (*at, i), f"no teacher {name!r}; there are {', '.join(teachers) or 'none'}"
+            yield (*at, i), f"no teacher {name!r}; teachers: {', '.join(teachers) or 'none'}"
 
 
 def _is_made_by_tools(command: str) -> bool:
@@ -113,11 +113,11 @@ def _is_made_by_tools(command: str) -> bool:
 
 def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
     if isinstance(name, str) and name not in data:
-        yield at, f"no data source {name!r}; there are {', '.join(data) or 'none'}"
+        yield at, f"no data source {name!r}; sources: {', '.join(data) or 'none'}"
 
 
 def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None) -> Iterator[tuple[Keys, str]]:
-    """Check that names of sources exist and are unique. hint: what to do about a test split; None if it is allowed."""
+    """Check that names of sources exist and are unique. hint: cure for a test split; None if it is allowed."""
     yield from _check_once(at, names)
     for i, name in _names(names):
         yield from _check_source((*at, i), name, data)
@@ -132,16 +132,16 @@ def _check_stage(
     train, monitor = stage.get("train"), stage.get("monitor")
     yield from _check_sources((*at, "train", "data"), child(train, "data"), data, "train on another split")
     acknowledged = child(monitor, "test_split") == "acknowledged"
-    hint = None if acknowledged else "say `test_split: acknowledged` beside it"
+    hint = None if acknowledged else "or set `test_split: acknowledged` next to it"
     yield from _check_sources((*at, "monitor", "data"), child(monitor, "data"), data, hint)
     unit, captions = stage.get("unit"), stage.get("captions_per_clip")
     if unit == "clip" and captions is None:
-        yield (*at, "captions_per_clip"), "missing; a batch of clips needs it: a number, or all"
+        yield (*at, "captions_per_clip"), "missing; unit clip needs it: set a number, or all"
     if unit in ("pair", "moment") and captions is not None:
-        yield (*at, "captions_per_clip"), f"a batch of {unit}s has one caption a {unit}; remove the key"
+        yield (*at, "captions_per_clip"), f"a batch of {unit}s has one caption per {unit}; remove the key"
     at_once, batch_size = stage.get("grad_cache_chunk"), stage.get("batch_size")
     if isinstance(at_once, int) and isinstance(batch_size, int) and at_once >= batch_size:
-        yield (*at, "grad_cache_chunk"), f"as large as the batch of {batch_size}, it only costs time; say null or less"
+        yield (*at, "grad_cache_chunk"), f"must be less than batch_size, {batch_size}, or null"
     monitored = child(monitor, "metrics")
     for part in ("schedule", "stop"):
         metric = child(stage.get(part), "metric")
@@ -150,7 +150,7 @@ def _check_stage(
     start = stage.get("start_from")
     origin = child(start, "stage")
     if isinstance(origin, str) and origin not in before:
-        yield (*at, "start_from", "stage"), f"no earlier stage {origin!r}; there are {', '.join(before) or 'none'}"
+        yield (*at, "start_from", "stage"), f"no earlier stage {origin!r}; earlier: {', '.join(before) or 'none'}"
     else:
         yield from _check_checkpoint((*at, "start_from"), origin, child(start, "checkpoint"), stages)
 
@@ -159,7 +159,7 @@ def _check_checkpoint(at: Keys, stage: Any, checkpoint: Any, stages: dict[str, A
     if not isinstance(stage, str):
         return
     if stage not in stages:
-        yield (*at, "stage"), f"no stage {stage!r}; there are {', '.join(stages) or 'none'}"
+        yield (*at, "stage"), f"no stage {stage!r}; stages: {', '.join(stages) or 'none'}"
         return
     metrics = child(child(stages[stage], "monitor"), "metrics")
     if isinstance(metrics, list) and isinstance(checkpoint, str) and checkpoint not in ["last", *metrics]:

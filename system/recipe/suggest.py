@@ -1,4 +1,4 @@
-"""What was probably meant by a key that a recipe does not have where it is given."""
+"""Suggestions for a key that a recipe does not have at the given place."""
 
 import difflib
 from collections.abc import Iterator
@@ -8,19 +8,19 @@ from data_tools.cli import counted
 from data_tools.documents.strict import cut
 from data_tools.documents.yaml12 import Path as Keys
 
-MAX_PATHS = 3  # that are named
+MAX_PATHS = 3  # suggestions in a message
 
 
 def unknown_path(document: Any, keys: Keys) -> str:
-    """The sentence on a path of which a document has only the beginning: what comes nearest, or what there is.
+    """Error message for a path that a document lacks: the nearest path, or the keys at its last existing part.
 
     >>> unknown_path({"stages": {"train": {"epochs": 3}}}, ("stages", "trian", "epochs"))
-    'the recipe has no such place; did you mean stages.train.epochs?'
+    'the recipe has no such key; did you mean stages.train.epochs?'
     """
     at, known = document, 0
     while known < len(keys) - 1 and (below := _below(at, keys[known])) is not None:
         at, known = below, known + 1
-    where, said = _dotted(keys[:known]) or "the recipe", "the recipe has no such place"
+    where, said = _dotted(keys[:known]) or "the recipe", "the recipe has no such key"
     if isinstance(at, dict) and keys[known] in at:
         return f"{said}; {_dotted(keys[: known + 1])} is null"
     if isinstance(at, dict):
@@ -30,11 +30,11 @@ def unknown_path(document: Any, keys: Keys) -> str:
         return f"{said}; {where} has {cut(', '.join(map(str, at)) or 'no keys')}"
     if isinstance(at, list):
         return f"{said}; {where} has {counted(len(at), 'entry')}" + (f", the first is {where}.0" if at else "")
-    return f"{said}; {where} has no keys of its own"
+    return f"{said}; {where} has no keys"
 
 
 def other_paths(document: Any, keys: Keys) -> str:
-    """The end of a sentence on a key that is one elsewhere: the places where a document has it; "" for none.
+    """End of an error message for a misplaced key: up to MAX_PATHS places at which the document has it, else "".
 
     >>> other_paths({"epochs": 5, "stages": {"train": {"epochs": 3}}}, ("epochs",))
     '; did you mean stages.train.epochs?'

@@ -36,7 +36,7 @@ BestEpochs = dict[str, list[list[float]]]
 
 def _value_and_epoch(pair: list[float]) -> list[float]:
     if len(pair) != 2 or not all(map(math.isfinite, pair)) or pair[1] < 1 or pair[1] != int(pair[1]):
-        raise ValueError("it is no value and epoch")
+        raise ValueError("not a pair of value and epoch")
     return pair
 
 
@@ -96,7 +96,7 @@ def load_weights(model: nn.Module, path: Path, hint: str = "train or export it a
     try:
         weights = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise KitError(f"{path} is not a whole safetensors file ({error}); {hint}") from error
+        raise KitError(f"{path} is damaged or no safetensors file ({error}); {hint}") from error
     require_finite(weights, str(path), hint)
     fresh = model.state_dict()
     words = "text.words.weight"
@@ -111,7 +111,7 @@ def restore(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> N
         model.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
-        hint = "use the recipe it was trained with"
+        hint = "use the recipe of its training"
         raise KitError(f"{path} is a checkpoint of another model ({reason}); {hint}") from error
 
 
@@ -157,9 +157,9 @@ def load_state(folder: Path) -> dict[str, Any] | None:
     except Exception as error:  # zipfile and torch.load raise many kinds for a damaged file
         raise KitError(f"{path} is damaged ({type(error).__name__}); {hint}") from error
     if damaged:
-        raise KitError(f"{path} is damaged (the checksum of its part {damaged} does not fit); {hint}")
+        raise KitError(f"{path} is damaged (wrong checksum of its part {damaged}); {hint}")
     if missing := {"model", "optimizer", "scaler", "precision", "best", "step", "sums"} - state.keys():
-        raise KitError(f"{path} is damaged (it has no {', '.join(sorted(missing))}); {hint}")
+        raise KitError(f"{path} is damaged (without {', '.join(sorted(missing))}); {hint}")
     require_finite(state["model"], str(path), hint)
     return state
 

@@ -29,7 +29,7 @@ def export_model(trained: Trained, out: Path) -> None:
     """Write the folder atomically. Raises KitError if `out` is not empty."""
     out = out.resolve()
     if out.exists() and (any(out.iterdir()) or out == Path.cwd()):
-        raise KitError(f"{out} is not empty, or is the current folder; name another one")
+        raise KitError(f"{out} is not empty, or is the current folder; name another folder")
     with replacing_folder(out) as folder:
         with _as_os_errors(folder):
             trained.model.text.save_assets(folder)
@@ -65,14 +65,14 @@ def _card(trained: Trained, out: Path) -> str:
         f"- trained on: {', '.join(recipe.trained_on)}\n"
     )
     if facts.run is None:  # a model that others have published
-        origin = f"- weights of {facts.checkpoint}; not known what it was trained on\n"
+        origin = f"- weights of {facts.checkpoint}; its training data is unknown\n"
     inputs = "\n".join(f"- {name}: `{json.dumps(identity)}`" for name, identity in facts.experts.items())
-    elsewhere = "\nWhere an expert's weights lie elsewhere: --set model.audio.experts.NAME.weights=FILE\n"
+    elsewhere = "\nIf an expert's weights have another path: --set model.audio.experts.NAME.weights=FILE\n"
     weights = any(expert.weight_files() for expert in recipe.model.audio.experts.values())
     return (
         f"# {recipe.name}\n\n"
-        f"Language-based audio retrieval model, {parameters:,} parameters with those of its text encoder.\n\n"
-        f"{origin}\nWhat it hears audio through, not in this folder:\n\n{inputs}\n\n"
+        f"Language-based audio retrieval model, {parameters:,} parameters including its text encoder.\n\n"
+        f"{origin}\nIts audio experts, not in this folder:\n\n{inputs}\n\n"
         f"    python -m system rank {out.name} --audio FOLDER --queries QUERIES --out SCORES.npy\n"
         f"{elsewhere if weights else ''}{_text_card(trained)}"
     )
@@ -81,4 +81,4 @@ def _card(trained: Trained, out: Path) -> str:
 def _text_card(trained: Trained) -> str:
     files = trained.recipe.model.text.weight_files()
     what, elsewhere = " and ".join(files), " ".join(f"--set model.text.{name}=FILE" for name in files)
-    return f"\nThe text's {what}, not in this folder: sha256 {trained.facts.text}, {elsewhere}\n" if files else ""
+    return f"\nIts text {what}, not in this folder: sha256 {trained.facts.text}, {elsewhere}\n" if files else ""

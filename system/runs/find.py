@@ -142,5 +142,5 @@ def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
     keys = ", ".join(sorted(key for key, _, _ in found)[:5]) or "the order of stages or experts"
     noted = _provenance(out)
     begun = "".join(f" --set {shlex.quote(change)}" for change in noted.changes) if noted else ""
-    go_on = f"to go on with it add{begun}, or " if begun and not loaded.changes else ""
-    raise KitError(f"{out} is a run of other settings ({keys}); {go_on}name another folder")
+    go_on = f"to resume it add{begun}, or " if begun and not loaded.changes else ""
+    raise KitError(f"{out} is a run with other settings ({keys}); {go_on}name another folder")

@@ -30,7 +30,7 @@ class LogFile(logging.FileHandler):
         root = logging.getLogger()
         if self in root.handlers:
             root.removeHandler(self)
-            log.warning("%s is not written any more (%s); make room there", self.baseFilename, error.strerror)
+            log.warning("%s cannot be written any more (%s); free disk space", self.baseFilename, error.strerror)
 
     def close(self) -> None:
         with suppress(OSError):  # closing flushes the text that did not fit once more
@@ -49,7 +49,7 @@ def errors_noted(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        _note(folder / "log.txt", [str(error) or "interrupted; the same command goes on from here"], "")
+        _note(folder / "log.txt", [str(error) or "interrupted; run the same command again to resume"], "")
         raise
     except Exception as error:
         try:

@@ -47,7 +47,7 @@ def training_vocabulary(
         return []
     starts = {s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)}
     if len(starts) > 1:
-        raise KitError(f"stages start from several models ({', '.join(sorted(starts))}), whose words differ; use one")
+        raise KitError(f"stages start from models with different words ({', '.join(sorted(starts))}); use one model")
     before = [word for folder in starts for word in _words_of(Path(folder))]
     captions = (caption for source in recipe.trained_on for clip in clips[source] for caption in clip.captions)
     found = vocabulary_of([*captions, *more])
@@ -84,7 +84,7 @@ def _vocabulary(folder: Path, hint: str) -> list[str]:
     path = folder / "vocabulary.json"
     words = read_json(path, hint) if path.exists() else []
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise KitError(f"{path} is damaged (it is no list of words); {hint}")
+        raise KitError(f"{path} is damaged (no list of words); {hint}")
     return words
 
 
@@ -118,13 +118,13 @@ def open_trained(
     """
     if (folder / "model.safetensors").exists():
         if stage or checkpoint:
-            said = "is an exported model and holds one checkpoint; leave out --stage and --checkpoint"
+            said = "is an exported model with one checkpoint; leave out --stage and --checkpoint"
             raise KitError(f"{folder} {said}")
         return _open_exported(folder, [f"banks={json.dumps(str(banks))}", *(changes or [])], device or device_of())
     if (folder / "resolved.json").exists():
         return _open_run(Run(folder), stage, checkpoint, changes or [], device or device_of())
     raise KitError(
-        f"{folder} is neither a run (resolved.json) nor an exported model (model.safetensors); name one's folder"
+        f"{folder} is neither a run (resolved.json) nor an exported model (model.safetensors); name such a folder"
     )
 
 
@@ -142,7 +142,7 @@ def score_of_windows(trained: Trained) -> MomentScore:
         noted = _fitted_in_run(trained, name, entry.fit)
         if noted is None:
             hint = "open the finished run without --stage and --checkpoint, or rank it again"
-            log.warning("rank entry %s is fitted to %s, and this model is not; %s", name, entry.fit, hint)
+            log.warning("rank entry %s is fitted to %s, but this model is not; %s", name, entry.fit, hint)
     if noted is not None:
         score.load_state_dict({key: torch.tensor(value) for key, value in noted})
     return score
@@ -180,10 +180,10 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
     elif stage is None and recipe.stages:
         stage = list(recipe.stages)[-1]
     if stage is not None and stage not in recipe.stages:
-        raise KitError(f"{run.folder} has no stage {stage!r}; there are {', '.join(recipe.stages) or 'none'}")
+        raise KitError(f"{run.folder} has no stage {stage!r}; stages: {', '.join(recipe.stages) or 'none'}")
     if stage is None and recipe.model.unpublished:
         teachers = ", ".join(str(schema.outside(teacher) or name) for name, teacher in recipe.teachers.items())
-        raise KitError(f"{run.folder} has no model of its own: it ranks by {teachers or 'nothing'}; name one of these")
+        raise KitError(f"{run.folder} has no trained model: it ranks with {teachers or 'nothing'}; name one of these")
     checkpoint = checkpoint or (first.checkpoint if first and first.stage == stage else "last")
     model = moved(build_model(recipe, _vocabulary(run.folder, run.again(run.vocabulary))), device)
     experts = as_trained(run.folder, provenance.experts, identities(recipe))
@@ -222,8 +222,8 @@ def _moved(path: Path, changes: list[str]) -> schema.Recipe:
         parts = {"audio": recipe.model.audio, "text": recipe.model.text}
         files = [f"model.{part}.{name}" for part, settings in parts.items() for name in sorted(settings.file_settings)]
         raise KitError(
-            f"{' '.join(changes)}: a trained model's settings stay; only {', '.join([*files, 'banks'])} and the "
-            "experts' weights may change"
+            f"{' '.join(changes)}: settings of a trained model are fixed; only {', '.join([*files, 'banks'])} and the "
+            "experts' weights may be changed"
         )
     return recipe
 
@@ -265,8 +265,8 @@ def as_trained(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> dic
         version = before[name].get("version")
         if version != taken[name]["version"]:
             log.warning(
-                "%s was trained on %s as its frames were computed before (version %s); they are computed anew "
-                "(version %s), which may change scores a little", folder, name, version, taken[name]["version"],
+                "%s was trained on frames of %s that were computed by version %s; they are now computed "
+                "by version %s, which may change scores slightly", folder, name, version, taken[name]["version"],
             )  # fmt: skip
             taken[name]["version"] = version
     return taken
@@ -308,7 +308,7 @@ def start_from(model: RetrievalModel, start: schema.FromModel, banks: Path) -> N
     words = _words_of(folder)
     known = model.text.vocabulary
     if known is not None and known[: len(words)] != words:
-        raise KitError(f"{folder} has other words than when this run began; start a new run")
+        raise KitError(f"{folder} has other words than at the start of this run; start a new run")
     if (folder / "model.safetensors").exists():
         load_weights(model, folder / "model.safetensors", EXPORT_AGAIN)
         return

@@ -70,7 +70,7 @@ def teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
         if isinstance(teacher, schema.StageTeacher):
             continue
         if isinstance(teacher, schema.EmbeddingsTeacher):
-            require_file(Path(teacher.file), f"teacher {name}: write it with python -m system embeddings")
+            require_file(Path(teacher.file), f"teacher {name}: write the file with python -m system embeddings")
             found[name] = {Path(teacher.file).name: file_sha256(Path(teacher.file))}
             continue
         found[name] = _weights_of(Path(teacher.folder), f"teacher {name}")
@@ -101,7 +101,7 @@ def require_same(run: Run, now: dict[str, Any], others: Collection[str] = ()) ->
             known[key], compared[key] = ({name: part[key][name] for name in both} for part in (known, compared))
     changed = sorted(key for key, _, _ in differing(known, compared))
     if changed:
-        audio = ": audio files are not what they were" if any(key.startswith("contents") for key in changed) else ""
+        audio = ": audio files differ" if any(key.startswith("contents") for key in changed) else ""
         raise KitError(f"{run.folder}: {', '.join(changed)} changed since this run began{audio}; start a new run")
 
 

@@ -61,8 +61,8 @@ def open_published(path: Path, recipe: schema.Recipe) -> Trained:
     Raises: DataError if the file is missing; KitError if it is not a checkpoint, if it lacks a tensor of the recipe's
         model, and if a tensor has another shape.
     """
-    known = [f"that of {name} is published at {address}" for name, address in ADDRESSES.items()]
-    require_file(path, f"fetch it from where it is published ({'; '.join(known)})")
+    known = [f"{name}: {address}" for name, address in ADDRESSES.items()]
+    require_file(path, f"fetch it from its address ({'; '.join(known)})")
     with _settings_read():
         weights = read_weights(path, "state_dict")
     model = build_model(recipe, [])
@@ -93,5 +93,5 @@ def renamed(tensors: Mapping[str, Any], model: RetrievalModel, path: Path) -> di
     wanted = model.state_dict()
     if missing := sorted(wanted.keys() - found.keys()):
         what = f"has no weights for {len(missing)} tensors of the recipe's model, such as {missing[0]}"
-        raise KitError(f"{path} {what}; name the recipe it is of by --recipe, or fetch it again")
+        raise KitError(f"{path} {what}; name its recipe with --recipe, or fetch it again")
     return {name: found[name] for name in wanted}

@@ -74,7 +74,7 @@ class _OpenedRun:
         return self._rank[name].ranker(self)
 
     def taught(self, teacher: str, clips: Sequence[Clip]) -> Taught:
-        raise KitError(f"the recipe {self.recipe_name} ranks by teachers, which know its own clips alone")
+        raise KitError(f"the recipe {self.recipe_name} ranks with teachers, which only know the recipe's clips")
 
 
 def ranker_of(trained: Trained, cache: Path, with_windows: bool = False) -> ModelRanker:

@@ -78,19 +78,19 @@ def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
     for name, teacher in recipe.teachers.items():
         if not isinstance(teacher, schema.ModelTeacher) or teacher.trained_on_test == "acknowledged":
             continue
-        say = f"or say `trained_on_test: acknowledged` in teachers.{name}"
+        say = f"or set `trained_on_test: acknowledged` in teachers.{name}"
         clips = read_trained_clips(Path(teacher.folder))
         if clips is None:
-            why = f"does not say what it was trained on ({TRAINED_ON} is missing, or names others' models)"
-            raise KitError(f"teacher {name}: {teacher.folder} {why}; take one that does, {say}")
+            why = f"has unknown training data ({TRAINED_ON} is missing, or names others' models)"
+            raise KitError(f"teacher {name}: {teacher.folder} {why}; use a teacher with known data, {say}")
         _refuse(f"teacher {name}: {teacher.folder}", clips, recipe, data, say)
     for name, stage in recipe.stages.items():
         start = stage.start_from
         if isinstance(start, schema.FromModel) and start.trained_on_test != "acknowledged":
-            say = f"or say `trained_on_test: acknowledged` in stages.{name}.start_from"
+            say = f"or set `trained_on_test: acknowledged` in stages.{name}.start_from"
             clips = read_trained_clips(Path(start.folder))
             if clips is None:
-                log.warning("stage %s starts from %s, which does not say what it was trained on", name, start.folder)
+                log.warning("stage %s starts from %s, whose training data is unknown", name, start.folder)
             _refuse(f"stage {name} starts from {start.folder}, which", clips or [], recipe, data, say)
 
 
@@ -99,8 +99,8 @@ def _refuse(what: str, clips: list[TrainedClip], recipe: schema.Recipe, data: Da
     if found:
         source, clip = found[0]
         raise KitError(
-            f"{what} was trained on {clip.id}, which is in {source} and is to be ranked "
-            f"({counted(len(found), 'such clip')}); take a model that was not, {say}"
+            f"{what} was trained on {clip.id} of {source}, which is ranked "
+            f"({counted(len(found), 'such clip')}); use a model that was not, {say}"
         )
 
 

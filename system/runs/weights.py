@@ -17,5 +17,5 @@ def trained_files(folder: Path) -> list[Path]:
     if done := sorted(folder.glob("*/done.json")):
         return done
     if (folder / "result.json").exists():
-        raise KitError(f"{folder} holds no trained stage; export it, and name that folder")
-    raise KitError(f"no finished run and no exported model in {folder}; {to_finish(folder)}")
+        raise KitError(f"{folder} has no trained stage; export the model, and name its folder")
+    raise KitError(f"{folder} is neither a finished run nor an exported model; {to_finish(folder)}")

@@ -1,1 +1,1 @@
-"""The search page: type a sentence, hear the clips that a trained model finds for it."""
+"""The search page: type a query and listen to the clips that a trained model finds."""

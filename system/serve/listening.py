@@ -11,16 +11,16 @@ from data_tools.cli import counted
 from data_tools.errors import KitError
 from system.serve.search import Search
 
-PATIENCE = 2  # seconds that answers under way are waited for at the end
-EXAMPLES = 4  # queries to try, on the page
+PATIENCE = 2  # seconds that the server waits for unfinished answers when it stops
+EXAMPLES = 4  # example queries on the page
 IDLE = 75  # seconds after which a silent connection is closed
 
 log = logging.getLogger(__name__)
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that holds the address; whoever comes before it is served waits. KitError for a taken port and for an
-    address that is not this machine's."""
+    """Return a socket bound to the address; early connections wait until the server starts. Raises KitError for a taken
+    port and for an address that this machine does not have."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         found = socket.socket(family, kind, protocol)
@@ -33,13 +33,14 @@ def bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         found.close()
         if error.errno == errno.EADDRINUSE:
-            raise KitError(f"port {port} of {host} is taken; end what serves there, or name another --port") from error
+            raise KitError(f"port {port} of {host} is in use; stop that program, or use another --port") from error
         raise KitError(f"--host {host} --port {port}: {error.strerror}; use another address or port") from error
     return found
 
 
 def about_of(search: Search) -> dict[str, object]:
-    """What the page says of the model; the checkpoint without the score it was chosen by, which is of other clips."""
+    """Return the facts about the model that the page shows. The checkpoint is named without the score by which it was
+    chosen, because that score belongs to other clips."""
     facts = search.ranker.facts
     return {
         "recipe": facts.get("recipe"),
@@ -53,7 +54,7 @@ def about_of(search: Search) -> dict[str, object]:
 
 
 async def serve(search: Search, about: dict[str, object], host: str, listening: socket.socket) -> None:
-    """Answer until SIGINT or SIGTERM."""
+    """Answer requests until SIGINT or SIGTERM."""
     from aiohttp import web
 
     from system.serve.server import SearchPage, http_log
@@ -71,7 +72,7 @@ async def serve(search: Search, about: dict[str, object], host: str, listening: 
     try:
         await web.SockSite(runner, listening).start()
         if not local:
-            log.warning("%s is no loopback address: whoever reaches this machine can search and hear the clips", host)
+            log.warning("%s is no loopback address: everybody who reaches this machine can search and hear clips", host)
         site = f"[{host}]" if ":" in host else host
         print(f"{counted(len(search.clips), 'clip')} on http://{site}:{port}/ (Ctrl-C ends it)", flush=True)
         await stop.wait()

@@ -1,4 +1,4 @@
-"""The searches of the search page, without the web: find the best clips of a pool for sentences."""
+"""Searches without the web page: find the best clips of a pool for queries."""
 
 import os
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from data_tools.manifest import Clip, Query
 from submission.ordering import require_finite
 from system.ranking.base import Hit, Pool, Ranker
 
-MAX_EXAMPLE = 90  # characters of a query to try
+MAX_EXAMPLE = 90  # characters of an example query
 
 
 class SearchQuery(NamedTuple):
@@ -21,8 +21,8 @@ class SearchQuery(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """hits: the clips found, best first; None where the model knows no word of the query. unknown: its words that the
-    model does not know."""
+    """The answer to a query. hits: the clips found, best first; None if the model knows no word of the query.
+    unknown: words of the query that the model does not know."""
 
     hits: list[Hit] | None
     unknown: list[str]
@@ -38,13 +38,13 @@ class Search:
         ranker.forget_queries()  # queries are private, and would fill the memory of a page served for weeks
         for scores in ranker.scores([_query("a sound")], pool):
             require_finite(scores)
-        list(ranker.best([_query("a sound")], pool, 1))  # lets the first real query find everything loaded
+        list(ranker.best([_query("a sound")], pool, 1))  # loads everything before the first real query
 
     def answer(self, wanted: Sequence[SearchQuery]) -> list[Answer]:
-        """The best clips of each query, in long recordings with where it is heard.
+        """Return the best clips of each query; for long recordings also the times of the sound.
 
-        All queries are embedded together; that changes no score by more than rounding. Equal scores stand in the order
-        of submission.ordering: by file name.
+        All queries are embedded together, which changes scores only by rounding. Clips with equal scores are ordered by
+        file name, as in submission.ordering.
         """
         texts = list(dict.fromkeys(query.text for query in wanted))
         unreadable = set(self.ranker.unreadable(texts))
@@ -68,7 +68,7 @@ class Search:
         return [hit._replace(located=one) for hit, one in zip(hits, located, strict=True)]
 
     def examples(self, count: int) -> list[str]:
-        """Return example queries: captions of clips that are spread over the pool, as many as it has."""
+        """Return up to `count` example queries: captions of clips spread over the pool."""
         captions = list(dict.fromkeys(clip.captions[0] for clip in self.clips if clip.captions))
         spread = [text for text in captions[:: max(1, len(captions) // (8 * count))] if len(text) <= MAX_EXAMPLE]
         unreadable = set(self.ranker.unreadable(spread))
@@ -81,8 +81,8 @@ def _query(text: str) -> Query:
 
 
 def _below_common_folder(clips: Sequence[Clip]) -> list[str]:
-    """The clips' paths, from the folder that holds all of them: the one that was named, where their names are paths in
-    it."""
+    """Return the clips' paths relative to their common folder. If file names contain folders, these are kept in the
+    paths."""
     paths = [str(Path(clip.path).absolute()) for clip in clips]
     depths = [len(Path(clip.file_name).parts) if clip.path.endswith(f"/{clip.file_name}") else 1 for clip in clips]
     folders = {path.rsplit(os.sep, depth)[0] or os.sep for path, depth in zip(paths, depths, strict=True)}

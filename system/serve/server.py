@@ -1,4 +1,4 @@
-"""The search page over HTTP: the page, searches, the clips' audio, and nothing else."""
+"""HTTP server of the search page: the page, searches, and the clips' audio."""
 
 import asyncio
 import base64
@@ -27,7 +27,7 @@ from system.serve.search import Search, SearchQuery
 from system.serve.waiting import BusyError, Queue
 
 MAX_CHARACTERS = 500
-MAX_RESULTS = 50  # of one answer; further ones by `offset`
+MAX_RESULTS = 50  # clips in one answer; further ones by `offset`
 DEFAULT_RESULTS = 10
 TYPES = {
     ".wav": "audio/wav",
@@ -42,18 +42,18 @@ TYPES = {
     ".aac": "audio/aac",
     ".webm": "audio/webm",
 }
-PEAKS = 160  # of the picture of a clip
-PEAKS_AT_ONCE = 2  # clips that are read for one
+PEAKS = 160  # values in the loudness picture of a clip
+PEAKS_AT_ONCE = 2  # clips that are read at the same time for their pictures
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class SearchPage:
-    """The handlers. about: what the page says of the model and its clips.
+    """The request handlers. about: facts about the model and its clips, shown on the page.
 
-    names: host names under which the page may be asked for. A site that a browser visits can point its own name at this
-    machine (DNS rebinding) and would then read what only this machine's user may; its requests bear that name. None:
-    any, for a page that is served to others by names which cannot be known here.
+    names: allowed host names of requests. A website can point its own host name at this machine (DNS rebinding), and
+    its scripts could then read data that only this machine's user may read; such requests have that host name. None:
+    all host names, for a page that is served to other machines under unknown names.
     """
 
     def __init__(self, search: Search, about: dict[str, Any], names: frozenset[str] | None) -> None:
@@ -66,7 +66,7 @@ class SearchPage:
             "Content-Security-Policy": content_security_policy(self._html),
             "X-Content-Type-Options": "nosniff",
             "Cross-Origin-Resource-Policy": "same-origin",
-            "Cache-Control": "no-cache",  # row 12 is another clip when another pool is served
+            "Cache-Control": "no-cache",  # with another pool, row 12 is another clip
         }
 
     def app(self) -> web.Application:
@@ -96,11 +96,11 @@ class SearchPage:
 
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if self.names is not None and not _is_ours(request.headers.get("Host", ""), self.names):
-            return refusal(421, f"this page is served as {' or '.join(sorted(self.names))} only")
+            return refusal(421, f"this page is served only as {' or '.join(sorted(self.names))}")
         if odd := [name for name, value in request.headers.items() if not is_utf8(value)]:
             return refusal(400, f"the header {odd[0]} of the request is not UTF-8; correct it or leave it out")
         if request.body_exists:
-            response = refusal(413, "a request here has no body; leave it out")
+            response = refusal(413, "requests must have no body; leave it out")
             response.force_close()
             return response
         try:
@@ -108,8 +108,8 @@ class SearchPage:
         except web.HTTPException as error:
             if error.status == 405:
                 allowed = {"Allow": error.headers["Allow"]}
-                return refusal(405, f"{request.method} is not possible here; use GET", allowed)
-            return refusal(error.status, "there is nothing here; the page is at /")
+                return refusal(405, f"{request.method} is not allowed; use GET", allowed)
+            return refusal(error.status, "no such page; the search page is at /")
 
     async def _page(self, request: web.Request) -> web.Response:
         return web.Response(text=self._html, content_type="text/html")
@@ -126,7 +126,7 @@ class SearchPage:
         try:
             hits, unknown = await self.queue.answer(wanted)
         except BusyError:
-            return refusal(429, "too many searches at once; try again in a moment", {"Retry-After": "1"})
+            return refusal(429, "too many searches at the same time; try again in a moment", {"Retry-After": "1"})
         if hits is None:
             return refusal(422, "the model knows no word of this query; use other words")
         results = [self._result(rank, hit) for rank, hit in enumerate(hits, wanted.offset + 1)]
@@ -143,23 +143,23 @@ class SearchPage:
         return found | ({"captions": clip.captions} if clip.captions else {})
 
     def _opened(self, request: web.Request) -> tuple[int, int]:
-        """The row of the clip that is asked for, and a descriptor of its file. IndexError and FileNotFoundError
-        where there is none."""
+        """Return the row of the requested clip and a descriptor of its file. Raises IndexError if the pool has no such
+        clip, and FileNotFoundError if its file is missing or was replaced."""
         row = int(request.match_info["row"])
         if row >= len(self.search.clips):
-            raise IndexError(f"there is no clip {row}; the last one is {len(self.search.clips) - 1}")
+            raise IndexError(f"no clip {row}; the last one is {len(self.search.clips) - 1}")
         known = self._files[row]
         number = known.open() if known else None
         if number is None:
-            raise FileNotFoundError("the file of this clip is no longer there, or is another one than at the start")
+            raise FileNotFoundError("the file of this clip is missing, or was replaced after the start")
         return row, number
 
     async def _peaks(self, request: web.Request) -> web.Response:
-        """PEAKS whole numbers from 0 to 100, the loudest part of the clip being 100; none for one that is not readable,
-        of which its player says why."""
+        """Answer with PEAKS whole numbers from 0 to 100; the loudest part of the clip is 100. The list is empty for an
+        unreadable clip: the player in the page reports the reason."""
         try:
             row, number = self._opened(request)
-            os.close(number)  # a format of ffmpeg is known by the name of its file
+            os.close(number)  # peaks needs the file name, because ffmpeg recognises some formats by it
             async with self._reading:
                 found = await asyncio.to_thread(peaks, self.search.clips[row].path, PEAKS)
         except IndexError as error:
@@ -216,10 +216,10 @@ def _identity(status: os.stat_result) -> tuple[int, ...]:
 
 
 class _File(web.FileResponse):
-    """The file itself. aiohttp would send NAME.gz or NAME.br beside it to whoever takes these, and that is no clip."""
+    """Sends the file itself. aiohttp would prefer a file NAME.gz or NAME.br next to it, which is not the clip."""
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        if self.prepared:  # sent by the handler, which closes the file; the server asks once more
+        if self.prepared:  # the handler has sent it and closed the file; the server calls this again
             return None
         headers = request.headers.copy()
         headers.popall("Accept-Encoding", None)
@@ -227,7 +227,8 @@ class _File(web.FileResponse):
 
 
 def _moments(located: Located) -> dict[str, Any]:
-    """windows: [start, end, score], best first; edges: seconds of the frames; frames: their probabilities."""
+    """Return JSON values. windows: [start, end, score], best first. edges: edges of the frames in seconds. frames:
+    their probabilities."""
     windows = [[window.start, window.end, round(window.score, 4)] for window in located.windows]
     return {
         "windows": windows,
@@ -244,17 +245,17 @@ def refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -
 def _only(request: web.Request, name: str) -> str | None:
     values = request.query.getall(name, [])
     if len(values) > 1:
-        raise ValueError(f"{name} is given {len(values)} times; give it once")
+        raise ValueError(f"{name} occurs {len(values)} times; give it once")
     return values[0] if values else None
 
 
 def _query(request: web.Request) -> str:
     text = (_only(request, "query") or "").strip()
     if not text:
-        raise ValueError("the query is empty; describe a sound in a sentence")
+        raise ValueError("the query is empty; describe a sound")
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"the query has {len(text)} characters, more than {MAX_CHARACTERS}; shorten it")
-    if "\ufffd" in text:  # aiohttp puts it for bytes that cannot be decoded
+    if "\ufffd" in text:  # aiohttp inserts it for bytes that cannot be decoded
         raise ValueError("the query is not UTF-8")
     return text
 
@@ -292,8 +293,8 @@ def content_security_policy(html: str) -> str:
 
 
 def http_log() -> logging.Logger:
-    """What the server logs, without what was no HTTP: that has been answered with 400, and a traceback of the parser
-    tells nobody anything."""
+    """Return the server's log without errors of the HTTP parser: such requests have been answered with 400, and a
+    traceback of the parser helps nobody."""
 
     def is_ours(record: logging.LogRecord) -> bool:
         return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))

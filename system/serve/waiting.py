@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from system.serve.search import Answer, Search, SearchQuery
 
-AT_ONCE = 32  # queries: embedded in parts of like length, of which more together are less padded
+AT_ONCE = 32  # queries in a batch; they are embedded in groups of similar length, so that larger batches pad less
 MAX_WAITING = 256
-GATHERING_S = 0.003  # a batch waits for those who are about to ask: alone, the first of 32 would cost all others 35 ms
+GATHERING_S = 0.003  # a batch waits for further queries: without it, the first of 32 would delay all others by 35 ms
 
 
 class BusyError(Exception):
@@ -23,7 +23,7 @@ class Queue:
         self._waiting: asyncio.Queue[tuple[SearchQuery, asyncio.Future[Answer]]] = asyncio.Queue()
 
     async def answer(self, wanted: SearchQuery) -> Answer:
-        """As Search.answer gives for this query. Raises BusyError where too many wait already."""
+        """Return the result of Search.answer for this query. Raises BusyError if too many queries wait."""
         if self._waiting.qsize() >= self._max_waiting:
             raise BusyError
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -31,14 +31,14 @@ class Queue:
         return await future
 
     async def work(self) -> None:
-        """Answer whatever waits, until cancelled."""
+        """Answer waiting queries until cancelled."""
         with ThreadPoolExecutor(1, "search") as thread:
             while True:
                 batch = await self._batch()
                 await self._answer_all(thread, [wanted for wanted, _ in batch], [future for _, future in batch])
 
     async def _batch(self) -> list[tuple[SearchQuery, asyncio.Future[Answer]]]:
-        """Queries that wait, one at least, until no more come for a moment."""
+        """Wait for a first query, then collect more until none arrives within GATHERING_S."""
         batch = [await self._waiting.get()]
         found = True
         while found and len(batch) < self._at_once:
@@ -53,11 +53,11 @@ class Queue:
     ) -> None:
         try:
             answers = await asyncio.get_running_loop().run_in_executor(thread, self._search.answer, wanted)
-        except Exception as error:  # each who asked gets it; the next batch may do better
+        except Exception as error:  # every query of this batch gets the error; the next batch may succeed
             for future in futures:
                 if not future.done():
                     future.set_exception(error)
             return
         for future, answer in zip(futures, answers, strict=True):
-            if not future.done():  # nobody waits any more
+            if not future.done():  # skip cancelled requests
                 future.set_result(answer)

@@ -43,7 +43,7 @@ def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
             if not is_first():
                 raise SaidElsewhere("the processes were started with other settings")
             shown = ", ".join(
-                f"{key} is {value!r} on rank 0 and {there!r} there" for key, value, there in found[:SHOWN]
+                f"{key} is {value!r} on rank 0 and {there!r} on rank {number}" for key, value, there in found[:SHOWN]
             )
             more = f", and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
             hint = "start every process with the same command, recipe and code"
@@ -60,14 +60,14 @@ def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:
     if stage.batch_size < count():
         problem = f"stage {name}: batch_size {stage.batch_size} is less than the {count()} processes"
         if is_first():
-            raise KitError(f"{problem}; start {stage.batch_size}, or take a larger batch")
+            raise KitError(f"{problem}; start at most {stage.batch_size} processes, or use a larger batch")
         raise SaidElsewhere(problem)
     contents = {source: contents_of(clips, data.features.keys) for source, clips in data.clips.items()}
-    require_alike(contents, "its manifests or its audio are other ones; all processes need the same")
+    require_alike(contents, "its manifests or audio are different; all processes need the same")
 
 
 def require_same_state(name: str, step: int, model: RetrievalModel, run: Run) -> None:
     """Raise KitError if processes resume from different weights or steps. name: of the stage."""
     if count() > 1:
-        where = f"{run.folder} has to be one folder for all of them, on a disk that their machines share"
-        require_alike((step, weights_sha256(model)), f"it has another state of stage {name} to go on from; {where}")
+        where = f"{run.folder} must be the same folder for all processes, on a disk that all machines share"
+        require_alike((step, weights_sha256(model)), f"it would resume stage {name} from another state; {where}")

@@ -155,8 +155,8 @@ class StageTraining:
     def _resume(self, state: dict[str, Any]) -> None:
         if state["precision"] != self.precision:
             raise KitError(
-                f"{self.folder} was begun in {state['precision']} and this machine computes in {self.precision}; "
-                "go on where it began, or start a new run"
+                f"{self.folder} was started in {state['precision']}, but this machine computes in {self.precision}; "
+                "resume it on such a machine, or start a new run"
             )
         checkpoints.restore(self.model, state["model"], self.folder / "last.pt")
         self.optimizer.load_state_dict(state["optimizer"])
@@ -189,7 +189,7 @@ class StageTraining:
 
     def _stop_if_asked(self, asked: bool) -> None:
         if asked:
-            said = f"stopped at step {self.step} of stage {self.name}; the same command goes on from here"
+            said = f"stopped at step {self.step} of stage {self.name}; run the same command again to resume"
             raise Interrupted(said if is_first() else "")
 
     def _train_step(self, feed: Feed) -> dict[str, float]:
@@ -219,7 +219,7 @@ class StageTraining:
     def _overflow(self, what: str) -> str:
         """Return the error message for numbers that are not finite, in the current step or after the last one."""
         state = self.folder / "last.pt"
-        left = f"{state} still holds an earlier state" if state.exists() else "nothing of it was saved yet"
+        left = f"{state} still has an earlier state" if state.exists() else "nothing was saved yet"
         return f"stage {self.name}: {what} at step {self.step}; lower the learning rate in a new run ({left})"
 
     def _finish_epoch(self) -> None:
@@ -245,7 +245,7 @@ class StageTraining:
         shown = " ".join(f"{name} {value:.4f}" for name, value in values.items())
         log.info("%s epoch %d: training loss %.4f; validation %s", self.name, epoch, line.loss, shown)
         for what in line.collapsed:
-            log.warning("%s epoch %d: COLLAPSED, %s; lower the rate, or take other negatives", self.name, epoch, what)
+            log.warning("%s epoch %d: COLLAPSED, %s; lower the rate, or use other negatives", self.name, epoch, what)
 
     def _require_finite(self) -> None:
         """Raise KitError if the weights overflowed, before they replace good ones."""
@@ -302,11 +302,11 @@ def _make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
 
 def _warn_of_shared_clips(name: str, stage: schema.Stage, data: Data) -> None:
     if shared := data.shared(stage.train.data, stage.monitor.data):
-        found = f"{counted(shared, 'recording')} it is trained on {'is' if shared == 1 else 'are'}"
+        found = f"{counted(shared, 'training recording')} {'is' if shared == 1 else 'are'}"
         log.warning("stage %s: %s also in its validation data", name, found)
 
 
 def _warn_of_shares(name: str, recipe: schema.Recipe) -> None:
     if count() > 1 and recipe.model.seen_by_share:
         seen = " and ".join(recipe.model.seen_by_share)
-        log.warning("stage %s: each of %d processes sees %s of its share of a batch alone", name, count(), seen)
+        log.warning("stage %s: each of %d processes computes %s from its own part of a batch", name, count(), seen)

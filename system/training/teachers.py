@@ -56,7 +56,7 @@ class _Table:
 
 def _read_embeddings(name: str, path: Path, clips: Sequence[Clip], data: Data) -> Taught:
     """Read a teacher's embeddings. Raises KitError for another file format, and for a missing clip or caption."""
-    hint = "write one with python -m system embeddings"
+    hint = "write such a file with python -m system embeddings"
     if path.suffix != ".npz":
         raise KitError(f"teacher {name}: {path} is no file of embeddings (.npz); {hint}")
     try:
@@ -64,14 +64,14 @@ def _read_embeddings(name: str, path: Path, clips: Sequence[Clip], data: Data) -
             kinds, ids, values = (content[key] for key in ("kind", "id", "embedding"))
             by_id = {(str(kind), str(id)): row for kind, id, row in zip(kinds, ids, values, strict=True)}
         if values.ndim != 2 or not np.isfinite(values.astype(np.float32)).all():
-            raise ValueError("its embeddings are no rows of finite numbers")
+            raise ValueError("its embeddings are not rows of finite numbers")
     except Exception as error:  # numpy and zipfile raise many kinds for a damaged header or member
         raise KitError(f"teacher {name}: {path} is no file of embeddings ({error}); {hint}") from error
 
     def row(kind: str, id: str) -> np.ndarray:
         if (kind, id) not in by_id:
             raise KitError(
-                f"teacher {name}: {path} has no embedding of the {kind} {id}; write it with all that is used"
+                f"teacher {name}: {path} has no embedding of the {kind} {id}; include all that the recipe uses"
             )
         found: np.ndarray = by_id[kind, id].astype(np.float32)
         return found
@@ -96,7 +96,7 @@ def taught(
     banks = Path(recipe.banks)
     trained = open_trained(folder, teacher.stage, teacher.checkpoint, device=device, banks=banks)
     if trained.recipe.model.score.of_series:
-        raise KitError(f"teacher {name}: {folder} compares frames with words and has no one vector a clip; use another")
+        raise KitError(f"teacher {name}: {folder} compares frames with words and has no vector per clip; use another")
     log.info("teacher %s: %s, %s", name, folder, trained.facts.checkpoint)
     cache = banks / "teachers"
     found = CachedEmbeddings(trained.recipe.model, Path(trained.recipe.banks), cache).fill(trained.model, clips, True)

@@ -137,12 +137,12 @@ def tracker(name: str) -> type[Tracker]:
     Raises KitError for an unknown name, and if the package or the environment variable is missing.
     """
     if name not in TRACKERS:
-        raise KitError(f"no tracker {name!r}; there are {', '.join(TRACKERS)}")
+        raise KitError(f"no tracker {name!r}; trackers: {', '.join(TRACKERS)}")
     kind = TRACKERS[name]
     if find_spec(kind.package) is None:
         raise KitError(f"the package {kind.package} is not installed; install it with: {kind.brought_by}")
     if not kind.has_destination():
-        login = ", WANDB_MODE=offline, or log in by `wandb login`" if kind is WandB else ""
+        login = ", WANDB_MODE=offline, or log in with `wandb login`" if kind is WandB else ""
         raise KitError(f"{name} has no destination: set {' or '.join(kind.needs)}{login}")
     return kind
 
@@ -232,4 +232,4 @@ def _status_after(error: BaseException | None) -> Status:
 
 def _give_up(kind: type[Tracker], error: Exception) -> None:
     reason = " ".join(str(error).split())[:200] or type(error).__name__
-    log.warning("%s gets no more of this run (%s); metrics.jsonl has all of it", kind.package, reason)
+    log.warning("%s gets no more data of this run (%s); metrics.jsonl has all of it", kind.package, reason)

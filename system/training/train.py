@@ -106,10 +106,10 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Se
 
 def _less_memory(stage: schema.Stage, by_parts: bool) -> str:
     if not by_parts:
-        return "lower batch_size, or use a GPU with more of it"
+        return "lower batch_size, or use a GPU with more memory"
     at_once = stage.grad_cache_chunk or stage.batch_size
     if at_once == 1:
-        return "use a GPU with more of it, or fewer experts"
+        return "use a GPU with more memory, or fewer experts"
     precision = ", or precision to bf16" if stage.precision == "float32" else ""
     return f"set grad_cache_chunk to less than {at_once}, which gives the same gradients{precision}"
 

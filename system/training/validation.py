@@ -165,11 +165,11 @@ def watch(clips: Embeddings, captions: Embedded, captions_alike: float | None = 
 def collapsed(seen: dict[str, float]) -> list[str]:
     """Return one message per sign of collapse; empty for a healthy model. seen: as `watch` returns it."""
     found = [
-        f"the {side} have one embedding or none (spread {seen[f'spread_of_{side}']:.1e}, "
+        f"the {side} have equal or zero embeddings (spread {seen[f'spread_of_{side}']:.1e}, "
         f"{100 * seen[f'zeros_of_{side}']:.0f} % zeros)"
         for side in ("clips", "captions")
         if seen[f"spread_of_{side}"] < ALIKE or seen[f"zeros_of_{side}"] > ZEROS
     ]
     if seen.get("captions_alike", 0.0) > ZEROS:
-        found.append(f"all clips have one score for {100 * seen['captions_alike']:.0f} % of captions")
+        found.append(f"all clips have the same score for {100 * seen['captions_alike']:.0f} % of captions")
     return found

@@ -1,1 +1,1 @@
-"""The verbs of `python -m system`, one file each: arguments in, calls, lines out."""
+"""The verbs of `python -m system`, one file each: read arguments, call other modules, print."""

@@ -1,4 +1,4 @@
-"""The verb check: all mistakes of a recipe or a study, or its plan."""
+"""The verb check: print all mistakes of a recipe or a study, or its plan."""
 
 import argparse
 import math
@@ -18,17 +18,19 @@ from system.recipe.load import RecipeError, load_recipe
 from system.verbs.json_output import PlanReport
 from system.verbs.options import add_recipe_arguments, add_runs_argument, positive
 
-GPU_NAMES = {name.lower().replace(" ", ""): name for name in GPUS}  # as the command line has them
+GPU_NAMES = {name.lower().replace(" ", ""): name for name in GPUS}  # by their command-line names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser, runs=False, what="a recipe or a study (.yaml)")
     add_runs_argument(parser)
-    what = "plan for so many processes of torchrun too (default: 1)"
+    what = "plan for this number of torchrun processes (default: 1)"
     parser.add_argument("--ranks", type=positive, default=1, metavar="N", help=what)
     names = ", ".join(GPU_NAMES)
-    parser.add_argument("--gpu", choices=GPU_NAMES, metavar="NAME", help=f"plan for such a GPU: {names}")
-    parser.add_argument("--gpu-memory", type=float, metavar="GIB", help="plan for such a GPU (default: the one here)")
+    parser.add_argument("--gpu", choices=GPU_NAMES, metavar="NAME", help=f"plan for this GPU: {names}")
+    parser.add_argument(
+        "--gpu-memory", type=float, metavar="GIB", help="plan for this GPU size (default: the one here)"
+    )
     add_json(parser)
 
 
@@ -102,7 +104,7 @@ def _done_lines(study: Study, cells: Cells, runs: Path) -> Iterator[str]:
         states = [f"{seed} {_state(folders[cell, seed])}" for seed in study.seeds]
         yield f"runs of {cell}: {counted(len(study.seeds), 'seed')}: {', '.join(states)}"
     finished = any(seconds_of(folder) is not None for folder in folders.values())
-    unknown = "" if finished else "; hours not known before one run of it is finished"
+    unknown = "" if finished else "; hours unknown until one of its runs is finished"
     yield f"study {study.name}: {so_far(list(folders.values()))}{unknown}"
 
 

@@ -1,4 +1,4 @@
-"""The verb convert: others' files as this kit reads them: YAMNet's tflite, and published retrieval models."""
+"""The verb convert: converts published files for this kit: YAMNet's tflite, and checkpoints of retrieval models."""
 
 import argparse
 from pathlib import Path
@@ -18,23 +18,23 @@ from system.verbs.options import add_changes_argument
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Convert a published file: Google's yamnet.tflite to the weight file of the expert yamnet, or the checkpoint "
-        "of a published retrieval model (.ckpt) to an exported model, by the recipe that it is of."
+        "of a published retrieval model (.ckpt) to an exported model, with its recipe."
     )
     parser.add_argument("file", type=Path, help="yamnet.tflite, or a checkpoint of Lightning (.ckpt)")
-    of_model = "of a checkpoint: the recipe whose model it is, such as recipes/dcase2025_baseline/all.yaml"
+    of_model = "for a checkpoint: its recipe, such as recipes/dcase2025_baseline/all.yaml"
     parser.add_argument("--recipe", type=Path, help=of_model)
     add_changes_argument(parser)
-    parser.add_argument("--out", type=Path, required=True, help="the .npz, or the folder of the model, to write")
+    parser.add_argument("--out", type=Path, required=True, help="the .npz file, or the model's folder, to write")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.recipe is not None:
         return _model(arguments)
     if arguments.file.suffix == ".ckpt":
-        raise KitError(f"{arguments.file}: name the recipe whose model it is by --recipe")
+        raise KitError(f"{arguments.file}: name its recipe with --recipe")
     layers: dict[str, Any] = read_layers(arguments.file)
     if file_sha256(arguments.file) != PUBLIC_SHA256:
-        log.warning("%s is not the file this was tried with; its layers have the right shapes", arguments.file)
+        log.warning("%s is not the file that was tested; its layers have the right shapes", arguments.file)
     with replacing(arguments.out) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **layers)
     print(f"wrote {len(layers)} weights and biases of {LAYERS} layers to {arguments.out}")

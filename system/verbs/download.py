@@ -1,4 +1,4 @@
-"""The verb download: the published files that a recipe names and this machine lacks."""
+"""The verb download: fetch the published files that a recipe names and that are missing on this machine."""
 
 import argparse
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ CHECKPOINTS = (".pth", ".pt", ".ckpt", ".tar")
 
 
 class Published(NamedTuple):
-    """A file that a recipe names. sha256: its first digits, as many as are known."""
+    """A file that a recipe names. sha256: the known first digits of its checksum; "" if unknown."""
 
     path: Path
     address: str
@@ -26,7 +26,7 @@ class Published(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser, runs=False)
-    parser.add_argument("--show", action="store_true", help="only print the files, and where each is published")
+    parser.add_argument("--show", action="store_true", help="only print the files and their addresses")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{state:8} {file.path}  published at {file.address}")
     for part in (model.audio, model.text):
         lacking = []
-        if not arguments.show and not part.weight_files():  # a model of the hub, which is no single file
+        if not arguments.show and not part.weight_files():  # a model of the hub, which has several files
             lacking = [problem for _, problem in part.missing_files()]
         if not lacking and not part.weight_files():
             fact, missing = part.plan_facts()
@@ -58,7 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def published_files(model: Model) -> Iterator[Published]:
-    """Of the experts, the audio encoder and the text encoder; but for models of the hub, which are no single files."""
+    """Yield the files of the experts, the audio encoder and the text encoder, except models of the hub, which consist
+    of several files."""
     for expert in model.audio.experts.values():
         if expert.hub_model is not None:
             continue
@@ -71,7 +72,7 @@ def published_files(model: Model) -> Iterator[Published]:
 
 
 def _of_hub(name: str, expert: ExpertSettings, model: str, only_show: bool) -> Iterator[str]:
-    """Fetch and print an expert's model of the hub; yields what failed."""
+    """Fetch an expert's model of the hub and print its state; yield error messages."""
     (path,) = expert.weight_files().values()
     state = "here" if path.is_file() else "missing"
     if not only_show:
@@ -91,6 +92,6 @@ def _download(file: Published) -> bool:
     from system.networks.weights import read_weights
 
     if not file.path.exists() and not file.address.startswith(("http://", "https://")):
-        raise KitError(f"{file.path}: no file to download by itself; it is published at {file.address}; put it there")
+        raise KitError(f"{file.path}: cannot be downloaded automatically; get it from {file.address} and put it there")
     opened = read_weights if file.path.suffix in CHECKPOINTS else None
     return download(file.address, file.path, file.sha256, opened)

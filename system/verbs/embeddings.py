@@ -1,4 +1,4 @@
-"""The verb embeddings: what a trained model makes of clips and texts, as a file for other programs."""
+"""The verb embeddings: write a trained model's embeddings of clips and captions to a file for other programs."""
 
 import argparse
 from pathlib import Path
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="a run's folder, or an exported model")
     parser.add_argument("audio", type=Path, help="a folder of audio files, with its subfolders, or a manifest (.jsonl)")
     parser.add_argument("--out", type=Path, required=True, help="the file to write (.npz or .parquet)")
-    raw = "write vectors as the encoders give them (default: of unit length, so that dot products are the scores)"
+    raw = "write unscaled vectors (default: unit length, so that dot products are the scores)"
     parser.add_argument("--raw", action="store_true", help=raw)
     add_cache_argument(parser)
     add_checkpoint_arguments(parser)
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     writers = {".npz": _write_npz, ".parquet": _write_parquet}
     if arguments.out.suffix not in writers:
-        raise KitError(f"--out {arguments.out}: embeddings end in .npz or .parquet")
+        raise KitError(f"--out {arguments.out}: must end in .npz or .parquet")
     listed = list_clips(arguments.audio, None)
     ranker = ranker_of(arguments, arguments.model)
     pool = ranker.open(listed)

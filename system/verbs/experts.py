@@ -1,4 +1,4 @@
-"""The verb `experts`: what every kind of expert is, costs and needs. Never imports torch."""
+"""The verb experts: list every kind of expert with its cost and weight files. Never imports torch."""
 
 import argparse
 from collections.abc import Sequence
@@ -12,17 +12,17 @@ from system.recipe.load import load_recipe
 from system.verbs.json_output import ExpertReport, ExpertsReport, WeightFile
 
 FACTS = ("expert", "Hz", "dim", "frames/s", "parameters", "s per s")
-FILES = ("weights of", "file", "", "where it is from")
+FILES = ("weights of", "file", "", "source")
 
 
 def usual(folder: Path) -> dict[str, ExpertSettings]:
-    """An expert of every kind by its kind, weight files under their published names in a folder."""
+    """Return one expert of every kind, by kind, with its weight files under their published names in a folder."""
     experts = [kind.in_folder(folder) for kind in kinds_of(Expert) if issubclass(kind, ExpertSettings)]
     return {expert.kind: expert for expert in experts}
 
 
 def table(experts: dict[str, ExpertSettings]) -> str:
-    """A row an expert, then a row for each of its weight files."""
+    """Format a table with one row per expert, then a table with one row per weight file."""
     facts: list[Sequence[str]] = [FACTS]
     files: list[Sequence[str]] = [FILES]
     for name, expert in experts.items():
@@ -40,7 +40,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    per_second = "`s per s`: seconds that two CPU cores take for a second of audio, as measured."
+    per_second = "`s per s`: measured seconds of two CPU cores for a second of audio."
     parser.description = f"List the frozen audio models. {per_second}"
     listed = "list this recipe's experts (default: all kinds, weights in data/weights)"
     parser.add_argument("recipe", nargs="?", type=Path, help=listed)
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     print(table(experts))
     if arguments.recipe is None:
-        print("\nThe files' names are the published ones, data/weights a suggestion; a recipe names its own.")
+        print("\nThe file names are the published ones; a recipe may name other folders than data/weights.")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The verb export: a trained model as one folder for another machine."""
+"""The verb export: write a trained model to one folder for another machine."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Computing the frames a recipe needs and does not have yet."""
+"""The verb features: compute the missing frames of a recipe."""
 
 import argparse
 
@@ -12,8 +12,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser, runs=False)
     parser.add_argument("--strict", action="store_true", help="stop at the first broken audio file")
     add_device_argument(parser)
-    verify = "read all that the banks hold, and compute again what is damaged"
-    decoding = "decode audio in N processes, where that is what takes the time (default: threads of this one)"
+    verify = "read all frames in the banks, and compute damaged ones again"
+    decoding = "decode audio in N processes, if decoding takes most time (default: threads of one process)"
     parser.add_argument("--workers", type=positive, metavar="N", help=decoding)
     parser.add_argument("--verify", action="store_true", help=verify)
 

@@ -1,4 +1,4 @@
-"""What the reporting verbs print with --json."""
+"""Output of the reporting verbs with --json."""
 
 from data_tools.documents.strict import Report
 from submission.runs.overview import RunOverview
@@ -9,14 +9,14 @@ class RunsReport(Report):
 
 
 class ClipFound(Report):
-    """score: as the model gives it, higher is nearer; comparable within a query only."""
+    """score: of the model, higher is better; comparable only within one query."""
 
     path: str
     score: float
 
 
 class QueryAnswer(Report):
-    """unknown: words that the model does not know. clips: best first; null where it knows no word of the query."""
+    """unknown: words that the model does not know. clips: best first; null if it knows no word of the query."""
 
     query: str
     unknown: list[str]
@@ -24,7 +24,7 @@ class QueryAnswer(Report):
 
 
 class SearchReport(Report):
-    """clips: that were searched. skipped: why other files were not, by path."""
+    """clips: number of clips that were searched. skipped: reason for every skipped file, by path."""
 
     clips: int
     skipped: dict[str, str]
@@ -32,7 +32,7 @@ class SearchReport(Report):
 
 
 class WeightFile(Report):
-    """setting: of the expert. source: where the file is from."""
+    """setting: the expert's setting that names the file. source: where to get the file."""
 
     setting: str
     path: str
@@ -41,7 +41,7 @@ class WeightFile(Report):
 
 
 class ExpertReport(Report):
-    """rate: Hz. dim: of a frame. seconds_per_second: that two CPU cores take for a second of audio, as measured."""
+    """rate: Hz. dim: values in a frame. seconds_per_second: measured time of two CPU cores for a second of audio."""
 
     name: str
     rate: int
@@ -72,7 +72,8 @@ class Percentile(Report):
 
 
 class RelevanceReport(Report):
-    """pairs: of captions. zeros: of them score 0. documents, tokenizer, choice: what was counted, and which pairs."""
+    """pairs: number of caption pairs. zeros: number of pairs with score 0. documents, tokenizer, choice: the options
+    --documents, --tokenizer and --pairs."""
 
     clips: int
     captions: int
@@ -86,8 +87,9 @@ class RelevanceReport(Report):
 
 
 class PlanReport(Report):
-    """plan: all lines. missing, mistakes, warnings: those of them that say so; of a recipe that cannot be read, its
-    mistakes, `FILE:LINE: key: what`, and no plan. ok: none is missing or a mistake."""
+    """plan: all lines. missing, mistakes, warnings: the lines of these kinds. ok: nothing is missing and no mistake.
+
+    For a recipe that cannot be read, mistakes are `FILE:LINE: key: message`, and plan is empty."""
 
     file: str
     ok: bool

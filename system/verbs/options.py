@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 
 
 def positive(text: str) -> int:
-    """For argparse: a whole number from 1 on."""
+    """Argument type of argparse: a whole number of at least 1."""
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
 def device(text: str) -> Device:
-    """For argparse: a device that this machine has."""
+    """Argument type of argparse: a device of this machine."""
     from system.compute.device import device_of
 
     try:
@@ -33,12 +33,12 @@ def device(text: str) -> Device:
 
 
 def add_device_argument(parser: argparse.ArgumentParser) -> None:
-    where = "where to compute: cuda, cuda:1 (the second GPU), mps or cpu (default: cuda where there is one, else cpu)"
+    where = "where to compute: cuda, cuda:1 (the second GPU), mps or cpu (default: cuda if available, else cpu)"
     parser.add_argument("--device", type=device, help=where)
 
 
 def track(text: str) -> "type[Tracker]":
-    """For argparse: a tracker that this machine has."""
+    """Argument type of argparse: a tracker that is installed on this machine."""
     from system.training.tracking import tracker
 
     try:
@@ -48,12 +48,12 @@ def track(text: str) -> "type[Tracker]":
 
 
 def add_track_argument(parser: argparse.ArgumentParser) -> None:
-    what = "show every epoch there too: tensorboard, mlflow or wandb; may be given again"
+    what = "also log every epoch there: tensorboard, mlflow or wandb; may be repeated"
     parser.add_argument("--track", type=track, action="append", default=[], metavar="WHERE", help=what)
 
 
 def add_changes_argument(parser: argparse.ArgumentParser) -> None:
-    what = "change a setting, such as stages.finetune.batch_size=64; may be given again"
+    what = "change a setting, such as stages.finetune.batch_size=64; may be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=what)
 
 
@@ -62,12 +62,12 @@ def add_runs_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cache_argument(parser: argparse.ArgumentParser) -> None:
-    what = "folder that keeps embeddings of clips (default: ~/.cache/lbar-kit, or lbar-kit in $XDG_CACHE_HOME)"
+    what = "folder for stored embeddings of clips (default: ~/.cache/lbar-kit, or lbar-kit in $XDG_CACHE_HOME)"
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help=what)
 
 
 def ranker_of(arguments: argparse.Namespace, model: Path, with_windows: bool = False) -> "Ranker":
-    """Open what a run or an exported model ranks by. with_windows: as of open_ranker."""
+    """Open the ranker of a run or an exported model. with_windows: see open_ranker."""
     from system.runs.rankers import open_ranker
 
     chosen = (arguments.stage, arguments.checkpoint, arguments.set, arguments.device)
@@ -75,15 +75,15 @@ def ranker_of(arguments: argparse.Namespace, model: Path, with_windows: bool = F
 
 
 def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which of a run's checkpoints is opened, and on which device."""
-    parser.add_argument("--stage", help="of a run: stage of the checkpoint (default: as the recipe ranks)")
-    which = "of a run: last, or the metric it is best by (default: as the recipe ranks)"
+    """Add the arguments that select a run's checkpoint and the device."""
+    parser.add_argument("--stage", help="of a run: stage of the checkpoint (default: that of its rank entry)")
+    which = "of a run: last, or a metric for its best one (default: that of its rank entry)"
     parser.add_argument("--checkpoint", help=which)
     add_device_argument(parser)
 
 
 def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, what: str = "a recipe (.yaml)") -> None:
-    """The recipe, changes to it, and (for verbs that write a run) where runs are, the device, and trackers."""
+    """Add the recipe and changes to it; for verbs that write a run also its folder, the device and trackers."""
     parser.add_argument("recipe", type=Path, help=what)
     add_changes_argument(parser)
     if runs:
@@ -91,18 +91,18 @@ def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, wha
         out = "the run's folder itself (default: a new one, or the run to resume)"
         folder = parser.add_mutually_exclusive_group()
         folder.add_argument("--out", type=Path, help=out)
-        folder.add_argument("--name", type=_folder_name, help="the run's folder below --runs, by your own name")
+        folder.add_argument("--name", type=_folder_name, help="name of the run's folder below --runs")
         add_device_argument(parser)
         add_track_argument(parser)
 
 
 def _folder_name(text: str) -> str:
     if Path(text).name != text:
-        raise argparse.ArgumentTypeError(f"{text!r} is no name of a folder; --out takes a path")
+        raise argparse.ArgumentTypeError(f"{text!r} is no folder name; use --out for a path")
     return text
 
 
 def folder_from(arguments: argparse.Namespace) -> Path | None:
-    """The run's own folder, by --out or --name; None for none given."""
+    """Return the run's folder from --out or --name; None if neither is given."""
     out: Path | None = arguments.out
     return arguments.runs / arguments.name if arguments.name else out

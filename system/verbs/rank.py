@@ -1,4 +1,4 @@
-"""The verb rank: any clips for any queries with a trained model, or when queries are heard in long recordings."""
+"""The verb rank: score any clips for any queries with a trained model, or find the times of queries in recordings."""
 
 import argparse
 from pathlib import Path
@@ -20,20 +20,20 @@ from system.verbs.options import (
     ranker_of,
 )
 
-PIECE, HOP = 10.0, 1.0  # seconds; as in published zero-shot results of sliding windows
+PIECE, HOP = 10.0, 1.0  # seconds; from published zero-shot results with sliding windows
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    model = "a run's folder, or an exported model; with --windows several: the mean of what they say"
+    model = "a run's folder, or an exported model; with --windows several, whose results are averaged"
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL", help=model)
     parser.add_argument("--audio", type=Path, required=True, help="a manifest (.jsonl), or a folder of audio files")
     parser.add_argument("--split", help="of a manifest: only this split's clips (default: all)")
     parser.add_argument("--queries", type=Path, help="queries (.jsonl or .csv; default: the manifest's own captions)")
     out = "the score matrix to write (.npy); with --top a ranked CSV (.csv)"
     parser.add_argument("--out", type=Path, required=True, help=out)
-    top = "write the names of each query's K best clips alone; the scores of all are never held at once"
+    top = "write only the names of each query's K best clips; needs less memory than all scores"
     parser.add_argument("--top", type=positive, metavar="K", help=top)
-    unknown = "rank queries of which the model knows no word, too: in one fixed order"
+    unknown = "also rank queries without any word that the model knows, in a fixed order"
     parser.add_argument("--allow-unknown", action="store_true", help=unknown)
     _add_window_arguments(parser)
     add_cache_argument(parser)
@@ -42,17 +42,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
-    windows = parser.add_argument_group("when queries are heard in long recordings (--windows)")
-    what = "find the windows of each moment in its recording; --out is what 2026's scorer reads (.jsonl)"
+    windows = parser.add_argument_group("times of queries in long recordings (--windows)")
+    what = "find the windows of each moment in its recording; --out is for 2026's scorer (.jsonl)"
     windows.add_argument("--windows", action="store_true", help=what)
-    windows.add_argument("--moments", type=Path, metavar="MOMENTS.jsonl", help="the queries, each of one recording")
-    fit = "a split with known moments, of the same manifest, to which four numbers of each model are fitted; "
-    fit += "for models that were never trained on any"
+    windows.add_argument("--moments", type=Path, metavar="MOMENTS.jsonl", help="the queries, each for one recording")
+    fit = "a split of the same manifest with known moments, to fit four numbers of each model; "
+    fit += "for models that were not trained on moments"
     windows.add_argument("--fit", metavar="SPLIT", help=fit)
-    by = "windows with which a moment most probably has an IoU of 0.7, or that it most probably is, or of frames above "
+    by = "windows of most probable IoU of at least 0.7 (overlap), most probable windows, or frames above "
     by += "thresholds (default: %(default)s)"
     windows.add_argument("--by", choices=WAYS, default=WAYS[0], help=by)
-    piece = "length of the pieces that a model of whole clips is given, in seconds (default: %(default)g)"
+    piece = "length of the pieces for a model of whole clips, in seconds (default: %(default)g)"
     windows.add_argument("--piece", type=_seconds, default=PIECE, metavar="SECONDS", help=piece)
     hop = "from one piece to the next, in seconds (default: %(default)g)"
     windows.add_argument("--hop", type=_seconds, default=HOP, metavar="SECONDS", help=hop)
@@ -72,7 +72,7 @@ def _seconds(text: str) -> float:
 
 def _rank_windows(arguments: argparse.Namespace) -> int:
     if arguments.moments is None:
-        raise KitError("--windows needs the queries and their recordings; name them by --moments MOMENTS.jsonl")
+        raise KitError("--windows needs the queries and their recordings; name them with --moments MOMENTS.jsonl")
     if arguments.out.suffix != ".jsonl":
         raise KitError(f"--out {arguments.out}: windows are written as JSON lines; give a name that ends in .jsonl")
     if arguments.queries or arguments.top:
@@ -84,7 +84,7 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
     if arguments.fit is not None:
         fit = read_for_fit(arguments.audio, arguments.moments, arguments.fit, asked)
     if len({model.resolve() for model in arguments.models}) < len(arguments.models):
-        raise KitError("one model is named twice, which changes no mean; name each once")
+        raise KitError("one model is named twice; name each once")
     rankers = [ranker_of(arguments, model, with_windows=fit is None) for model in arguments.models]
     edition = get_moments_edition()
     sliding = Sliding(arguments.piece, arguments.hop)
@@ -103,20 +103,20 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.windows:
         return _rank_windows(arguments)
     if len(arguments.models) > 1:
-        raise KitError("one model ranks clips; blend score matrices of several by python -m submission blend")
+        raise KitError("only one model can rank clips; combine score matrices with python -m submission blend")
     usual = {"moments": None, "fit": None, "round_to": None, "by": WAYS[0], "piece": PIECE, "hop": HOP}
     if not_windows := [name for name, value in usual.items() if getattr(arguments, name) != value]:
-        raise KitError(f"--{not_windows[0].replace('_', '-')} is of --windows; add that, or leave it out")
+        raise KitError(f"--{not_windows[0].replace('_', '-')} only works with --windows; add that, or leave it out")
     if arguments.top is None and arguments.out.suffix != ".npy":
         also = "; ranked lists (.csv) are written with --top K" if arguments.out.suffix == ".csv" else ""
-        raise KitError(f"--out {arguments.out}: a score matrix ends in .npy{also}")
+        raise KitError(f"--out {arguments.out}: a score matrix must end in .npy{also}")
     if arguments.top is not None and arguments.out.suffix != ".csv":
         raise KitError(f"--out {arguments.out}: with --top ranked lists are written; give a name that ends in .csv")
     require_other(arguments.out, [arguments.queries, arguments.audio])
     listed = list_clips(arguments.audio, arguments.split)
     queries = caption_queries(listed.clips) if arguments.queries is None else read_queries(arguments.queries)
     if not queries:
-        raise KitError(f"{arguments.audio} has no captions to search with; name a file of queries by --queries")
+        raise KitError(f"{arguments.audio} has no captions as queries; name a file of queries with --queries")
     ranker = ranker_of(arguments, arguments.models[0])
     ranked = write_ranking(ranker, listed, queries, arguments.out, arguments.top, arguments.allow_unknown)
     size = f"{counted(len(queries), 'query')} x {counted(ranked, 'clip')}"

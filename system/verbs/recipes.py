@@ -1,4 +1,4 @@
-"""The verb recipes: the shipped ones, a copy to begin with, and the reference of all keys."""
+"""The verb recipes: list the shipped recipes, copy one, or print the reference of all keys."""
 
 import argparse
 import difflib
@@ -25,15 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shown = actions.add_parser("list", help="the shipped recipes, and the idea of each")
     add_json(shown)
     shown.set_defaults(action=_list)
-    new = actions.add_parser("new", help="write NAME.yaml, a copy of a shipped recipe under a name of its own")
+    new = actions.add_parser("new", help="write NAME.yaml, a copy of a shipped recipe with a new name")
     new.add_argument("name", help="the new recipe's name: lower-case letters, digits and _")
-    new.add_argument("--from", dest="source", default="clotho", help="which one, as `list` has it (default: clotho)")
+    new.add_argument("--from", dest="source", default="clotho", help="the shipped recipe, see `list` (default: clotho)")
     new.set_defaults(action=_new)
     keys = actions.add_parser("keys", help="type, range, default and meaning of every key of a recipe")
-    keys.add_argument("path", nargs="?", default="", help="only these, such as stages.optimizer (default: all)")
+    keys.add_argument("path", nargs="?", default="", help="only this key, such as stages.optimizer (default: all)")
     form = keys.add_mutually_exclusive_group()
-    form.add_argument("--markdown", action="store_true", help="as a page")
-    form.add_argument("--json", action="store_true", help="the JSON schema of a whole recipe, for editors and checks")
+    form.add_argument("--markdown", action="store_true", help="print Markdown")
+    form.add_argument("--json", action="store_true", help="print the JSON schema of a recipe, for editors")
     keys.set_defaults(action=_keys)
 
 
@@ -43,14 +43,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _shipped() -> dict[str, Path]:
-    """By name, such as take_it_easy/honest. KitError where they are not installed beside the code."""
+    """Return the shipped recipes by name, such as take_it_easy/honest. Raises KitError if the folder recipes/ is not
+    next to the package."""
     found = {
         path.relative_to(SHIPPED).with_suffix("").as_posix(): path
         for path in sorted(SHIPPED.rglob("*.yaml"))
         if not path.name.endswith(".study.yaml")
     }
     if not found:
-        raise KitError(f"{SHIPPED}: the shipped recipes are not here; take the folder recipes/ of the kit's repository")
+        raise KitError(f"{SHIPPED}: no shipped recipes; copy the folder recipes/ of the kit's repository")
     return found
 
 
@@ -72,12 +73,12 @@ def _list(arguments: argparse.Namespace) -> None:
 def _new(arguments: argparse.Namespace) -> None:
     found = _shipped()
     if arguments.source not in found:
-        raise KitError(f"--from {arguments.source}: no such recipe; there are {', '.join(found)}")
+        raise KitError(f"--from {arguments.source}: no such recipe; recipes: {', '.join(found)}")
     if not NAME.fullmatch(arguments.name):
-        raise KitError(f"{arguments.name!r}: a recipe's name has lower-case letters, digits and _, a letter first")
+        raise KitError(f"name {arguments.name!r}: must be lower-case letters, digits and _, a letter first")
     out = Path(f"{arguments.name}.yaml")
     if out.exists():
-        raise KitError(f"{out} is there already; choose another name, or delete it")
+        raise KitError(f"{out} already exists; choose another name, or delete it")
     text = found[arguments.source].read_text(encoding="utf-8")
     text = re.sub("^name: .*$", f"name: {arguments.name}", text, flags=re.M)
     text = re.sub(r"^(#.* )recipes/\S+\.yaml", rf"\g<1>{out}", text, flags=re.M)

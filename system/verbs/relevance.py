@@ -1,4 +1,4 @@
-"""How CIDEr-D is distributed over the pairs of a corpus, and the thresholds that relax the ranking loss."""
+"""The verb relevance: distribution of CIDEr-D over the caption pairs of a corpus, and thresholds for `relax`."""
 
 import argparse
 import logging
@@ -23,15 +23,15 @@ FACTORS = [1.0, 0.7, 0.4]  # "Take it easy" (2022), section 4
 
 
 def read_corpus(path: Path, split: str | None) -> list[list[str]]:
-    """The captions of every clip of a manifest, or of a captions CSV with Clotho's or AudioCaps' columns.
+    """Return the captions of every clip of a manifest, or of a captions CSV with the columns of Clotho or AudioCaps.
 
-    split: of a manifest, the one to take; None = all. AudioCaps' rows of one youtube_id and start_time are one clip.
-    Raises DataError for bad files, and when a CSV is given a split.
+    split: of a manifest; None: all splits. AudioCaps' rows with the same youtube_id and start_time are one clip.
+    Raises DataError for bad files, and if a split is given for a CSV.
     """
     if path.suffix != ".csv":
         return [clip.captions for clip in of_split(read_manifest(path), split, path)]
     if split:
-        raise DataError(f"{path}: a captions CSV is one split already; leave out --split")
+        raise DataError(f"{path}: a captions CSV has only one split; leave out --split")
     rows = read_table(path, columns=[])
     of_audiocaps = set(AUDIOCAPS_COLUMNS) <= rows[0][1].keys()
     columns = ["caption"] if of_audiocaps else caption_columns(path, rows[0][1])
@@ -50,13 +50,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("files", nargs="+", type=Path, metavar="FILE", help=files)
     add("--split", choices=SPLITS, help="of manifests: only this split's captions (default: all)")
     for name, choices, what in (
-        ("--documents", ("caption", "clip"), "what an n-gram's document frequency counts"),
+        ("--documents", ("caption", "clip"), "document frequencies count these"),
         ("--tokenizer", ("regex", "ptb"), "ptb needs Java (default: regex)"),
-        ("--pairs", ("all", "other_clips"), "all ordered pairs, a caption with itself too, or none of one clip"),
+        (
+            "--pairs",
+            ("all", "other_clips"),
+            "all ordered pairs, a caption with itself too, or only of different clips",
+        ),
     ):
         add(name, choices=choices, default=choices[0], help=what)
     add("--percentiles", nargs="+", type=float, default=PERCENTS, metavar="Q", help="default: 80 90 99")
-    add("--factors", nargs="+", type=float, metavar="R", help=f"of the figure: r at each percentile {factors}")
+    add("--factors", nargs="+", type=float, metavar="R", help=f"for the figure: r at each percentile {factors}")
     parser.add_argument("--figure", type=Path, help="the histogram with the relax function over it (.png or .svg)")
     add_json(parser)
 
@@ -84,15 +88,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _require_usable(percents: Sequence[float], factors: Sequence[float], figure: Path | None) -> None:
     if bad := [q for q in percents if not 0 <= q <= 100]:
-        raise KitError(f"--percentiles {bad[0]:g}: a percentile is a number from 0 to 100")
+        raise KitError(f"--percentiles {bad[0]:g}: must be from 0 to 100")
     if bad := [r for r in factors if not 0 <= r <= 1]:
-        raise KitError(f"--factors {bad[0]:g}: a factor is a number from 0 to 1")
+        raise KitError(f"--factors {bad[0]:g}: must be from 0 to 1")
     if figure is None:
         return
     if figure.suffix not in (".png", ".svg"):
-        raise KitError(f"--figure {figure}: a figure ends in .png or .svg")
+        raise KitError(f"--figure {figure}: must end in .png or .svg")
     if len(percents) != len(factors) or list(percents) != sorted(set(percents)):
-        raise KitError("the figure needs rising --percentiles and as many --factors, r at each of them")
+        raise KitError("the figure needs rising --percentiles and one of --factors for each")
 
 
 def _report(

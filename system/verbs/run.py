@@ -1,4 +1,4 @@
-"""The verb run: all of a recipe in one go."""
+"""The verb run: all steps of a recipe."""
 
 import argparse
 

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    require_folder(arguments.runs, "name the one that holds the runs")
+    require_folder(arguments.runs, "name the folder of the runs")
     found = sorted(overviews(arguments.runs), key=SORTED_BY[arguments.sort])
     if arguments.json:
         print_report(RunsReport(runs=found))
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _row(entry: RunOverview, runs: Path) -> tuple[str, ...]:
-    """The cells of a run; it is named by its path from the folder of all, such as STUDY/CELL_s1."""
+    """Return the cells of a run's row. Its name is its path from the folder of all runs, such as STUDY/CELL_s1."""
     return (
         Path(entry.run).name if Path(entry.run) == runs else Path(entry.run).relative_to(runs).as_posix(),
         entry.state,

@@ -1,4 +1,4 @@
-"""The verb search: the clips of a folder that a trained model finds for sentences."""
+"""The verb search: print the clips of a folder that a trained model finds for queries."""
 
 import argparse
 import logging
@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="a run's folder, or an exported model")
     parser.add_argument("audio", type=Path, help="a folder of audio files, with its subfolders, or a manifest (.jsonl)")
-    parser.add_argument("queries", nargs="+", metavar="QUERY", help='what is to be heard, such as "a dog barks"')
-    parser.add_argument("--top", type=positive, default=10, help="clips a query (default: %(default)s)")
+    parser.add_argument("queries", nargs="+", metavar="QUERY", help='a description of a sound, such as "a dog barks"')
+    parser.add_argument("--top", type=positive, default=10, help="clips per query (default: %(default)s)")
     parser.add_argument("--split", help="of a manifest: only this split's clips (default: all)")
     add_json(parser)
     add_cache_argument(parser)
@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if empty := [number for number, text in enumerate(arguments.queries, start=1) if not text.strip()]:
-        raise KitError(f"query {empty[0]} is empty; write what is to be heard, or leave it out")
-    listed = list_clips(arguments.audio, arguments.split)  # so that its errors come before the model is loaded
+        raise KitError(f"query {empty[0]} is empty; describe a sound, or leave it out")
+    listed = list_clips(arguments.audio, arguments.split)  # its errors are reported before the model is loaded
     ranker = ranker_of(arguments, arguments.model)
     search = Search(ranker, ranker.open(listed))
     answers = search.answer([SearchQuery(text, arguments.top) for text in arguments.queries])

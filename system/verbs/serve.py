@@ -14,12 +14,12 @@ from system.verbs.options import add_cache_argument, add_changes_argument, add_c
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="a run's folder, or an exported model")
-    audio = "a manifest (.jsonl), or a folder of audio files (default: what the recipe ranks)"
+    audio = "a manifest (.jsonl), or a folder of audio files (default: the clips that the recipe ranks)"
     parser.add_argument("--audio", type=Path, help=audio)
-    split = "of a manifest: only this split's clips (default: all, or what the recipe ranks)"
+    split = "of a manifest: only this split's clips (default: all, or those that the recipe ranks)"
     parser.add_argument("--split", help=split)
     parser.add_argument("--host", default="127.0.0.1", help="address to serve on (default: %(default)s, this machine)")
-    parser.add_argument("--port", type=int, default=8020, help="0: any that is free (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8020, help="0: any free port (default: %(default)s)")
     add_cache_argument(parser)
     add_checkpoint_arguments(parser)
     add_changes_argument(parser)
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.port <= 65_535:
-        raise KitError(f"--port {arguments.port}: use 0 to 65535")
+        raise KitError(f"--port {arguments.port}: must be from 0 to 65535")
     with bound(arguments.host, arguments.port) as listening:  # a taken port is reported before anything is computed
         named = list_clips(arguments.audio, arguments.split) if arguments.audio else None  # before the model is loaded
         ranker = ranker_of(arguments, arguments.model, with_windows=True)

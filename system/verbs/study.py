@@ -1,4 +1,4 @@
-"""The verb study: a recipe over seeds and changed settings, and its table."""
+"""The verb study: run a recipe with several seeds and settings, and write the table of results."""
 
 import argparse
 import logging

@@ -1,4 +1,4 @@
-"""The verb train: a recipe's stages, or on where they stopped."""
+"""The verb train: train a recipe's stages, or resume them."""
 
 import argparse
 from contextlib import ExitStack

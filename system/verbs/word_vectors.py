@@ -1,4 +1,4 @@
-"""The verb word_vectors: the input embeddings of a pre-trained transformer as word vectors."""
+"""The verb word_vectors: write the input embeddings of a pre-trained transformer as word vectors."""
 
 import argparse
 from pathlib import Path
@@ -11,8 +11,8 @@ from system.models.text.vector_file import write_word_vectors
 
 
 def embedded_words(tokenizer: Any, model: Any) -> dict[str, np.ndarray]:
-    """The rows (D,) of a transformer's input embedding that stand for whole words: no special tokens, no pieces that
-    continue a word ("##ing"), only letters and digits."""
+    """Return the rows (D,) of a transformer's input embedding for whole words of letters and digits, by word. Special
+    tokens and pieces that continue a word ("##ing") are left out."""
     table = model.get_input_embeddings().weight.detach().float().cpu().numpy()
     special = set(tokenizer.all_special_tokens)
     tokens = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
@@ -21,12 +21,12 @@ def embedded_words(tokenizer: Any, model: Any) -> dict[str, np.ndarray]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a BERT-like transformer with lower-case whole words: hub name or folder")
-    parser.add_argument("--out", type=Path, required=True, help="the .bin to write, in word2vec's binary format")
+    parser.add_argument("--out", type=Path, required=True, help="the .bin file to write, in word2vec's binary format")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.out.suffix != ".bin":
-        raise KitError(f"--out {arguments.out}: word vectors in the binary format end in .bin")
+        raise KitError(f"--out {arguments.out}: must end in .bin")
     from system.models.text.pretrained_encoder import load_transformer
 
     words = embedded_words(*load_transformer(arguments.model, None))

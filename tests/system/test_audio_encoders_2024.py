@@ -349,15 +349,15 @@ def test_a_clip_is_embedded_alike_alone_and_in_company(settings: EfficientAT | A
     [
         (
             AtstSettings.model_validate(atst_settings(segment_seconds=10.1)),
-            "segment_seconds: ATST-Frame hears 0.04 to 10.0 s at once, not 10.1",
+            "segment_seconds: ATST-Frame needs 0.04 to 10.0 s, not 10.1",
         ),
         (
             EfficientAT.model_validate(mobile_settings(segment_seconds=0.2, hop_seconds=0.1)),
-            "segment_seconds: EfficientAT mn04 hears 0.32 to 600.0 s at once, not 0.2",
+            "segment_seconds: EfficientAT mn04 needs 0.32 to 600.0 s, not 0.2",
         ),
         (
             EfficientAT.model_validate(mobile_settings(max_seconds=1.5)),
-            "max_seconds: less than segment_seconds, 2: training would never fill a segment; raise it",
+            "max_seconds: less than segment_seconds, 2: training would never fill a segment",
         ),
     ],
 )

@@ -146,7 +146,7 @@ def test_the_plan_of_the_papers_model(tmp_path: Path) -> None:
     output, model = recipe.model.missing_files()  # before anything is made
     assert "text model bert-base-uncased: it is no folder, nor in the cache" in model
     assert output == f"panns: no file {weights}; {published}; put it there, or --set model.audio.weights"
-    assert "MISSING  text model bert-base-uncased: no such folder, nor in the hub's cache" in text
+    assert "MISSING  text model bert-base-uncased: neither a folder nor in the hub's cache" in text
     parameters = "network 68,507,072, mlp 6,294,528, text 112,564,736; 187,366,336 trainable in total"
     assert fact(text, "parameters") == parameters
     assert text.endswith("\n3 MISSING, 1 WARNING")
@@ -157,7 +157,7 @@ def test_the_plan_of_the_papers_model(tmp_path: Path) -> None:
     assert fact(plan(still), "audio") == f"resnet38, frozen, from {weights}"
     scratch = made(tmp_path, PANNS | {"weights": None}, BERT_BASE)
     assert fact(plan(scratch), "audio") == "resnet38, trained, from scratch"
-    with pytest.raises(RecipeError, match="a network without published weights that is not trained says nothing"):
+    with pytest.raises(RecipeError, match="a network without published weights must be trained"):
         made(tmp_path, PANNS | {"weights": None, "trainable": False}, BERT_BASE)
 
 

@@ -114,7 +114,7 @@ def test_alternatives_are_drawn_anew_at_every_visit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([("dogs.wav", "one", "x")], r"a.csv, line 2: 'one' is no index of a caption; count a clip's captions from 0"),
+        ([("dogs.wav", "one", "x")], r"a.csv, line 2: 'one' is no index of a caption; a clip's captions are"),
         ([("dogs.wav", -1, "x")], r"a.csv, line 2: '-1' is no index of a caption"),
         (
             [("rain.wav", 0, "x"), ("dogs.wav", 2, "x")],
@@ -126,7 +126,7 @@ def test_alternatives_are_drawn_anew_at_every_visit(tmp_path: Path) -> None:
             [("twin.wav", 0, "x")],
             "line 2: 'twin.wav' is the file name of own/train/twin.wav and b/train/twin.wav; give",
         ),
-        ([("cats.wav", 0, "x")] * 3, "a.csv: none of its 3 lines fits a training clip; clips go by id or file name"),
+        ([("cats.wav", 0, "x")] * 3, "a.csv: none of its 3 lines fits a training clip; name clips by id or file name"),
     ],
 )
 def test_bad_lines_are_named(tmp_path: Path, rows: list[tuple[object, ...]], said: str) -> None:
@@ -148,7 +148,7 @@ def test_bad_lines_are_named(tmp_path: Path, rows: list[tuple[object, ...]], sai
         ("a.jsonl", '{"clip": "dogs.wav", "caption": true, "alternative": "x"}\n', "caption is missing, or no text"),
         ("a.jsonl", "[1]\n", "line 1: expects an object"),
         ("a.jsonl", "{\n", "a.jsonl, line 1: "),
-        ("a.txt", "x", "a.txt: is read from .csv or .jsonl; give it that name"),
+        ("a.txt", "x", "a.txt: must be a .csv or .jsonl file; rename or convert it"),
         ("a.csv", "", "a.csv: the file is empty"),
     ],
 )
@@ -156,7 +156,7 @@ def test_files_of_another_form_are_named(tmp_path: Path, name: str, text: str, s
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=said):
         Augmentation(replacing(tmp_path / name), [DOGS])
-    with pytest.raises(DataError, match="no such file; correct the path, or take what names it out"):
+    with pytest.raises(DataError, match="no such file; correct the path, or remove its key"):
         Augmentation(replacing(tmp_path / "gone.csv"), [DOGS])
 
 

@@ -127,7 +127,7 @@ def test_a_damaged_line_before_a_whole_one_is_told_and_dropped_on_verifying(tmp_
     """A kill cuts the index at its end; what stands before a whole line was whole once."""
     fill(open_bank(tmp_path / "b", 6, "float32", {}), range(10))
     rewrite_index(tmp_path / "b", lambda lines: [*lines[:4], line, *lines[5:]])
-    with pytest.raises(KitError, match=r"index.jsonl, line 5, is damaged; delete .*b, then the same command"):
+    with pytest.raises(KitError, match=r"index.jsonl, line 5, is damaged; delete .*b and run the same command"):
         open_bank(tmp_path / "b", 6, "float32", {})
     bank = open_bank(tmp_path / "b", 6, "float32", {}, verify=True)
     assert set(bank.keys()) == {str(n) for n in range(10) if n != 4}

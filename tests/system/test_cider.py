@@ -244,7 +244,7 @@ def test_ptb_on_odd_lines() -> None:
 
 def test_ptb_without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(KitError, match=r"needs Java.*say tokenizer: regex"):
+    with pytest.raises(KitError, match=r"needs Java.*set tokenizer: regex"):
         ptb_tokens(["a dog"])
 
 

@@ -38,7 +38,7 @@ def test_a_side_collapses_by_likeness_or_by_zeros_and_scores_by_likeness() -> No
     assert [what[:9] for what in collapsed(watch(nearly_one, anywhere, 0))] == ["the clips"]
     mostly_zero = Embedded(torch.tensor([[1.0, 0], [0, 1], [0, 0], [0, 0], [0, 0]]))
     assert "60 % zeros" in collapsed(watch(anywhere, mostly_zero, 0))[0]
-    assert collapsed(watch(anywhere, anywhere, 0.6)) == ["all clips have one score for 60 % of captions"]
+    assert collapsed(watch(anywhere, anywhere, 0.6)) == ["all clips have the same score for 60 % of captions"]
 
 
 def test_captions_that_all_clips_score_alike_by_hand() -> None:

@@ -30,7 +30,7 @@ def test_the_crnn_has_the_size_of_the_original() -> None:
     assert float(second.detach().std()) == pytest.approx((2 / (128 * 9)) ** 0.5, rel=0.02)
     assert encoder.gru.input_size == 128
     assert crnn(experts=slaney(bands=128)).gru.input_size == 256
-    with pytest.raises(ValidationError, match="the convolutions of crnn need 64 bands, not 40"):
+    with pytest.raises(ValidationError, match="crnn needs at least 64 bands, not 40"):
         crnn(experts=slaney(bands=40))
 
 

@@ -34,8 +34,8 @@ def test_what_this_machine_lacks_is_a_sentence(monkeypatch: pytest.MonkeyPatch) 
         ("cuda", "no CUDA device on this machine"),
         ("cuda:1", "no CUDA device on this machine"),
         ("mps", "no mps device on this machine"),
-        ("gpu", "no device is called 'gpu'; use cuda, cuda:1"),
-        ("cpu:1", "no device is called 'cpu:1'"),
+        ("gpu", "unknown device 'gpu'; use cuda, cuda:1"),
+        ("cpu:1", "unknown device 'cpu:1'"),
     ):
         with pytest.raises(KitError, match=words):
             device_of(name)
@@ -67,7 +67,7 @@ def test_a_named_device_is_used_and_recorded(
     assert json.loads((tmp_path / "run/result.json").read_text())["hardware"].endswith(", no GPU")
     assert json.loads((tmp_path / "run/provenance.json").read_text())["gpu"] is None
     assert str(load_model(unbroken, device="cpu").ranker.model.device) == "cpu"
-    with pytest.raises(KitError, match="no device is called 'gpu'"):
+    with pytest.raises(KitError, match="unknown device 'gpu'"):
         load_model(unbroken, device="gpu")
 
 

@@ -119,7 +119,7 @@ def test_what_one_process_does_is_refused_to_several(
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["rank", "runs/one"]) == 2
-    assert capsys.readouterr().err == "rank is of one process; run it without torchrun\n"
+    assert capsys.readouterr().err == "rank needs exactly one process; run it without torchrun\n"
 
 
 @pytest.mark.slow
@@ -253,7 +253,7 @@ def test_processes_with_folders_of_their_own_are_refused(manifest: Path, tmp_pat
     _, said = launcher.communicate(timeout=120)
     assert launcher.returncode != 0
     assert said.count("error: ") == 1, said
-    assert "rank 1 of 2 differs from rank 0: it has another state of stage only to go on from" in said
+    assert "rank 1 of 2 differs from rank 0: it would resume stage only from another state" in said
 
 
 @pytest.mark.slow
@@ -264,7 +264,7 @@ def test_a_batch_smaller_than_the_processes_is_refused(
     done = together(3, [["train", path, "--out", tmp_path / "run"]], tmp_path)
     assert done.returncode != 0
     assert done.stderr.count("error: ") == 1, done.stderr
-    assert "stage only: batch_size 2 is less than the 3 processes; start 2, or take a larger batch" in done.stderr
+    assert "stage only: batch_size 2 is less than the 3 processes; start at most 2" in done.stderr
     assert main(["check", str(path), "--ranks", "3"]) == 1
     assert "MISTAKE: batch_size 2 is less than the 3 processes" in capsys.readouterr().out
 

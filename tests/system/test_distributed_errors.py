@@ -61,7 +61,7 @@ def hang(rank: int, port: int, folder: str) -> None:
             wait_for(Path(folder, "given up").exists, 60)
             return
         with (
-            pytest.raises(KitError, match=r"^rank 0 of 2 has waited about 1 s for another one, which hangs; run"),
+            pytest.raises(KitError, match=r"^rank 0 of 2 has waited about 1 s for another process, which hangs; run"),
             in_step(),
         ):
             in_any(False)

@@ -287,7 +287,7 @@ def test_a_mel_basis_linear_in_hertz_shows_in_vggish(
 def test_vggish_names_the_pca_file_exactly_when_it_needs_it() -> None:
     with pytest.raises(ValueError, match="output quantised needs pca_weights"):
         Vggish(kind="vggish", weights="a.pth")
-    with pytest.raises(ValueError, match="output raw has no use for pca_weights"):
+    with pytest.raises(ValueError, match="output raw does not use pca_weights"):
         Vggish(kind="vggish", weights="a.pth", pca_weights="b.pth", output="raw")
 
 

@@ -91,7 +91,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_model_trained_on_frames_of_before_ranks_with_a_warning(
     unbroken: Path, world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    words = r"trained on logmel as its frames were computed before (version 1)"
+    words = r"trained on frames of logmel that were computed by version 1"
     assert main(["export", str(unbroken), "--out", str(tmp_path / "model")]) == 0
     assert words in caplog.text
     caplog.clear()

@@ -176,7 +176,7 @@ def test_damaged_and_foreign_files_are_told_in_a_sentence(tmp_path: Path, zipped
     for damaged in (b"", b"<html>Not found</html>", data[: len(data) // 2], data[:-9], data[:60], b"PK\x03\x04" + data):
         bad.write_bytes(damaged)
         with pytest.raises(
-            KitError, match=r"bad\.pth is damaged, cut short, or no checkpoint of tensors; fetch it again"
+            KitError, match=r"bad\.pth is damaged, truncated, or no checkpoint of tensors; fetch it again"
         ):
             read_weights(bad, "model")
     with pytest.raises(KitError, match="has no tensors under model_state_dict"):

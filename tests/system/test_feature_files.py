@@ -128,7 +128,7 @@ def test_files_are_read_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (np.zeros((3, VALUES + 1)), r"holds frames of 13 numbers, not of 12; see the expert's setting values"),
+        (np.zeros((3, VALUES + 1)), r"has frames of 13 values, expected 12; see the expert's setting values"),
         (np.zeros((0, VALUES)), r"shape \(0, 12\)"),
         (np.zeros(VALUES), r"shape \(12,\)"),
         (np.full((2, VALUES), np.nan), "has frames that are not finite"),
@@ -184,10 +184,10 @@ def test_frames_of_another_length_than_the_recording_are_named(
     build_features(clips, {"msclap": EXPERT}, tmp_path / "banks")
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert said[0] == (
-        "msclap: frames of another length than the recording's, in 2 recordings of 6; see msclap's hop_seconds "
-        "where it has one, or make the manifest again"
+        "msclap: frames and manifest disagree about the length of 2 recordings of 6; see msclap's hop_seconds "
+        "if it has one, or make the manifest again"
     )
     assert [re.sub(r".*/", "", line) for line in said[1:]] == [
-        "-test_00.npz: 10 s of frames, and 30 s by the manifest",
-        "-test_02.npz: 34 s of frames, and 30 s by the manifest",
+        "-test_00.npz: 10 s of frames, but 30 s in the manifest",
+        "-test_02.npz: 34 s of frames, but 30 s in the manifest",
     ]

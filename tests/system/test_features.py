@@ -50,7 +50,7 @@ def test_broken_audio_is_named_counted_and_left_out(tmp_path: Path, caplog: pyte
     assert sorted(features.keys) == [clips[0].id, clips[5].id]
     for n in (1, 2, 3, 4):
         assert f"development {n:03d}.wav" in features.broken[clips[n].id]
-    assert "4 clips with broken audio left out" in caplog.text
+    assert "skipped 4 clips with broken audio" in caplog.text
     with pytest.raises(KitError, match=r"development 00\d\.wav"):
         build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", strict=True)
 
@@ -271,7 +271,7 @@ def test_audio_that_changed_at_equal_size_and_time_is_noticed_where_frames_are_c
     os.utime(clips[1].path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert Path(clips[1].path).stat().st_size == status.st_size
     after = build_features(clips, {"logmel": LOGMEL, "fine": fine}, tmp_path / "banks")
-    assert f"{clips[1].path}: its content changed, while its size and time of change stayed" in caplog.text
+    assert f"{clips[1].path}: its content changed, but not its size and modification time" in caplog.text
     assert after.keys[clips[0].id] == before.keys[clips[0].id]
     assert after.keys[clips[1].id] == content_key(clips[1].path) != before.keys[clips[1].id]
     fresh = build_features(clips, {"logmel": LOGMEL}, tmp_path / "fresh")
@@ -295,7 +295,7 @@ def test_verify_reads_all_audio_again_and_computes_damaged_frames_again(
     os.utime(clips[3].path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with caplog.at_level("INFO"):
         mended = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", verify=True)
-    loss = [record for record in caplog.records if "3 series, 1 were damaged and are forgotten" in record.message]
+    loss = [record for record in caplog.records if "3 series, 1 were damaged and are removed" in record.message]
     assert [record.levelname for record in loss] == ["WARNING"], "-q does not silence it"
     assert "computing the frames of 1 clip\n" in caplog.text, "its new content has frames already"
     assert mended.keys[clips[3].id] == mended.keys[clips[0].id] != expected.keys[clips[3].id]

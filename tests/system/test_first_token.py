@@ -82,7 +82,7 @@ def test_what_it_saves_it_can_be_made_from(minilm: str, tmp_path: Path) -> None:
 
 
 def test_faults_are_sentences(minilm: str, tmp_path: Path) -> None:
-    with pytest.raises(KitError, match=r"text model .*nowhere: no such folder; name one that holds a model"):
+    with pytest.raises(KitError, match=r"text model .*nowhere: no such folder; name one"):
         settings(str(tmp_path / "nowhere")).build([], tmp_path)
     from transformers import DistilBertConfig
 
@@ -98,7 +98,7 @@ def test_a_model_without_a_first_token_is_refused(minilm: str, tmp_path: Path) -
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     tokenizer.cls_token = None
     tokenizer.save_pretrained(tmp_path / "causal")
-    with pytest.raises(KitError, match="has no first token that stands for a text"):
+    with pytest.raises(KitError, match="has no first token for the whole text"):
         settings(str(tmp_path / "causal")).build([], tmp_path)
 
 

@@ -123,9 +123,9 @@ def test_settings_that_do_not_go_together_are_told(
     for change, words in (
         ("model.audio.embedding=mean", "score frame_word needs frames"),
         ("model.text.embedding=mean", "score frame_word needs words"),
-        ('model.score={"kind": "cosine"}', "score cosine needs one embedding, not frames; say mean"),
-        ("model.audio.hidden=7", "both directions give 2 x 7 values, text has 12"),
-        ("stages.only.grad_cache_chunk=2", "batch norms and counted padding see the whole batch"),
+        ('model.score={"kind": "cosine"}', "score cosine needs one embedding, not frames; set mean"),
+        ("model.audio.hidden=7", "both directions give 2 x 7 values, but the text has 12"),
+        ("stages.only.grad_cache_chunk=2", "batch norms and counted padding need the whole batch"),
         ("stages.only.stop.metric=recall_sum", "recall_sum is not monitored"),
         ("stages.only.schedule.metric=recall_sum", "recall_sum is not monitored"),
     ):

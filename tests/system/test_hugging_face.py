@@ -169,23 +169,23 @@ def test_it_learns_and_draws_from_torchs_random_state_alone(kind: str) -> None:
 
 def test_another_type_is_refused_by_name(tmp_path: Path) -> None:
     folder = hub_folder("wavlm")
-    with pytest.raises(KitError, match=r"its config.json says model_type wavlm, not hubert; write type: wavlm"):
+    with pytest.raises(KitError, match=r"its config.json says model_type wavlm, not hubert; set type: wavlm"):
         read_folder("hubert", folder)
     ((key, said),) = settings("wavlm", type="hubert").missing_files()
-    assert (key, said.endswith("says model_type wavlm, not hubert; write type: wavlm")) == ("model", True)
-    with pytest.raises(KitError, match=r"says model_type clap; write type: clap_audio_model"):
+    assert (key, said.endswith("says model_type wavlm, not hubert; set type: wavlm")) == ("model", True)
+    with pytest.raises(KitError, match=r"says model_type clap; set type: clap_audio_model"):
         read_folder("whisper", hub_folder("clap"))
     shutil.copytree(folder, tmp_path / "other")
     path = tmp_path / "other" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "dasheng"}))
-    with pytest.raises(KitError, match=r"model_type dasheng, which is none of audio-spectrogram-transformer, clap_"):
+    with pytest.raises(KitError, match=r"model_type dasheng, which is not supported; supported: audio-spectrogram"):
         read_folder("wavlm", path.parent)
     (path.parent / "preprocessor_config.json").unlink()
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "wavlm"}))
     with pytest.raises(KitError, match=r"no preprocessor_config.json"):
         read_folder("wavlm", path.parent)
     path.unlink()
-    with pytest.raises(KitError, match=r"no config.json; name a folder that holds a model"):
+    with pytest.raises(KitError, match=r"no config.json; name a folder with a model"):
         read_folder("wavlm", path.parent)
 
 
@@ -194,7 +194,7 @@ def test_another_rate_and_missing_weights_are_refused(tmp_path: Path) -> None:
     shutil.copytree(hub_folder("wavlm"), folder)
     path = folder / "preprocessor_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"sampling_rate": 8000}))
-    with pytest.raises(KitError, match=r"feature extractor takes 8,000 Hz, and models of type wavlm 16,000"):
+    with pytest.raises(KitError, match=r"feature extractor takes 8,000 Hz, but models of type wavlm need 16,000"):
         read_folder("wavlm", folder)
     shutil.copy(hub_folder("wavlm") / "preprocessor_config.json", path)
     made = read_folder("wavlm", folder)
@@ -217,7 +217,7 @@ def test_a_model_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     away = settings("clap", model="laion/clap-htsat-unfused")
     ((_, said),) = away.missing_files()
     assert said.startswith("audio model laion/clap-htsat-unfused: it is no folder, nor in the cache ")
-    assert "no such folder, nor in the hub's cache" in away.plan_facts()[1][0][1]
+    assert "neither a folder nor in the hub's cache" in away.plan_facts()[1][0][1]
     assert away.vector_dim == 512, "as published"
     assert [away.misfits(8)] != []
 
@@ -239,9 +239,9 @@ def test_sizes_are_read_from_its_config(kind: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"segment_seconds": 10.5}, "segment_seconds: {} hears 0.1 to 10.0 s at once, not 10.5"),
-        ({"head": "none"}, "head: none, and its vectors have 12 values, the text's embeddings 8"),
-        ({"head": "none", "hidden": 4}, "head: none, and hidden gives one; say hidden: null, or head: linear"),
+        ({"segment_seconds": 10.5}, "segment_seconds: {} needs 0.1 to 10.0 s, not 10.5"),
+        ({"head": "none"}, "head: is none, but its vectors have 12 values and the text's embeddings 8"),
+        ({"head": "none", "hidden": 4}, "head: is none, but hidden adds a layer; set hidden: null, or head: linear"),
     ],
 )
 def test_settings_that_do_not_fit_are_named(changes: dict[str, Any], said: str) -> None:

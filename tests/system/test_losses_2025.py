@@ -196,7 +196,7 @@ def test_schedules_are_the_originals(golden: dict[str, Any]) -> None:
 
 
 def test_a_schedule_must_have_epochs_to_fall_in() -> None:
-    with pytest.raises(ValueError, match="the rate must have epochs to fall in; say more than warmup_epochs"):
+    with pytest.raises(ValueError, match="must be more than warmup_epochs, so that the rate can fall"):
         stage(1, 1e-3)
     without = schema.EpochSchedule(
         kind="epochs", shape="linear", start_lr=0.5, floor_lr=0, warmup_epochs=0, until_epoch=2

@@ -91,7 +91,7 @@ def test_an_edited_manifest_is_kept(wavcaps: Path, caplog: pytest.LogCaptureFixt
     arrive(wavcaps, range(3, 10))
     make_missing(recipe)
     assert len(read_manifest(wavcaps / "m.jsonl")) == 2
-    assert "m.jsonl was edited since it was made, and is kept; delete it" in caplog.text
+    assert "m.jsonl was edited later, and is kept; delete it" in caplog.text
 
 
 def test_a_manifest_is_made_again_of_as_many_other_files(wavcaps: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_manifest_of_another_command_is_refused(wavcaps: Path) -> None:
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     (wavcaps / "m.jsonl.made_by").write_text(wavcaps_command(wavcaps, " --name other") + "\n3\n")
-    with pytest.raises(KitError, match=r"m\.jsonl was made by .* --name other`, the recipe says"):
+    with pytest.raises(KitError, match=r"m\.jsonl was made by .* --name other`, but the recipe has"):
         make_missing(recipe)
 
 

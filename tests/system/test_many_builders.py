@@ -97,7 +97,7 @@ def test_ranks_by_the_launcher_of_torch(tmp_path: Path) -> None:
     assert done.stdout.count("logmel: 47 series of dimension 128 in") == done.stdout.count("clips: 47 with") == 1
     for rank in ("", "[rank 1] "):
         assert (
-            f"\n{rank}left out: {tmp_path}/world/development/development 003.wav: the file is empty"
+            f"\n{rank}skipped: {tmp_path}/world/development/development 003.wav: the file is empty"
             in f"\n{done.stderr}"
         )
     assert "[rank 1] logmel: computing" not in done.stderr
@@ -121,7 +121,7 @@ def test_decoding_processes_give_the_frames_of_threads(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", ["0", "-1", "two"])
 def test_a_number_of_workers_that_is_none_is_refused(workers: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["features", "recipes/quickstart.yaml", f"--workers={workers}"]) == 2
-    assert "is not a whole number of 1 or more" in capsys.readouterr().err
+    assert "is not a whole number of at least 1" in capsys.readouterr().err
 
 
 class _Ending(LogMel):
@@ -135,7 +135,7 @@ def test_killed_decoding_process_is_an_error(tmp_path: Path, monkeypatch: pytest
     """The pool leaves the pipe of the results to the thread that may close it at the same time."""
     monkeypatch.setattr(SimpleQueue, "close", lambda results: pytest.fail("the pool closes it"))
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 2}))
-    with pytest.raises(KitError, match="a process that decodes audio was ended from outside; the same"):
+    with pytest.raises(KitError, match="a process that decodes audio was killed; run the same"):
         build_features(clips, {"logmel": _Ending(**LOGMEL.model_dump())}, tmp_path / "banks", workers=1)
 
 
@@ -154,7 +154,7 @@ class _HalfSent(LogMel):
 @pytest.mark.slow
 def test_decoding_process_killed_in_a_write_is_an_error(tmp_path: Path) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 4}))
-    with pytest.raises(KitError, match="a process that decodes audio was ended from outside; the same"):
+    with pytest.raises(KitError, match="a process that decodes audio was killed; run the same"):
         build_features(clips, {"logmel": _HalfSent(**LOGMEL.model_dump())}, tmp_path / "banks", workers=2)
 
 
@@ -177,7 +177,7 @@ def test_decoding_processes_that_are_killed_under_way_are_a_sentence(
         return frames
 
     monkeypatch.setattr(LogMel, "load", loaded)
-    with pytest.raises(KitError, match="a process that decodes audio was ended from outside; the same"):
+    with pytest.raises(KitError, match="a process that decodes audio was killed; run the same"):
         build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", workers=2)
 
 
@@ -258,7 +258,7 @@ def test_every_process_of_a_machine_has_the_gpu_of_its_number(monkeypatch: pytes
         if there:
             assert device_of("cuda") == torch.device(expected)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    with pytest.raises(KitError, match="--device cuda:1 would be one GPU for all processes of torchrun"):
+    with pytest.raises(KitError, match="--device cuda:1 is one GPU for all processes of torchrun"):
         device_of("cuda:1")
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(KitError, match="no cuda:2 on this machine: its last CUDA device is cuda:1"):

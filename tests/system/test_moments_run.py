@@ -246,12 +246,12 @@ def test_the_run_stands_when_it_is_asked_for_again(run: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"stages.only.losses.0": tiny.stage()["losses"][0]}, "ranking is no loss of moments"),
+        ({"stages.only.losses.0": tiny.stage()["losses"][0]}, "ranking is no loss for moments"),
         ({"stages.only.monitor.metrics": ["mAP@10"]}, "unit moment has no mAP@10"),
-        ({"stages.only.unit": "pair"}, "two_state is a loss of moments; say unit: moment"),
+        ({"stages.only.unit": "pair"}, "two_state is a loss for moments; set unit: moment"),
         ({"data.train.moments": None}, "data source train has no moments"),
         ({"model.score": {"kind": "cosine"}}, "score cosine needs one embedding"),
-        ({"rank.posterior.edition": 2025}, "no edition 2025; there are 2026"),
+        ({"rank.posterior.edition": 2025}, "no edition 2025; editions: 2026"),
         (
             {"stages.only.unit": "pair", "stages.only.monitor.windows": "overlap"},
             "stages.only.monitor.windows: unit pair finds no windows; leave it out",
@@ -261,15 +261,15 @@ def test_the_run_stands_when_it_is_asked_for_again(run: Path, capsys: pytest.Cap
             "stages.only.monitor.decoding: no metric here needs windows; leave it out",
         ),
         ({"stages.only.monitor.windows": "threshold"}, "stages.only.monitor.windows: .*overlap.*posterior.*thresholds"),
-        ({"stages.only.captions_per_clip": 2}, "a batch of moments has one caption a moment"),
+        ({"stages.only.captions_per_clip": 2}, "a batch of moments has one caption per moment"),
         (
             {"stages.only.augment": {"edits": {"probability": 0.5, "rate": 0.1, "synonyms": None}}},
-            "stages.only.augment: changes clips and captions, and no moments; say null",
+            "stages.only.augment: changes clips and captions, but not moments; set null",
         ),
         ({"rank.posterior.fit": "evaluation"}, "is a test split .*fit on another split"),
         (
             {"rank.posterior.stage": None, "rank.posterior.checkpoint": None},
-            "rank.posterior.stage: null, and model.audio has layers that say nothing before they are trained",
+            "rank.posterior.stage: null, but model.audio has layers that must be trained first",
         ),
     ],
 )
@@ -290,7 +290,7 @@ def test_a_recipe_of_clips_is_told_how_its_windows_are_found(
     made["rank"] = {"when": tiny_moments.recipe(manifest, tmp_path)["rank"]["posterior"] | {"stage": "pretrain"}}
     path = tiny.write_recipe(tmp_path / "r.yaml", made)
     assert main(["check", str(path)]) == 1
-    assert "not cosine; windows of such a model are found by python -m system rank RUN" in capsys.readouterr().err
+    assert "not cosine; for such a model use python -m system rank RUN" in capsys.readouterr().err
 
 
 def test_what_would_stop_the_ranking_is_said_before_training(
@@ -325,7 +325,7 @@ def test_what_would_stop_the_ranking_is_said_before_training(
     made["rank"] = {"posterior": made["rank"]["posterior"] | {"fit": "blind"}}
     tiny.write_recipe(path, made)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
-    assert "has moments of blind without windows; it is fitted to" in capsys.readouterr().err
+    assert "has moments of blind without windows; fit needs windows" in capsys.readouterr().err
     late = [one.model_copy(update={"windows": [(tiny_moments.SECONDS, 99.0)]}) for one in moments]
     write_moments(tmp_path / "late.jsonl", late)
     made["data"]["blind"]["moments"] = str(tmp_path / "late.jsonl")
@@ -333,13 +333,13 @@ def test_what_would_stop_the_ranking_is_said_before_training(
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
     assert "begin behind the end of their recording" in capsys.readouterr().err
     monkeypatch.setattr("system.ranking.frame_series.MAX_FRAMES", 90)
-    too_long = "validation_000.wav has 101 frames; windows are compared of up to 90"
+    too_long = "validation_000.wav has 101 frames; the limit is 90"
     assert too_long in refused({})
     assert main(["train", str(tmp_path / "r.yaml"), "--out", str(tmp_path / "run")]) == 1
     assert too_long in capsys.readouterr().err
     assert not list((tmp_path / "run").rglob("*.pt")), "it is trained first"
     only_loss = {"data": ["validation"], "metrics": ["loss"], "keep": 1}
-    assert "evaluation_000.wav has 101 frames; windows are compared of up to 90" in refused({}, monitor=only_loss)
+    assert "evaluation_000.wav has 101 frames; the limit is 90" in refused({}, monitor=only_loss)
 
 
 def test_moments_that_are_ranked_no_more_are_named(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -428,7 +428,7 @@ def test_a_fit_stays_with_the_model(manifest: Path, tmp_path: Path, caplog: pyte
     assert main(["rank", str(run), *asked, "--checkpoint", "loss", "--fit", "validation", "--out", str(out)]) == 0
     assert not [record for record in caplog.records if "this model is not" in record.getMessage()]
     (run / "result.json").unlink()
-    assert opened_for_page(run, cache, caplog) == ["rank entry fitted is fitted to validation, and this model is not"]
+    assert opened_for_page(run, cache, caplog) == ["rank entry fitted is fitted to validation, but this model is not"]
 
 
 def opened_for_page(model: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -468,7 +468,7 @@ def test_a_study_of_moments_has_a_table_of_its_own(
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        (["R1@0.7", "T2A R@1"], "columns: those of moments .* stand in a table of their own"),
+        (["R1@0.7", "T2A R@1"], "columns: those for moments .* need a table without others"),
         (
             ["T2A R@1"],
             "cell a: the study has no columns of moments, such as R1@0.7, and rank entries of the other kind",

@@ -163,7 +163,7 @@ class TestSeveral:
 def test_a_table_that_would_fill_the_memory_is_refused() -> None:
     grid, size = Grid(0.1, 0.05), 20_001
     series = FrameSeries([torch.zeros(size)], [grid.edges(size, 2000.1)], [grid])
-    said = "a recording of 2,000 s has 20,001 frames; windows are compared of up to 20,000"
+    said = "a recording of 2,000 s has 20,001 frames; the limit is 20,000"
     for found in (
         lambda: windows_of(MomentScore(), series, "posterior", Decoding()),
         lambda: windows_of(MomentScore(), series, "thresholds", Decoding()),
@@ -178,4 +178,4 @@ def test_a_scale_below_zero_is_warned_of(caplog: pytest.LogCaptureFixture) -> No
     asked = series(([0.9, 0.9, 0.1, 0.1, 0.9, 0.9], 1.0))
     moments = [Moment(id="q", text="?", clip="c", windows=[(2.0, 4.0)])]
     assert fitted_score(MomentScore(), asked, moments, "runs/A").scale < 0
-    assert "runs/A fits the moments best with a scale below 0" in caplog.text
+    assert "runs/A: the fitted scale is below 0" in caplog.text

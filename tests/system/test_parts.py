@@ -141,11 +141,11 @@ def test_the_metrics_note_the_base_rate(world: Path, tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"lr_by_part": {"sound": 1e-5}}, r"r\.yaml:[0-9]+: stages\.only\.optimizer\.lr_by_part\.sound: the model has "
-         "no part 'sound'; there are audio, logmel, text"),
-        ({"lr_by_part": {"audio": 1e-5, "logmel": 1e-5}}, "audio holds logmel too; name audio, or its parts"),
+         "no part 'sound'; parts: audio, logmel, text"),
+        ({"lr_by_part": {"audio": 1e-5, "logmel": 1e-5}}, "audio includes logmel; name either audio or its parts"),
         ({"lr_by_part": {"text": 2}}, "lr_by_part.text: must be 1 or less, not 2"),
         ({"frozen_start": {"text": 0}}, "frozen_start.text: must be 1 or more, not 0"),
-        ({"frozen_start": {"text": 3, "audio": 3}}, "nothing is left to train in the first steps; leave one part out"),
+        ({"frozen_start": {"text": 3, "audio": 3}}, "nothing is left to train in the first steps; remove one part"),
         ({"frozen_start": {"text": 3, "logmel": 5}}, "nothing is left to train in the first steps"),
     ],
 )  # fmt: skip

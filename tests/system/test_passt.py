@@ -513,21 +513,21 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
         KitError, match=r"freq_new_pos_embed has shape \(1, 768, 8, 1\), not \(1, 768, 12, 1\): it is not"
     ):
         take_published(Passt("s10"), path)
-    with pytest.raises(ValueError, match="63 patches in time, and positions for 62"):
+    with pytest.raises(ValueError, match="63 patches in time, but positions for only 62"):
         network()(torch.zeros(1, 128, 1008))
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"segment_seconds": 10.1}, "segment_seconds: PaSST s16 hears 0.16 to 10.07 s at once, not 10.1"),
+        ({"segment_seconds": 10.1}, "segment_seconds: PaSST s16 needs 0.16 to 10.07 s, not 10.1"),
         (
             {"segment_seconds": 2, "hop_seconds": 3, "patchout_time": 0},
-            "hop_seconds: longer than segment_seconds, it leaves parts unheard",
+            "hop_seconds: longer than segment_seconds, so that parts of a clip would be skipped",
         ),
-        ({"patchout_time": 62}, "patchout_time: there are 62, of which one at least must stay"),
-        ({"patchout_bands": 8}, "patchout_bands: there are 8, of which one at least must stay"),
-        ({"patchout_tokens": 282}, "patchout_tokens: there are 282, of which one at least must stay"),
+        ({"patchout_time": 62}, "patchout_time: must be less than 62, so that one remains"),
+        ({"patchout_bands": 8}, "patchout_bands: must be less than 8, so that one remains"),
+        ({"patchout_tokens": 282}, "patchout_tokens: must be less than 282, so that one token remains"),
     ],
 )
 def test_settings_that_do_not_fit_are_named(changes: dict[str, Any], said: str) -> None:

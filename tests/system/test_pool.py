@@ -225,8 +225,8 @@ def test_a_cache_that_cannot_be_written_is_named_and_done_without(
 ) -> None:
     """A file stands where the folder should be."""
     assert main([*verbs(unbroken, folder, tmp_path)["search"], "--cache", str(folder / "notes.txt")]) == 0
-    assert "embeddings are not kept" in caplog.text
-    assert "name a folder that can be written by --cache" in caplog.text
+    assert "embeddings are not stored" in caplog.text
+    assert "name a writable folder with --cache" in caplog.text
     assert (folder / "notes.txt").read_text() == "x"
 
 
@@ -250,7 +250,7 @@ def test_a_cache_that_is_full_is_named_and_the_ranking_goes_on(
         patched.setattr(Shard, "_append", full)
         assert main(argv["rank"]) == 0
     assert stored
-    assert re.search(r"new embeddings are not kept \(.*frames.bin: No space left on device\); make", caplog.text)
+    assert re.search(r"new embeddings are not stored \(.*frames.bin: No space left on device\); free", caplog.text)
     for _ in range(2):  # with what was kept, later
         assert np.allclose(read_scores(tmp_path / "s.npy").values, expected.values, atol=1e-5)
         assert main(argv["rank"]) == 0
@@ -261,7 +261,7 @@ def test_a_cache_on_a_full_disk_is_a_temporary_one(
 ) -> None:
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: os.fdopen(os.open("/dev/full", os.O_WRONLY), "wb"))
     assert cache_folder(tmp_path / "mine") not in (tmp_path, tmp_path / "mine")
-    assert "embeddings are not kept (" in caplog.text
+    assert "embeddings are not stored (" in caplog.text
     assert "No space left on device" in caplog.text
 
 
@@ -274,7 +274,7 @@ def test_a_user_without_a_home_has_a_temporary_cache(
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", homeless)
     assert cache_folder().is_dir()
-    assert "embeddings are not kept (Could not determine home directory); name a folder" in caplog.text
+    assert "embeddings are not stored (Could not determine home directory); name a" in caplog.text
 
 
 def test_the_cache_is_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

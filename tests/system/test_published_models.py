@@ -100,7 +100,7 @@ def test_it_becomes_a_model_that_ranks_and_exports(
     out = tmp_path / "model"
     assert main(["convert", str(tmp_path / "theirs.ckpt"), "--recipe", str(recipe), "--out", str(out)]) == 0
     card = (out / "README.md").read_text()
-    assert "\n- weights of theirs.ckpt; not known what it was trained on\n\nWhat it hears" in card
+    assert "\n- weights of theirs.ckpt; its training data is unknown\n\nIts audio experts" in card
     assert "None" not in card
     trained = open_trained(out)
     assert all(torch.equal(value, ours[name]) for name, value in trained.model.state_dict().items())
@@ -134,10 +134,10 @@ def test_files_that_are_none_are_refused(
     root: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, out = tmp_path / "theirs.ckpt", tmp_path / "model"
-    assert "name the recipe whose model it is by --recipe" in refused(capsys, "convert", path, "--out", out)
+    assert "name its recipe with --recipe" in refused(capsys, "convert", path, "--out", out)
     argv = ("convert", path, "--recipe", recipe, "--out", out)
     said = refused(capsys, *argv)
-    assert f"{path}: no such file; fetch it from where it is published (that of dcase2025_baseline" in said
+    assert f"{path}: no such file; fetch it from its address (dcase2025_baseline" in said
     for page in ("dcase2025_baseline", "salsa2024"):
         written = (root / "recipes" / page / "README.md").read_text()
         address, _, parts = published.ADDRESSES[page].partition(", in five parts: ")
@@ -146,12 +146,10 @@ def test_files_that_are_none_are_refused(
         assert parts in written
         assert "\npython -m system convert " in written
     path.write_bytes(b"nothing")
-    assert "is damaged, cut short, or no checkpoint of tensors" in refused(capsys, *argv)
+    assert "is damaged, truncated, or no checkpoint of tensors" in refused(capsys, *argv)
     torch.save({"state_dict": {"tau": torch.zeros(1)}}, path)
     names = sorted(build_model(load_recipe(recipe).recipe, []).state_dict())
-    said = (
-        f"has no weights for {len(names)} tensors of the recipe's model, such as {names[0]}; name the recipe it is of"
-    )
+    said = f"has no weights for {len(names)} tensors of the recipe's model, such as {names[0]}; name its recipe"
     assert said in refused(capsys, *argv)
     checkpoint(recipe, path, NAMES["salsa"])
     content = torch.load(path, weights_only=False)

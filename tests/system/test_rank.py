@@ -92,7 +92,7 @@ def test_a_stage_starts_from_an_exported_model_with_new_words(
     rewrite(model / "model.json", sha256={})
     (tmp_path / "run/only/last.pt").unlink()
     (tmp_path / "run/only/done.json").unlink()
-    assert "has other words than when this run began" in refused(capsys, "train", path, "--out", tmp_path / "run")
+    assert "has other words than at the start of this run" in refused(capsys, "train", path, "--out", tmp_path / "run")
     (model / "vocabulary.json").write_text(json.dumps(before))
     wider = ["model.audio.width=64", f"stages.only.start_from.folder={model}"]
     changes = [part for change in wider for part in ("--set", change)]

@@ -71,12 +71,12 @@ def test_lists_of_ten_are_scored_and_converted(
 @pytest.mark.parametrize(
     ("top", "out", "words"),
     [
-        ("0", "r.csv", "'0' is not a whole number of 1 or more"),
-        ("-3", "r.csv", "'-3' is not a whole number of 1 or more"),
-        ("ten", "r.csv", "'ten' is not a whole number of 1 or more"),
+        ("0", "r.csv", "'0' is not a whole number of at least 1"),
+        ("-3", "r.csv", "'-3' is not a whole number of at least 1"),
+        ("ten", "r.csv", "'ten' is not a whole number of at least 1"),
         ("25", "r.csv", "--top 25: the pool has 24 clips; give 24 or fewer"),
         ("5", "r.npy", "with --top ranked lists are written; give a name that ends in .csv"),
-        (None, "r.csv", "ends in .npy; ranked lists (.csv) are written with --top K"),
+        (None, "r.csv", "end in .npy; ranked lists (.csv) are written with --top K"),
         ("5", "q.csv", "would be written over"),
     ],
 )

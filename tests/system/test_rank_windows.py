@@ -134,17 +134,17 @@ def test_a_blind_list_has_no_figures(
 @pytest.mark.parametrize(
     ("model", "arguments", "said"),
     [
-        ("clips", ["--split", "evaluation"], "clips was never trained on windows, .* by --fit"),
+        ("clips", ["--split", "evaluation"], "clips was never trained on windows, .* with --fit"),
         ("own", ["--split", "evaluation", "--fit", "evaluation"], "--fit evaluation: is a test split"),
-        ("own", ["--fit", "validation"], "--fit validation: is among what is ranked"),
-        ("own", ["--split", "other"], "no moment of the split other .* there are development, evaluation, validation"),
+        ("own", ["--fit", "validation"], "--fit validation: is also ranked"),
+        ("own", ["--split", "other"], "no moment of the split other .* moments: development, evaluation, validation"),
         ("own", ["--split", "evaluation", "--top", "3"], "leave out --queries and --top"),
-        ("own", ["clips", "--split", "evaluation", "--by", "thresholds"], "--by thresholds is of one model"),
+        ("own", ["clips", "--split", "evaluation", "--by", "thresholds"], "--by thresholds works with one model only"),
         ("own", ["own", "--split", "evaluation"], "one model is named twice"),
         (
             "own",
             ["--split", "evaluation", "--fit", "other"],
-            "no moment of the split other of .*; there are .*; data_tools castella makes one manifest",
+            "no moment of the split other of .*; splits with moments: .*; data_tools castella makes one manifest",
         ),
     ],
 )
@@ -166,9 +166,9 @@ def test_what_does_not_go_together(
 def test_options_of_windows_belong_to_windows(runs: Path, manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["rank", str(runs / "clips"), "--audio", str(manifest), "--out", "a.npy"]
     assert main([*asked, "--fit", "validation"]) == 1
-    assert "--fit is of --windows" in capsys.readouterr().err
+    assert "--fit only works with --windows" in capsys.readouterr().err
     assert main(["rank", str(runs / "own"), *asked[1:]]) == 1
-    assert "one model ranks clips; blend score matrices" in capsys.readouterr().err
+    assert "only one model can rank clips; combine score matrices" in capsys.readouterr().err
 
 
 def test_options_of_windows_alone_are_refused(
@@ -177,7 +177,7 @@ def test_options_of_windows_alone_are_refused(
     asked = ["rank", str(runs / "clips"), "--audio", str(manifest), "--out", str(tmp_path / "a.npy")]
     for option in (["--by", "posterior"], ["--piece", "3"], ["--hop", "0.5"]):
         assert main([*asked, *option]) == 1
-        assert f"{option[0]} is of --windows; add that, or leave it out" in capsys.readouterr().err
+        assert f"{option[0]} only works with --windows; add that, or leave it out" in capsys.readouterr().err
 
 
 def test_neither_the_windows_nor_their_queries_are_written_over_what_is_read(
@@ -203,7 +203,7 @@ def test_known_windows_and_a_blind_list_are_not_ranked_together(
     named = ["--audio", str(manifest), "--moments", str(tmp_path / "moments.jsonl"), "--out", str(tmp_path / "a.jsonl")]
     assert main(["rank", str(runs / "own"), "--windows", *named]) == 1
     said = capsys.readouterr().err
-    assert "has known windows and a blind list; name one split by --split, of development, evaluation" in said
+    assert "has known windows and a blind list; name one with --split: development, evaluation" in said
     assert not (tmp_path / "a.truth.jsonl").exists()
 
 
@@ -255,7 +255,7 @@ def test_lengths_that_are_not_the_audios_are_named(
     named += ["--split", "evaluation", "--out", str(tmp_path / "a.jsonl"), "--cache", str(tmp_path / "cache")]
     assert main(["rank", str(runs / "own"), "--windows", *named]) == 0
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert any("frames of another length than the recording's, in 12 recordings of 12" in line for line in said)
+    assert any("frames and manifest disagree about the length of 12 recordings of 12" in line for line in said)
 
 
 def test_frames_against_words_are_heard_when_their_experts_are(manifest: Path, runs: Path, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_pieces_have_the_frames_around_their_hop(manifest: Path, tmp_path: Path)
             expected = whole[(centres >= middle - 0.5) & (centres < middle + 0.5)]
             np.testing.assert_array_equal(cut.frames(name, piece.id), expected)
             assert cut.banks[name].rows_of(cut.keys[piece.id]) == len(expected) > 0
-    with pytest.raises(KitError, match=r"8 s have 80,000 pieces every 0.0001 s; windows are compared of up to 20,000"):
+    with pytest.raises(KitError, match=r"8 s have 80,000 pieces every 0.0001 s; the limit is 20,000"):
         pieces_of(clips[:1], features, 1.0, 0.0001)
     _, short = pieces_of(clips[:1], features, 0.01, 0.04)
     assert {len(short.frames(name, piece)) for piece in short.keys} == {1}

@@ -81,7 +81,7 @@ def test_another_edition_ranks_again_and_trains_nothing(
     change(later=entry(edition=2025), last=entry(checkpoint="last"), both=None)
     assert main(["run", "mine.yaml"]) == 0
     assert [path.name for path in Path("runs").iterdir()] == ["done"], "no second run"
-    assert "what it trained is not trained again" in caplog.text
+    assert "only its rank entries differ, so that nothing is trained again" in caplog.text
     after = result()
     assert list(after["rank"]) == ["evaluation", "later", "last"]
     assert after["rank"]["evaluation"] == before["rank"]["evaluation"]
@@ -107,11 +107,11 @@ def test_a_run_that_was_begun_with_set_says_so(desk: Path, capsys: pytest.Captur
     path = Path("runs/done/provenance.json")
     write_json(path, read_json(path, "") | {"changes": ["seed=9", "model.score={kind: cosine}"]})
     assert main(["run", "mine.yaml", "--set", "seed=8", "--out", "runs/done"]) == 1
-    assert "run of other settings (seed); name another folder\n" in capsys.readouterr().err
+    assert "run with other settings (seed); name another folder\n" in capsys.readouterr().err
     content = yaml.safe_load(Path("mine.yaml").read_text()) | {"seed": 8}
     Path("mine.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     assert main(["run", "mine.yaml", "--out", "runs/done"]) == 1
-    said = "(seed); to go on with it add --set seed=9 --set 'model.score={kind: cosine}', or name another folder"
+    said = "(seed); to resume it add --set seed=9 --set 'model.score={kind: cosine}', or name another folder"
     assert said in capsys.readouterr().err
 
 
@@ -119,7 +119,7 @@ def test_other_settings_of_the_training_are_another_run(desk: Path, capsys: pyte
     change(later=entry(edition=2025))
     arguments = ["run", "mine.yaml", "--set", "stages.finetune.batch_size=9", "--out", "runs/done"]
     assert main(arguments) == 1
-    said = "runs/done is a run of other settings (rank.later, stages.finetune.batch_size); name another folder"
+    said = "runs/done is a run with other settings (rank.later, stages.finetune.batch_size); name another folder"
     assert said in capsys.readouterr().err
 
 
@@ -128,7 +128,7 @@ def test_a_blind_set_is_ranked_once_it_is_there(
 ) -> None:
     change(blind=blind())
     assert main(["run", "mine.yaml"]) == 0
-    absent = "blind: not ranked yet, without set/test and set/captions.csv; the same command ranks it later"
+    absent = "blind: not ranked yet, without set/test and set/captions.csv; run the same command later"
     assert absent in capsys.readouterr().out
     assert "blind" not in result()["blind"]
     assert main(["check", "mine.yaml"]) == 0
@@ -137,7 +137,7 @@ def test_a_blind_set_is_ranked_once_it_is_there(
     assert "set/test and set/captions.csv missing: `run` ranks it later" in shown
     unpack(world)
     assert main(["run", "mine.yaml"]) == 0
-    assert "to be ranked now: blind; nothing is trained again" in caplog.text
+    assert "ranking now: blind; nothing is trained again" in caplog.text
     assert "ranking blind: 3 captions against 24 clips" in caplog.text
     assert "blind: blind set, 3 queries, 24 clips, finetune epoch" in capsys.readouterr().out
     command = ["rank", "runs/done", "--audio", "set/test", "--queries", "set/captions.csv", "--out", "by_hand.npy"]
@@ -150,7 +150,7 @@ def test_a_blind_set_is_ranked_once_it_is_there(
     assert submission(check) == 0
     caplog.clear()
     assert main(["run", "mine.yaml"]) == 0
-    assert "to be ranked now" not in caplog.text
+    assert "ranking now" not in caplog.text
     assert submission(["score", "runs/done:blind"]) == 1
     assert "'blind' is a blind set's, which has no figures; use runs/done/scores/blind.npy" in capsys.readouterr().err
 
@@ -208,7 +208,7 @@ def test_a_blind_set_that_changed_is_ranked_again(desk: Path, world: Path, caplo
     first = read_scores(Path("runs/done/scores/blind.npy"))
     write_table(Path("set/captions.csv"), ["caption"], [[text] for text in (*QUERIES[:2], "a lower note")])
     assert main(["run", "mine.yaml"]) == 0
-    assert "to be ranked now: blind, blind_last; nothing is trained again" in caplog.text
+    assert "ranking now: blind, blind_last; nothing is trained again" in caplog.text
     second = read_scores(Path("runs/done/scores/blind.npy"))
     assert second.query_texts[2] == "a lower note"
     assert np.array_equal(second.values[:2], first.values[:2])
@@ -216,13 +216,13 @@ def test_a_blind_set_that_changed_is_ranked_again(desk: Path, world: Path, caplo
     shutil.copy(other, one)
     caplog.clear()
     assert main(["run", "mine.yaml"]) == 0
-    assert "to be ranked now: blind, blind_last" in caplog.text
+    assert "ranking now: blind, blind_last" in caplog.text
     third = read_scores(Path("runs/done/scores/blind.npy"))
     assert np.array_equal(third.values[:, 0], third.values[:, 1])
     assert np.array_equal(third.values[:, 1:], second.values[:, 1:])
     caplog.clear()
     assert main(["run", "mine.yaml"]) == 0
-    assert "to be ranked now" not in caplog.text
+    assert "ranking now" not in caplog.text
 
 
 def test_a_blind_set_that_is_gone_stays_ranked(desk: Path, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,7 +286,7 @@ def test_stages_or_experts_in_another_order_are_another_run(recipe: Path, tmp_pa
     assert opened().folder == first.folder
     content["model"]["audio"]["experts"] = dict(reversed(experts.items()))
     assert opened().folder != first.folder
-    said = r"is a run of other settings \(the order of stages or experts\); name another folder"
+    said = r"is a run with other settings \(the order of stages or experts\); name another folder"
     with pytest.raises(KitError, match=said):
         opened(first.folder)
 
@@ -368,13 +368,13 @@ def test_blind_sets_are_checked_with_the_recipe(desk: Path, capsys: pytest.Captu
     change(blind=blind(stage="odd"), mixed=mean)
     assert main(["check", "mine.yaml"]) == 1
     said = capsys.readouterr().err
-    assert "rank.blind.stage: no stage 'odd'; there are pretrain, finetune" in said
-    assert "rank.mixed.of: they rank different sources; a mean needs one" in said
+    assert "rank.blind.stage: no stage 'odd'; stages: pretrain, finetune" in said
+    assert "rank.mixed.of: the entries rank different sources; a mean needs one source" in said
 
 
 def test_a_run_by_ones_own_name(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "mine.yaml", "--runs", "runs", "--name", "done"]) == 0
     assert "run        runs/done\n" in capsys.readouterr().out
     assert main(["run", "mine.yaml", "--name", "a/b"]) == 2
-    assert "'a/b' is no name of a folder; --out takes a path" in capsys.readouterr().err
+    assert "'a/b' is no folder name; use --out for a path" in capsys.readouterr().err
     assert main(["run", "mine.yaml", "--name", "a", "--out", "b"]) == 2

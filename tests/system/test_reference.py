@@ -142,9 +142,9 @@ def test_a_copy_is_a_recipe_of_its_own_and_replaces_nothing(
     text = Path("mine.yaml").read_text()
     assert "python -m system run mine.yaml" in text
     assert "recipes/clotho.yaml" not in text
-    assert "is there already" in refused(capsys, "recipes", "new", "mine")
+    assert "already exists" in refused(capsys, "recipes", "new", "mine")
     assert Path("mine.yaml").read_text() == text
-    said = "no such recipe; there are aistat2025/passt, baseline2022, clotho"
+    said = "no such recipe; recipes: aistat2025/passt, baseline2022, clotho"
     assert said in refused(capsys, "recipes", "new", "b", "--from", "x")
     assert "lower-case letters" in refused(capsys, "recipes", "new", "../b")
     printed(capsys, "new", "easy", "--from", "take_it_easy/honest")

@@ -39,7 +39,7 @@ def test_a_checkpoint_of_another_recipe_is_refused(
     rewrite(run / "pretrain/done.json", sha256={})  # as of a release that noted no checksums
     assert "is a checkpoint of another model" in refused(capsys, "train", recipe, "--out", run)
     (run / f"pretrain/e{int(best):04d}.safetensors").write_bytes(b"cut")
-    assert "is not a whole safetensors file" in refused(capsys, "train", recipe, "--out", run)
+    assert "is damaged or no safetensors file" in refused(capsys, "train", recipe, "--out", run)
 
 
 def test_a_damaged_state_is_named(
@@ -89,7 +89,7 @@ def test_a_broken_clip_that_is_to_be_ranked_is_told_before_training(
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(copy / "manifest.jsonl", tmp_path))
     error = refused(capsys, "run", path, "--out", tmp_path / "run")
     assert "evaluation 003.wav" in error
-    assert "; repair them, or take them out of" in error
+    assert "; repair them, or remove them from" in error
     assert not (tmp_path / "run/only").exists()
 
 
@@ -177,7 +177,7 @@ def test_audio_that_is_trained_on_and_watched_is_told(
     content["stages"]["only"]["train"]["data"] = ["train", "validation"]
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
-    assert "stage only: 16 recordings it is trained on are also in its validation data" in caplog.text
+    assert "stage only: 16 training recordings are also in its validation data" in caplog.text
 
 
 def test_the_best_checkpoint_is_the_one_done_names(unbroken: Path, tmp_path: Path, world: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_trained_models_settings_stay(
 ) -> None:
     common = ["--audio", world, "--split", "evaluation", "--out", tmp_path / "s.npy"]
     for change in ("model.audio.heads=1", "model.audio.experts.logmel.bands=31"):
-        assert "a trained model's settings stay" in refused(capsys, "rank", unbroken, *common, "--set", change)
+        assert "settings of a trained model are fixed" in refused(capsys, "rank", unbroken, *common, "--set", change)
     assert main(["rank", str(unbroken), *map(str, common), "--set", f"banks={tmp_path / 'banks'}"]) == 0
 
 
@@ -203,7 +203,7 @@ def test_an_opened_panns_model_may_have_its_weights_elsewhere_and_no_other_setti
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
     moved = _moved(path, ["model.audio.weights=elsewhere.pth"])
     assert moved.model.audio.weight_files() == {"weights": Path("elsewhere.pth")}
-    with pytest.raises(KitError, match=r"settings stay; only model\.audio\.weights, banks and the experts' weights"):
+    with pytest.raises(KitError, match=r"settings of a trained model are fixed; only model\.audio\.weights, banks and"):
         _moved(path, ["model.audio.dropout=0.3"])
 
 

@@ -102,7 +102,7 @@ def test_what_was_skipped_is_in_the_document(unbroken: Path, folder: Path, capsy
     document = json.loads(search(capsys, unbroken, folder, TEXTS[0], "--json")[1])
     assert document["clips"] == 5
     assert list(document["skipped"]) == [str(folder / name) for name in ("more/broken.wav", "song.m4a", "notes.txt")]
-    assert document["skipped"][str(folder / "notes.txt")] == "its name is no audio's"
+    assert document["skipped"][str(folder / "notes.txt")] == "it has no audio file extension"
 
 
 def test_a_query_of_unknown_words_is_named_and_the_others_are_answered(
@@ -121,7 +121,7 @@ def test_a_query_of_unknown_words_is_named_and_the_others_are_answered(
 def test_top_is_a_number_from_1_on(unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str], top: str) -> None:
     status, _, errors = search(capsys, unbroken, folder, "a", f"--top={top}")
     assert status == 2
-    assert "not a whole number of 1 or more" in errors
+    assert "not a whole number of at least 1" in errors
 
 
 def test_embeddings_are_those_that_rank_compares(
@@ -197,7 +197,7 @@ ODD_CALLS = {
     "no samples": (lambda m: m.encode_audio(np.zeros(0), rate=16_000), r"shape \(0,\)"),
     "overflow": (lambda m: m.encode_audio(np.full(16_000, 1e300), rate=16_000), "too large ones for 32 bits"),
     "NaN": (lambda m: m.encode_audio(WAVE * np.nan, rate=16_000), "NaN or infinite"),
-    "waves to rank": (lambda m: m.rank("a", [WAVE]), "rank names files"),
+    "waves to rank": (lambda m: m.rank("a", [WAVE]), "rank needs files"),
     "a number as audio": (lambda m: m.encode_audio(3), "'3' is no text, file or list"),
     "a list of numbers": (lambda m: m.encode_audio([3]), "'3' is no file"),
     "a number as text": (lambda m: m.encode_text(3), "'3' is no text"),
@@ -255,7 +255,7 @@ def test_an_empty_query_is_refused_before_the_model_is_loaded(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
     """There is no model."""
-    assert "query 2 is empty; write what" in refused(capsys, "search", tmp_path / "none", folder, "a tone", text)
+    assert "query 2 is empty; describe" in refused(capsys, "search", tmp_path / "none", folder, "a tone", text)
 
 
 def test_texts_without_a_known_word_are_counted_in_a_warning(
@@ -274,7 +274,7 @@ def test_one_text_and_one_file_are_lists_of_one(model: Retriever, folder: Path) 
 
 
 def test_empty_lists_are_refused_with_a_sentence(model: Retriever, folder: Path) -> None:
-    no_text = "there is no text in the list; give one text or more"
+    no_text = "the list of texts is empty; give at least one text"
     with pytest.raises(KitError, match=no_text):
         model.encode_text([])
     with pytest.raises(KitError, match=no_text):
@@ -282,9 +282,9 @@ def test_empty_lists_are_refused_with_a_sentence(model: Retriever, folder: Path)
     with pytest.raises(KitError, match="None is no text; give one text, or a list of texts"):
         model.encode_text([None])  # type: ignore[list-item]
     for call in (model.encode_audio, lambda files: model.rank(TEXTS, files)):
-        with pytest.raises(KitError, match=r"no file in the list; give a folder, a manifest \(.jsonl\), or one file"):
+        with pytest.raises(KitError, match=r"the list of files is empty; give a folder, a manifest \(.jsonl\), or"):
             call([])
-    with pytest.raises(KitError, match="no clip in the list"):
+    with pytest.raises(KitError, match="the list of clips is empty"):
         model.encode_clips([])
 
 

@@ -137,16 +137,16 @@ def test_an_identity_is_not_of_where_the_weights_lie(experts: dict[str, SegmentE
     assert "model" not in json.loads(json.dumps(here.identity()))
     assert here.key() != here.model_copy(update={"segment_seconds": 2.0}).key()
     (tmp_path / "there" / "model.safetensors").unlink()
-    with pytest.raises(KitError, match=r"no weight file .*there/model.safetensors; .*no folder that holds a model"):
+    with pytest.raises(KitError, match=r"no weight file .*there/model.safetensors; .*neither a folder with a model"):
         there.checksums()
 
 
 @pytest.mark.parametrize(
     ("kind", "changes", "said"),
     [
-        ("passt", {"segment_seconds": 10.5}, r"passt: segment_seconds: hears 0.16 to 10.07 s at once, not 10.5"),
-        ("atst_frame", {"segment_seconds": 11.0}, r"atst_frame: segment_seconds: hears 0.04 to 10.0 s at once, not 11"),
-        ("hugging_face", {"size": 17}, r"gives 16 values a frame, not 17; write size: 16"),
+        ("passt", {"segment_seconds": 10.5}, r"passt: segment_seconds: must be 0.16 to 10.07 s, not 10.5"),
+        ("atst_frame", {"segment_seconds": 11.0}, r"atst_frame: segment_seconds: must be 0.04 to 10.0 s, not 11"),
+        ("hugging_face", {"size": 17}, r"gives 16 values per frame, not 17; set size: 16"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(

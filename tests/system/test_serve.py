@@ -338,8 +338,8 @@ def test_kinds_of_audio(tmp_path: Path) -> None:
         ("/api/search?query=" + "a" * 501, 400, "501 characters, more than 500"),
         ("/api/search?query=a%FF", 400, "the query is not UTF-8"),
         ("/api/search?query=a%ed%a0%80", 400, "the query is not UTF-8"),
-        ("/api/search?query=a&query=b", 400, "query is given 2 times"),
-        ("/api/search?query=a&count=3&count=3", 400, "count is given 2 times"),
+        ("/api/search?query=a&query=b", 400, "query occurs 2 times"),
+        ("/api/search?query=a&count=3&count=3", 400, "count occurs 2 times"),
         ("/api/search?query=a&count=0", 400, "whole number from 1 to 50"),
         ("/api/search?query=a&count=51", 400, "whole number from 1 to 50"),
         ("/api/search?query=a&count=-1", 400, "whole number from 1 to 50"),
@@ -348,14 +348,14 @@ def test_kinds_of_audio(tmp_path: Path) -> None:
         ("/api/search?query=a&count=%D9%A1", 400, "whole number from 1 to 50"),
         ("/api/search?query=a&count=" + "9" * 5000, 400, "whole number from 1 to 50"),
         ("/api/search?query=a&offset=-1", 400, "offset is not a whole number from 0"),
-        ("/api/search?query=a&offset=1&offset=1", 400, "offset is given 2 times"),
-        ("/peaks/4", 404, "there is no clip 4; the last one is 3"),
+        ("/api/search?query=a&offset=1&offset=1", 400, "offset occurs 2 times"),
+        ("/peaks/4", 404, "no clip 4; the last one is 3"),
         ("/api/search?query=xyz", 422, "the model knows no word of this query"),
-        ("/audio/4", 404, "there is no clip 4; the last one is 3"),
-        ("/audio/3", 404, "the file of this clip is no longer there"),
-        ("/nothing", 404, "there is nothing here"),
-        ("/api/", 404, "there is nothing here"),
-        ("/audio/", 404, "there is nothing here"),
+        ("/audio/4", 404, "no clip 4; the last one is 3"),
+        ("/audio/3", 404, "the file of this clip is missing"),
+        ("/nothing", 404, "no such page"),
+        ("/api/", 404, "no such page"),
+        ("/audio/", 404, "no such page"),
     ],
 )
 def test_refusals_are_sentences(site: Served, path: str, status: int, words: str) -> None:
@@ -503,14 +503,14 @@ def test_a_run_served_to_others_takes_any_name_and_says_so(unbroken: Path, root:
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert "0.0.0.0 is no loopback address: whoever reaches this machine" in errors
+    assert "0.0.0.0 is no loopback address: everybody who reaches this machine" in errors
 
 
 def test_what_cannot_be_served(unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"port {port} of 127.0.0.1 is taken" in refused(capsys, "serve", unbroken, "--port", port)
-    assert "use 0 to 65535" in refused(capsys, "serve", unbroken, "--port", 65_536)
+        assert f"port {port} of 127.0.0.1 is in use" in refused(capsys, "serve", unbroken, "--port", port)
+    assert "must be from 0 to 65535" in refused(capsys, "serve", unbroken, "--port", 65_536)
     assert "no such address" in refused(capsys, "serve", unbroken, "--host", "nowhere.invalid", "--port", 0)
     assert "use another address" in refused(capsys, "serve", unbroken, "--host", "192.0.2.1", "--port", 0)
     assert "neither a run" in refused(capsys, "serve", tmp_path, "--port", 0)
@@ -579,7 +579,7 @@ def test_a_file_that_takes_a_clips_place_is_not_sent(tmp_path: Path) -> None:
         for row in range(1, 5):
             reply = site.ask(f"/audio/{row}")
             assert reply.status == 404, names[row]
-            assert "is no longer there, or is another one than at the start" in reply.json["error"]
+            assert "is missing, or was replaced after the start" in reply.json["error"]
         (tmp_path / "link.wav").unlink()
         (tmp_path / "link.wav").symlink_to(other)
         assert site.ask("/audio/0").body == real.read_bytes(), "the file behind the link at the start"

@@ -60,7 +60,7 @@ def test_windows_are_those_of_the_letters(tmp_path: Path, by: str) -> None:
 
 def test_a_recording_of_too_many_frames_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("system.ranking.frame_series.MAX_FRAMES", 9)
-    with pytest.raises(KitError, match=r"late.wav has 10 frames; windows are compared of up to 9"):
+    with pytest.raises(KitError, match=r"late.wav has 10 frames; the limit is 9"):
         search_in(tmp_path)
 
 

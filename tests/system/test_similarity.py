@@ -128,7 +128,7 @@ def test_what_is_held_at_a_time_is_bounded_in_training_too(reduce: Any, monkeypa
 
 def test_pooled_embeddings_have_no_frames() -> None:
     pooled = Embedded(torch.ones(2, 3))
-    with pytest.raises(ValueError, match="need series of frames and of words"):
+    with pytest.raises(ValueError, match="need series of frames and words"):
         frame_word(pooled, series([[1.0, 2.0, 3.0]]), "mean")
 
 

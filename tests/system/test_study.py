@@ -149,7 +149,7 @@ def test_all_mistakes_of_a_study_are_told(world: Path, tmp_path: Path, capsys: p
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     cells = {"a": {"stages.only.batchsize": 4}, "b": {"seed": "x", "stages.none.epochs": 1}}
     output = refused(capsys, "study", write_study(tmp_path, recipe, cells=cells))
-    for words in ("cell a", "did you mean batch_size", "cell b", "no such place"):
+    for words in ("cell a", "did you mean batch_size", "cell b", "no such key"):
         assert words in output
     assert "seeds" in refused(capsys, "study", write_study(tmp_path, recipe, seeds=[]))
     assert "no such file" in refused(capsys, "study", tmp_path / "none.yaml")

@@ -73,8 +73,8 @@ def test_validation_stands_before_the_test() -> None:
     assert lines[3].startswith("| good_one | evaluation | 2 | 9 |  | 0.3750 ± 0.1768 | **62.5 ± 17.7** |")
     assert lines[4].startswith("| good_one, paper |  |  |  |  |  | 0.7 |")
     assert {len(line.split("|")) for line in lines[:5]} == {len(lines[0].split("|"))}
-    assert "is chosen on the test" in table.markdown()
-    assert "is chosen on the test" not in TABLE.markdown()
+    assert "is choosing on the test set" in table.markdown()
+    assert "is choosing on the test set" not in TABLE.markdown()
     assert "Beware" not in table.markdown()
     watched = StudyTable([replace(bad, monitors_test=True), good], ["T2A mAP@10"], percent=True).markdown()
     assert "\nBeware: bad: validation is on a test split.\n" in watched

@@ -138,16 +138,16 @@ def test_an_expert_of_a_finished_run_can_be_left_out_by_null(world: Path, tmp_pa
             "rank.again={kind: mean, of: [mean, by_m1], edition: 2022, csv: true}",
             "no earlier entry 'mean' that ranks clips itself",
         ),
-        ("rank.by_m2.data=validation", "they rank different sources"),
-        ("rank.mean.of=[by_loss, by_m1, by_loss]", "'by_loss' is there already; name each once"),
-        ("relevance.corpus=[train, train]", "'train' is there already"),
+        ("rank.by_m2.data=validation", "the entries rank different sources"),
+        ("rank.mean.of=[by_loss, by_m1, by_loss]", "'by_loss' occurs twice; name each once"),
+        ("relevance.corpus=[train, train]", "'train' occurs twice"),
         ("relevance.corpus=[evaluation]", "'evaluation' is a test split"),
-        ("stages.finetune.grad_cache_chunk=8", "as large as the batch of 8, it only costs time"),
-        ("stages.finetune.grad_cache_chunk=99999999999999999999", "as large as the batch of 8"),
+        ("stages.finetune.grad_cache_chunk=8", "must be less than batch_size, 8"),
+        ("stages.finetune.grad_cache_chunk=99999999999999999999", "must be less than batch_size, 8"),
         ("relevance=null", "cider needs the recipe's relevance section"),
         ("relevance.corpus=[nowhere]", "no data source 'nowhere'"),
-        ("relevance.relax.1.percentile=60", "percentiles must rise, and factors must not"),
-        ("relevance.relax.1.factor=0.2", "percentiles must rise, and factors must not"),
+        ("relevance.relax.1.percentile=60", "percentiles must rise, factors must not rise"),
+        ("relevance.relax.1.factor=0.2", "percentiles must rise, factors must not rise"),
         ("relevance.relax.0.factor=1.5", "must be 1 or less"),
         ("stages.finetune.grad_cache_chunk=0", "must be 1 or more"),
     ],
@@ -231,8 +231,8 @@ def test_check_tells_clips_without_audio_and_folders_that_are_none(world: Path, 
     whole = load_recipe(tiny.write_recipe(tmp_path / "w.yaml", schedule(world, tmp_path))).recipe
     assert plan(whole).endswith("nothing is missing")
     for model, words in (
-        ("/no/such/folder", "no such folder"),
-        ("some-name", "no such folder, nor in the hub's cache"),
+        ("/no/such/folder", "neither a folder"),
+        ("some-name", "neither a folder nor in the hub's cache"),
     ):
         text = {"kind": "sentence_transformers", "model": model, "dim": 384, "trainable": True, "projection": "none"}
         content = schedule(world, tmp_path)
@@ -305,6 +305,6 @@ def test_a_make_command_that_is_not_taken_is_a_mistake(
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
     assert main(["check", str(path)]) == 1
     text = capsys.readouterr().out
-    assert "MISTAKE  make of none.jsonl: python -m data_tools does not take `clotho --nowhere`" in text
+    assert "MISTAKE  make of none.jsonl: python -m data_tools does not accept `clotho --nowhere`" in text
     assert "published at the moon" in text
     assert "no manifest" in refused(capsys, "run", path, "--set", "data.train.make=null", "--out", tmp_path / "run")

@@ -153,7 +153,7 @@ def test_a_teacher_that_has_heard_what_is_ranked_stops_the_run(
     recipe["data"]["train"]["manifest"] = recipe["data"]["evaluation"]["manifest"] = str(tmp_path / "mine.jsonl")
     path, out = write(recipe, tmp_path / "leak.yaml"), tmp_path / "leak"
     assert main(["run", str(path), "--out", str(out)]) == 1
-    what = "was trained on mine/evaluation/x.wav, which is in evaluation and is to be ranked (1 such clip); take"
+    what = "was trained on mine/evaluation/x.wav of evaluation, which is ranked (1 such clip); use"
     said = f"teacher other: {distilled} {what}"
     assert said in capsys.readouterr().err
     assert not out.exists(), "before anything is trained"
@@ -165,7 +165,7 @@ def test_a_teacher_that_has_heard_what_is_ranked_stops_the_run(
     assert f"teacher other: {out} was trained on mine/evaluation/x.wav" in capsys.readouterr().err
     (out / "trained_on.csv").unlink()
     assert main(["run", str(path), "--out", str(tmp_path / "second")]) == 1
-    assert "does not say what it was trained on (trained_on.csv is missing" in capsys.readouterr().err
+    assert "has unknown training data (trained_on.csv is missing" in capsys.readouterr().err
 
 
 def test_the_same_recording_is_known_by_its_freesound_id(
@@ -182,7 +182,7 @@ def test_the_same_recording_is_known_by_its_freesound_id(
     write_manifest(tmp_path / "mine.jsonl", changed)
     recipe = student(tmp_path / "mine.jsonl", tmp_path, {"other": {"kind": "model", "folder": str(distilled)}})
     assert main(["run", str(write(recipe, tmp_path / "leak.yaml")), "--out", str(tmp_path / "leak")]) == 1
-    said = f"was trained on {first}, which is in evaluation and is to be ranked (1 such clip)"
+    said = f"was trained on {first} of evaluation, which is ranked (1 such clip)"
     assert said in capsys.readouterr().err, "no other that has an id"
 
 
@@ -212,8 +212,8 @@ def test_mistakes_of_teachers_are_named(world: Path, tmp_path: Path, capsys: pyt
         load_recipe(write(recipe, tmp_path / "r.yaml"))
     said = str(found.value)
     assert "teachers.self.stage: 'pretrain' is not earlier than 'pretrain', which learns from it" in said
-    assert "stages.pretrain.losses.1.teachers.1: no teacher 'nobody'; there are self" in said
-    assert "stages.pretrain.losses.0.temperature: learned needs model.learned_temperature: its start" in said
+    assert "stages.pretrain.losses.1.teachers.1: no teacher 'nobody'; teachers: self" in said
+    assert "stages.pretrain.losses.0.temperature: learned needs model.learned_temperature as start" in said
     recipe["teachers"] = {"self": {"kind": "stage", "stage": "pretrain", "checkpoint": "recall_sum"}}
     with pytest.raises(RecipeError, match=r"teachers.self.checkpoint: stage 'pretrain' does not monitor 'recall_sum'"):
         load_recipe(write(recipe, tmp_path / "r.yaml"))
@@ -225,7 +225,7 @@ def test_mistakes_of_teachers_are_named(world: Path, tmp_path: Path, capsys: pyt
         in capsys.readouterr().out
     )
     assert main(["run", str(path), "--out", str(tmp_path / "gone")]) == 1
-    assert "teacher gone: no finished run and no exported model in runs/gone" in capsys.readouterr().err
+    assert "teacher gone: runs/gone is neither a finished run nor an exported model" in capsys.readouterr().err
     assert not (tmp_path / "gone").exists()
 
 
@@ -245,8 +245,8 @@ def test_check_and_run_agree_on_whether_a_model_is_there(
     for stage in ("pretrain", "finetune"):
         (distilled / stage / "done.json").unlink()
     for reason in (
-        f"{distilled} holds no trained stage; export it, and name that folder",
-        f"no finished run and no exported model in {distilled}; go on with it by: python -m system run",
+        f"{distilled} has no trained stage; export the model, and name its folder",
+        f"{distilled} is neither a finished run nor an exported model; go on with it by: python -m system run",
     ):
         assert main(["check", path]) == 1
         assert f"MISSING  {place} {distilled}: {reason}" in capsys.readouterr().out
@@ -261,7 +261,7 @@ def test_a_teacher_of_series_is_refused(distilled: Path, tmp_path: Path, monkeyp
     recipe_of_series = SimpleNamespace(model=SimpleNamespace(score=SimpleNamespace(of_series=True)))
     opened = SimpleNamespace(recipe=recipe_of_series)
     monkeypatch.setattr("system.training.teachers.open_trained", lambda *_, **__: opened)
-    with pytest.raises(KitError, match="compares frames with words and has no one vector a clip; use another"):
+    with pytest.raises(KitError, match="compares frames with words and has no vector per clip; use another"):
         open_teachers(["self"], recipe, "finetune", Run(distilled), data, torch.device("cpu"))
 
 
@@ -358,8 +358,8 @@ def test_cells_of_a_study_learn_from_earlier_ones(
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ({"of": ["nobody"]}, "rank.evaluation.of.0: no teacher 'nobody'; there are self"),
-        ({"of": ["self", "self"]}, "rank.evaluation.of.1: 'self' is there already; name each once"),
+        ({"of": ["nobody"]}, "rank.evaluation.of.0: no teacher 'nobody'; teachers: self"),
+        ({"of": ["self", "self"]}, "rank.evaluation.of.1: 'self' occurs twice; name each once"),
         ({"of": []}, "rank.evaluation.of: needs 1 or more entries, and has 0"),
     ],
 )
@@ -401,7 +401,7 @@ def test_files_of_embeddings_that_do_not_fit_are_refused(
     assert main(["check", str(path)]) == 1
     assert f"MISSING  teacher other {file}: write it with" in capsys.readouterr().out
     assert main(argv) == 1
-    assert "teacher other: write it with python -m system embeddings" in capsys.readouterr().err
+    assert "teacher other: write the file with python -m system embeddings" in capsys.readouterr().err
     clip = next(clip for clip in read_manifest(world) if clip.split == "development")
     for content, said in (
         (
@@ -428,9 +428,9 @@ def test_a_damaged_file_of_embeddings_is_one_sentence(tmp_path: Path) -> None:
     changed = [whole[:at] + bytes([n]) * 60 + whole[at + 60 :] for n in (0, 7, 255)]
     for content in (b"", array.read_bytes(), *changed, whole[:-9]):
         file.write_bytes(content)
-        with pytest.raises(KitError, match=r"^teacher other: \S+e.npz is no file of embeddings \(.+\); write one with"):
+        with pytest.raises(KitError, match=r"^teacher other: \S+e.npz is no file of embeddings \(.+\); write such"):
             _read_embeddings("other", file, [], SimpleNamespace())  # type: ignore[arg-type]
-    with pytest.raises(KitError, match=r"^teacher other: \S+e.npy is no file of embeddings \(.npz\); write one with"):
+    with pytest.raises(KitError, match=r"^teacher other: \S+e.npy is no file of embeddings \(.npz\); write such"):
         _read_embeddings("other", array, [], SimpleNamespace())  # type: ignore[arg-type]
 
 
@@ -447,7 +447,7 @@ def test_a_start_that_has_heard_what_is_ranked_stops_the_run(
     recipe["stages"]["pretrain"]["start_from"] = {"kind": "model", "folder": str(distilled)}
     argv = ["run", str(write(recipe, tmp_path / "leak.yaml")), "--out", str(tmp_path / "leak")]
     assert main(argv) == 1
-    said = f"stage pretrain starts from {distilled}, which was trained on {first}, which is in evaluation"
+    said = f"stage pretrain starts from {distilled}, which was trained on {first} of evaluation"
     assert said in capsys.readouterr().err
     assert main([*argv, "--set", "stages.pretrain.start_from.trained_on_test=acknowledged"]) == 1
     error = capsys.readouterr().err
@@ -470,7 +470,7 @@ def test_a_run_that_ranks_by_teachers_is_no_model(
     path, out = write(recipe, tmp_path / "e.yaml"), tmp_path / "ensemble"
     argv = ["run", str(path), "--out", str(out)]
     assert main(argv) == 0
-    with pytest.raises(KitError, match=rf"has no model of its own: it ranks by {distilled}; name one of these"):
+    with pytest.raises(KitError, match=rf"has no trained model: it ranks with {distilled}; name one of these"):
         open_trained(out)
     assert main(argv) == 0, "finished already"
     done = distilled / "finetune/done.json"
@@ -491,14 +491,9 @@ def test_what_is_not_known_is_not_known_of_the_next_one_either(
     assert read_trained_clips(tmp_path / "student") is None
     second = student(world, tmp_path, {"other": {"kind": "model", "folder": str(tmp_path / "student")}})
     assert main(["run", str(write(second, path)), "--out", str(tmp_path / "second")]) == 1
-    assert (
-        "does not say what it was trained on (trained_on.csv is missing, or names others' models)"
-        in capsys.readouterr().err
-    )
+    assert "has unknown training data (trained_on.csv is missing, or names others' models)" in capsys.readouterr().err
     started = student(world, tmp_path, SELF)
     started["stages"]["pretrain"]["start_from"] = {"kind": "model", "folder": str(tmp_path / "student")}
     assert main(["run", str(write(started, path)), "--out", str(tmp_path / "started")]) == 0
-    assert (
-        f"stage pretrain starts from {tmp_path / 'student'}, which does not say what it was trained on" in caplog.text
-    )
+    assert f"stage pretrain starts from {tmp_path / 'student'}, whose training data is unknown" in caplog.text
     assert read_trained_clips(tmp_path / "started") is None

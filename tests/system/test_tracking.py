@@ -218,7 +218,7 @@ def test_a_server_that_fails_ends_the_tracking_and_not_the_training(
     run = tmp_path / "run"
     assert main(["run", str(recipe), "--out", str(run), "--track", "mlflow", "--track", "wandb"]) == 0
     for name in ("mlflow", "wandb"):
-        assert caplog.text.count(f"{name} gets no more of this run (division by zero); metrics.jsonl has all") == 1
+        assert caplog.text.count(f"{name} gets no more data of this run (division by zero); metrics.jsonl has all") == 1
     assert json.loads((run / "result.json").read_text())["rank"]
     assert server.ended == ["FAILED"]
 
@@ -263,7 +263,7 @@ def test_a_run_that_fails_is_told_as_failed(
     [
         ("tensorboard", 'the package tensorboard is not installed; install it with: pip install -e ".[tracking]"'),
         ("mlflow", "the package mlflow is not installed; install it with: pip install mlflow"),
-        ("board", "no tracker 'board'; there are tensorboard, mlflow, wandb"),
+        ("board", "no tracker 'board'; trackers: tensorboard, mlflow, wandb"),
     ],
 )
 def test_a_tracker_that_is_not_here_is_refused_first(

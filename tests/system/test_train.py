@@ -202,7 +202,7 @@ def test_ctrl_c_saves_the_step_and_resumes_bit_equal(recipe: Path, unbroken: Pat
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert b"the same command goes on from here" in errors
+    assert b"run the same command again to resume" in errors
     assert b"Traceback" not in errors
     state = checkpoints.load_state(run / "pretrain") if (run / "finetune").exists() is False else None
     assert state is None or state["step"] >= 4
@@ -234,7 +234,8 @@ def test_a_signal_ends_a_step_that_the_same_command_goes_on_from(
     with monkeypatch.context() as patched:
         patched.setattr(StageTraining, "_train_step", signalled)
         assert main(["run", str(recipe), "--out", str(tmp_path / "run")]) == 130
-    assert capsys.readouterr().err.endswith("stopped at step 5 of stage pretrain; the same command goes on from here\n")
+    said = "stopped at step 5 of stage pretrain; run the same command again to resume\n"
+    assert capsys.readouterr().err.endswith(said)
     assert "stopped at step 5 of stage pretrain" in (tmp_path / "run/log.txt").read_text()
     assert signal.getsignal(number) == before
     kept = (checkpoints.load_state(tmp_path / "run/pretrain") or {})["seconds"]
@@ -326,7 +327,7 @@ def test_audio_that_changed_since_the_run_began_is_refused(
     clip = read_manifest(manifest)[50]
     shutil.copy(read_manifest(manifest)[0].path, clip.path)
     output = refused(capsys, *command)
-    assert "contents.validation changed since this run began: audio files are not what they were" in output
+    assert "contents.validation changed since this run began: audio files differ" in output
     without_checksums(tmp_path / "run")
     provenance = json.loads((tmp_path / "run/provenance.json").read_text())
     del provenance["contents"]  # an earlier release noted none
@@ -345,7 +346,7 @@ def test_metrics_are_written_again_from_the_checkpoints(
         (run / "metrics.jsonl").write_bytes(damaged)
         assert main(["train", str(recipe), "--out", str(run)]) == 0
         assert (run / "metrics.jsonl").read_bytes() == whole
-        assert "metrics.jsonl had lost lines or was damaged" in caplog.text
+        assert "metrics.jsonl lacked lines or was damaged" in caplog.text
         caplog.clear()
 
 
@@ -396,7 +397,7 @@ def test_a_stage_begun_in_another_precision_does_not_go_on(
     state = torch.load(run / "finetune/last.pt", weights_only=True)
     torch.save(state | {"precision": "bf16"}, run / "finetune/last.pt")
     output = refused(capsys, "train", recipe, "--out", run)
-    assert "was begun in bf16 and this machine computes in float32; go on where it began" in output
+    assert "was started in bf16, but this machine computes in float32; resume it on such a machine" in output
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it is computed in bf16 there")
@@ -450,5 +451,5 @@ def test_log_on_a_full_disk_is_one_warning(
         root.removeHandler(handler)
         handler.close()
     assert "Logging error" not in capsys.readouterr().err
-    warnings = [record.getMessage() for record in caplog.records if "not written any more" in record.getMessage()]
-    assert warnings == ["/dev/full is not written any more (No space left on device); make room there"]
+    warnings = [record.getMessage() for record in caplog.records if "cannot be written any more" in record.getMessage()]
+    assert warnings == ["/dev/full cannot be written any more (No space left on device); free disk space"]

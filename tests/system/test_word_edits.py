@@ -181,7 +181,7 @@ def test_synonyms_of_a_file(tmp_path: Path) -> None:
         (("two dogs", "x"), "s.csv, line 2: 'two dogs' is not one word; give the synonyms of single words"),
         (("", "x"), "line 2: '' is not one word"),
         (("dogs", "!"), "line 2: the synonym '!' has no word; fill it in or remove the line"),
-        (("cat", "x"), "s.csv: none of its 1 lines fits a word of a training caption; give synonyms of words that"),
+        (("cat", "x"), "s.csv: none of its 1 lines fits a word of a training caption; use words that"),
     ],
 )
 def test_bad_lines_of_synonyms_are_named(tmp_path: Path, row: tuple[str, str], said: str) -> None:
@@ -269,4 +269,4 @@ def test_words_of_synonyms_are_known_and_check_says_them(trained: Path, capsys: 
 def test_settings_of_edits_are_complete(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "check", augmented.recipe(world, tmp_path, {"edits": {"probability": 1, "rate": 0}}))
     assert "stages.only.augment.edits.rate: must be above 0, not 0" in said
-    assert "stages.only.augment.edits.synonyms: missing; a recipe says everything about itself" in said
+    assert "stages.only.augment.edits.synonyms: missing; required in every recipe" in said

@@ -52,8 +52,8 @@ def test_every_format_gives_the_same_vectors(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("v.bin", b"2 4\ndog " + bytes(16) + b"bar", "ends in its word 2 of 2"),
-        ("v.bin", b"3 4\ndog " + bytes(16) + b"bark " + bytes(15), "ends in its word 2 of 3"),
+        ("v.bin", b"2 4\ndog " + bytes(16) + b"bar", "ends in word 2 of 2"),
+        ("v.bin", b"3 4\ndog " + bytes(16) + b"bark " + bytes(15), "ends in word 2 of 3"),
         ("v.bin", b"dog 1 2 3 4\n", "does not begin with the numbers of words and dimensions"),
         ("v.bin", b"1 5\ndog " + bytes(20), "dimension 5, not 4; set text.dim to 5"),
         ("v.txt", b"1 5\ndog 1 2 3 4 5\n", "dimension 5, not 4"),
@@ -68,7 +68,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path, name: str, content: byt
 
 
 @pytest.mark.parametrize(
-    ("line", "words"), [("dog 1 2 x 4", "values that are not all numbers"), ("dog 1 2 3", "3 values, expected 4")]
+    ("line", "words"), [("dog 1 2 x 4", "some values are not numbers"), ("dog 1 2 3", "3 values, expected 4")]
 )
 def test_a_bad_line_of_a_text_file_is_named_when_it_is_read(tmp_path: Path, line: str, words: str) -> None:
     (tmp_path / "v.txt").write_text(f"bark 1 2 3 4\n{line}\n")
@@ -170,9 +170,9 @@ def test_a_transformers_words_are_its_input_embeddings(tmp_path: Path, capsys: p
             b"1 4\ndog " + bytes(16) + b"bark " + bytes(16),
             "has 21 more bytes after the 1 words",
         ),
-        ("v.txt", b"3 4\ndog 1 2 3 4\nbark 1 2 3 4\n", "has 2 words, its first line announces 3"),
-        ("v.txt", b"1 4\ndog 1 2 3 4\nbark 1 2 3 4\n", "has 2 words, its first line announces 1"),
-        ("v.txt", b"dog 1 2 3 4\nbark 1 2 3 4", "ends within a line, as a file that was cut does"),
+        ("v.txt", b"3 4\ndog 1 2 3 4\nbark 1 2 3 4\n", "has 2 words, its first line states 3"),
+        ("v.txt", b"1 4\ndog 1 2 3 4\nbark 1 2 3 4\n", "has 2 words, its first line states 1"),
+        ("v.txt", b"dog 1 2 3 4\nbark 1 2 3 4", "ends within a line, so it is truncated"),
         ("v.txt", b"dog 1 2 3 4\nbark 1 2", "ends within a line"),
     ],
 )
@@ -194,5 +194,5 @@ def test_values_that_are_not_finite_are_told_when_their_word_is_asked_for(tmp_pa
     for name in ("v.bin", "v.txt"):
         file = WordVectorFile(tmp_path / name, 4)
         assert file.get("dog") is not None
-        with pytest.raises(KitError, match=rf"{name}: byte \d+: the values after a word are not all finite"):
+        with pytest.raises(KitError, match=rf"{name}: byte \d+: some values after a word are not finite"):
             file.get("bark")

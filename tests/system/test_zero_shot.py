@@ -178,11 +178,11 @@ def test_texts_of_clap_are_cut_and_kept(tmp_path: Path) -> None:
     [
         (
             ["model.audio.head=linear"],
-            "rank.evaluation.stage: null, and model.audio has layers that say nothing before",
+            "rank.evaluation.stage: null, but model.audio has layers that must be trained first",
         ),
-        (["model.text.projection=linear"], "stage: null, and model.text has layers that say nothing before they are"),
-        (["rank.evaluation.checkpoint=last"], "rank.evaluation.stage: stage and checkpoint are both null, or none is"),
-        (["rank.evaluation.stage=train"], "no stage 'train'; there are none"),
+        (["model.text.projection=linear"], "stage: null, but model.text has layers that must be trained first"),
+        (["rank.evaluation.checkpoint=last"], "evaluation.stage: set both stage and checkpoint, or set both to null"),
+        (["rank.evaluation.stage=train"], "no stage 'train'; stages: none"),
     ],
 )
 def test_what_cannot_rank_without_training_is_refused(recipe: Path, changes: list[str], said: str) -> None:

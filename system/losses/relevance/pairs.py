@@ -96,7 +96,7 @@ def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np
     high = counts[:_BINS]
     pairs = int(high.sum())
     if not pairs:
-        raise KitError("there is no pair of captions of different clips; give a corpus of more clips, or all pairs")
+        raise KitError("no pair of captions of different clips; give a corpus with more clips, or use all pairs")
     ranks = np.array([int(q * (pairs - 1) // 100) for q in percents])
     return Distribution(
         pairs=pairs,

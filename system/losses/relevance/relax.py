@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 class PercentileFactor(Strict):
     """r(c) at a percentile of the corpus's scores."""
 
-    percentile: float = Field(ge=0, le=100)  # of the CIDEr-D of all pairs
-    factor: float = Field(ge=0, le=1)  # of the margin, from this percentile on
+    percentile: float = Field(ge=0, le=100)  # of the CIDEr-D scores of all pairs
+    factor: float = Field(ge=0, le=1)  # factor on the margin from this percentile on
 
 
 class Cider(Strict):
@@ -46,11 +46,11 @@ class Cider(Strict):
 
     kind: Literal["cider"]
     corpus: Annotated[list[str], Field(min_length=1)]  # data sources whose captions are counted
-    documents: Literal["caption", "clip"]  # what an n-gram's document frequency counts: captions, or clips
+    documents: Literal["caption", "clip"]  # document frequencies count captions or clips
     tokenizer: Literal["regex", "ptb"]  # ptb needs Java
-    pairs: Literal["all", "other_clips"]  # the ordered pairs the percentiles are of: all, or without those of one clip
+    pairs: Literal["all", "other_clips"]  # ordered pairs for the percentiles: all, or only pairs of different clips
     of_clips: Literal["mean", "max", "symmetric"]  # c_ij of clips with several captions
-    relax: Annotated[list[PercentileFactor], Field(min_length=1)]  # percentiles rising, factors not
+    relax: Annotated[list[PercentileFactor], Field(min_length=1)]  # percentiles must rise, factors must not
 
 
 class Corpus:
@@ -145,9 +145,9 @@ class Relevance:
             try:
                 stored = _Stored.model_validate_json(path.read_bytes())
             except ValidationError as error:
-                raise KitError(f"{path} is damaged; delete it, it is made again") from error
+                raise KitError(f"{path} is damaged; delete it, and it is made again") from error
             if stored.key != key:
-                raise KitError(f"{path} holds the percentiles of something else; delete it, it is made again")
+                raise KitError(f"{path} has percentiles of other data; delete it, and it is made again")
             return stored.distribution
         began = time.perf_counter()
         found = self._corpus.distribution(percents, self._settings.pairs)

@@ -47,13 +47,13 @@ def ptb_tokens(captions: Sequence[str]) -> list[list[str]]:
     from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
 
     if shutil.which("java") is None:
-        raise KitError("the tokenizer ptb needs Java, and there is no `java` here; install it, or say tokenizer: regex")
+        raise KitError("the tokenizer ptb needs Java, and `java` is missing; install it, or set tokenizer: regex")
     lines = {n: [{"caption": " ".join(caption.split())}] for n, caption in enumerate(captions)}
     found = PTBTokenizer().tokenize(lines) if lines else {}
     if len(found) != len(lines):
         raise KitError(
             f"the tokenizer ptb gave {len(found)} lines for {len(lines)} captions; see Java's message above, "
-            "or say tokenizer: regex"
+            "or set tokenizer: regex"
         )
     return [found[n][0].split() for n in range(len(lines))]
 

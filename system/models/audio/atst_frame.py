@@ -14,7 +14,7 @@ class AtstFrame(FromPublished):
     """
 
     kind: Literal["atst_frame"]
-    floor: Literal["segment", "batch"]  # lifted is what lies 80 dB below its loudest; batch: in training, as SALSA
+    floor: Literal["segment", "batch"]  # whose largest value sets the floor, 80 dB below it; batch: in training
 
     @property
     def vector_dim(self) -> int:

@@ -10,13 +10,13 @@ from system.experts import Expert, LogMelSlaney
 from system.models.audio.base import AudioSettings, Encoder
 
 CHANNELS = 128  # of the convolutions
-MIN_BANDS = 64  # which the convolutions reduce to one
+MIN_BANDS = 64  # the convolutions reduce 64 bands to one
 
 
 class GruSettings(AudioSettings):
     """Base of encoders that end in a bidirectional GRU, with the fields `hidden` and `embedding` of the subclasses."""
 
-    if TYPE_CHECKING:  # a subclass says where they stand
+    if TYPE_CHECKING:  # defined in subclasses, which choose their order
         hidden: int
         embedding: Literal["frames", "mean"]
 
@@ -26,7 +26,7 @@ class GruSettings(AudioSettings):
 
     def misfits(self, out: int) -> Iterator[tuple[str, str]]:
         if 2 * self.hidden != out:
-            yield "hidden", f"both directions give 2 x {self.hidden} values, text has {out}"
+            yield "hidden", f"both directions give 2 x {self.hidden} values, but the text has {out}"
 
 
 class WideLogMel(LogMelSlaney):
@@ -36,7 +36,7 @@ class WideLogMel(LogMelSlaney):
     @classmethod
     def _enough(cls, bands: int) -> int:
         if bands < MIN_BANDS:
-            raise ValueError(f"the convolutions of crnn need {MIN_BANDS} bands, not {bands}")
+            raise ValueError(f"crnn needs at least {MIN_BANDS} bands, not {bands}")
         return bands
 
 
@@ -47,7 +47,7 @@ class Crnn(GruSettings):
     """
 
     kind: Literal["crnn"]
-    experts: Annotated[dict[Name, WideLogMel], Field(min_length=1, max_length=1)]  # one, by any name
+    experts: Annotated[dict[Name, WideLogMel], Field(min_length=1, max_length=1)]  # one expert, by any name
     hidden: Size  # of the GRU, in each direction
     dropout: float = Field(ge=0, lt=1)  # after the convolutions
     embedding: Literal["frames", "mean"]  # one vector per frame, or their mean
@@ -74,7 +74,7 @@ class Gru(GruSettings):
     """
 
     kind: Literal["gru"]
-    experts: Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]  # one, by any name
+    experts: Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]  # one expert, by any name
     width: Size  # values per frame before the GRU
     hidden: Size  # in each direction
     dropout: float = Field(ge=0, lt=1)  # after the linear layer

@@ -16,7 +16,7 @@ from system.networks.layers import length_mask, pooled_over_time
 # B clips, T frames, E embedding
 
 CHANNELS = 128  # of the convolutions
-MIN_FRAMES = 4  # of log-mel, which the convolutions reduce to one
+MIN_FRAMES = 4  # log-mel frames that the convolutions reduce to one
 
 Embedding = Literal["frames", "mean"]
 

@@ -14,7 +14,7 @@ class EfficientAT(FromPublished):
     """
 
     kind: Literal["efficientat"]
-    network: Name  # which of the published ones, by ten times the width of its layers
+    network: Name  # published network, named by ten times the width of its layers
     edge_jitter: bool  # in training, move the lowest and highest frequency of the log-mel
     spec_augment: SpecAugment | None  # stripes of the log-mel that are masked in training
 

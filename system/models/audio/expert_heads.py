@@ -17,7 +17,7 @@ class ExpertHeads(AudioSettings):
     """
 
     kind: Literal["expert_heads"]
-    experts: Annotated[dict[Name, Expert], Field(min_length=1)]  # whose frames are its input, by any names
+    experts: Annotated[dict[Name, Expert], Field(min_length=1)]  # experts whose frames are the input, by any names
     width: Size  # of its encoder
     layers: Depth  # of its encoder
     heads: Heads  # of attention, in a layer

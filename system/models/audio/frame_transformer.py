@@ -17,7 +17,7 @@ class FrameTransformer(AudioSettings):
     """
 
     kind: Literal["frame_transformer"]
-    experts: Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]  # one, by any name
+    experts: Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]  # one expert, by any name
     width: Size  # of the encoder
     layers: Depth  # of the encoder
     heads: Heads  # of attention, in a layer

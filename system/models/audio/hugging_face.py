@@ -27,7 +27,7 @@ class HuggingFace(Segmented):
 
     kind: Literal["hugging_face"]
     model: str  # hub name or folder
-    type: Type  # model_type of its config.json; for a whole CLAP, its part clap_audio_model
+    type: Type  # model_type of its config.json; for a complete CLAP model: clap_audio_model
 
     file_settings: ClassVar[frozenset[str]] = frozenset({"model"})
 
@@ -43,7 +43,7 @@ class HuggingFace(Segmented):
     @property
     def seen_by_share(self) -> str | None:
         fills = self.trainable and ROWS[self.type].max_seconds is None
-        return "the length that inputs are filled up to" if fills else None
+        return "the length to which inputs are padded" if fills else None
 
     @property
     def knows_captions(self) -> bool:
@@ -118,7 +118,7 @@ class HuggingFace(Segmented):
             problem = type_problem(parse_json((folder / "config.json").read_bytes(), "config.json"), self.type)
             problem = problem or folder_problem(folder)
         except FileNotFoundError:
-            yield "model", f"audio model {self.model}: no config.json; name a folder that holds a model"
+            yield "model", f"audio model {self.model}: no config.json; name a folder with a model"
         except DataError as error:
             yield "model", str(error)
         else:

@@ -22,10 +22,10 @@ class Panns(AudioSettings, Resampled):
     """
 
     kind: Literal["panns"]
-    network: Literal["resnet38", "cnn14"]  # which of the published ones
+    network: Literal["resnet38", "cnn14"]  # published network
     weights: str | None  # the published checkpoint; null: from scratch
     trainable: bool  # false: frozen
-    max_seconds: float = Field(gt=0)  # a longer clip: a random part in training, the whole one elsewhere
+    max_seconds: float = Field(gt=0)  # training uses a random part of longer clips, ranking the whole clip
     frequency_pooling: Literal["mean", "max_mean"]  # mean: the public code; max_mean: the paper
     time_pooling: Literal["mean", "max", "max_mean"]  # of the frames, into one vector
     dropout: float = Field(ge=0, lt=1)  # between the network's blocks
@@ -38,7 +38,7 @@ class Panns(AudioSettings, Resampled):
     @classmethod
     def _require_weights_or_training(cls, trainable: bool, info: ValidationInfo) -> bool:
         if not trainable and info.data.get("weights", "") is None:
-            raise ValueError("a network without published weights that is not trained says nothing")
+            raise ValueError("a network without published weights must be trained")
         return trainable
 
     @property

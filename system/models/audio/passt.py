@@ -18,7 +18,7 @@ class Passt(FromPublished):
     """
 
     kind: Literal["passt"]
-    network: Name  # which of the published ones: strides of 16 or 10, seconds or blocks
+    network: Name  # published network, named by its stride (16 or 10), its seconds or its size
     patchout_time: int = Field(ge=0)  # columns of patches that are left out in training
     patchout_bands: int = Field(ge=0)  # rows of patches that are left out in training
     patchout_tokens: int = Field(0, ge=0)  # single patches of the rest that are left out in training
@@ -46,10 +46,10 @@ class Passt(FromPublished):
             ("patchout_bands", self.patchout_bands, variant.rows),
         ):
             if left_out >= size:
-                yield key, f"there are {size}, of which one at least must stay"
+                yield key, f"must be less than {size}, so that one remains"
         rest = (variant.rows - self.patchout_bands) * (patches - self.patchout_time)
         if self.patchout_tokens >= rest > 0:
-            yield "patchout_tokens", f"there are {rest}, of which one at least must stay"
+            yield "patchout_tokens", f"must be less than {rest}, so that one token remains"
 
     def published_address(self) -> str:
         return VARIANTS[self.network].address

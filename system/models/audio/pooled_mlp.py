@@ -16,9 +16,9 @@ class PooledMlp(AudioSettings):
     """
 
     kind: Literal["pooled_mlp"]
-    experts: Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]  # one, by any name
+    experts: Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]  # one expert, by any name
     pooling: Literal["mean", "max", "max_mean"]  # max_mean: their sum, as PANNs do
-    hidden: Size  # of its layer in the middle
+    hidden: Size  # size of the middle layer
     dropout: float = Field(ge=0, lt=1)  # of the pooled frames
 
     @property

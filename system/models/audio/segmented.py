@@ -26,10 +26,10 @@ Network: TypeAlias = "SegmentNetwork"  # naming it imports no torch
 class SpecAugment(Strict):
     """Stripes of random position and width, set to zero in training: of time (10 ms columns), and frequency (bands)."""
 
-    time_stripes: int = Field(ge=0)  # how many
-    time_width: Positive  # the widest is one less
-    band_stripes: int = Field(ge=0)  # how many
-    band_width: Positive  # the widest is one less
+    time_stripes: int = Field(ge=0)  # number of stripes in time
+    time_width: Positive  # their maximum width plus 1
+    band_stripes: int = Field(ge=0)  # number of stripes in frequency
+    band_width: Positive  # their maximum width plus 1
 
 
 class Segmented(AudioSettings, Resampled):
@@ -42,10 +42,10 @@ class Segmented(AudioSettings, Resampled):
 
     trainable: bool  # false: frozen
     segment_seconds: float = Field(gt=0.02)  # length of a segment; a shorter rest is padded with silence
-    hop_seconds: float = Field(gt=0.01)  # from the beginning of a segment to that of the next
-    max_seconds: float = Field(gt=0)  # a longer clip: a random part in training, the whole one elsewhere
+    hop_seconds: float = Field(gt=0.01)  # seconds from the start of one segment to the start of the next
+    max_seconds: float = Field(gt=0)  # training uses a random part of longer clips, ranking the whole clip
     segment_pooling: Literal["mean", "attention"]  # of a clip's segments
-    hidden: Size | None  # of a layer with ReLU before the last one; null: only the last one
+    hidden: Size | None  # size of a layer with ReLU before the last one; null: only the last layer
     head: Literal["linear", "none"] = "linear"  # none: the network's vectors, which must have the text's size
 
     @property
@@ -110,16 +110,16 @@ class Segmented(AudioSettings, Resampled):
     def misfits(self, out: int) -> Iterator[tuple[str, str]]:
         shortest, longest = self.limits
         if not shortest <= self.segment_seconds <= longest:
-            yield "segment_seconds", f"{self.title} hears {shortest} to {longest} s at once, not {self.segment_seconds}"
+            yield "segment_seconds", f"{self.title} needs {shortest} to {longest} s, not {self.segment_seconds}"
         if self.hop_seconds > self.segment_seconds:
-            yield "hop_seconds", "longer than segment_seconds, it leaves parts unheard"
+            yield "hop_seconds", "longer than segment_seconds, so that parts of a clip would be skipped"
         if self.max_seconds < self.segment_seconds:
-            said = f"less than segment_seconds, {self.segment_seconds:g}: training would never fill a segment; raise it"
+            said = f"less than segment_seconds, {self.segment_seconds:g}: training would never fill a segment"
             yield "max_seconds", said
         if self.head == "none" and self.hidden is not None:
-            yield "head", "none, and hidden gives one; say hidden: null, or head: linear"
+            yield "head", "is none, but hidden adds a layer; set hidden: null, or head: linear"
         if self.head == "none" and self.size_known and self.vector_dim != out:
-            yield "head", f"none, and its vectors have {self.vector_dim} values, the text's embeddings {out}"
+            yield "head", f"is none, but its vectors have {self.vector_dim} values and the text's embeddings {out}"
 
     def build(self, out: int) -> Encoder:
         return self._encoder(self.build_network(), out, self.pretrained())
@@ -163,7 +163,7 @@ class FromPublished(Segmented):
     @model_validator(mode="after")
     def _require_weights_or_training(self) -> Self:
         if not self.trainable and self.weights is None:
-            said = "a network without published weights that is not trained says nothing"
+            said = "a network without published weights must be trained"
             raise cast(ValidationError, mistakes([(("trainable",), said)]))
         return self
 

@@ -84,5 +84,5 @@ class SegmentedEncoder(AudioEncoder):
 
 def _no_head(dim: int, out: int) -> nn.Module:
     if dim != out:
-        raise KitError(f"model.audio: its vectors have {dim} values, the text's embeddings {out}; say head: linear")
+        raise KitError(f"model.audio: its vectors have {dim} values, the text's embeddings {out}; set head: linear")
     return nn.Identity()

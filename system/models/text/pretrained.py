@@ -73,7 +73,7 @@ class PreTrained(TextSettings):
             yield "model", str(error)
         else:
             if problem:
-                yield "model", f"text model {self.model}: the folder {problem}; name one that holds a model"
+                yield "model", f"text model {self.model}: the folder {problem}; name one with a model"
 
     def plan_facts(self) -> Facts:
         return hub_facts(f"text model {self.model}", self.model, local_folder(self.model), installed_as(self.model))

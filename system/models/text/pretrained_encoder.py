@@ -24,7 +24,7 @@ from system.networks.layers import head, pooled_over_time
 FROZEN_AT_ONCE = 64  # texts
 CLAP_TOKENS = 77
 NO_LIMIT = 1_000_000  # tokenizers without a limit give a far larger number
-NO_FIRST_TOKEN = "has no first token that stands for a text; use one like BERT or RoBERTa"
+NO_FIRST_TOKEN = "has no first token for the whole text; use one like BERT or RoBERTa"
 
 
 class Bank(NamedTuple):
@@ -283,7 +283,7 @@ def load_clap(name: str) -> tuple[Any, Any]:
         raise
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
         reason = first_line(error)
-        hint = "give a folder that holds one, or a hub name while online"
+        hint = "give a folder with one, or a hub name while online"
         raise KitError(f"no text encoder of a CLAP in {name!r} ({reason}); {hint}") from error
     finally:
         set_verbosity(before)
@@ -317,7 +317,7 @@ def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
         reason = first_line(error)
         raise KitError(
-            f"no transformer {name!r} ({reason}); give a folder that holds one, or a hub name while online"
+            f"no transformer {name!r} ({reason}); give a folder with one, or a hub name while online"
         ) from error
     if tokenizer.cls_token_id is None:
         raise KitError(f"text model {name!r} {NO_FIRST_TOKEN}")

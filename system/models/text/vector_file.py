@@ -32,7 +32,7 @@ class WordVectorFile:
         if not path.is_file() or not path.stat().st_size:
             raise KitError(
                 f"no word vectors {path}; Google's are GoogleNews-vectors-negative300.bin, published at "
-                "code.google.com/archive/p/word2vec (unpack the .gz), any file of word2vec's formats will do"
+                "code.google.com/archive/p/word2vec (unpack the .gz); any file in word2vec's formats works"
             )
         self._is_binary = path.suffix == ".bin"
         with path.open("rb") as file:
@@ -66,14 +66,14 @@ class WordVectorFile:
             with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused below
                 vector = np.array(numbers, dtype=np.float32)
         except ValueError:
-            raise KitError(f"{self.path}: byte {offset}: after a word: values that are not all numbers") from None
+            raise KitError(f"{self.path}: byte {offset}: after a word: some values are not numbers") from None
         if len(vector) != self.dim:
             raise KitError(f"{self.path}: byte {offset}: after a word: {len(vector)} values, expected {self.dim}")
         return self._finite(vector, offset)
 
     def _finite(self, vector: np.ndarray, offset: int) -> np.ndarray:
         if not np.isfinite(vector).all():
-            raise KitError(f"{self.path}: byte {offset}: the values after a word are not all finite; fetch it again")
+            raise KitError(f"{self.path}: byte {offset}: some values after a word are not finite; fetch it again")
         return vector
 
     def _binary_words(self) -> Iterator[tuple[bytes, int]]:
@@ -86,19 +86,17 @@ class WordVectorFile:
                 offset += 1
             blank = data.find(b" ", offset, offset + LONGEST_WORD)
             if blank < 0 or blank + 1 + size > len(data):
-                raise KitError(f"{self.path} ends in its word {n + 1:,} of {count:,}; fetch it again")
+                raise KitError(f"{self.path} ends in word {n + 1:,} of {count:,}; fetch it again")
             yield data[offset:blank], offset
             offset = blank + 1 + size
         if rest := len(data) - offset - data[offset : offset + 64].count(b"\n"):
-            raise KitError(
-                f"{self.path} has {rest:,} more bytes after the {count:,} words that its first line announces"
-            )
+            raise KitError(f"{self.path} has {rest:,} more bytes after the {count:,} words that its first line states")
 
     def _text_words(self) -> Iterator[tuple[bytes, int]]:
         data = self._bytes
         count, dim, offset = self._first_line()
         if data[-1:] != b"\n":
-            raise KitError(f"{self.path} ends within a line, as a file that was cut does; fetch it again")
+            raise KitError(f"{self.path} ends within a line, so it is truncated; fetch it again")
         found = 0
         while offset < len(data):
             end = data.find(b"\n", offset)
@@ -108,10 +106,10 @@ class WordVectorFile:
                 yield data[offset:blank], offset
                 found += 1
             elif end > offset:
-                raise KitError(f"{self.path}: byte {offset}: not a word and its values, separated by blanks")
+                raise KitError(f"{self.path}: byte {offset}: not a word and its values, separated by spaces")
             offset = end + 1
         if dim is not None and found != count:
-            raise KitError(f"{self.path} has {found:,} words, its first line announces {count:,}; fetch it again")
+            raise KitError(f"{self.path} has {found:,} words, its first line states {count:,}; fetch it again")
 
     def _first_line(self) -> tuple[int, int | None, int]:
         """Read the number of words, the dimension, and the offset of the first word; (0, None, 0) if not given."""
