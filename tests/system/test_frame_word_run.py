@@ -71,7 +71,7 @@ def test_the_exported_model_ranks_as_the_run_did(done: Path, world: Path, tmp_pa
     expected = read_scores(done / "scores/evaluation.npy").values
     assert np.ptp(expected) > 0
     assert main(["export", str(done), "--out", str(tmp_path / "model")]) == 0
-    assert "The text's vectors, not in this folder" in (tmp_path / "model/README.md").read_text()
+    assert "Its text vectors, not in this folder" in (tmp_path / "model/README.md").read_text()
     for model in (done, tmp_path / "model"):
         found = ranked_evaluation(model, world, tmp_path / "s.npy", tmp_path / "banks")
         assert np.allclose(found, expected, atol=1e-6)
