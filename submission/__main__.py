@@ -63,13 +63,13 @@ VERBS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb; the exit status is run_cli's."""
+    """Run one verb. Returns the exit status of run_cli."""
     description = "Files and figures of the language-based audio retrieval challenge."
     return run_cli("submission", description, VERBS, argv, add_edition)
 
 
 def add_edition(parser: argparse.ArgumentParser) -> None:
-    """The option that every verb of this floor takes."""
+    """Add --edition, the option that every verb of this floor takes."""
     years = ", ".join([*EDITIONS, *MOMENTS])
     what = f"one of {years} (default: the one that the run, scores or CSV are of, where they say it)"
     parser.add_argument("--edition", metavar="YEAR", help=what)

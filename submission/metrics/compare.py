@@ -13,11 +13,11 @@ Comparable = Summary | MomentSummary
 
 
 def compare(system: Comparable, others: Sequence[Comparable], metric: str | None = None) -> Difference:
-    """A system's metric minus the mean of the others', query by query. metric: None: the primary one.
+    """Return a system's metric minus the mean of the others, per query. metric: None: the primary one.
 
-    Of several others, such as seeds, each query's values are averaged: a system is held against the one to be expected,
-    not the best. Rows may stand in another order where every text is there once. Raises SubmissionError for other
-    queries, pools, or numbers of relevant clips.
+    With several others, such as seeds, each query's values are averaged: the system is compared with the expected one,
+    not with the best. Rows may have another order if every text occurs once. Raises SubmissionError for other queries,
+    pools, or numbers of relevant clips.
     """
     theirs = []
     for other in others:
@@ -33,7 +33,7 @@ def compare(system: Comparable, others: Sequence[Comparable], metric: str | None
 
 
 def _same_queries(system: Comparable, other: Comparable) -> list[int]:
-    """Places of the system's queries in the other one."""
+    """Return the positions of the system's queries in the other one."""
     texts, others = system.found.texts, other.found.texts
     if texts == others:
         return list(range(len(texts)))

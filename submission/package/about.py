@@ -1,13 +1,13 @@
-"""What no run knows and a package must say: people, names of the systems, addresses of data. A YAML file of their own.
+"""Read about.yaml, the participant's file with the facts for a package that runs do not have: people, names, addresses.
 
 authors:
   - {lastname: ..., firstname: ..., email: ..., corresponding: true,
      affiliation: {abbreviation: ..., institute: ..., department: ..., location: ...}}
-systems:                       # one for each that is handed in, in their order
+systems:                       # one for each submitted system, in their order
   - {name: ..., abbreviation: ..., output: blind.npy}
-sources:                       # data sets and pre-trained models whose address no run knows; null: not published
+sources:                       # data sets and pre-trained models without an address in the runs; null: not published
   freesound: {url: https://freesound.org}
-annotations: metadata_eval.csv # of 2025: what the results count as relevant; left out: each caption's own clip
+annotations: metadata_eval.csv # only 2025: relevant clips for the results; default: the clip of each caption
 source_code: null
 """
 
@@ -27,7 +27,7 @@ from data_tools.errors import DataError
 from data_tools.files import require_file
 from submission.errors import SubmissionError
 
-FILL_IN = "FILL IN"  # stands in a template for what only the participant knows
+FILL_IN = "FILL IN"  # placeholder in a template for facts that only the participant knows
 
 
 def _visible(text: str) -> str:
@@ -63,10 +63,15 @@ class Author(Strict):
 
 
 class System(Strict):
-    """name, abbreviation: as the results page will show them. output: what is handed in, a score matrix (.npy), the
-    edition's CSV or a file of windows (.jsonl), beside this file; None: the blind set that the run ranked by the same
-    checkpoints, or, where it has none, what the run ranked. scored: the score matrix or file of windows its figures are
-    of; None: the run's own."""
+    """A system of the package.
+
+    Attributes:
+        name, abbreviation: as the results page will show them.
+        output: file to submit, in the folder of this file: a score matrix (.npy), the edition's CSV or a file of
+            windows (.jsonl). None: the blind set that the run ranked by the same checkpoints or, if there is none, the
+            ranked set.
+        scored: score matrix or file of windows for the figures; None: that of the run.
+    """
 
     name: Text
     abbreviation: Text
@@ -91,10 +96,10 @@ class About(Strict):
 
 
 def about_template(systems: Sequence[tuple[str, Sequence[str]]], sources: Iterable[str], of_moments: bool) -> str:
-    """The file with FILL_IN for every missing fact.
+    """Return a file with FILL_IN for every missing fact.
 
-    `systems`: the names of each one's runs, and those of `output` and `scored` that it needs.
-    `sources`: data sets and models whose address no run knows.
+    systems: for each, the names of its runs, and which of `output` and `scored` it needs.
+    sources: data sets and models without an address in the runs.
     """
     files = "file of windows (.jsonl)" if of_moments else "scores (.npy) or CSV"
     quoted = json.dumps(FILL_IN)
@@ -121,7 +126,7 @@ def about_template(systems: Sequence[tuple[str, Sequence[str]]], sources: Iterab
 
 
 def read_about(path: Path, n_systems: int) -> About:
-    """Read the file. Raises SubmissionError naming every fact that is missing or wrong, a line each."""
+    """Read the file. Raises SubmissionError with every fact that is missing or wrong, one per line."""
     require_file(path, "python -m submission pack RUN --template writes one")
     try:
         document = parse_yaml(path.read_bytes())

@@ -1,8 +1,8 @@
-"""The archive that is handed in: its tree, written whole or not at all, and checked as the official validator does.
+"""The archive to submit: its tree, written whole or not at all, and checked like the official validator.
 
-<name>/task<T>/<label>/<label>.output.csv       one folder a system; of moments .output.jsonl
+<name>/task<T>/<label>/<label>.output.csv       one folder per system; for moments .output.jsonl
 <name>/task<T>/<label>/<label>.meta.yaml
-<name>/task<T>/<label>.technical_report.pdf     one report on all of them, named after the first
+<name>/task<T>/<label>.technical_report.pdf     one report on all systems, named after the first
 
 Source: see Edition.sources, `names`; the layout is that of the validator of DCASE2020 Task 1.
 """
@@ -33,17 +33,24 @@ from submission.package.meta_model import meta_faults
 LARGEST = 2**28  # bytes of an output, unpacked: a full matrix takes some 60 MB
 LARGEST_META, LARGEST_REPORT = 2**20, 2**27  # bytes, likewise
 METHOD_NAMES = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "lzma"}
-METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # that every unzip program reads
-_DAWN = (1980, 1, 1, 0, 0, 0)  # of every member, so that the same package is the same bytes
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # every unzip program reads these
+_DAWN = (1980, 1, 1, 0, 0, 0)  # date of every member, so that the same package has the same bytes
 
 
 AnyTruth = Truth | MomentTruth
 
 
 class Packed(NamedTuple):
-    """One system. label: of its folder. of: what is handed in, in words. output: bytes of that file. meta: content of
-    meta.yaml. truth: what the file must answer; None where only its form can be checked. known: what has the answers to
-    its queries, such as an entry of the run; "" for a blind set's."""
+    """One system.
+
+    Attributes:
+        label: name of its folder.
+        of: description of the submitted output.
+        output: bytes of that file.
+        meta: content of meta.yaml.
+        truth: queries that the file must answer; None if only its form can be checked.
+        known: source that has the answers to its queries, such as an entry of the run; "" for a blind set.
+    """
 
     label: str
     of: str
@@ -54,16 +61,16 @@ class Packed(NamedTuple):
 
 
 def file_names(names: Names, label: str, edition: AnyEdition) -> Names:
-    """The names of one system's files."""
+    """Return the names of one system's files."""
     author, institute, _, index = label.split("_")
     filled = {"label": label, "author": author, "institute": institute, "task": edition.task, "index": index}
     return Names(*(name.format(**filled) for name in names))
 
 
 def write_archive(path: Path, systems: list[Packed], edition: AnyEdition, style: str, report: bytes | None) -> None:
-    """Write the archive, and check it as it lies on the disk before it takes its name.
+    """Write the archive, and check it on disk before it gets its name.
 
-    Raises SubmissionError, a line a problem, for what check_archive finds; OSError when writing fails.
+    Raises SubmissionError, one line per problem, for the findings of check_archive; OSError when writing fails.
     """
     import yaml
 
@@ -93,24 +100,24 @@ def check_archive(
     require_report: bool = True,
     shown: int | None = SHOWN_PROBLEMS,
 ) -> Iterator[str]:
-    """Everything the official validator would refuse, and what it does not look at, a sentence each.
+    """Yield everything that the official validator would refuse, and problems that it does not check, one message each.
 
-    truth_of: what the output of a label must answer. require_report: a technical report must be there. shown: as for
+    truth_of: returns the truth for the output of a label. require_report: a technical report must exist. shown: as for
     format_problems.
     Raises OSError for a file that cannot be opened.
     """
     with path.open("rb") as file:
         try:
             archive = zipfile.ZipFile(file)
-        except Exception as error:  # zipfile meets a damaged directory with BadZipFile, OSError, IndexError, and more
+        except Exception as error:  # for a damaged directory, zipfile raises BadZipFile, OSError, IndexError, and more
             yield f"no zip archive ({error})"
             return
         if problems := [*_container_problems(file, archive), *_size_problems(archive, edition)]:
-            yield from problems  # nothing of it is unpacked
+            yield from problems  # without unpacking anything
             return
         try:
             damaged = archive.testzip()
-        except Exception as error:  # every compression has errors of its own
+        except Exception as error:  # every compression raises other errors
             yield f"a member cannot be read ({error})"
             return
         if damaged:
@@ -149,14 +156,14 @@ def _size_problems(archive: zipfile.ZipFile, edition: AnyEdition) -> Iterator[st
 
 
 def fitting_editions(path: Path) -> list[AnyEdition]:
-    """Those that every member of an archive fits by its place and name; none for what cannot be read.
+    """Return the editions whose layout fits every member of an archive; an empty list if it cannot be read.
 
     Raises OSError for a file that cannot be opened.
     """
     with path.open("rb") as file:
         try:
             names = [name for name in zipfile.ZipFile(file).namelist() if not name.endswith("/")]
-        except Exception:  # as in check_archive, which says what is wrong
+        except Exception:  # as in check_archive, which reports the problem
             return []
     return [edition for edition in all_editions() if names and all(_is_named(name, edition) for name in names)]
 
@@ -164,7 +171,7 @@ def fitting_editions(path: Path) -> list[AnyEdition]:
 def output_notes(
     path: Path, edition: AnyEdition, truth: AnyTruth | None, shown: int | None = SHOWN_PROBLEMS
 ) -> Iterator[str]:
-    """Oddities of the windows of an archive without problems, a sentence each."""
+    """Yield the oddities of the windows in an archive without problems, one message each."""
     if not isinstance(edition, MomentsEdition):
         return
     assert not isinstance(truth, Truth)
@@ -184,7 +191,7 @@ def _check_members(
 ) -> Iterator[str]:
     files = [info for info in archive.infolist() if not info.filename.endswith("/")]  # is_dir() fails on an empty name
     for info in files:
-        mode = info.external_attr >> 16  # of a file made on a system without modes: 0
+        mode = info.external_attr >> 16  # 0 for a file from a system without modes
         if stat.S_ISLNK(mode):
             yield f"{info.filename}: is a link; put the file itself there"
         elif stat.S_IFMT(mode) not in (0, stat.S_IFREG):
@@ -292,7 +299,9 @@ def _check_system(
 
 
 def _output_problems(data: bytes, edition: AnyEdition, truth: AnyTruth | None) -> list[Problem]:
-    """Of what is handed in, by the edition's own check; of moments also scores and what else a package has not."""
+    """Return the problems of an output by the edition's check; for moments also scores and other things not in
+    packages.
+    """
     if isinstance(edition, MomentsEdition):
         assert not isinstance(truth, Truth)
         _, problems, notes = check_moments(data, edition, truth)

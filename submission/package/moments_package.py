@@ -19,9 +19,9 @@ from submission.runs.finished import FinishedMoments
 def packed_moments(
     runs: Sequence[FinishedMoments], about: About, system: System, edition: MomentsEdition, label: str, folder: Path
 ) -> Packed:
-    """One system: what it hands in, in the order of its queries and without scores, and its meta.yaml.
+    """Return one system: its output, in the order of its queries and without scores, and its meta.yaml.
 
-    runs: one, or those of an ensemble, whose windows are `output` and `scored`. folder: beside which these lie.
+    runs: one, or those of an ensemble, whose windows are `output` and `scored`. folder: folder of these files.
     Raises SubmissionError for files that do not fit the queries, and for figures of a blind list.
     """
     first = runs[0]
@@ -49,7 +49,7 @@ def packed_moments(
 
 
 def _known(answers: Sequence[Moments], runs: Sequence[FinishedMoments]) -> str:
-    """The entry of these runs that has true windows for the queries that are answered; "" for none."""
+    """Return the entry of these runs that has true windows for the answered queries; "" if there is none."""
     asked = {(answer.qid, answer.query) for answer in answers}
     for run in runs:
         for name in (name for name, found in run.result.moments.items() if found.figures is not None):
@@ -61,7 +61,7 @@ def _known(answers: Sequence[Moments], runs: Sequence[FinishedMoments]) -> str:
 
 
 def figures_of(run: FinishedMoments) -> Mapping[str, float]:
-    """By metric, in [0, 1]. Raises SubmissionError for an entry of a blind list, which has none."""
+    """Return the figures by metric, in [0, 1]. Raises SubmissionError for an entry of a blind list, which has none."""
     if run.ranked.figures is None:
         known = [name for name, found in run.result.moments.items() if found.figures is not None]
         hint = f"name {run.folder}:{known[0]}" if known else "give its recipe an entry of a set with true windows"

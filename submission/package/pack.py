@@ -1,4 +1,4 @@
-"""From finished runs to the archive that is handed in."""
+"""Make the archive to submit from finished runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 
 
 class Package(NamedTuple):
-    """An archive that was written. unready: why it must not be handed in as it is, a sentence a reason."""
+    """A written archive. unready: reasons why it must not be submitted yet, one message each."""
 
     path: Path
     systems: list[Packed]
@@ -37,11 +37,11 @@ def pack(
     report: Path | None = None,
     style: str = "label",
 ) -> Package:
-    """Write the archive of these systems, each one run or those that were blended.
+    """Write the archive of these systems, each one run or the runs of a blend.
 
-    about_path: the file that says what no run knows; files it names lie beside it. Without a report, and where a system
-    of moments hands in queries whose answers are known, the archive is called NAME.NOT_READY.zip.
-    Raises SubmissionError, a line a fact, for all that is missing or wrong.
+    about_path: the participant's file; the files it names are in its folder. The archive is called NAME.NOT_READY.zip
+    without a report, and if a system of moments answers queries whose answers are known.
+    Raises SubmissionError, one line per fact, for everything that is missing or wrong.
     """
     about = read_about(about_path, len(systems))
     if problems := list(_problems(systems, about, edition, style)):
@@ -63,7 +63,7 @@ def pack(
 
 
 def not_blind(system: Packed) -> str:
-    """The sentence on a system that hands in queries whose answers are known."""
+    """Return the message on a system that answers queries whose answers are known."""
     what = f"{system.label} hands in queries whose answers are known ({system.known}), not the blind set"
     return f"{what}; rank the blind set in the run, or give this system its file as `output`"
 
@@ -114,7 +114,7 @@ def _packed_clips(
 
 
 def _answers_known(data: bytes, matrix: ScoreMatrix) -> bool:
-    """Whether all queries of a CSV are of those whose relevant clips this matrix has."""
+    """Whether the relevant clips of all queries of a CSV are in this matrix."""
     known = {text for text, clips in zip(matrix.query_texts, matrix.relevant, strict=True) if clips is not None}
     return all(known.issuperset(row.cells[:1]) for row in parse_rows(data) if isinstance(row, Row) and row.line > 1)
 
@@ -125,7 +125,7 @@ def _describe_entry(run: FinishedRun) -> str:
 
 
 def _matrix(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
-    """Scores that these runs made, by their own facts. Raises SubmissionError when others did."""
+    """Read scores that these runs made, according to their facts. Raises SubmissionError if other runs made them."""
     matrix = read_scores(path)
     made = {str(run or "a run it does not name") for run, _ in makers_of(matrix.facts)}
     wanted = {run.folder.resolve().name for run in runs}

@@ -1,4 +1,4 @@
-"""The sections of a run of moments: its figures, by length of the true windows, and queries on a time axis."""
+"""Sections of a run of moments: its figures, figures by length of the true windows, and queries on a time axis."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
@@ -17,17 +17,17 @@ from submission.report.results import PAIRED, THIS, differences
 from submission.report.statistics import choose_queries
 from submission.runs.finished import FinishedMoments
 
-LONGEST = 300.0  # seconds that are embedded of a recording
-FAINT = 0.1  # of the best window's score: below, a window is not drawn
+LONGEST = 300.0  # maximum embedded seconds of a recording
+FAINT = 0.1  # share of the best window's score; windows below it are not drawn
 
 
 def summary_of(run: FinishedMoments) -> MomentSummary:
-    """The figures of an entry. SubmissionError for a blind list."""
+    """Return the figures of an entry. Raises SubmissionError for a blind list."""
     return summarise_moments(windows_by_query(run.answers), run.truth, run.edition)
 
 
 def result(run: FinishedMoments, this: MomentSummary, others: Mapping[str, MomentSummary], path: Path) -> Section:
-    """The primary figure with those that it is held against, and all others."""
+    """Return the section with the primary figure, the levels for comparison, and all other figures."""
     ranked, summaries = run.ranked, {THIS: this, **others}
     levels = {"random windows": ranked.random or {}, "true frames (ceiling)": ranked.ceiling or {}}
     if this.chance is not None:
@@ -66,7 +66,7 @@ def result(run: FinishedMoments, this: MomentSummary, others: Mapping[str, Momen
 
 
 def lengths(run: FinishedMoments, this: MomentSummary) -> Section:
-    """Figures by length of the true windows."""
+    """Return the section with the figures by length of the true windows."""
     rows = []
     for name, (low, high) in run.edition.lengths.items():
         scores, label = this.by_length[name], f"{name}, over {low:g} to {high:g} s"
@@ -83,7 +83,7 @@ def lengths(run: FinishedMoments, this: MomentSummary) -> Section:
 
 
 def timelines(run: FinishedMoments, this: MomentSummary, store: AudioStore) -> Section:
-    """The worst, middle and best queries on a time axis; their recordings go into the store."""
+    """Return the section with the worst, middle and best queries on a time axis; their recordings go into the store."""
     answers, paths = {answer.qid: answer for answer in run.answers}, dict(_recordings(run))
     chosen = choose_queries(np.ones(len(this.scores.qids), np.int64), this.scores.ious + this.scores.precisions_at())
     axes = {}
@@ -120,7 +120,7 @@ def _axis(run: FinishedMoments, answer: Moments, iou: float, paths: Mapping[str,
 
 
 def _recordings(run: FinishedMoments) -> Iterator[tuple[str, Path]]:
-    """Recordings of the ranked source by their file's name without the suffix; none where its manifest is gone."""
+    """Yield the recordings of the ranked source, by file name without suffix; none if its manifest is missing."""
     sources = (run.recipe.model_extra or {}).get("data", {})
     manifest = sources.get(run.ranked.data, {}).get("manifest")
     if not isinstance(manifest, str) or not Path(manifest).is_file():

@@ -1,4 +1,4 @@
-"""What the run says of itself: what was run, on what, how it learnt, and what its reader should know."""
+"""Sections about the run itself: its recipe and data, how it learnt, and caveats for the reader."""
 
 import json
 import math
@@ -19,12 +19,12 @@ MEANING_OF_M = (
     "within validation batches, the share of clips whose own captions score highest (m1) and of captions whose own "
     "clip does (m2)"
 )
-LICENCES = 4  # of a data set that are named
+LICENCES = 4  # maximum number of named licences per data set
 
 
 def what_was_run(run: Finished) -> Section:
     result, ranked = run.result, run.ranked
-    noted = run.provenance or Provenance.model_construct()  # of whose keys only those with a default are shown
+    noted = run.provenance or Provenance.model_construct()  # only its keys with a default are shown
     command = noted.command
     if command and command[0].endswith("__main__.py"):
         command = ["python", "-m", Path(command[0]).parent.name, *command[1:]]
@@ -105,7 +105,7 @@ def _expert_table(run: Finished) -> Table:
 
 
 def learning_curves(run: Finished) -> Section:
-    """The curves that training drew, those that are there; one of a single point in words."""
+    """Return the section with the existing curves of the training; a curve with a single point becomes a sentence."""
     lines = run.epochs
     drawings, single = [], []
     keys: set[str] = set()
@@ -181,7 +181,7 @@ def caveats(run: Finished, found: Rivals | None) -> Section:
 
 
 def _without_path(why: str) -> str:
-    """A sentence on a file, which begins with its path, without the folders."""
+    """Remove the folders from a message on a file, which begins with its path."""
     path, colon, rest = why.partition(": ")
     return f"{without_folders(path)}{colon}{without_folders(rest)}"
 

@@ -1,4 +1,4 @@
-"""How well the run does: its figures beside others', and what is behind them: ranks, scores, experts, lengths."""
+"""Sections on the quality of a run: its figures and those of others, ranks, scores, experts, and lengths."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,12 +23,14 @@ PAIRED = (
     "share a recording); each comparison is tested by itself."
 )
 INTERVALS = ("95 % jackknife", "95 % bootstrap")
-CEILING = "mAP@10"  # the metric that a run's ceiling is of
+CEILING = "mAP@10"  # metric of a run's ceiling
 BINS = 30
 
 
 def result(run: FinishedRun, this: Summary, others: Mapping[str, Summary], edition: Edition, path: Path) -> Section:
-    """The primary figure, beside chance, the untrained model, the ceiling and others by their names."""
+    """Return the section with the primary figure, next to chance, the untrained model, the ceiling, and other runs by
+    name.
+    """
     summaries = {THIS: this, **others}
     levels, notes = _levels(run, this)
     figures.draw_systems(path, summaries, levels, this.primary)
@@ -81,7 +83,7 @@ def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]
 
 
 def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str]]:
-    """What a system can be held against, and sentences on it."""
+    """Return the levels that a system can be compared with, and notes on them."""
     ranked = run.ranked
     levels, notes = {"chance": this.chance}, []
     if ranked.untrained is None:
@@ -97,7 +99,7 @@ def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str
 
 
 def differences(this: Comparable, others: Mapping[str, Comparable], subject: str) -> Table:
-    """The primary metric of this system less that of each other one."""
+    """Return a table with the primary metric of this system minus that of each other one."""
     rows = []
     for name, summary in others.items():
         try:
@@ -112,7 +114,7 @@ def differences(this: Comparable, others: Mapping[str, Comparable], subject: str
 
 
 def ranks(summary: Summary, path: Path) -> Section:
-    """How the ranks of the first relevant clips are spread."""
+    """Return the section with the distribution of the ranks of the first relevant clips."""
     found = summary.found
     bins = statistics.rank_bins(found.n_pool)
     first = found.ranks.min(axis=1)
@@ -138,7 +140,7 @@ def ranks(summary: Summary, path: Path) -> Section:
 
 
 def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
-    """Scores of relevant clips and of hardest negatives, and how far apart they are."""
+    """Return the section with the scores of relevant clips and of hardest negatives, and their difference."""
     ranked = ~np.isnan(found.negative)
     if not ranked.any():
         return Section("scores", "Scores", paragraphs=["Every clip is relevant to every query; there is no negative."])
@@ -183,7 +185,7 @@ def _bins_table(unit: str, edges: Values, counts: Mapping[str, Ints]) -> Table:
 
 
 def loss_margins(run: FinishedRun) -> dict[float, str]:
-    """Margins of the ranking losses that trained the ranked checkpoints, with what they are called."""
+    """Return the margins of the ranking losses that trained the ranked checkpoints, with their descriptions."""
     found: dict[float, str] = {}
     stages = [run.recipe.stages[member.stage] for member in run.members if member.stage is not None]
     for term in (term for stage in stages for term in stage.losses):
@@ -194,9 +196,10 @@ def loss_margins(run: FinishedRun) -> dict[float, str]:
 
 
 def experts(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> Section | None:
-    """What each expert says in the mean that a clip's embedding is; None for a run of one expert.
+    """Return the section with each expert's share of a clip's embedding, which is their mean; None for a run of one
+    expert.
 
-    A query counts to the expert with the largest mean share on its relevant clips.
+    A query is assigned to the expert with the largest mean share on its relevant clips.
     """
     title = "Shares of the experts"
     if len(run.result.experts) < 2:
@@ -223,7 +226,7 @@ def experts(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> S
 
 
 def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:
-    """A clause an expert. shares: (experts, C)."""
+    """Yield one clause per expert. shares: (experts, C)."""
     largest = shares.argmax(axis=0)
     for number, (name, share) in enumerate(zip(names, shares, strict=True)):
         yield (
@@ -241,7 +244,7 @@ def _norms_table(norms: Mapping[str, Values], shares: Values) -> Table:
 
 
 def lengths(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> Section:
-    """Recall by length of the caption and of the relevant clip."""
+    """Return the section with recall by length of the caption and of the relevant clip."""
     metric = max((name for name in summary.values if name.startswith("R@")), key=lambda name: int(name[2:]))
     values, groups, level = summary.per_query[metric], summary.found.groups, summary.values[metric]
     words = [statistics.bin_of(len(text.split()), statistics.WORDS) for text in summary.found.texts]

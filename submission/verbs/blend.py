@@ -1,5 +1,4 @@
-"""The verb blend: one score matrix or file of moments of several, by weights that are given, equal, or searched on
-validation."""
+"""The verb blend: one score matrix or file of moments from several, by given, equal, or searched weights."""
 
 import argparse
 from pathlib import Path

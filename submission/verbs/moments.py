@@ -1,4 +1,4 @@
-"""What the verbs do with files of moments, which end in .jsonl."""
+"""Common functions of the verbs for files of moments, which end in .jsonl."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -35,13 +35,15 @@ def is_moments(name: str | Path) -> bool:
 
 
 def moments_edition(arguments: argparse.Namespace) -> MomentsEdition:
-    """The one that --edition names, or the latest."""
+    """Return the edition that --edition names, or the latest."""
     return get_moments_edition(arguments.edition)
 
 
 def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -> list[MomentSummary]:
-    """Figures of files of moments, all against one truth, and of runs, each against its own. arguments: of
-    add_truth_arguments. Raises SubmissionError for what cannot be scored."""
+    """Return the figures of files of moments, all against one truth, and of runs, each against its own truth.
+
+    arguments: of add_truth_arguments. Raises SubmissionError for systems that cannot be scored.
+    """
     if others := [name for name in names if not is_moments(name) and not is_run_of_moments(name)]:
         raise SubmissionError(f"{others[0]} is of clips, and moments ({SUFFIX}) are compared with moments alone")
     refuse_options(arguments, annotations=None, direction="text-to-audio")
@@ -52,7 +54,7 @@ def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -
         raise SubmissionError(f"{names[0]} holds its own truth; leave out --truth")
     runs: dict[str, FinishedMoments] = {}
     if listed := [name for name in names if name not in files]:
-        from submission.runs.finished import open_finished_moments  # pydantic, which a file does not need
+        from submission.runs.finished import open_finished_moments  # pydantic, not needed for a file
 
         runs = {name: open_finished_moments(name) for name in listed}
     truths = {name: run.truth for name, run in runs.items()}
@@ -69,7 +71,7 @@ def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -
 
 
 def _require_same_windows(truths: Mapping[str, MomentTruth], edition: MomentsEdition) -> None:
-    """Raises SubmissionError for runs and files that know other true windows of the same query. truths: by name."""
+    """Raises SubmissionError for runs and files with different true windows of the same query. truths: by name."""
 
     def counted_windows(truth: MomentTruth, qid: str) -> list[Window]:
         windows = truth.queries[qid].windows or []
@@ -87,7 +89,7 @@ def is_run_of_moments(name: str) -> bool:
     """Whether this is RUN, or RUN:ENTRY, of moments. Raises SubmissionError for a folder that is no finished run."""
     if not is_run(name):
         return False
-    from submission.runs.finished import has_moments  # pydantic, which a file does not need
+    from submission.runs.finished import has_moments  # pydantic, not needed for a file
 
     return has_moments(name)
 
@@ -99,14 +101,14 @@ def is_run(name: str) -> bool:
 
 
 def moment_reference(edition: MomentsEdition, arguments: argparse.Namespace) -> MomentTruth | None:
-    """The queries that --truth or --queries names; None for neither. Raises SubmissionError for what is of clips."""
+    """Return the queries of --truth or --queries; None without these. Raises SubmissionError for options of clips."""
     refuse_options(arguments, scores=None, audio=None, ranked=False)
     listed = arguments.truth or arguments.queries
     return read_moment_truth(listed, edition) if listed else None
 
 
 def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -> str:
-    """What is handed in, from a file with scores or without. Returns what was written, in words."""
+    """Write the submission from a file with or without scores. Returns a description of the file."""
     refuse_options(arguments, ranked=False)
     edition = moments_edition(arguments)
     if not is_moments(out):
@@ -120,7 +122,7 @@ def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -
 
 
 def _kept(path: Path, edition: MomentsEdition, scores: bool) -> str:
-    """Why a file is not written over, in words; "" where it may be. scores: whether its scores would be lost."""
+    """Return the reason why a file must not be overwritten; "" if it may be. scores: whether to protect its scores."""
     there, _, _ = check_moments(path.read_bytes(), edition)
     if not there:
         return "is no file of moments"
@@ -128,7 +130,7 @@ def _kept(path: Path, edition: MomentsEdition, scores: bool) -> str:
 
 
 def blend_moment_files(arguments: argparse.Namespace) -> int:
-    """One file of moments, with scores, of several. arguments: of the verb blend."""
+    """Write one file of moments, with scores, from several. arguments: of the verb blend."""
     named = [*arguments.scores, *(arguments.validation or ())]
     if others := [path for path in named if not is_moments(path)]:
         what = "is a folder: name its scores/ENTRY.windows.jsonl" if others[0].is_dir() else "is of clips"
@@ -160,7 +162,7 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
 
 
 def refuse_options(arguments: argparse.Namespace, **usual: object) -> None:
-    """Raises SubmissionError for an option that says nothing of moments. usual: option -> its value where not given."""
+    """Raises SubmissionError for an option that does not apply to moments. usual: option -> its value if not given."""
     for option, value in usual.items():
         if getattr(arguments, option) != value:
             raise SubmissionError(f"--{option} is not for moments ({SUFFIX}); leave it out")

@@ -1,4 +1,4 @@
-"""The verb pack: from finished runs to the archive that is handed in."""
+"""The verb pack: make the archive to submit from finished runs."""
 
 import argparse
 import logging
@@ -76,6 +76,6 @@ def _write_template(path: Path, names: Sequence[str], systems: Sequence[Sequence
 
 
 def _to_compare(path: Path, edition: AnyEdition) -> str:
-    """The command that holds a package against the blind set."""
+    """Return the command that compares a package with the blind set."""
     blind = "LIST.jsonl" if isinstance(edition, MomentsEdition) else "QUERIES.csv --audio FOLDER"
     return f"python -m submission check {shlex.quote(str(path))} --edition {edition.name} --queries {blind}"
