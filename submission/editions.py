@@ -235,10 +235,10 @@ _2025 = _later(
     _2024,
     _sources(
         task=f"confirmed: README of the baseline, {_BASELINE_2025}: Task 6",
-        output="inferred: the baseline's d25_t6/predict.py writes the example file of a submission package so",
+        output="inferred: the example file of a submission package by the baseline's d25_t6/predict.py",
         query_column="confirmed: the baseline's d25_t6/predict.py",
-        rank_prefix="inferred: 2025 asks for no ranked CSV; the columns are those of 2024",
-        ranking_length="inferred: 2025 asks for no ranked CSV; 16 names serve its metric",
+        rank_prefix="inferred: 2025 requires no ranked CSV; the columns are those of 2024",
+        ranking_length="inferred: 2025 requires no ranked CSV; 16 names serve its metric",
         map_ks="confirmed: README of the baseline (2025-06-09): mAP@16; its code logs mAP@10",
         recall_ks="confirmed: the baseline's d25_t6/retrieval_module.py",
         names="inferred: the published report is Filomeno_JKU_task6_1.technical_report.pdf",
@@ -255,7 +255,7 @@ _2025 = _later(
     excluded="resources/dcase2025_task6_excluded_freesound_ids.csv of " + _BASELINE_2025,
 )
 
-_OURS = Source("inferred", "ours: for data and rules that are no challenge's")
+_OURS = Source("inferred", "ours: for data and rules outside the challenge")
 _CUSTOM = replace(
     _2022,
     name=CUSTOM,
@@ -267,7 +267,7 @@ _CUSTOM = replace(
     systems=100,
     sources={
         **dict.fromkeys(_2022.sources, _OURS),
-        **_sources(ranking_length="inferred: ours: for data that are no challenge's; all clips of a smaller pool"),
+        **_sources(ranking_length="inferred: ours: for data outside the challenge; all clips of a smaller pool"),
     },
 )
 
@@ -322,7 +322,7 @@ def get_edition(name: str | int) -> Edition:
     """Return the record of one year, or of `custom`. Raises SubmissionError, with the known names, for any other."""
     if str(name) in MOMENTS:
         raise SubmissionError(
-            f"edition {name} is of moments, windows of a recording in files that end in .jsonl, and this is of clips; "
+            f"edition {name} expects windows of moments (.jsonl), but these are clips; "
             f"choose one of: {', '.join(EDITIONS)}"
         )
     return _known(name, EDITIONS)
@@ -335,8 +335,8 @@ def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
     if name is None:
         return list(MOMENTS.values())[-1]
     if str(name) not in MOMENTS:
-        why = f"edition {name} is of clips" if str(name) in EDITIONS else f"no edition {name} is known"
-        raise SubmissionError(f"{why}, and this is of moments; choose one of: {', '.join(MOMENTS)}")
+        why = f"edition {name} ranks clips, not moments" if str(name) in EDITIONS else f"edition {name} is unknown"
+        raise SubmissionError(f"{why}; choose one of: {', '.join(MOMENTS)}")
     return MOMENTS[str(name)]
 
 
@@ -355,5 +355,5 @@ def all_editions() -> list[AnyEdition]:
 
 def _known(name: str | int, editions: Mapping[str, Known]) -> Known:
     if str(name) not in editions:
-        raise SubmissionError(f"no edition {name} is known; choose one of: {', '.join(editions)}")
+        raise SubmissionError(f"edition {name} is unknown; choose one of: {', '.join(editions)}")
     return editions[str(name)]

@@ -34,7 +34,7 @@ def relevant_ranks(values: Floats, relevant: Sequence[Sequence[int]], names: Seq
     if len(relevant) != len(values) or len(names) != values.shape[1]:
         raise SubmissionError(
             f"scores of shape {values.shape} need {values.shape[0]} lists of relevant columns and {values.shape[1]} "
-            f"file names; there are {len(relevant)} and {len(names)}"
+            f"file names; got {len(relevant)} and {len(names)}"
         )
     counts = sizes(relevant)
     rows = np.repeat(np.arange(len(relevant)), counts)
@@ -129,7 +129,7 @@ def _require_columns(columns: Ints, rows: Ints, n_clips: int) -> None:
     cells, times = np.unique(rows * n_clips + columns, return_counts=True)
     if np.any(times > 1):
         row = cells[times > 1][0] // n_clips
-        raise SubmissionError(f"row {row} of the scores names one relevant column twice")
+        raise SubmissionError(f"row {row} of the scores has the same relevant column twice")
 
 
 def _by_name(names: Sequence[str]) -> Ints:

@@ -13,9 +13,9 @@ from submission.formats.csv_table import Row, parse_rows
 from submission.formats.truth import Truth, instead
 
 EMPTY_LINE: Fault = ("an empty line; remove it", "an empty line")
-TRAILING_COMMA: Fault = ("a comma at the end of the line makes one column more; remove it", "a comma at the end")
+TRAILING_COMMA: Fault = ("a comma at the end of the line adds a column; remove it", "a comma at the end")
 INDEX_COLUMN: Fault = (
-    "a column of row numbers stands before the others, as pandas writes unless told index=False; remove it",
+    "the first column has row numbers, as pandas writes them without index=False; remove it",
     "a column of row numbers",
 )
 
@@ -41,7 +41,7 @@ class QueryColumn:
         if self._truth and query not in self._truth.queries:
             yield f"unknown query {shown(query)}{instead(self._truth.similar_queries, query)}", UNKNOWN_QUERY
         if self._line_of.setdefault(query, line) != line:
-            before = f"it stands on line {self._line_of[query]} already"
+            before = f"it is already on line {self._line_of[query]}"
             yield f"the query {shown(query)} is repeated; {before}", "a query repeated"
 
     def with_missing(self, problems: list[Problem]) -> list[Problem]:
@@ -56,7 +56,7 @@ class QueryColumn:
         if len(unknown) > len(found) / 2 and (note := _differing(unknown, self._truth)):
             return [*_without(problems, UNKNOWN_QUERY), Problem(None, note, DIFFERING)]
         if unknown and len(unknown) == len(found):
-            hint = "this is of another split or data set; name the captions that it answers"
+            hint = "it belongs to another split or data set; give the captions that it answers"
             note = f"none of its queries is known: {hint}"
             return [*_without(problems, UNKNOWN_QUERY, UNKNOWN_NAME), Problem(None, note, OTHER_SET)]
         missing = ((text, query) for text, query in known.items() if text not in found)

@@ -21,7 +21,7 @@ _SEPARATORS = {b";": "semicolons", b"\t": "tabs", b"|": "vertical bars"}
 _NEEDS_QUOTES = re.compile(r'[",\r\n]')
 # The error handler "surrogateescape" decodes a byte that is not UTF-8 to these; valid UTF-8 never decodes to them.
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
-_QUOTING = "a cell with a comma, a quote or a line break stands in double quotes, its own quotes doubled"
+_QUOTING = "put a cell with a comma, a quote or a line break in double quotes, and double the quotes in it"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # First bytes of other kinds of files.
 _KINDS = {
@@ -60,13 +60,13 @@ def parse_rows(data: bytes) -> Iterator[Row | Problem]:
         after = file.tell()
         lines = _whole_row(line, file)
         row = b"".join(lines).decode("utf-8", errors="surrogateescape")
-        fault = _fault_of_row(row) if lines else (f"a quote on this line has no partner; {_QUOTING}", "broken quoting")
+        fault = _fault_of_row(row) if lines else (f"a quote on this line is never closed; {_QUOTING}", "broken quoting")
         if not fault:
             try:
                 cells = next(csv.reader([row]))
                 if width and holds_rows([line.decode() for line in lines], cells, ",", width):
-                    goes_on = f"a quoted cell goes on to line {number + len(lines) - 1}, over lines that could be rows"
-                    fault = f"{goes_on}; write a quote that is text twice, or the cell on one line", "broken quoting"
+                    extent = f"a quoted cell extends to line {number + len(lines) - 1}, over lines that could be rows"
+                    fault = f"{extent}; double the quotes within text, or put the cell on one line", "broken quoting"
                 else:
                     width = width or len(cells)
                     yield Row(number, cells)
@@ -140,7 +140,7 @@ def _fault_of_file(data: bytes) -> tuple[str, str] | None:
     if data.startswith((b"\xff\xfe", b"\xfe\xff")) or first.count(b"\0") > len(first) // 3:
         return "not UTF-8 but UTF-16, as some programs save text; save the file in UTF-8", "not UTF-8"
     if b"\n" not in data and b"\r" in data.rstrip(b"\r"):
-        return "lines end with a carriage return alone; save the file with \\n at the end of each", "line ends"
+        return "lines end with a carriage return only; save the file with \\n at the end of each line", "line ends"
     if separator := _OTHER_SEPARATOR.match(first):
         name = _SEPARATORS[separator[1]]
         return f"columns are separated by {name}; separate them by commas, then check the file again", "separators"
@@ -153,12 +153,12 @@ def _fault_of_row(row: str) -> tuple[str, str] | None:
         found = f"character {bad.start() + 1} is the byte 0x{byte:02X}, {chr(byte)!r} in Latin-1"
         return f"not UTF-8 ({found}); save the file in UTF-8", "not UTF-8"
     if "\0" in row:
-        return "holds a NUL byte; remove it", "NUL byte"
+        return "contains a NUL byte; remove it", "NUL byte"
     if _ROW.fullmatch(row):
         return None
     if "\r" in _QUOTED.sub("", row.removesuffix("\n").removesuffix("\r")):
-        hint = "end lines with \\n, and quote a cell that holds one"
-        return f"a carriage return stands outside quotes; {hint}", "line ends"
+        hint = "end lines with \\n, and quote cells with a carriage return"
+        return f"a carriage return is outside quotes; {hint}", "line ends"
     return f"broken quoting; {_QUOTING}", "broken quoting"
 
 

@@ -16,7 +16,7 @@ from submission.formats.score_matrix import ScoreMatrix
 def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition, ranked: bool = False) -> str:
     """Write the edition's file; with `ranked`, always ranked lists. Returns a description of the file."""
     if path.suffix != ".csv":
-        raise SubmissionError(f"{path}: what is handed in is a CSV; give a name ending in .csv")
+        raise SubmissionError(f"{path}: a submission is a CSV; choose a name ending in .csv")
     n_queries, n_clips = matrix.values.shape
     if ranked or edition.output == "ranked":
         write_ranked_csv(matrix, path, edition)
@@ -34,9 +34,9 @@ def require_replaceable(path: Path, edition: Edition, force: bool) -> None:
     first = next(parse_rows(path.read_bytes()))
     editions = [] if isinstance(first, Problem) else editions_of(first.cells)
     if edition not in editions:
-        there = f"a file of {names_of(editions)}" if editions else "no edition's file"
-        hint = f"name another file, or add --force to write edition {edition.name}'s over it"
-        raise SubmissionError(f"{path} is there already and is {there}; {hint}")
+        kind = f"a file of {names_of(editions)}" if editions else "not a file of any edition"
+        hint = f"choose another file, or add --force to overwrite it with edition {edition.name}'s"
+        raise SubmissionError(f"{path} already exists and is {kind}; {hint}")
 
 
 def source_editions(path: Path) -> tuple[list[Edition], list[str]]:
@@ -50,5 +50,5 @@ def source_editions(path: Path) -> tuple[list[Edition], list[str]]:
     if editions := editions_of(first.cells):
         return editions, first.cells
     raise SubmissionError(
-        f"{path}: line 1 is no edition's header; `check {path} --edition YEAR` prints what a year's should be"
+        f"{path}: line 1 is not the header of any edition; `check {path} --edition YEAR` prints the header of a year"
     )

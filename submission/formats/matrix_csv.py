@@ -96,7 +96,7 @@ def check_matrix_csv(
             if is_ranked(header):
                 its = names_of(editions_of(header))
                 sentence = f"this is a ranked CSV (with the header of {its}); edition {edition.name} needs every score"
-                sentence += "; make them from the score matrix, or add the lists' own --edition"
+                sentence += "; make the file from the score matrix, or add the --edition of the lists"
                 return None, [*problems, Problem(1, sentence, "a ranked CSV")]
             problems.add(1, _header_faults(header, edition, truth))
             if not _is_row(header, edition):
@@ -178,8 +178,8 @@ def _score_faults(cells: list[str], names: list[str]) -> Iterator[Fault]:
     if bad := [(name, cell) for name, cell in zip(names, scores, strict=True) if not _is_score(cell)]:
         found = ((shown(cell) if cell.strip() else "nothing", shown(name)) for name, cell in bad[:SHOWN_COLUMNS])
         bad_values = ", ".join(f"{cell} for {name}" for cell, name in found)
-        more = f" and in {len(bad) - SHOWN_COLUMNS} columns more" if len(bad) > SHOWN_COLUMNS else ""
-        yield f"no finite number of float32 but {bad_values}{more}", "a score that is no finite number"
+        more = f" and {len(bad) - SHOWN_COLUMNS} more" if len(bad) > SHOWN_COLUMNS else ""
+        yield f"expected finite float32 numbers, found {bad_values}{more}", "a score that is no finite number"
 
 
 def _is_row(header: list[str], edition: Edition) -> bool:

@@ -87,7 +87,7 @@ def write_moments(path: Path, answers: Sequence[Moments], edition: MomentsEditio
     for answer in answers:
         if answer.query is None or answer.vid is None:
             missing = "query" if answer.query is None else "vid"
-            raise SubmissionError(f"line {answer.line}: {missing} is missing, and a line that is handed in has it")
+            raise SubmissionError(f"line {answer.line}: {missing} is missing; each line of a submission needs it")
         windows = [window[:2] for window in best_windows(answer, edition)]
         lines.append((answer.qid, answer.query, answer.vid, windows))
     _write(path, lines, edition)
@@ -155,7 +155,7 @@ def check_moments(
             faults += _faults_of_form(content[WINDOWS], *width)
         if isinstance(qid := content.get("qid"), str) and qid.strip():
             if line_of.setdefault(qid, line) != line:
-                text = f"the query {shown(qid)} is repeated; it stands on line {line_of[qid]} already"
+                text = f"the query {shown(qid)} is repeated; it is already on line {line_of[qid]}"
                 faults.append((text, "a query repeated"))
             if truth and qid not in truth.queries:
                 faults.append((f"unknown query {shown(qid)}{instead(truth.similar_ids, qid)}", UNKNOWN_QUERY))
@@ -176,7 +176,7 @@ def _without_answers(data: bytes) -> Problem | None:
     """Return the one problem of a blind list where answers are expected; None for other files."""
     if not is_blind_list(data):
         return None
-    hint = "name the file of the answers, and give this one as --queries"
+    hint = "give the file of the answers, and this one as --queries"
     return Problem(None, f"this is a list of queries without answers; {hint}", "a blind list")
 
 
@@ -203,7 +203,7 @@ def _faults_of_form(windows: list[Window], width: int, line: int) -> Iterator[Fa
     for number, window in enumerate(windows, start=1):
         if len(window) != width:
             form, other = ("a score", "none") if len(window) == 3 else ("no score", "one")
-            text = f"window {number} has {form}, and the first of line {line} has {other}; all have one or none"
+            text = f"window {number} has {form}, but the first of line {line} has {other}; all need one, or none"
             yield text, "windows with and without scores"
             return
 
@@ -218,43 +218,43 @@ def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: M
         if end == start:
             yield f"{window} has no length", "a window of no length"
         elif end <= 0 or start >= end_of:
-            yield f"{window} lies outside the recording", "a window outside the recording"
+            yield f"{window} is outside the recording", "a window outside the recording"
         elif start < 0:
             yield f"{window} begins before the recording", "a window that begins before the recording"
         elif end > end_of:
-            text = f"{window} ends behind the recording, which has {seconds(end_of)}"
+            text = f"{window} ends after the recording, which has {seconds(end_of)}"
             yield text, "a window that ends behind the recording"
         if (first := number_of.setdefault((start, end), number)) != number:
-            yield f"window {number} is window {first} again", "a window that stands twice"
+            yield f"window {number} repeats window {first}", "a window that stands twice"
     if (count := len(answer.windows)) > edition.max_windows:
-        text = f"{count} windows, of which the first {edition.max_windows} count"
+        text = f"{count} windows; only the first {edition.max_windows} count"
         yield text, "more windows than count"
     if is_scored([answer]) and any(one[2] < other[2] for one, other in pairwise(answer.windows)):
-        text = "the scores do not fall: R1 takes the first window of the file, mAP the highest score first"
+        text = "scores are not in descending order: R1 uses the first window of the file, mAP the highest score first"
         yield text, "windows not sorted by score"
     for key, given, known in (
         ("query", answer.query, asked.query if asked else None),
         ("vid", answer.vid, asked.vid if asked else None),
     ):
         if given is None:
-            yield f"{key} is missing; scoring needs only qid, but what is handed in has it", f"no {key}"
+            yield f"{key} is missing; scoring needs only qid, but a submission needs {key}", f"no {key}"
         elif known is not None and given != known:
-            text = f"{key} is {shown(given)} here and {shown(known)} in the truth; only qid counts in scoring"
+            text = f"{key} is {shown(given)}, but {shown(known)} in the truth; scoring uses only qid"
             yield text, f"another {key}"
 
 
 def _oddities_of_file(answers: Sequence[Moments], truth: MomentTruth | None) -> Iterator[Problem]:
     if is_scored(answers):
-        hint = "the public scorer needs them; what is handed in has none (`write` leaves them out)"
+        hint = "the public scorer needs them; a submission must not have them (`write` removes them)"
         yield Problem(None, f"windows have scores: {hint}", "scores")
     if truth and [answer.qid for answer in answers] != list(truth.queries):
-        yield Problem(None, f"its queries stand in another order than in {truth.name}", "another order")
+        yield Problem(None, f"its queries are in another order than in {truth.name}", "another order")
 
 
 def _with_missing(problems: Problems, line_of: dict[str, int], truth: MomentTruth) -> Problems:
     """Return these problems and one for every query without a line; if all queries are unknown, one for all of them."""
     if line_of and not line_of.keys() & truth.queries.keys():
-        hint = "this is of another split or data set; name the queries that it answers"
+        hint = "it belongs to another split or data set; give the queries that it answers"
         others = [problem for problem in problems if problem.kind != UNKNOWN_QUERY]
         return Problems([*others, Problem(None, f"none of its queries is known: {hint}", OTHER_SET)])
     for query in truth.queries.values() if line_of else ():

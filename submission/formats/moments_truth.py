@@ -94,8 +94,8 @@ def other_file(data: bytes) -> Problem | None:
     first = first_object(data)
     if "qid" in first or not set(KIT_KEYS) <= first.keys():
         return None
-    wanted = "name the published list, whose lines have qid, query and vid"
-    return Problem(None, f"this is the kit's own file of moments ({', '.join(KIT_KEYS)}); {wanted}", "the kit's own")
+    found = f"this is the kit's internal file of moments ({', '.join(KIT_KEYS)})"
+    return Problem(None, f"{found}; give the published list, whose lines have qid, query and vid", "the kit's own")
 
 
 def is_blind_list(data: bytes) -> bool:
@@ -133,12 +133,13 @@ def check_moment_truth(
     for line, content in problems.except_for(parse_objects(data)):
         faults = list(query_faults(content))
         if isinstance(qid := content.get("qid"), str) and qid in queries:
-            faults.append((f"the query {shown(qid)} stands on line {queries[qid].line} already", "a query repeated"))
+            before = f"it is already on line {queries[qid].line}"
+            faults.append((f"the query {shown(qid)} is repeated; {before}", "a query repeated"))
         if has_windows is None:
             has_windows = TRUE_WINDOWS in content
         if has_windows != (TRUE_WINDOWS in content):
             here = "has" if TRUE_WINDOWS in content else "has no"
-            faults.append((f"{here} {TRUE_WINDOWS}, unlike line 1; all lines do or none", f"{TRUE_WINDOWS} in part"))
+            faults.append((f"{here} {TRUE_WINDOWS}, unlike line 1; all need it, or none", f"{TRUE_WINDOWS} in part"))
         problems.add(line, faults)
         if faults:
             continue
@@ -168,7 +169,8 @@ def _oddities(query: MomentQuery, edition: MomentsEdition) -> Iterator[Fault]:
             yield f"{window} begins before the recording", "a true window before the start"
         if query.seconds is not None and end > query.seconds:
             where = "lies" if start >= query.seconds else "ends"
-            text = f"{window} {where} behind the end of the recording, which has {seconds(query.seconds)}"
+            begins = "begins" if where == "lies" else where
+            text = f"{window} {begins} after the end of the recording, which has {seconds(query.seconds)}"
             yield text, f"a true window that {where} behind the end"
 
 

@@ -56,7 +56,7 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     if (n_clips := len(matrix.file_names)) < length:
         row = f"a row of edition {edition.name} lists {length}"
         raise SubmissionError(
-            f"the pool has {counted(n_clips, 'clip')} and {row}; rank a larger pool, or use edition custom"
+            f"the pool has {counted(n_clips, 'clip')}, but {row}; rank a larger pool, or use edition custom"
         )
     write_best(matrix, ranked_columns(matrix.values, matrix.file_names, length), path, edition)
 
@@ -82,8 +82,8 @@ def write_ranked_lists(ranked: list[RankedList], path: Path, edition: Edition) -
     for answer in ranked:
         if len(answer.file_names) < length:
             raise SubmissionError(
-                f"line {answer.line} lists {counted(len(answer.file_names), 'name')} and a row of edition "
-                f"{edition.name} lists {length}, which a shorter list does not say; make the file from the scores"
+                f"line {answer.line} lists {counted(len(answer.file_names), 'name')}, but a row of edition "
+                f"{edition.name} needs {length}; make the file from the scores"
             )
     _write(((answer.query, answer.file_names[:length]) for answer in ranked), path, edition, None)
 
@@ -123,8 +123,8 @@ def check_ranked_csv(
             if truth is None and header == list(edition.columns[: len(header)]):
                 edition = edition.of_pool(len(header) - 1)
             if header != list(edition.columns) and (its := matrix_edition(header)):
-                sentence = f"this is a score matrix, and edition {edition.name} is checked as ranked lists of names"
-                sentence += f"; add --edition {its.name}, or let `convert` make them of it"
+                sentence = f"this is a score matrix, but edition {edition.name} is checked as ranked lists of names"
+                sentence += f"; add --edition {its.name}, or make such lists with `convert`"
                 return [], [*problems, Problem(1, sentence, "a score matrix")]
             problems.add(1, _header_faults(header, edition, truth))
             if not _is_row(header, edition, truth):
@@ -173,7 +173,7 @@ def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> 
     elif len(header) != len(columns):
         yield f"found {len(header)} of {len(columns)} columns; {expected}", "header"
     if wrong:
-        more = f" (and {len(wrong) - 1} columns more)" if len(wrong) > 1 else ""
+        more = f" (and {len(wrong) - 1} more columns)" if len(wrong) > 1 else ""
         yield f"{wrong[0]}{more}; {expected}", "header"
 
 
@@ -196,7 +196,7 @@ def _name_faults(names: list[str], edition: Edition, truth: Truth | None) -> Ite
     known: frozenset[str] = truth.file_names if truth else frozenset()
     if all(_SCORE.fullmatch(name) and name not in known for name in names):
         found = f"{edition.columns[1]} is {shown(names[0])}"
-        yield f"scores stand where file names belong: {found}", "scores instead of names"
+        yield f"scores in place of file names: {found}", "scores instead of names"
         return
     columns_of_name: dict[str, list[str]] = {}
     for column, name in zip(edition.columns[1:], names, strict=True):

@@ -27,7 +27,7 @@ from submission.errors import SubmissionError
 from submission.ordering import require_finite
 
 MAX_IN_MEMORY = 1 << 28  # number of scores: 1 GiB
-AGAIN = "rank again what it holds, with the command that wrote it"
+AGAIN = "make it again with the command that wrote it"
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,10 +50,10 @@ class Labels:
     def __post_init__(self) -> None:
         n_queries, n_clips = shape = self.shape
         if 0 in shape:
-            raise SubmissionError(f"scores of shape {shape} hold no query or no clip")
+            raise SubmissionError(f"scores of shape {shape} have no query or no clip")
         for name, expected in (("query_texts", n_queries), ("relevant", n_queries), ("file_names", n_clips)):
             if (found := len(getattr(self, name))) != expected:
-                raise SubmissionError(f"scores of shape {shape} need {expected} {name}; there are {found}")
+                raise SubmissionError(f"scores of shape {shape} need {expected} {name}; got {found}")
         _require_unique("query id", self.query_ids)
         _require_unique("clip id", self.clip_ids)
         pool = frozenset(self.clip_ids)
@@ -62,7 +62,7 @@ class Labels:
                 continue
             where = f"query {query_id!r}"
             if not clips:
-                raise SubmissionError(f"{where} has an empty list of relevant clips; None says that none is known")
+                raise SubmissionError(f"{where} has an empty list of relevant clips; use None if none is known")
             _require_unique(f"{where}: relevant clip", clips)
             for clip_id in clips:
                 if clip_id not in pool:
@@ -111,10 +111,10 @@ class ScoreMatrix:
             kind = f"{self.values.dtype} of shape {self.values.shape}"
             raise SubmissionError(f"scores must be a float32 matrix, queries x clips; got {kind}")
         if 0 in self.values.shape:
-            raise SubmissionError(f"scores of shape {self.values.shape} hold no query or no clip")
+            raise SubmissionError(f"scores of shape {self.values.shape} have no query or no clip")
         for name, expected in zip(("query_ids", "clip_ids"), self.values.shape, strict=True):
             if (found := len(getattr(self, name))) != expected:
-                raise SubmissionError(f"scores of shape {self.values.shape} need {expected} {name}; there are {found}")
+                raise SubmissionError(f"scores of shape {self.values.shape} need {expected} {name}; got {found}")
         assert self.labels.shape == self.values.shape  # the constructor of Labels checks them
         require_finite(self.values)
 
@@ -211,9 +211,9 @@ def read_scores(path: Path) -> ScoreMatrix:
     except OSError:
         raise
     except Exception as error:  # for a damaged header, numpy raises ValueError, SyntaxError, TokenError, and more
-        raise SubmissionError(f"{path} is not a whole .npy file of numbers ({error}); write it again") from None
+        raise SubmissionError(f"{path} is not a complete .npy file of numbers ({error}); write it again") from None
     if (size := path.stat().st_size) != (whole := values.offset + values.nbytes):
-        raise SubmissionError(f"{path} has {size} bytes, its header says {whole}; write it again")
+        raise SubmissionError(f"{path} has {size} bytes instead of the {whole} in its header; write it again")
     from submission.formats.sidecar import Sidecar  # pydantic, which scoring a ranked CSV does not need
 
     try:
@@ -221,7 +221,7 @@ def read_scores(path: Path) -> ScoreMatrix:
     except DataError as error:
         raise SubmissionError(str(error)) from None
     if document.sha256 not in (None, sha256_of(path)):
-        raise SubmissionError(f"{path} is damaged: it has not the checksum that {sidecar.name} notes; {AGAIN}")
+        raise SubmissionError(f"{path} is damaged: its checksum differs from that in {sidecar.name}; {AGAIN}")
     try:
         return ScoreMatrix(
             values=values,

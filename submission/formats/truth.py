@@ -102,14 +102,14 @@ def matrix_truth(matrix: ScoreMatrix | Labels) -> Truth:
         one, other = (matrix.clip_ids[index] for index in same_name)
         raise SubmissionError(
             f"clips {one!r} and {other!r} have the same file name {matrix.file_names[same_name[0]]!r}, and a ranked "
-            "CSV could not tell them apart; rank a pool in which every file name is unique"
+            "CSV could not distinguish them; rank a pool with unique file names"
         )
     if same_text := first_repeat(matrix.query_texts):
         one, other = (matrix.query_ids[index] for index in same_text)
         raise SubmissionError(
             f"queries {one!r} and {other!r} have the same text {matrix.query_texts[same_text[0]]!r}, and the official "
-            "scorer, which knows a query by its text, would drop one of them; keep one of them, or score the matrix "
-            "itself"
+            "scorer, which identifies a query by its text, would drop one of them; keep one of them, or score the "
+            "matrix itself"
         )
     name_of = dict(zip(matrix.clip_ids, matrix.file_names, strict=True))
     queries = {
@@ -144,7 +144,7 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
     require_folder(audio)
     names, _ = audio_tree(audio)
     if not names:
-        raise SubmissionError(f"{audio}: no audio file is in this folder; give the one that holds them")
+        raise SubmissionError(f"{audio}: this folder has no audio file; give the folder with the audio files")
     blind = {text: TruthQuery(f"line {line} of {queries.name}", None) for text, line in line_of_query.items()}
     return Truth(blind, frozenset(names))
 
@@ -181,7 +181,7 @@ def instead(known: Nearest, text: str) -> str:
     """Return the end of a message about an unknown text: the known one that is most similar; "" if none is."""
     if not (similar := known.to(text)):
         return ""
-    return f"; there is {similar[0]!r}, which differs in {similar[1]}: they must agree byte for byte"
+    return f"; the most similar is {similar[0]!r}, which differs in {similar[1]}: they must match byte for byte"
 
 
 def _rows(path: Path) -> list[Row]:
@@ -198,7 +198,7 @@ def _rows(path: Path) -> list[Row]:
 
 def _refuse_repeated(path: Path, line: int, what: str, text: str, line_of_text: dict[str, int]) -> None:
     if line_of_text.setdefault(text, line) != line:
-        raise SubmissionError(f"{path}: line {line}: {what} {text!r} stands on line {line_of_text[text]} already")
+        raise SubmissionError(f"{path}: line {line}: {what} {text!r} is already on line {line_of_text[text]}")
 
 
 def _listed_names(where: str, listed: str, pool: Truth) -> frozenset[str]:

@@ -141,7 +141,7 @@ def _require_same(parts: Mapping[str, ScoreMatrix]) -> None:
         for what in ("query_ids", "query_texts", "clip_ids", "file_names", "relevant"):
             if getattr(part, what) != getattr(first, what):
                 differ = f"their {what.replace('_', ' ')} differ"
-                problem = f"are of other queries or clips, or in another order ({differ}); a mean needs the same ones"
+                problem = f"have different queries or clips, or another order ({differ}); a mean needs the same ones"
                 raise SubmissionError(f"the scores {name} and {first_name} {problem}")
 
 
@@ -151,7 +151,7 @@ def weight_factors(weights: Sequence[float] | None, n_parts: int) -> Values:
     if len(factors) != n_parts:
         raise SubmissionError(f"{len(factors)} weights are given for {n_parts} files; give one for each")
     if np.any(factors < 0) or not 0 < sum(factors.tolist()) < math.inf:  # both comparisons are false for NaN
-        raise SubmissionError("weights must be numbers of 0 or more, one at least above 0, with a finite sum")
+        raise SubmissionError("weights must be numbers of 0 or more, at least one above 0, with a finite sum")
     return factors
 
 
@@ -162,7 +162,7 @@ def require_apart(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, Sc
         for makers in zip_longest(makers_of(test.facts), makers_of(weighted.facts), fillvalue=(None, None)):
             for facts in zip(*makers, strict=True):
                 if facts[0] != facts[1]:
-                    one, another = (fact or "a model it does not name" for fact in facts)
+                    one, another = (fact or "an unnamed model" for fact in facts)
                     hint = "give --validation the matrices of the same models in the same order"
                     raise SubmissionError(f"{name} comes from {one} and {other} from {another}; {hint}")
 
@@ -171,5 +171,5 @@ def refuse_common(both: str, what: str, shared: set[str]) -> None:
     """Raises SubmissionError if validation and test share anything."""
     if shared:
         common = f"{both} have {counted(len(shared), what)} in common (first {min(shared)!r})"
-        hint = "weights are searched on a validation split, never on what is tested"
+        hint = "search weights on a validation split, never on the test data"
         raise SubmissionError(f"{common}; {hint}")

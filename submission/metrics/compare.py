@@ -26,7 +26,7 @@ def compare(system: Comparable, others: Sequence[Comparable], metric: str | None
             system.found.n_relevant, other.found.n_relevant[order]
         ):
             raise SubmissionError(
-                "the systems ranked other pools, or by other relevant clips; compare them over the same"
+                "the systems have different pools or relevant clips; compare systems with the same ones"
             )
         theirs.append(other.per_query[metric or other.primary][order])
     return paired_difference(np.mean(theirs, axis=0), system.per_query[metric or system.primary], system.found.groups)
@@ -40,6 +40,6 @@ def _same_queries(system: Comparable, other: Comparable) -> list[int]:
     row_of = {text: row for row, text in enumerate(others)}
     if len(row_of) < len(others) or set(texts) != set(others) or len(texts) != len(others):
         raise SubmissionError(
-            f"the systems answer other queries ({len(texts)} and {len(others)}); compare them over the same ones"
+            f"the systems answer different queries ({len(texts)} and {len(others)}); compare systems with the same ones"
         )
     return [row_of[text] for text in texts]

@@ -105,7 +105,7 @@ def paired_difference(
     one, other = _samples(first), _samples(second)
     if one.shape != other.shape:
         raise SubmissionError(
-            f"the systems have {len(one)} and {counted(len(other), 'query')}; compare them over the same ones"
+            f"the systems have {len(one)} and {counted(len(other), 'query')}; compare systems with the same ones"
         )
     differences = other - one
     sums, _ = _by_group(differences, groups)
@@ -135,7 +135,7 @@ def grouped(keys: Iterable[Hashable]) -> Groups:
 def _samples(per_query: npt.ArrayLike) -> Values:
     samples = np.asarray(per_query, dtype=np.float64)
     if samples.size == 0:
-        raise SubmissionError("there is no query to take a mean over")
+        raise SubmissionError("no query to average")
     return samples
 
 

@@ -144,14 +144,14 @@ def score_moments(
 def _require_sound(predictions: Mapping[str, Windows], truth: Mapping[str, Windows]) -> bool:
     """Raises SubmissionError for input that score_moments does not accept. Returns whether the windows have scores."""
     if not predictions and not truth:
-        raise SubmissionError("there is no query to score")
+        raise SubmissionError("no query to score")
     for missing, what in (
         ([qid for qid in truth if qid not in predictions], "the query {} has no answer"),
         ([qid for qid in predictions if qid not in truth], "the query {} is not in the truth"),
     ):
         if missing:
             more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-            raise SubmissionError(f"{what.format(repr(missing[0]))}{more}; the ids of both must be the same")
+            raise SubmissionError(f"{what.format(repr(missing[0]))}{more}; predictions and truth must have the same")
     forms = set()
     for qid, windows in predictions.items():
         if len(windows) == 0:
@@ -163,7 +163,7 @@ def _require_sound(predictions: Mapping[str, Windows], truth: Mapping[str, Windo
         raise SubmissionError(f"query {wrong[0]!r}: a true window is [start, end]")
     for qid, windows in (*predictions.items(), *truth.items()):
         if not all(math.isfinite(number) for window in windows for number in window):
-            raise SubmissionError(f"query {qid!r}: a window holds a number that is not finite")
+            raise SubmissionError(f"query {qid!r}: a window has a number that is not finite")
     return forms == {3}
 
 

@@ -110,7 +110,7 @@ class _Candidates(NamedTuple):
         """Return (Q,) answers. total: (2, Q, M) a sum of votes. Raises SubmissionError if it is not finite."""
         if not np.isfinite(total).all():
             largest = self.names[int(np.argmax([votes.max() for votes in self.votes]))]
-            raise SubmissionError(f"{largest}: its scores are too large to be added up; add --how rank, or scale them")
+            raise SubmissionError(f"{largest}: its scores are too large for their sum; add --how rank, or scale them")
         scores, offered = total
         left = np.where(offered > 0, scores, -np.inf)
         rows, found = np.arange(len(left)), np.full((len(left), edition.max_windows), -1)
@@ -150,7 +150,7 @@ def _same_queries(parts: Parts) -> list[Moments]:
     (first_name, first), *others = parts.items()
     known = {answer.qid: answer for answer in first}
     for name, part in others:
-        differ = f"the files {name} and {first_name} are of other queries; a blend needs the same ones"
+        differ = f"the files {name} and {first_name} have different queries; a blend needs the same ones"
         if odd := known.keys() ^ {answer.qid for answer in part}:
             raise SubmissionError(f"{differ} (only one has {min(odd)!r})")
         for answer in part:
@@ -170,6 +170,6 @@ def _scaled(name: str, answer: Moments, how: How, edition: MomentsEdition) -> li
     if how == "rank":
         return [[start, end, 1 / rank] for rank, (start, end, *_) in enumerate(best, start=1)]
     if (lowest := best[-1][2]) < 0:
-        hint = "raw scores are 0 or more; add --how rank"
-        raise SubmissionError(f"{name}: line {answer.line} has a window of score {lowest:g}, and {hint}")
+        hint = "raw scores must be 0 or more; add --how rank"
+        raise SubmissionError(f"{name}: line {answer.line} has a window of score {lowest:g}; {hint}")
     return [list(map(float, window)) for window in best]

@@ -109,7 +109,7 @@ def chance(n_clips: int, k: int = 10, n_relevant: float = 1) -> float:
     0.75
     """
     if not 1 <= n_relevant <= n_clips:
-        raise SubmissionError(f"a pool of {counted(n_clips, 'clip')} cannot hold {n_relevant} relevant")
+        raise SubmissionError(f"a pool of {counted(n_clips, 'clip')} cannot have {n_relevant} relevant ones")
     depth = min(k, n_clips)
     harmonic = sum(1 / rank for rank in range(1, depth + 1))
     further = (n_relevant - 1) / (n_clips - 1) if n_clips > 1 else 0.0
@@ -122,7 +122,7 @@ def _checked(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike) -> tuple[npt.NDArr
         array = array.reshape(*array.shape[:-1], 0).astype(np.int64)
     rising = (array[..., 1:] > array[..., :-1]) | (array[..., 1:] == NEVER)
     if array.dtype.kind not in "iu" or np.any(array < 1) or not rising.all():
-        raise SubmissionError(f"ranks must be whole numbers from 1 that rise strictly; got {array.tolist()}")
+        raise SubmissionError(f"ranks must be whole numbers from 1 that increase strictly; got {array.tolist()}")
     listed = np.count_nonzero(array < NEVER, axis=-1)
     if np.any(totals < np.maximum(1, listed)):
         wrong = np.argmax(totals < np.maximum(1, listed))

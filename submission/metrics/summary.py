@@ -35,7 +35,7 @@ class RelevantRanks:
 
     def __post_init__(self) -> None:
         if not len(self.texts):
-            raise SubmissionError("there is no query to score")
+            raise SubmissionError("no query to score")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def summarise(found: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map_k
     depth = found.n_pool if found.depth is None else min(found.depth, found.n_pool)
     why = f"over the whole pool, which has {counted(depth, 'clip')}"
     if depth < found.n_pool:
-        why = f"a lower bound, since the lists hold {counted(depth, 'name')}"
+        why = f"a lower bound, because the lists have {counted(depth, 'name')}"
     names = ", ".join(name for name in per_query if int(name.partition("@")[2]) > depth)
     notes = [f"{names}: {why}"] if names else []
     return _summary(found, per_query, map_ks[0], notes)
@@ -148,6 +148,6 @@ def _summary(found: RelevantRanks, per_query: dict[str, Values], k: int, notes: 
 
 
 def format_interval(interval: Interval, digits: str = ".4f") -> str:
-    """Format both bounds, or the reason why there are none."""
+    """Format both bounds, or the reason why they are missing."""
     low, high = interval
     return "none, one group of queries shows no spread" if math.isnan(low) else f"{low:{digits}} to {high:{digits}}"

@@ -150,7 +150,7 @@ def _size_problems(archive: zipfile.ZipFile, edition: AnyEdition) -> Iterator[st
         largest = limits.get(PurePosixPath(info.filename).suffix, LARGEST)
         if info.file_size > largest:
             size = f"{info.file_size:,} bytes unpacked, more than the {largest:,} that such a file may have"
-            yield f"{info.filename}: has {size}; check what was packed"
+            yield f"{info.filename}: has {size}; check its content"
     if len(archive.infolist()) > (limit := 8 * edition.systems + 8):  # files and folders
         yield f"has {len(archive.infolist()):,} members, more than the {limit} that {edition.systems} systems may have"
 
@@ -193,12 +193,12 @@ def _check_members(
     for info in files:
         mode = info.external_attr >> 16  # 0 for a file from a system without modes
         if stat.S_ISLNK(mode):
-            yield f"{info.filename}: is a link; put the file itself there"
+            yield f"{info.filename}: is a link; replace it by the file itself"
         elif stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-            yield f"{info.filename}: is no plain file ({stat.filemode(mode)}); put a plain file there"
+            yield f"{info.filename}: is not a regular file ({stat.filemode(mode)}); replace it by a regular file"
     names = Counter(info.filename for info in files)
     for name in sorted(name for name, times in names.items() if times > 1):
-        yield f"{name}: is there twice"
+        yield f"{name}: occurs twice"
     wrong = {name for name in names if not _is_placed(name, edition)}
     theirs = next((other for other in all_editions() if all(_is_placed(name, other) for name in names)), None)
     if wrong and theirs:
@@ -206,26 +206,26 @@ def _check_members(
         return
     for name in sorted(wrong):
         task = f"<package>/task{edition.task}"
-        yield f"{name}: does not belong there; a package has {task}/<label>/<file> and {task}/<report>.pdf"
+        yield f"{name}: is in the wrong place; a package has {task}/<label>/<file> and {task}/<report>.pdf"
     placed = [PurePosixPath(name) for name in names if name not in wrong]
     if len(tops := {path.parts[0] for path in placed}) > 1:
-        yield f"there are several top folders: {', '.join(sorted(tops))}"
+        yield f"has several top folders: {', '.join(sorted(tops))}; a package has one"
     reports = [path for path in placed if path.suffix == ".pdf"]
     for path in reports:
         if problem := pdf_problem(archive.read(str(path))):
             yield f"{path}: {problem}"
     if len(reports) > 1:
-        yield f"has {len(reports)} technical reports; a package has one, on all of its systems"
+        yield f"has {len(reports)} technical reports; a package has one, for all of its systems"
     if require_report and not reports:
-        yield "there is no technical report (.pdf)"
+        yield "the technical report (.pdf) is missing"
     systems: dict[str, list[PurePosixPath]] = {}
     for path in placed:
         if len(path.parts) == 4 and path.suffix != ".pdf":
             systems.setdefault(path.parts[2], []).append(path)
     if not systems:
-        yield "there is no system"
+        yield "has no system"
     if len(systems) > edition.systems:
-        yield f"there are {len(systems)} systems; {edition.systems} may be handed in"
+        yield f"has {len(systems)} systems; at most {edition.systems} may be submitted"
     for label, paths in systems.items():
         yield from _check_system(archive, label, paths, edition, truth_of(label), shown)
 
@@ -243,7 +243,7 @@ def pdf_problem(content: bytes) -> str | None:
         return "is a PDF that was cut off (its end, %%EOF, is missing); export the report again"
     named = re.findall(rb"startxref\s+([0-9]{1,12})\s+%%EOF", end)
     if not named or not re.match(rb"\s*(xref\b|[0-9]+\s+[0-9]+\s+obj\b)", content[int(named[-1]) :][:64]):
-        return "is no readable PDF (it has no table of its objects where its end says); export the report again"
+        return "is no readable PDF (its table of objects is not where its end says); export the report again"
     return None
 
 
@@ -277,7 +277,7 @@ def _check_system(
 ) -> Iterator[str]:
     if not re.fullmatch(edition.label, label):
         expected = f"<last name>_<institute>_task{edition.task}_<1 to {edition.systems}>"
-        yield f"{label}: no label of this task: expected {expected}, without blanks, dots or other underscores"
+        yield f"{label}: is not a label of this task: expected {expected}, without blanks, dots or other underscores"
         return
     styles = [file_names(names, label, edition) for names in edition.names.values()]
     found = {path.name for path in paths}

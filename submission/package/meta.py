@@ -36,7 +36,7 @@ def unfit_parts(about: About) -> Iterator[str]:
     author = about.corresponding
     for key, text in (("lastname", author.lastname), ("affiliation.abbreviation", author.affiliation.abbreviation)):
         if not re.fullmatch(r"\w[\w'’-]*", _part(text)):
-            problem = f"{text!r} cannot stand in the names of files; use letters, digits and hyphens"
+            problem = f"{text!r} cannot be part of a file name; use letters, digits and hyphens"
             yield f"authors.{about.authors.index(author)}.{key}: {problem}"
 
 
@@ -123,7 +123,7 @@ def _description(runs: Sequence[FinishedRun]) -> dict[str, Any]:
 
 
 def _joined(values: Iterable[str]) -> str | None:
-    """Join the values, each once, in their order; None if there are none."""
+    """Join the values, each once, in their order; None without values."""
     return ", ".join(dict.fromkeys(values)) or None
 
 
@@ -161,7 +161,7 @@ def _pretrained_text(run: Finished) -> str | None:
 
 
 def audio_name(run: Finished) -> str | None:
-    """Return the file of published weights that an audio encoder of waveforms starts from; None if there is none."""
+    """Return the file of published weights that an audio encoder of waveforms starts from, or None."""
     weights = run.recipe.model.audio.weights
     return None if weights is None else Path(weights).name
 

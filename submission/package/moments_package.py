@@ -31,13 +31,13 @@ def packed_moments(
         figures = summarise_moments(windows_by_query(scored), first.truth, edition).values
     meta = make_moments_meta(runs, about, system, figures, edition, label)
     if system.output:
-        path, of = folder / system.output, f"hands in {system.output}"
+        path, of = folder / system.output, f"submits {system.output}"
         truth = first.blind.truth if first.blind else None
     else:
         path, truth = source.file(f"submission/{source.entry}.jsonl"), source.truth
         ranked = f"{first.entry!r} ({size_of(truth)})"
-        hint = "for the blind list give this system an `output`"
-        of = f"hands in {path}" if first.blind else f"hands in what the run itself found, {ranked}; {hint}"
+        hint = "to submit the blind list, give this system an `output`"
+        of = f"submits {path}" if first.blind else f"submits the windows of the entry {ranked}; {hint}"
     answers = read_moments(path, edition, truth)
     if truth:
         position = {qid: number for number, qid in enumerate(truth.queries)}
@@ -49,7 +49,7 @@ def packed_moments(
 
 
 def _known(answers: Sequence[Moments], runs: Sequence[FinishedMoments]) -> str:
-    """Return the entry of these runs that has true windows for the answered queries; "" if there is none."""
+    """Return the entry of these runs that has true windows for the answered queries, or ""."""
     asked = {(answer.qid, answer.query) for answer in answers}
     for run in runs:
         for name in (name for name, found in run.result.moments.items() if found.figures is not None):
@@ -65,5 +65,5 @@ def figures_of(run: FinishedMoments) -> Mapping[str, float]:
     if run.ranked.figures is None:
         known = [name for name, found in run.result.moments.items() if found.figures is not None]
         hint = f"name {run.folder}:{known[0]}" if known else "give its recipe an entry of a set with true windows"
-        raise SubmissionError(f"{run.folder}: {run.entry!r} is of a blind list, which has no figures; {hint}")
+        raise SubmissionError(f"{run.folder}: {run.entry!r} ranks a blind list, which has no figures; {hint}")
     return run.ranked.figures

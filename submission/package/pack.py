@@ -64,31 +64,31 @@ def pack(
 
 def not_blind(system: Packed) -> str:
     """Return the message on a system that answers queries whose answers are known."""
-    what = f"{system.label} hands in queries whose answers are known ({system.known}), not the blind set"
+    what = f"{system.label} submits queries whose answers are known ({system.known}), not the blind set"
     return f"{what}; rank the blind set in the run, or give this system its file as `output`"
 
 
 def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyEdition, style: str) -> Iterator[str]:
     if len(systems) > edition.systems:
-        yield f"{len(systems)} systems are handed in; edition {edition.name} takes {edition.systems}"
+        yield f"{len(systems)} systems are submitted; edition {edition.name} accepts {edition.systems}"
     if style not in edition.names:
-        yield f"edition {edition.name} has no style {style!r} of names; use {', '.join(edition.names)}"
+        yield f"edition {edition.name} has no naming style {style!r}; use {', '.join(edition.names)}"
     of_moments = isinstance(edition, MomentsEdition)
     for run in (run for runs in systems for run in runs):
         if isinstance(run, FinishedMoments) != of_moments:
             kinds = ("moments", "clips") if of_moments else ("clips", "moments")
-            yield f"edition {edition.name} is of {kinds[0]}, and {run.folder}:{run.entry} ranks {kinds[1]}"
+            yield f"edition {edition.name} ranks {kinds[0]}, but {run.folder}:{run.entry} ranks {kinds[1]}"
     yield from unfit_parts(about)
     for number, (runs, system) in enumerate(zip(systems, about.systems, strict=True)):
         if len(system.abbreviation) > edition.abbreviation:
             yield f"systems.{number}.abbreviation: has more than {edition.abbreviation} characters"
-        for key, what in (("output", "what it hands in"), ("scored", "the split its figures are of")):
+        for key, what in (("output", "to submit"), ("scored", "of the split of its figures")):
             if len(runs) > 1 and getattr(system, key) is None:
                 file = "file of windows" if of_moments else "score matrix"
-                blended = f"a blend of {len(runs)} runs needs the {file} of {what}"
+                blended = f"a blend of {len(runs)} runs needs the {file} {what}"
                 yield f"systems.{number}.{key}: is missing; {blended}"
     for name in sorted({name for runs in systems for name in missing_addresses(runs, about.sources)}):
-        yield f"sources.{name}.url: is missing; say where {name} is published, or null for nowhere"
+        yield f"sources.{name}.url: is missing; give the address of {name}, or null if it is not published"
 
 
 def _packed_clips(
@@ -101,9 +101,9 @@ def _packed_clips(
     if system.output and not system.output.endswith(".npy"):
         data = (folder / system.output).read_bytes()
         known = repr(runs[0].entry) if _answers_known(data, runs[0].matrix) else ""
-        return Packed(label, f"hands in {system.output}", data, meta, known=known)
+        return Packed(label, f"submits {system.output}", data, meta, known=known)
     output = folder / system.output if system.output else runs[0].blind_scores
-    of = f"hands in {system.output or output}" if output else _describe_entry(runs[0])
+    of = f"submits {system.output or output}" if output else _describe_entry(runs[0])
     matrix = _matrix(runs, output) if output else runs[0].matrix
     with TemporaryDirectory() as temporary:
         csv = Path(temporary) / "output.csv"
@@ -121,13 +121,13 @@ def _answers_known(data: bytes, matrix: ScoreMatrix) -> bool:
 
 def _describe_entry(run: FinishedRun) -> str:
     ranked = f"{run.entry!r} ({counted(len(run.matrix.clip_ids), 'clip')})"
-    return f"hands in what the run itself ranked, {ranked}; for the blind set give this system an `output`"
+    return f"submits the ranked entry {ranked}; to submit the blind set, give this system an `output`"
 
 
 def _matrix(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
     """Read scores that these runs made, according to their facts. Raises SubmissionError if other runs made them."""
     matrix = read_scores(path)
-    made = {str(run or "a run it does not name") for run, _ in makers_of(matrix.facts)}
+    made = {str(run or "an unnamed run") for run, _ in makers_of(matrix.facts)}
     wanted = {run.folder.resolve().name for run in runs}
     if made != wanted:
         raise SubmissionError(f"{path}: was made by {', '.join(sorted(made))}, not by {', '.join(sorted(wanted))}")

@@ -40,9 +40,9 @@ class AudioStore:
 
     def _encoded(self, path: Path) -> tuple[int | None, str]:
         if not path.is_file():
-            return None, f"no audio: {path.name} is not there any more"
+            return None, f"no audio: {path.name} no longer exists"
         if holds_frames(path):
-            return None, f"no audio: {path.name} holds published frames in its place"
+            return None, f"no audio: {path.name} contains published frames instead"
         try:
             self.uris.append(f"data:audio/mpeg;base64,{base64.b64encode(to_mp3(path, self._seconds)).decode()}")
         except (AudioError, OSError) as error:
@@ -77,11 +77,11 @@ def listening(matrix: ScoreMatrix, summary: Summary, found: Rivals, clips: Clips
         anchor="listening",
         title="Listening",
         paragraphs=[
-            "Queries are put in order by the rank of their first relevant clip, and those of one rank by the margin, "
-            "the score of their best relevant clip less that of their hardest negative. Shown are "
+            "Queries are sorted by the rank of their first relevant clip, then by margin: the score of their best "
+            "relevant clip minus that of their hardest negative. Shown are "
             f"{' and '.join(sizes)} of that order. Each has its {TOP} best clips and up to {FURTHER} further relevant "
             "ones.",
-            f"Players hold at most the first {LONGEST:g} s of a clip, as mono MP3 of {RATE // 1000} kHz.",
+            f"Players contain at most the first {LONGEST:g} s of a clip, as mono MP3 of {RATE // 1000} kHz.",
         ],
         listening={TITLES[name]: [query_players(row) for row in rows] for name, rows in chosen.items()},
     )

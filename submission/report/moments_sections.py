@@ -75,8 +75,8 @@ def lengths(run: FinishedMoments, this: MomentSummary) -> Section:
         )  # fmt: skip
         rows.append([label, str(len(scores.qids)) if scores else "0", *values])
     text = (
-        "Of each range only the true windows count that are of its length; a window that finds another one is then "
-        "false, so that these figures do not average to the whole."
+        "In each range, only true windows of that length count. A window that finds another true window is then false, "
+        "so these figures do not average to those of all windows."
     )
     table = Table("Figures by length of the true windows", ("true windows", "queries", *this.values), rows)
     return Section("lengths", "Lengths of windows", paragraphs=[text], tables=[table])
@@ -96,11 +96,12 @@ def timelines(run: FinishedMoments, this: MomentSummary, store: AudioStore) -> S
         anchor="listening",
         title="Queries on a time axis",
         paragraphs=[
-            "Above in green the true windows, in the middle the probability of every frame to be in a moment, below in "
-            "orange the windows found, the paler the less probable; left out are "
-            f"those below {FAINT:g} of the best. Queries are put in order by the IoU of their first window and their "
-            "AP together. A click on the axis, or on a window's button, plays from there.",
-            f"Players hold at most the first {LONGEST:g} s of a recording, as mono MP3.",
+            "Green, above: the true windows. Middle: the probability that each frame is in a moment. Orange, below: "
+            "the windows found; paler ones are less probable, and those below "
+            f"{FAINT:g} of the best score are left out. "
+            "Queries are sorted by the sum of the IoU of their first window and their AP. A click on the axis, or on "
+            "the button of a window, plays from there.",
+            f"Players contain at most the first {LONGEST:g} s of a recording, as mono MP3.",
         ],
         axes=axes,
     )
@@ -115,7 +116,7 @@ def _axis(run: FinishedMoments, answer: Moments, iou: float, paths: Mapping[str,
     true = [Span(start, end, 1.0) for start, end in query.windows or []]
     end = query.seconds or max(span.end for span in (*shown, *true))
     path = paths.get(query.vid)
-    audio, why = store.add(path) if path else (None, "no audio: the manifest that was ranked is not here")
+    audio, why = store.add(path) if path else (None, "no audio: the manifest of the ranked set is missing")
     return Axis(query.query, query.vid, end, iou, true, shown, audio, why, run.frames[answer.qid])
 
 

@@ -19,8 +19,8 @@ from submission.runs.finished import FinishedRun
 
 THIS = "this run"
 PAIRED = (
-    "p is that of a paired randomisation test, which swaps whole groups of queries that share clips (of moments: that "
-    "share a recording); each comparison is tested by itself."
+    "p is from a paired randomisation test, which swaps whole groups of queries that share clips (for moments: a "
+    "recording); each comparison is a separate test."
 )
 INTERVALS = ("95 % jackknife", "95 % bootstrap")
 CEILING = "mAP@10"  # metric of a run's ceiling
@@ -87,14 +87,14 @@ def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str
     ranked = run.ranked
     levels, notes = {"chance": this.chance}, []
     if ranked.untrained is None:
-        notes.append("Nothing was trained, so there is no untrained model to hold it against.")
+        notes.append("Nothing was trained, so there is no untrained model to compare it with.")
     elif ranked.metric == this.primary:
         levels["untrained"] = ranked.untrained
     else:
-        notes.append(f"The untrained model's {this.primary} is not known: the run does not state it in this edition.")
+        notes.append(f"The untrained model's {this.primary} is not known: the run does not have it for this edition.")
     if ranked.ceiling is not None and this.primary == CEILING:
         levels["ceiling"] = ranked.ceiling
-        notes.append("The ceiling is what a perfect labeller of the composed scenes would score.")
+        notes.append("The ceiling is the score of a perfect labeller of the composed scenes.")
     return levels, notes
 
 
@@ -149,12 +149,12 @@ def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
     unit = f"score ({run.recipe.model.score.kind})"
     marks = loss_margins(run)
     text = (
-        f"At {percent(wins)} of {n} the best relevant clip scores higher than every clip that is "
-        f"not relevant; its score is {np.median(positive):.3f} at the median, that of the hardest negative "
+        f"For {percent(wins)} of {n} the best relevant clip scores higher than every clip that is "
+        f"not relevant; its median score is {np.median(positive):.3f}, that of the hardest negative "
         f"{np.median(negative):.3f}."
     )
     reached = [f"{percent(float(np.mean(margin >= mark)))} reach {name}." for mark, name in marks.items()]
-    apart = f"The difference is {np.median(margin):.3f} at the median, and above 0 at {percent(wins)} of {n}."
+    apart = f"The median difference is {np.median(margin):.3f}; it is above 0 for {percent(wins)} of {n}."
     if np.ptp(margin) == 0:  # a single bar shows nothing
         return Section("scores", "Scores", paragraphs=[" ".join([text, *reached])])
     edges = np.histogram_bin_edges(np.concatenate([positive, negative]), BINS)
@@ -172,7 +172,7 @@ def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
         paragraphs=[" ".join([text, *reached])],
         drawings=[
             Drawing(paths[0], "Best relevant clip and hardest negative", text, tables[0]),
-            Drawing(paths[1], "Best relevant clip less hardest negative", " ".join([apart, *reached]), tables[1]),
+            Drawing(paths[1], "Best relevant clip minus hardest negative", " ".join([apart, *reached]), tables[1]),
         ],
     )
 
@@ -205,7 +205,7 @@ def experts(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> S
     if len(run.result.experts) < 2:
         return None
     if len(clips.norms) < 2:
-        entry, why = run.recipe.rank[run.entry], "the run does not state them"
+        entry, why = run.recipe.rank[run.entry], "the run does not have them"
         if entry.kind == "mean":
             why = f"{run.entry} is a mean of {', '.join(entry.of)}; make the report of one of them"
         return Section("experts", title, paragraphs=[f"Norms of the experts' embeddings are left out: {why}."])
@@ -221,7 +221,7 @@ def experts(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> S
         found = statistics.bars(summary.per_query[metric], keys, dict(enumerate(names)), summary.found.groups)
         path, said = folder / f"{run.entry}.largest.svg", "expert with the largest share on the relevant clip"
         drawings.append(_bars_drawing(path, found, said, metric, f"{metric} by largest expert", summary.values[metric]))
-    mean = "A clip's embedding is the mean of its experts' embeddings; the longer one of them is, the more it says."
+    mean = "A clip's embedding is the mean of its experts' embeddings; an expert with a larger norm contributes more."
     return Section("experts", title, paragraphs=[f"{mean} {text}"], drawings=drawings)
 
 
@@ -258,15 +258,15 @@ def lengths(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> S
         xlabel, title = f"{name} of the {measured}", f"{metric} by length of the {of}"
         found = statistics.bars(values, keys, labels, groups)
         if len(found) == 1:
-            missing.append(f"{title} is left out: all lie in {found[0].label} {name}.")
+            missing.append(f"{title} is left out: all are in {found[0].label} {name}.")
         elif found:
             path = folder / f"{run.entry}.{name}.svg"
             drawings.append(_bars_drawing(path, found, xlabel, metric, title, level))
         else:
-            missing.append(f"{title} is left out: the run does not state {xlabel}.")
+            missing.append(f"{title} is left out: the run does not have the {xlabel}.")
     how = (
-        "Intervals hold 95 %: Wilson's. Queries that share their clips count as one trial; of groups that differ in "
-        "size, Kish's effective number counts."
+        "Intervals are Wilson's, 95 %. Queries that share their clips count as one trial; if groups differ in size, "
+        "Kish's effective number of groups is used."
     )
     return Section("lengths", "Lengths of captions and clips", paragraphs=[how, *missing], drawings=drawings)
 

@@ -44,7 +44,7 @@ def differing_settings(run: Finished, others: Mapping[str, Finished]) -> Section
             rows = [[key, _cell(this, key), _cell(that, key)] for key in keys]
             tables.append(Table(f"This run and {name}", ("setting", "this run", name), rows))
         else:
-            same.append(f"{name} has the settings of this run.")
+            same.append(f"{name} has the same settings as this run.")
     absent = [f"{NONE}: the run has no such setting."] if tables else []
     return Section("settings", "Settings that differ", paragraphs=[*same, *absent], tables=tables)
 

@@ -45,7 +45,7 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
     try:
         by_clip = {row["clip"]: (line, row) for line, row in read_table(path, ["clip", "path", "seconds"])}
     except DataError as error:
-        raise SubmissionError(f"{error}; rank the run again to write it anew") from None
+        raise SubmissionError(f"{error}; rank the run again to write it") from None
     if missing := [clip for clip in clip_ids if clip not in by_clip]:
         raise SubmissionError(
             f"{path}: has no line for {counted(len(missing), 'clip')} of the scores, first {missing[0]!r}"
@@ -59,7 +59,7 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
             try:
                 found[number] = float(row[name]) if row[name] else np.nan
             except ValueError:
-                raise SubmissionError(f"{path}, line {line}: {name} is {row[name]!r}, no number") from None
+                raise SubmissionError(f"{path}, line {line}: {name} is {row[name]!r}, not a number") from None
         return found
 
     return Clips(

@@ -136,7 +136,7 @@ class FinishedMoments(Finished):
     def _settings(self, entry: str) -> record.RankSettings:
         settings = self.recipe.rank[entry]
         if settings.kind != "moments":
-            raise SubmissionError(f"{self.folder}: the entry {entry} of resolved.json is of no moments")
+            raise SubmissionError(f"{self.folder}: the entry {entry} of resolved.json is not of kind moments")
         return settings
 
     @property
@@ -175,9 +175,9 @@ def open_finished(text: str) -> FinishedRun:
         raise SubmissionError(f"{folder}: the run ranked nothing; give its recipe a rank entry")
     if entry in result.blind:
         hint = f"use {folder}/scores/{entry}.npy and {folder}/submission/{entry}.csv"
-        raise SubmissionError(f"{folder}: {entry!r} is a blind set's, which has no figures; {hint}")
+        raise SubmissionError(f"{folder}: {entry!r} ranks a blind set, which has no figures; {hint}")
     if entry and entry not in result.rank:
-        raise SubmissionError(f"{folder}: no ranked entry {entry!r}; there are {', '.join(result.rank)}")
+        raise SubmissionError(f"{folder}: no ranked entry {entry!r}; choose one of {', '.join(result.rank)}")
     run = FinishedRun(folder, result, recipe, entry or next(iter(result.rank)))
     run.file("resolved.json")
     return run
@@ -191,7 +191,7 @@ def open_finished_moments(text: str) -> FinishedMoments:
     if not result.moments:
         raise SubmissionError(f"{folder}: the run ranks no moments; give its recipe a rank entry of kind moments")
     if entry and entry not in result.moments:
-        raise SubmissionError(f"{folder}: no entry of moments {entry!r}; there are {', '.join(result.moments)}")
+        raise SubmissionError(f"{folder}: no entry of moments {entry!r}; choose one of {', '.join(result.moments)}")
     run = FinishedMoments(folder, result, recipe, entry or next(iter(result.moments)))
     run.file("resolved.json")
     return run

@@ -16,7 +16,7 @@ def read_result(folder: Path) -> RunResult:
     content = read_json(path, hint)
     written = content.get("format") if isinstance(content, dict) else None
     if isinstance(written, int) and written > FORMAT:
-        raise DataError(f"{path} is of format {written}, this release reads up to {FORMAT}; use the release it is of")
+        raise DataError(f"{path} has format {written}, this release reads up to {FORMAT}; use the one that wrote it")
     return require_shape(content, RunResult, str(path), hint)
 
 
@@ -52,7 +52,7 @@ def made_again(folder: Path, *damaged: Path) -> str:
     else:
         command = str(recipe)
     deleted = " and ".join(map(str, files))
-    return f"delete {deleted}, then what is lost is made again by: python -m system run {command} --out {folder}"
+    return f"delete {deleted}, then make the missing files again with: python -m system run {command} --out {folder}"
 
 
 def to_finish(folder: Path) -> str:
@@ -62,11 +62,11 @@ def to_finish(folder: Path) -> str:
     For a folder that is no run, name the command that makes one.
     """
     if not (folder / "resolved.json").is_file():
-        return "name a run's folder, which python -m system run makes"
+        return "give the folder of a run, which python -m system run makes"
     if is_locked(folder / "lock"):
-        return "it is being trained right now; wait for its end"
+        return "it is being trained now; wait until it ends"
     run = shlex.quote(str(folder))
-    return f"go on with it by: python -m system run {run}/resolved.json --out {run}"
+    return f"continue it with: python -m system run {run}/resolved.json --out {run}"
 
 
 def _changes(folder: Path) -> list[str]:

@@ -14,7 +14,7 @@ FORMAT = 1  # of result.json; a release that changes the meaning of a key increm
 
 def _inside(name: str) -> str:
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ValueError(f"{name!r} is outside of this folder; a relative path without .. belongs here")
+        raise ValueError(f"{name!r} is outside this folder; use a relative path without ..")
     return name
 
 

@@ -30,13 +30,13 @@ from submission.verbs.options import (
 )
 
 PACKAGE = "package"  # kind of the problems of a package
-NOT_COMPARED = "note: its texts and names were compared with nothing; add --truth, --scores, or --queries and --audio"
-MOMENTS_NOT_COMPARED = "note: its queries were compared with nothing; add --truth, or --queries for a blind list"
+NOT_COMPARED = "note: its texts and names were not compared; add --truth, --scores, or --queries and --audio"
+MOMENTS_NOT_COMPARED = "note: its queries were not compared; add --truth, or --queries for a blind list"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path, help="the edition's file, or a package (.zip)")
-    parser.add_argument("--all", action="store_true", help=f"print every problem, not {SHOWN_PROBLEMS} of each kind")
+    parser.add_argument("--all", action="store_true", help=f"print all problems, not {SHOWN_PROBLEMS} of each kind")
     add_ranked(parser)
     add_reference_arguments(parser)
     add_json(parser)
@@ -83,7 +83,7 @@ class _Found(NamedTuple):
         verdict: description of the result.
         compared: whether the file was compared with a truth.
         notes: oddities that are no problem.
-        hint: options for a comparison, if there was none.
+        hint: options for a comparison, if the file was not compared.
     """
 
     problems: Sequence[Problem]
@@ -147,7 +147,7 @@ def _noted(arguments: argparse.Namespace) -> dict[str, str | None]:
 
 def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
     if arguments.ranked:
-        raise SubmissionError("a package holds what its edition asks for; leave out --ranked")
+        raise SubmissionError("the format of a package is that of its edition; leave out --ranked")
     from submission.package.archive import fitting_editions
 
     if not is_zipfile(path):
@@ -166,7 +166,7 @@ def _check_package(path: Path, edition: AnyEdition, arguments: argparse.Namespac
     else:
         truth, not_compared = chosen_truth(arguments), NOT_COMPARED
     if problems := _of_package(check_archive(path, edition, lambda _: truth, shown=shown)):
-        verdict = "is not fit to be handed in, for what is listed above"
+        verdict = "is not ready to be submitted; its problems are listed above"
         return _Found(problems, None, None, verdict, truth is not None)
     notes = _of_package(output_notes(path, edition, truth, shown))
     verdict, hint = f"ok: a package of edition {edition.name}", "" if truth else not_compared

@@ -27,10 +27,10 @@ ANNOTATED = "2025"  # edition of the figures for several relevant clips per quer
 
 def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
     against = parser.add_mutually_exclusive_group()
-    captions = "captions file in Clotho's format, or of moments true windows (.jsonl)"
+    captions = "captions file in Clotho's format, or for moments true windows (.jsonl)"
     against.add_argument("--truth", metavar="TRUTH", type=Path, help=captions)
     against.add_argument("--scores", metavar="SCORES.npy", type=Path, help="score matrix with the queries and clips")
-    blind = "a blind set's queries: a CSV with a column caption, or of moments the organisers' list (.jsonl)"
+    blind = "a blind set's queries: a CSV with a column caption, or for moments the organisers' list (.jsonl)"
     against.add_argument("--queries", metavar="QUERIES", type=Path, help=blind)
     parser.add_argument("--audio", metavar="FOLDER", type=Path, help="with --queries: the blind set's audio files")
 
@@ -38,7 +38,7 @@ def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
 def chosen_truth(arguments: argparse.Namespace) -> Truth | None:
     """Return the truth of the options, or None without any. Raises SubmissionError for half of a blind set."""
     if (arguments.queries is None) != (arguments.audio is None):
-        raise SubmissionError("a blind set is --queries FILE.csv and --audio FOLDER together; give both")
+        raise SubmissionError("a blind set needs --queries FILE.csv and --audio FOLDER; give both")
     if arguments.queries:
         return read_blind_truth(arguments.queries, arguments.audio)
     if arguments.scores:
@@ -49,23 +49,23 @@ def chosen_truth(arguments: argparse.Namespace) -> Truth | None:
 def require_csv(path: Path) -> None:
     """Raises SubmissionError for a recipe in place of a CSV."""
     if path.suffix.lower() in (".yaml", ".yml") and path.is_file():
-        hint = f"a recipe is checked by python -m system check {path}"
-        raise SubmissionError(f"{path}: is YAML, such as a recipe, and no CSV, score matrix or package; {hint}")
+        hint = f"to check a recipe: python -m system check {path}"
+        raise SubmissionError(f"{path}: is YAML, such as a recipe, not a CSV, score matrix or package; {hint}")
 
 
 def add_ranked(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranked", action="store_true", help="a ranked CSV even where the edition asks for all scores")
+    parser.add_argument("--ranked", action="store_true", help="a ranked CSV even if the edition requires all scores")
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--force", action="store_true", help="write over a file of another edition, or of none")
+    parser.add_argument("--force", action="store_true", help="overwrite a file of another edition, or of none")
 
 
 def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that read_summaries needs besides files."""
     captions = f"for CSVs: captions file in Clotho's format, e.g. {CAPTIONS}; for moments: true windows (.jsonl)"
     parser.add_argument("--truth", metavar="TRUTH", type=Path, help=captions)
-    wanted = "score only these queries, by several relevant clips each: metadata_eval.csv of the 2025 baseline"
+    wanted = "score only these queries, each with several relevant clips: metadata_eval.csv of the 2025 baseline"
     parser.add_argument("--annotations", metavar="ANNOTATIONS.csv", type=Path, help=wanted)
     sides = "which side is the query and which is ranked; audio-to-text needs a score matrix (default %(default)s)"
     directions = ("text-to-audio", "audio-to-text")
@@ -133,9 +133,9 @@ def _edition_name(arguments: argparse.Namespace, noted: Mapping[str, str | None]
     if len(editions) == 1 and (only := editions.pop()):
         return only
     if silent := [name for name, edition in noted.items() if edition is None]:
-        why = f"{silent[0]} does not say which edition it is of"
+        why = f"the edition of {silent[0]} is not known"
     elif noted:
-        why = f"they are of several editions ({', '.join(f'{name}: {edition}' for name, edition in noted.items())})"
+        why = f"the files have several editions ({', '.join(f'{name}: {edition}' for name, edition in noted.items())})"
     else:
         why = f"{file}: its edition is not known" if file else "the edition is not known"
     raise SubmissionError(f"{why}; add {hint}")
@@ -180,7 +180,7 @@ def _to_convert(found: Mapping[Path, tuple[list[Edition], list[str]]], wanted: E
     its = " and ".join(edition.name for edition in found[path][0])
     out = path.with_name(f"{path.stem}_{target.name}{path.suffix}")
     command = f"convert {shlex.quote(str(path))} --out {shlex.quote(str(out))} --edition {target.name}"
-    return f"{path} is of edition {its} and {other} is not; python -m submission {command} makes one that is as {other}"
+    return f"{path} has edition {its}, but {other} does not; to match it: python -m submission {command}"
 
 
 def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Sequence[Summary | MomentSummary]:
@@ -196,7 +196,7 @@ def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Seque
     if csvs and not arguments.truth:
         raise SubmissionError(f"{csvs[0].name} is scored against captions; add --truth {CAPTIONS}")
     if arguments.truth and not csvs:
-        raise SubmissionError(f"{names[0]} holds its own truth; leave out --truth")
+        raise SubmissionError(f"{names[0]} contains its truth; leave out --truth")
     truth = read_clotho_truth(arguments.truth) if arguments.truth else None
     edition = _edition_of(systems, arguments)
     return [_summary(system, edition, truth, arguments) for system in systems]

@@ -245,7 +245,7 @@ def test_check_and_run_agree_on_whether_a_model_is_there(
         (distilled / stage / "done.json").unlink()
     for reason in (
         f"{distilled} holds no trained stage; export it, and name that folder",
-        f"no finished run and no exported model in {distilled}; go on with it by: python -m system run",
+        f"no finished run and no exported model in {distilled}; continue it with: python -m system run",
     ):
         assert main(["check", path]) == 1
         assert f"{said} MISSING: {reason}" in capsys.readouterr().out
