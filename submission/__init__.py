@@ -1,4 +1,4 @@
-"""The challenge's side of the kit: editions, metrics, score matrices, ranked CSVs, and their checks.
+"""The challenge side of the kit: editions, metrics, score matrices, ranked CSVs, and their checks.
 
-Works with numpy alone on ranked CSVs; imports no other room.
+Ranked CSVs need numpy only. Imports of the other floors: only data_tools.
 """

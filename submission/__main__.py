@@ -21,7 +21,7 @@ VERBS = {
         ),
         (
             "convert",
-            "a CSV as another edition's, or as a score matrix",
+            "a CSV converted to another edition, or to a score matrix",
             "python -m submission convert mine.csv --out scores.npy",
         ),
         (
@@ -43,7 +43,7 @@ VERBS = {
         ),
         (
             "blend",
-            "one score matrix of several",
+            "one score matrix from several",
             "python -m submission blend a.npy b.npy --validation val_a.npy val_b.npy --how standardised "
             "--out blend.npy",
         ),
@@ -54,7 +54,7 @@ VERBS = {
         ),
         (
             "pack",
-            "the archive for the challenge, of finished runs",
+            "the archive for the challenge, from finished runs",
             "python -m submission pack runs/A runs/B:by_m1 --about about.yaml --edition 2024 --report report.pdf "
             "--out package.zip",
         ),
@@ -63,15 +63,15 @@ VERBS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb; the exit status is run_cli's."""
+    """Run one verb. Returns the exit status of run_cli."""
     description = "Files and figures of the language-based audio retrieval challenge."
     return run_cli("submission", description, VERBS, argv, add_edition)
 
 
 def add_edition(parser: argparse.ArgumentParser) -> None:
-    """The option that every verb of this floor takes."""
+    """Add --edition, the option that every verb of this floor takes."""
     years = ", ".join([*EDITIONS, *MOMENTS])
-    what = f"one of {years} (default: the one that the run, scores or CSV are of, where they say it)"
+    what = f"one of {years} (default: the edition of the run, scores or CSV, if known)"
     parser.add_argument("--edition", metavar="YEAR", help=what)
 
 

@@ -1,4 +1,4 @@
-"""Types of the arrays that this floor calculates with, and the lengths of lists as one of them."""
+"""Types of the arrays on this floor, and the lengths of lists as an array."""
 
 from collections.abc import Iterable, Sized
 
@@ -7,11 +7,11 @@ import numpy.typing as npt
 
 Values = npt.NDArray[np.float64]
 Scores = npt.NDArray[np.float32]
-Floats = npt.NDArray[np.floating]  # of either precision
+Floats = npt.NDArray[np.floating]  # single or double precision
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
 def sizes(lists: Iterable[Sized]) -> Ints:
-    """Length of each list."""
+    """Return the length of each list."""
     return np.array([len(each) for each in lists], dtype=np.int64)

@@ -1,10 +1,11 @@
-"""What each year of the challenge asks for: one record a year. A new year is a new record.
+"""The rules of each year of the challenge, one record per year. To add a year, add a record.
 
-Every fact says where it comes from and how sure it is:
-confirmed   read in the organisers' own code, data or pages
-secondary   read in a participant's code or a data set's documentation that quotes them
-inferred    follows from confirmed ones
-remembered  could not be read again; correct it in the record if the year's page says otherwise
+Every fact has its source and a degree of certainty:
+
+confirmed   read in the organisers' code, data or pages
+secondary   read in a participant's code or a data set's documentation that quotes the organisers
+inferred    follows from confirmed facts
+remembered  could not be read again; correct it in the record if the year's page differs
 """
 
 from collections.abc import Mapping
@@ -17,14 +18,14 @@ CUSTOM = "custom"
 
 
 class Source(NamedTuple):
-    """Place a fact comes from. sure: confirmed, secondary, inferred or remembered."""
+    """Source of a fact. sure: confirmed, secondary, inferred or remembered."""
 
     sure: str
     where: str
 
 
 class Names(NamedTuple):
-    """File names of a package; {label}, {author}, {institute}, {task} and {index} are filled in."""
+    """File names of a package. {label}, {author}, {institute}, {task} and {index} are placeholders."""
 
     output: str
     meta: str
@@ -46,15 +47,16 @@ BY_LABEL_JSONL = Names("{label}.output.jsonl", "{label}.meta.yaml", "{label}.tec
 class Year:
     """Facts of every year.
 
-    `name`: year of the challenge, or custom.
-    `task`: its number and subtask letter, as in submission labels.
-    `label`: pattern of a system's label.
-    `names`: styles of the names of a package's files, the usual one first.
-    `systems`: largest number of systems in a package.
-    `abbreviation`: most characters of a system's abbreviation.
-    `excluded`: address of the list of Freesound ids that external data must not hold; None if none is known.
-    `result`: key of meta.yaml's block of results.
-    `sources`: by field.
+    Attributes:
+        name: year of the challenge, or custom.
+        task: task number and subtask letter, as in submission labels.
+        label: pattern of a system's label.
+        names: naming styles for the files of a package, the usual one first.
+        systems: maximum number of systems in a package.
+        abbreviation: maximum number of characters of a system's abbreviation.
+        excluded: address of the list of Freesound ids that external data must not contain; None if no list is known.
+        result: key of the results block in meta.yaml.
+        sources: source of each fact, by field.
     """
 
     name: str
@@ -72,13 +74,15 @@ class Year:
 class Edition(Year):
     """A year of the language-based audio retrieval task: queries retrieve clips.
 
-    `output`: ranked, the best file names of every query, or matrix, every score.
-    `query_column`: header of the queries.
-    `rank_prefix`, `ranking_length`: the columns of a ranked CSV are the prefix and the rank from 1 on. If the output is
-    a matrix, they serve a ranked CSV for one's own use.
-    `map_ks`: the k of every published mAP@k, the primary metric's first.
-    `recall_ks`: the k of every published R@k.
-    `external`: keys of each data set among meta.yaml's external ones.
+    Attributes:
+        output: `ranked` (the best file names of every query) or `matrix` (every score).
+        query_column: header of the query column.
+        rank_prefix: the columns of a ranked CSV are this prefix and the rank, from 1. Editions with a matrix output use
+            it for ranked CSVs on request.
+        ranking_length: number of ranks in a ranked CSV.
+        map_ks: the k of every published mAP@k, the primary metric first.
+        recall_ks: the k of every published R@k.
+        external: keys of each external data set in meta.yaml.
     """
 
     output: Literal["ranked", "matrix"]
@@ -91,7 +95,7 @@ class Edition(Year):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The header of a ranked CSV: the query's column, then one column a rank."""
+        """Header of a ranked CSV: the query column, then one column per rank."""
         return (self.query_column, *(f"{self.rank_prefix}{rank}" for rank in range(1, self.ranking_length + 1)))
 
     @property
@@ -105,7 +109,7 @@ class Edition(Year):
         return f"mAP@{self.map_k}"
 
     def of_pool(self, n_clips: int) -> "Edition":
-        """For a pool of so many clips: lists of `custom` hold no more names than there are; a year's stay as they are.
+        """Return the edition for a pool of this size: only lists of `custom` are shortened, to one name per clip.
 
         >>> get_edition("custom").of_pool(2).columns, get_edition(2022).of_pool(2).ranking_length
         (('query', 'file_name_1', 'file_name_2'), 10)
@@ -119,14 +123,15 @@ class Edition(Year):
 class MomentsEdition(Year):
     """A year of moment retrieval: queries retrieve the windows of a recording that they describe.
 
-    `output`: windows, in JSON lines.
-    `line`: keys of a line of the output.
-    `metric`: the primary one.
-    `metrics`: every published one, in the order of score.
-    `thresholds`: of IoU; mAP is a mean over them.
-    `max_windows`: number of a query's windows that mAP looks at.
-    `max_seconds`: longest true window that counts.
-    `lengths`: name of a range of true windows, above and up to which length in seconds.
+    Attributes:
+        output: windows, in JSON lines.
+        line: keys of a line of the output.
+        metric: primary metric.
+        metrics: every published metric, in the order of score.
+        thresholds: IoU thresholds; mAP is the mean over them.
+        max_windows: number of windows per query that mAP uses.
+        max_seconds: length of the longest true window that counts.
+        lengths: ranges of true windows by name: (lower limit, excluded; upper limit, included), in seconds.
     """
 
     output: Literal["windows"]
@@ -153,7 +158,7 @@ _OF_LISTS = ("output", "query_column", "ranking_length")
 
 
 def _sources(**known: str) -> dict[str, Source]:
-    """Sources by field. known: each as `sure: where`."""
+    """Return the sources by field. known: each as `sure: where`."""
     return {name: Source(*text.split(": ", 1)) for name, text in known.items()}
 
 
@@ -193,7 +198,7 @@ _2022 = Edition(
 
 
 def _later(record: Edition, sources: Mapping[str, Source], **changes: object) -> Edition:
-    """A year like another but for these facts, each with its source."""
+    """Return a copy of a year with these facts changed, each with its source."""
     return replace(record, **changes, sources={**record.sources, **sources})  # type: ignore[arg-type]
 
 
@@ -230,10 +235,10 @@ _2025 = _later(
     _2024,
     _sources(
         task=f"confirmed: README of the baseline, {_BASELINE_2025}: Task 6",
-        output="inferred: the baseline's d25_t6/predict.py writes the example file of a submission package so",
+        output="inferred: the example file of a submission package by the baseline's d25_t6/predict.py",
         query_column="confirmed: the baseline's d25_t6/predict.py",
-        rank_prefix="inferred: 2025 asks for no ranked CSV; the columns are those of 2024",
-        ranking_length="inferred: 2025 asks for no ranked CSV; 16 names serve its metric",
+        rank_prefix="inferred: 2025 requires no ranked CSV; the columns are those of 2024",
+        ranking_length="inferred: 2025 requires no ranked CSV; 16 names serve its metric",
         map_ks="confirmed: README of the baseline (2025-06-09): mAP@16; its code logs mAP@10",
         recall_ks="confirmed: the baseline's d25_t6/retrieval_module.py",
         names="inferred: the published report is Filomeno_JKU_task6_1.technical_report.pdf",
@@ -250,7 +255,7 @@ _2025 = _later(
     excluded="resources/dcase2025_task6_excluded_freesound_ids.csv of " + _BASELINE_2025,
 )
 
-_OURS = Source("inferred", "ours: for data and rules that are no challenge's")
+_OURS = Source("inferred", "ours: for data and rules outside the challenge")
 _CUSTOM = replace(
     _2022,
     name=CUSTOM,
@@ -262,7 +267,7 @@ _CUSTOM = replace(
     systems=100,
     sources={
         **dict.fromkeys(_2022.sources, _OURS),
-        **_sources(ranking_length="inferred: ours: for data that are no challenge's; all clips of a smaller pool"),
+        **_sources(ranking_length="inferred: ours: for data outside the challenge; all clips of a smaller pool"),
     },
 )
 
@@ -314,37 +319,41 @@ MOMENTS: Mapping[str, MomentsEdition] = {record.name: record for record in (_202
 
 
 def get_edition(name: str | int) -> Edition:
-    """The record of one year, or of `custom`. Raises SubmissionError, naming the known ones, for any other."""
+    """Return the record of one year, or of `custom`. Raises SubmissionError, with the known names, for any other."""
     if str(name) in MOMENTS:
         raise SubmissionError(
-            f"edition {name} is of moments, windows of a recording in files that end in .jsonl, and this is of clips; "
+            f"edition {name} expects windows of moments (.jsonl), but these are clips; "
             f"choose one of: {', '.join(EDITIONS)}"
         )
     return _known(name, EDITIONS)
 
 
 def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
-    """The record of a year of moments; None: the latest. Raises SubmissionError, naming the known ones, for others."""
+    """Return the record of a year of moments (None: the latest). Raises SubmissionError, with the known names, for
+    others.
+    """
     if name is None:
         return list(MOMENTS.values())[-1]
     if str(name) not in MOMENTS:
-        why = f"edition {name} is of clips" if str(name) in EDITIONS else f"no edition {name} is known"
-        raise SubmissionError(f"{why}, and this is of moments; choose one of: {', '.join(MOMENTS)}")
+        why = f"edition {name} ranks clips, not moments" if str(name) in EDITIONS else f"edition {name} is unknown"
+        raise SubmissionError(f"{why}; choose one of: {', '.join(MOMENTS)}")
     return MOMENTS[str(name)]
 
 
 def get_any_edition(name: str | int) -> AnyEdition:
-    """The record of a year of clips or of moments, or of `custom`. Raises SubmissionError, naming all, for others."""
+    """Return the record of a year of clips or moments, or of `custom`. Raises SubmissionError, with all names, for
+    others.
+    """
     return _known(name, {edition.name: edition for edition in all_editions()})
 
 
 def all_editions() -> list[AnyEdition]:
-    """The records by year, `custom` last."""
+    """Return all records by year, `custom` last."""
     every: list[AnyEdition] = [*EDITIONS.values(), *MOMENTS.values()]
     return sorted(every, key=lambda edition: edition.name)
 
 
 def _known(name: str | int, editions: Mapping[str, Known]) -> Known:
     if str(name) not in editions:
-        raise SubmissionError(f"no edition {name} is known; choose one of: {', '.join(editions)}")
+        raise SubmissionError(f"edition {name} is unknown; choose one of: {', '.join(editions)}")
     return editions[str(name)]

@@ -1,7 +1,7 @@
-"""What is wrong with what is handed in or scored."""
+"""Errors raised for invalid submissions and scores."""
 
 from data_tools.errors import KitError
 
 
 class SubmissionError(KitError):
-    """A file, a figure or a package that cannot be made, read or scored."""
+    """A file, figure or package cannot be made, read or scored."""

@@ -1,9 +1,9 @@
-"""The order of clips for a query, the one used by every function of this room. Q queries, C clips, R relevant clips.
+"""The order of clips for a query, used by every function of this floor. Q queries, C clips, R relevant clips.
 
-Score descending, then file name ascending by code point (then column, where two clips of a matrix bear one name). The
-official 2022 code leaves equal scores in arbitrary order, and that of 2025 in the order of the pool; with a tie the
-metrics here may differ from either in both directions by that tie's size. A matrix of one constant therefore scores as
-the alphabet does, which is chance, not as a perfect system.
+Clips are sorted by descending score, then by file name in code point order (then by column if two clips of a matrix
+have the same name). The official 2022 code leaves equal scores in arbitrary order, and that of 2025 in the order of the
+pool. If scores are tied, the metrics here may differ from either, up or down, by the size of the tie. A constant matrix
+therefore scores like the alphabetical order, at chance level, and not like a perfect system.
 """
 
 from collections.abc import Sequence
@@ -16,24 +16,25 @@ from submission.blocks import release, row_blocks, spans
 from submission.errors import SubmissionError
 
 Ranks = Ints
-NEVER = np.iinfo(np.int64).max  # the rank of a clip that is not found, and what fills up rows of ranks
+NEVER = np.iinfo(np.int64).max  # rank of a clip that is not found, and padding of rows of ranks
 
 
 def relevant_ranks(values: Floats, relevant: Sequence[Sequence[int]], names: Sequence[str]) -> Ranks:
-    """Ranks of every query's relevant clips.
+    """Return the ranks of every query's relevant clips.
 
-    values: (Q, C) scores, finite, higher is better. relevant: per query the columns of its relevant clips.
+    values: (Q, C) scores, finite, higher is better. relevant: columns of the relevant clips, per query.
     names: (C,) file names, which order clips of equal score.
-    Returns (Q, R) ranks from 1, rising in each row: 1 + clips that score higher + clips of equal score that come first
-    by name. R is the most relevant clips of any query; rows with fewer end in NEVER.
+    Returns (Q, R) ranks from 1, increasing in each row. A rank is 1 + the number of clips with a higher score + the
+    number of clips with the same score and an earlier name. R is the maximum number of relevant clips of a query;
+    shorter rows end with NEVER.
     Raises SubmissionError for a score that is not finite, for lengths that disagree, and for a column that is out of
-    range or named twice for one query.
+    range or repeated for one query.
     """
     require_finite(values)
     if len(relevant) != len(values) or len(names) != values.shape[1]:
         raise SubmissionError(
             f"scores of shape {values.shape} need {values.shape[0]} lists of relevant columns and {values.shape[1]} "
-            f"file names; there are {len(relevant)} and {len(names)}"
+            f"file names; got {len(relevant)} and {len(names)}"
         )
     counts = sizes(relevant)
     rows = np.repeat(np.arange(len(relevant)), counts)
@@ -53,20 +54,20 @@ def relevant_ranks(values: Floats, relevant: Sequence[Sequence[int]], names: Seq
 
 
 def ranks_of_lists(lists: Sequence[Sequence[int]]) -> Ranks:
-    """(Q, R) ranks of lists of them, each rising; rows with fewer than the longest end in NEVER."""
+    """Return (Q, R) ranks from lists of increasing ranks; rows shorter than the longest end with NEVER."""
     counts = sizes(lists)
     return _filled(np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=counts.sum()), counts)
 
 
 def joined_ranks(parts: Sequence[Ranks]) -> Ranks:
-    """Ranks of some queries and of others, (Q, R) each by its own R, one behind the other."""
+    """Concatenate the ranks of several sets of queries, (Q, R) each with its own R."""
     widest = max((part.shape[1] for part in parts), default=0)
     filled = [np.pad(part, ((0, 0), (0, widest - part.shape[1])), constant_values=NEVER) for part in parts]
     return np.concatenate(filled) if filled else np.empty((0, 0), dtype=np.int64)
 
 
 def ranked_columns(values: Floats, names: Sequence[str], k: int) -> Ints:
-    """Columns of the k best clips of every query, best first, in this module's one order.
+    """Return the columns of the k best clips of every query, best first, in the order of this module.
 
     values: (Q, C) scores, finite. names: (C,) file names. k: 1 to C.
     Returns (Q, k). Raises SubmissionError for a score that is not finite.
@@ -80,30 +81,30 @@ def ranked_columns(values: Floats, names: Sequence[str], k: int) -> Ints:
 
 
 class ClipOrder:
-    """This module's one order for a pool, whose file names are sorted once, and then scored by many queries."""
+    """The order of this module for one pool: sorts the file names once and then ranks the scores of many queries."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """names: (C,) file names."""
+        """Sort the names. names: (C,) file names."""
         self._by_name = _by_name(names)
 
     def best(self, values: Floats, k: int) -> Ints:
-        """(Q, C) finite scores -> (Q, k) columns, as ranked_columns gives them; copies of all scores are made."""
+        """Return the k best columns, (Q, k), like ranked_columns. values: (Q, C) finite scores, which are copied."""
         values = values[:, self._by_name]
         start = values.shape[1] - k
         # A partition finds the best k of a row in any order; in column order, a stable sort keeps the order of ties.
         best = np.sort(np.argpartition(values, start, axis=1)[:, start:], axis=1)
         scores = np.take_along_axis(values, best, axis=1)
         best = np.take_along_axis(best, np.argsort(-scores, axis=1, kind="stable"), axis=1)
-        # If the k-th score is also that of clips left out, the partition has chosen among them at will.
+        # If omitted clips have the k-th score too, the choice of the partition among them was arbitrary.
         split = np.count_nonzero(values >= scores.min(axis=1, keepdims=True), axis=1) > k
         best[split] = np.argsort(-values[split], axis=1, kind="stable")[:, :k]
         return self._by_name[best]
 
 
 def require_finite(values: Floats, before: int = 0) -> None:
-    """Raises SubmissionError naming the first NaN or infinite score: it has no place in an order.
+    """Raises SubmissionError with the position of the first NaN or infinite score, which has no place in an order.
 
-    before: rows of the matrix that stand before these.
+    before: number of rows of the matrix before these.
     """
     for block in row_blocks(values):
         finite = np.isfinite(values[block])
@@ -115,7 +116,7 @@ def require_finite(values: Floats, before: int = 0) -> None:
 
 
 def _filled(ranks: Ranks, counts: Ints) -> Ranks:
-    """Ranks of all queries one behind the other -> a rising row for each, filled up with NEVER."""
+    """Return one increasing row per query, padded with NEVER. ranks: of all queries, concatenated."""
     filled = np.full((len(counts), counts.max(initial=0)), NEVER)
     filled[np.arange(filled.shape[1]) < counts[:, None]] = ranks
     filled.sort(axis=1)
@@ -128,7 +129,7 @@ def _require_columns(columns: Ints, rows: Ints, n_clips: int) -> None:
     cells, times = np.unique(rows * n_clips + columns, return_counts=True)
     if np.any(times > 1):
         row = cells[times > 1][0] // n_clips
-        raise SubmissionError(f"row {row} of the scores names one relevant column twice")
+        raise SubmissionError(f"row {row} of the scores has the same relevant column twice")
 
 
 def _by_name(names: Sequence[str]) -> Ints:

@@ -1,6 +1,6 @@
-"""How every figure of a run looks: small enough to be read on a phone, in colours that colour-blind readers tell apart.
+"""Style of every figure of a run: readable on a phone, with colours that colour-blind readers can distinguish.
 
-Colours: Okabe and Ito's set, which differ in lightness too; lines also differ in dash and marker.
+Colours: the set of Okabe and Ito, which differ in lightness too; lines also differ in dash and marker.
 """
 
 import logging
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#aa4499", "#595959"
 STYLES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"), (PURPLE, ":", "D"), (GREY, "-", "x"))
-# The curves of a run: file name -> title, axis, and the lines in it by their name in metrics.jsonl.
+# The curves of a run: file name -> title, axis label, and its lines (key in metrics.jsonl -> label).
 CURVES = {
     "loss": ("Loss", "loss", {"loss": "training", "validation.loss": "validation"}),
     "accuracy": (
@@ -39,19 +39,21 @@ CURVES = {
         {"spread_of_clips": "clips", "spread_of_captions": "captions"},
     ),
 }
-MARKED = 40  # points of a line, beyond which markers would hide it
+MARKED = 40  # lines with this many points or more get no markers, which would hide them
 
 
 def new_figure(height: float = 3.2) -> "Figure":
-    """An empty figure, 5.2 inches wide: shown on a phone at about two thirds of that, its text stays readable."""
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # its first import speaks of fonts
+    """Return an empty figure, 5.2 inches wide. A phone shows it at about two thirds of that, and its text stays
+    readable.
+    """
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # its first import logs messages about fonts
     from matplotlib.figure import Figure
 
     return Figure(figsize=(5.2, height), dpi=200, layout="constrained")
 
 
 def draw_line(axes: "Axes", x: list[float], y: list[float], label: str, number: int) -> None:
-    """A line in the style of its number."""
+    """Draw a line in the style of this number."""
     colour, dash, marker = STYLES[number % len(STYLES)]
     axes.plot(x, y, dash, color=colour, marker=marker if len(x) < MARKED else None, markersize=4, label=label)
 

@@ -5,7 +5,6 @@ import argparse
 import importlib
 import re
 import shlex
-from collections import Counter
 from pathlib import Path
 
 import pytest

@@ -26,7 +26,7 @@ NO_CLOTHO = "name Clotho's folder as published, and the --splits that it has"
 NO_CSV = "is YAML, such as a recipe, and no CSV, score matrix or package; a recipe is checked by python -m system check"
 NO_MODEL = "is neither a run (resolved.json) nor an exported model (model.safetensors); name such a folder"
 SPLITS = "it has development, evaluation, validation"
-OTHER_SET = "none of its queries is known: this is of another split or data set; name the captions that it answers"
+OTHER_SET = "none of its queries is known: it belongs to another split or data set; give the captions that it answers"
 JSONL = "argument --out: {}: name a file that ends in .jsonl"
 
 DATA = [
@@ -113,38 +113,38 @@ DATA = [
 SUBMISSION = [
     ("score nowhere.csv --truth captions.csv", "nowhere.csv: no such file; correct the path"),
     ("score empty", "empty: not a finished run (no result.json)"),
-    ("score run:odd", "run: no ranked entry 'odd'; there are evaluation"),
-    ("compare run scores.npy --truth captions.csv", "run holds its own truth; leave out --truth"),
+    ("score run:odd", "run: no ranked entry 'odd'; choose one of evaluation"),
+    ("compare run scores.npy --truth captions.csv", "run contains its truth; leave out --truth"),
     ("score ranked.csv --truth audio", f"audio{IS_FOLDER}"),
     ("check run", f"run{IS_FOLDER}"),
     ("check nowhere.csv", "nowhere.csv: no such file; correct the path"),
     ("check ranked.csv --queries audio --audio blind.csv", f"audio{IS_FOLDER}"),
     (
         "check ranked.csv --queries blind.csv",
-        "a blind set is --queries FILE.csv and --audio FOLDER together; give both",
+        "a blind set needs --queries FILE.csv and --audio FOLDER; give both",
     ),
     ("check ranked.csv --queries blind.csv --audio nowhere", "nowhere: no such folder; correct the path"),
     ("report recipe.yaml --out x.html", f"recipe.yaml{IS_FILE}"),
-    ("report audio", "audio: not a finished run (no result.json); name a run's folder, which python -m system run"),
+    ("report audio", "audio: not a finished run (no result.json); give the folder of a run, which python -m"),
     ("pack recipe.yaml --about about.yaml --out x.zip", f"recipe.yaml{IS_FILE}"),
     ("pack nowhere --about about.yaml --out x.zip", "nowhere: no such folder; name a finished run"),
     ("pack run --about nowhere.yaml --out x.zip", "no such file; python -m submission pack RUN --template writes one"),
-    ("pack run --about recipe.yaml --out x.zip", "recipe.yaml: must say authors and systems"),
+    ("pack run --about recipe.yaml --out x.zip", "recipe.yaml: must have the keys authors and systems"),
     ("pack run --out x.zip", "give --about ABOUT.yaml and --out NAME.zip; --template ABOUT.yaml writes the first"),
     ("pack run --about about.yaml --out x.tar", "x.tar: a package is NAME.zip"),
-    ("pack run --template notes/old.txt", "notes/old.txt is there already; name another file"),
+    ("pack run --template notes/old.txt", "notes/old.txt already exists; choose another file"),
     ("report run --out x.pdf", "x.pdf: the report is a page; give it a name that ends in .html"),
-    ("report run:nothing --out x.html", "run: no ranked entry 'nothing'; there are evaluation"),
+    ("report run:nothing --out x.html", "run: no ranked entry 'nothing'; choose one of evaluation"),
     ("score ranked.csv", "ranked.csv is scored against captions; add --truth clotho_captions_evaluation.csv"),
     ("score ranked.csv --truth other.csv", f"ranked.csv: whole file: {OTHER_SET}"),
     ("check ranked.csv --edition 2022 --truth other.csv", f"whole file: {OTHER_SET}"),
     ("score ranked.csv --truth manifest.jsonl", "manifest.jsonl: line 1: JSON, such as a manifest, not a CSV; give or"),
     ("score ranked.csv --truth blind.csv", "the header must be file_name,caption_1,caption_2,... as in Clotho's"),
     ("score captions.csv --truth ranked.csv", "ranked.csv: line 1: the header must be file_name,caption_1"),
-    ("score scores.npy --truth captions.csv", "holds its own truth; leave out --truth"),
+    ("score scores.npy --truth captions.csv", "contains its truth; leave out --truth"),
     ("score old.npy", "old.json is missing; a score matrix is the pair old.npy and old.json"),
     ("check 2024.csv", "2024.csv: its edition is not known; add --edition YEAR, one of 2022"),
-    ("write scores.npy --out 2024.csv", "is a file of edition 2023 and 2024; name another file, or add --force"),
+    ("write scores.npy --out 2024.csv", "is a file of edition 2023 and 2024; choose another file, or add --force"),
     ("check 2024.csv --edition 2022", "header of edition 2023 and 2024: add --edition 2023 or --edition 2024; t"),
     ("score 2024.csv --truth captions.csv --edition 2022", "header of edition 2023 and 2024: add --edition 2023 or"),
     ("check recipe.yaml", f"recipe.yaml: {NO_CSV} recipe.yaml"),
@@ -152,15 +152,15 @@ SUBMISSION = [
     ("convert recipe.yaml --out x.csv", f"recipe.yaml: {NO_CSV} recipe.yaml"),
     ("check ranked.csv --edition 2024", "this is the header of edition 2022: add --edition 2022"),
     ("check 2024.csv --edition 2025", "edition 2025 needs every score"),
-    ("check 2024.csv --edition 24", "no edition 24 is known; choose one of: 2022, 2023, 2024, 2025, custom"),
-    ("write scores.npy --out x.txt", "x.txt: what is handed in is a CSV; give a name ending in .csv"),
+    ("check 2024.csv --edition 24", "edition 24 is unknown; choose one of: 2022, 2023, 2024, 2025, custom"),
+    ("write scores.npy --out x.txt", "x.txt: a submission is a CSV; choose a name ending in .csv"),
     ("write scores.npy --out nowhere/x.csv", "nowhere/x.csv: no such file or folder; correct the path"),
     (
         "write ranked.csv --out x.csv",
-        "ranked.csv is no score matrix (.npy); `convert` makes one edition's CSV of another's",
+        "ranked.csv is not a score matrix (.npy); `convert` converts a CSV to another edition",
     ),
     ("convert ranked.csv --out x.npy", "ranked.csv: a ranked CSV has no scores; use the score matrix (.npy)"),
-    ("blend scores.npy --out x.npy", "a blend needs two files or more"),
+    ("blend scores.npy --out x.npy", "a blend needs two or more files"),
     ("blend scores.npy run/scores/evaluation.npy --out scores.npy", "written over scores.npy, which is read here"),
 ]
 SYSTEM = [

@@ -1,4 +1,4 @@
-"""What a ranked CSV and a matrix CSV have in common when they are checked: a header and a column of queries."""
+"""Common checks of ranked CSVs and matrix CSVs: their header and their column of queries."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +13,9 @@ from submission.formats.csv_table import Row, parse_rows
 from submission.formats.truth import Truth, instead
 
 EMPTY_LINE: Fault = ("an empty line; remove it", "an empty line")
-TRAILING_COMMA: Fault = ("a comma at the end of the line makes one column more; remove it", "a comma at the end")
+TRAILING_COMMA: Fault = ("a comma at the end of the line adds a column; remove it", "a comma at the end")
 INDEX_COLUMN: Fault = (
-    "a column of row numbers stands before the others, as pandas writes unless told index=False; remove it",
+    "the first column has row numbers, as pandas writes them without index=False; remove it",
     "a column of row numbers",
 )
 
@@ -26,7 +26,7 @@ OTHER_SET, DIFFERING, UNKNOWN_QUERY, UNKNOWN_NAME = (  # kinds of problems
 
 
 class QueryColumn:
-    """The queries of a file as its rows go by, compared with an edition and with a truth, if there is one."""
+    """Queries of a file, row by row, compared with an edition and, if given, with a truth."""
 
     def __init__(self, edition: Edition, truth: Truth | None) -> None:
         self._name = edition.query_column
@@ -34,19 +34,21 @@ class QueryColumn:
         self._line_of: dict[str, int] = {}
 
     def faults(self, line: int, query: str) -> Iterator[Fault]:
-        """Faults of the query of the row on this line: empty, unknown to the truth, repeated."""
+        """Yield the faults of the query of the row on this line: empty, unknown to the truth, repeated."""
         if not query.strip():
             yield f"{self._name} is empty", "an empty query"
             return
         if self._truth and query not in self._truth.queries:
             yield f"unknown query {shown(query)}{instead(self._truth.similar_queries, query)}", UNKNOWN_QUERY
         if self._line_of.setdefault(query, line) != line:
-            before = f"it stands on line {self._line_of[query]} already"
+            before = f"it is already on line {self._line_of[query]}"
             yield f"the query {shown(query)} is repeated; {before}", "a query repeated"
 
     def with_missing(self, problems: list[Problem]) -> list[Problem]:
-        """These problems and one for every query of the truth without a row, or one of the whole file that explains
-        them all."""
+        """Return these problems, and one for every query of the truth without a row.
+
+        If one problem of the whole file explains them all, return it instead.
+        """
         if not self._truth:
             return problems
         known, found = self._truth.queries, self._line_of
@@ -54,7 +56,7 @@ class QueryColumn:
         if len(unknown) > len(found) / 2 and (note := _differing(unknown, self._truth)):
             return [*_without(problems, UNKNOWN_QUERY), Problem(None, note, DIFFERING)]
         if unknown and len(unknown) == len(found):
-            hint = "this is of another split or data set; name the captions that it answers"
+            hint = "it belongs to another split or data set; give the captions that it answers"
             note = f"none of its queries is known: {hint}"
             return [*_without(problems, UNKNOWN_QUERY, UNKNOWN_NAME), Problem(None, note, OTHER_SET)]
         missing = ((text, query) for text, query in known.items() if text not in found)
@@ -69,7 +71,7 @@ def _without(problems: list[Problem], *kinds: str) -> list[Problem]:
 
 
 def _differing(unknown: list[str], truth: Truth) -> str:
-    """The note on unknown queries if half or more of them differ little from known ones; "" for others."""
+    """Return the note on unknown queries if half or more of them differ little from known ones, else ""."""
     found = {query: pair for query in unknown if (pair := truth.similar_queries.to(query))}
     if len(found) * 2 < len(unknown):
         return ""
@@ -80,17 +82,19 @@ def _differing(unknown: list[str], truth: Truth) -> str:
 
 
 def unknown_name(name: str, where: str, truth: Truth) -> Fault:
-    """Of a file that is not in the truth's pool."""
+    """Return the fault of a file name that is not in the truth's pool."""
     return f"unknown file name {shown(name)} in {where}{instead(truth.similar_file_names, name)}", UNKNOWN_NAME
 
 
 def trimmed(cells: list[str], width: int) -> list[str]:
-    """The cells without an empty last one that only a comma at the end of the line makes, if one is beyond width."""
+    """Return the cells without an empty last one that exceeds the width, as a comma at the end of the line makes it."""
     return cells[:-1] if len(cells) == width + 1 and not cells[-1] else cells
 
 
 def rows_of(data: bytes) -> Iterator[Row | Problem]:
-    """Rows as parse_rows gives them, without the row numbers that pandas writes in front, which are reported."""
+    """Yield the rows of parse_rows, without the row numbers that pandas writes in the first column; these are a
+    problem.
+    """
     first_column = 0
     query_columns = {edition.query_column for edition in EDITIONS.values()}
     for row in parse_rows(data):
@@ -104,12 +108,12 @@ def rows_of(data: bytes) -> Iterator[Row | Problem]:
 
 
 def is_ranked(header: list[str]) -> bool:
-    """Whether the header goes on with the first rank of some edition's ranked CSV."""
+    """Whether the second column of the header is the first rank of some edition's ranked CSV."""
     return len(header) > 1 and header[1] in {f"{edition.rank_prefix}1" for edition in EDITIONS.values()}
 
 
 def matrix_edition(header: list[str]) -> Edition | None:
-    """The edition whose matrix CSV has this header: its query column, and no ranks after it."""
+    """Return the edition whose matrix CSV has this header: its query column, and no ranks after it."""
     if is_ranked(header):
         return None
     matrix = (edition for edition in EDITIONS.values() if edition.output == "matrix")
@@ -117,31 +121,31 @@ def matrix_edition(header: list[str]) -> Edition | None:
 
 
 def editions_of(header: list[str]) -> list[Edition]:
-    """The editions one of whose CSVs has this header."""
+    """Return the editions with a CSV of this header."""
     if matrix := matrix_edition(header):
         return [matrix]
     return [edition for edition in EDITIONS.values() if header == list(edition.of_pool(len(header) - 1).columns)]
 
 
 def names_of(editions: list[Edition]) -> str:
-    """E.g. `edition 2023 and 2024`; `no edition` for none."""
+    """Return e.g. `edition 2023 and 2024`; `no edition` for an empty list."""
     return f"edition {' and '.join(edition.name for edition in editions)}" if editions else "no edition"
 
 
 def to_add(editions: list[Edition]) -> str:
-    """What to add to a command, e.g. `--edition 2023 or --edition 2024`."""
+    """Return the option to add to a command, e.g. `--edition 2023 or --edition 2024`."""
     return " or ".join(f"--edition {edition.name}" for edition in editions)
 
 
 def write_sound(path: Path, data: bytes, problems: list[Problem]) -> None:
-    """Write a file whole or not at all. Raises SubmissionError for one with problems; OSError when writing fails."""
+    """Write a file whole or not at all. Raises SubmissionError for a file with problems; OSError when writing fails."""
     refuse(f"{path} would not pass its check", problems)
     with writing(path) as file:
         file.write(data)
 
 
 def refuse(what: str, problems: list[Problem]) -> None:
-    """Raises SubmissionError that tells the first problem, if there is any, and how many there are."""
+    """Raises SubmissionError with the first problem and the number of further ones, if there is any."""
     if problems:
         more = f" (and {len(problems) - 1} more; `check` lists them all)" if len(problems) > 1 else ""
         raise SubmissionError(f"{what}: {problems[0]}{more}")

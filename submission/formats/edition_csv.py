@@ -1,4 +1,4 @@
-"""The CSV that an edition asks for: written from scores, and recognised by its header."""
+"""The CSV that an edition requires: written from scores, and recognised by its header."""
 
 from pathlib import Path
 
@@ -14,9 +14,9 @@ from submission.formats.score_matrix import ScoreMatrix
 
 
 def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition, ranked: bool = False) -> str:
-    """Write what the edition asks for, or ranked lists at any rate. Returns what was written, in words."""
+    """Write the edition's file; with `ranked`, always ranked lists. Returns a description of the file."""
     if path.suffix != ".csv":
-        raise SubmissionError(f"{path}: what is handed in is a CSV; give a name ending in .csv")
+        raise SubmissionError(f"{path}: a submission is a CSV; choose a name ending in .csv")
     n_queries, n_clips = matrix.values.shape
     if ranked or edition.output == "ranked":
         write_ranked_csv(matrix, path, edition)
@@ -28,25 +28,27 @@ def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition, ranked: bool = 
 
 
 def require_replaceable(path: Path, edition: Edition, force: bool) -> None:
-    """SubmissionError for a file that is there and is not this edition's already. force: no file is kept."""
+    """Raises SubmissionError if the file exists and is no CSV of this edition. force: allow to overwrite any file."""
     if force or path.suffix != ".csv" or not path.is_file():
         return
     first = next(parse_rows(path.read_bytes()))
     editions = [] if isinstance(first, Problem) else editions_of(first.cells)
     if edition not in editions:
-        there = f"a file of {names_of(editions)}" if editions else "no edition's file"
-        hint = f"name another file, or add --force to write edition {edition.name}'s over it"
-        raise SubmissionError(f"{path} is there already and is {there}; {hint}")
+        kind = f"a file of {names_of(editions)}" if editions else "not a file of any edition"
+        hint = f"choose another file, or add --force to overwrite it with edition {edition.name}'s"
+        raise SubmissionError(f"{path} already exists and is {kind}; {hint}")
 
 
 def source_editions(path: Path) -> tuple[list[Edition], list[str]]:
-    """All editions whose CSV this is by its header, and the header. Editions with one header (2023 and 2024) have one
-    format. Raises SubmissionError for the header of none."""
+    """Return all editions with the header of this CSV, and the header.
+
+    Editions with the same header (2023 and 2024) have the same format. Raises SubmissionError for an unknown header.
+    """
     first = next(parse_rows(path.read_bytes()))
     if isinstance(first, Problem):
         raise SubmissionError(f"{path}: {first}")
     if editions := editions_of(first.cells):
         return editions, first.cells
     raise SubmissionError(
-        f"{path}: line 1 is no edition's header; `check {path} --edition YEAR` prints what a year's should be"
+        f"{path}: line 1 is not the header of any edition; `check {path} --edition YEAR` prints the header of a year"
     )

@@ -1,4 +1,4 @@
-"""Probabilities of frames, as a run writes them beside the windows that it found."""
+"""Probabilities of frames, as a run writes them next to the windows that it found."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,14 +14,17 @@ ARRAYS = ("qids", "lengths", "edges", "frames")
 
 
 class FrameScores(NamedTuple):
-    """Of one query. edges: (T + 1,) seconds. frames: (T,) probability that a frame is in a moment, in [0, 1]."""
+    """Frame probabilities of one query.
+
+    edges: (T + 1,) seconds. frames: (T,) probability that a frame is in a moment, in [0, 1].
+    """
 
     edges: np.ndarray
     frames: np.ndarray
 
 
 def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
-    """By query id, all in one file (.npz). The file appears whole or not at all."""
+    """Write the scores, by query id, into one .npz file, whole or not at all."""
     qids, each = np.array(list(scores), dtype=np.str_), list(scores.values())
     lengths = sizes(one.frames for one in each)
     edges = np.concatenate([one.edges for one in each], dtype=np.float64)
@@ -31,14 +34,16 @@ def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
 
 
 def read_frame_scores(path: Path) -> dict[str, FrameScores]:
-    """By query id, in the file's order. Raises SubmissionError for a file that write_frame_scores did not write."""
+    """Read scores by query id, in the order of the file. Raises SubmissionError for files of other origin or damaged
+    ones.
+    """
     require_file(path)
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             qids, lengths, edges, frames = (file[name] for name in ARRAYS)
         _require_fitting(qids, lengths, edges, frames)
-    except Exception as error:  # numpy and zipfile meet damage with many kinds of errors
-        raise SubmissionError(f"{path}: cannot be read as frames' probabilities ({error}); make it again") from None
+    except Exception as error:  # numpy and zipfile raise many kinds of errors for damaged files
+        raise SubmissionError(f"{path}: cannot be read as probabilities of frames ({error}); make it again") from None
     ends = np.cumsum(lengths)
     parts = zip(np.split(edges, (ends + np.arange(1, len(ends) + 1))[:-1]), np.split(frames, ends[:-1]), strict=True)
     return {str(qid): FrameScores(*part) for qid, part in zip(qids, parts, strict=True)}

@@ -1,4 +1,6 @@
-"""Matrix CSVs, handed in since 2025: one row per query, its text and then a score for every clip of the pool."""
+"""Matrix CSVs, the format of submissions since 2025: one row per query, its text and a score for every clip of the
+pool.
+"""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -26,11 +28,11 @@ from submission.formats.csv_table import format_table
 from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.truth import Truth, matrix_truth
 
-# Columns named in one message about a row.
+# Maximum number of columns named in one message about a row.
 SHOWN_COLUMNS = 3
-# What a decimal number is made of. Python's float() also takes blanks, underscores, other scripts' digits, nan and inf.
+# Characters of a decimal number. Python's float() also accepts blanks, underscores, other digits, nan and inf.
 _OF_NUMBERS = b"0123456789+-.eE"
-# Half way from the largest float32 to the next power of two: what is rounded to infinity.
+# Half way from the largest float32 to the next power of two: from here on numbers are rounded to infinity.
 _TOO_LARGE = 2.0**128 - 2.0**103
 # From here on scores are written with an exponent: 1.5e+06.
 _LONG = 1e6
@@ -39,13 +41,13 @@ _LONG = 1e6
 def write_matrix_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     """Write all scores as a matrix CSV: the header is the edition's query column and the file names.
 
-    Rows and columns keep the matrix's order. Texts and file names are written byte for byte, in UTF-8 with RFC 4180
-    quoting and \\n line ends. A score has the fewest digits that read back as the same float32, by way of float64 as
-    readers go (a few float32 need more digits so than directly). The file appears whole or not at all.
-    Source: DCASE 2025 baseline, d25_t6/predict.py. Deviations: none in the layout; of two queries with one text, which
-    are refused here, it keeps the last.
-    Raises SubmissionError for clips that share a file name, for queries that share a text, and for any text or name
-    that would make a file check_matrix_csv reports; OSError when writing fails.
+    Rows and columns keep the order of the matrix. Texts and file names are written byte for byte, in UTF-8 with RFC
+    4180 quoting and \\n line ends. A score has the fewest digits that read back as the same float32 by way of float64,
+    as readers do (a few float32 need more digits that way than directly). The file is written whole or not at all.
+    Source: DCASE 2025 baseline, d25_t6/predict.py. Deviations: none in the layout. Two queries with the same text are
+    refused here; the baseline keeps the last.
+    Raises SubmissionError for clips with the same file name, for queries with the same text, and for any text or name
+    that check_matrix_csv would report; OSError when writing fails.
     """
     truth = matrix_truth(matrix)
     file = io.BytesIO()
@@ -58,11 +60,11 @@ def write_matrix_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
 
 
 def read_matrix_csv(path: Path, edition: Edition, truth: Truth | None = None) -> ScoreMatrix:
-    """The scores of a file in which check_matrix_csv finds no problem; SubmissionError for any other.
+    """Return the scores of a file without problems by check_matrix_csv; SubmissionError for any other.
 
-    Rows and columns keep the file's order. Scores are rounded to float32: text with more digits changes by at most
-    6e-8 of its size (7e-46 near 0). Ids of queries and clips are the truth's where it has any, otherwise the texts
-    and file names; relevant clips are the truth's.
+    Rows and columns keep the order of the file. Scores are rounded to float32: text with more digits changes by at most
+    6e-8 of its size (7e-46 near 0). Ids of queries and clips are those of the truth, if it has any, else the texts and
+    file names; relevant clips are those of the truth.
     """
     matrix, problems = check_matrix_csv(path.read_bytes(), edition, truth)
     refuse(str(path), problems)
@@ -73,13 +75,15 @@ def read_matrix_csv(path: Path, edition: Edition, truth: Truth | None = None) ->
 def check_matrix_csv(
     data: bytes, edition: Edition, truth: Truth | None = None
 ) -> tuple[ScoreMatrix | None, list[Problem]]:
-    """(the scores, none) or (None, everything wrong with the bytes of a matrix CSV in the order of its lines).
+    """Return (scores, no problem), or (None, all problems of the bytes of a matrix CSV in the order of its lines).
 
-    Always: UTF-8 without byte order mark, sound quoting, the edition's query column and then file names, none of them
-    empty or twice, a finite decimal number that float32 can hold in every column of every row, at least one row, no
-    query empty or twice. With a truth also: exactly its file names and its queries, byte for byte, in any order.
-    What hides the rest is reported, and the rest is then checked as it was meant: row numbers in front, a comma at the
-    end of lines, no header. A ranked CSV, and a file with another separator, is reported as such and no further.
+    Checks without a truth: UTF-8 without byte order mark, sound quoting, the edition's query column and then file
+    names, none of them empty or repeated. Every row has a finite decimal number in the range of float32 in every
+    column. There is at least one row, and no query is empty or repeated. Further checks with a truth: exactly its file
+    names and its queries, byte for byte, in any order.
+    Some faults hide the rest: row numbers in the first column, a comma at the end of lines, a missing header. They are
+    reported, and the rest is checked as intended. For a ranked CSV, and for a file with another separator, this is the
+    only problem reported.
     """
     problems = Problems()
     queries = QueryColumn(edition, truth)
@@ -92,7 +96,7 @@ def check_matrix_csv(
             if is_ranked(header):
                 its = names_of(editions_of(header))
                 sentence = f"this is a ranked CSV (with the header of {its}); edition {edition.name} needs every score"
-                sentence += "; make them from the score matrix, or add the lists' own --edition"
+                sentence += "; make the file from the score matrix, or add the --edition of the lists"
                 return None, [*problems, Problem(1, sentence, "a ranked CSV")]
             problems.add(1, _header_faults(header, edition, truth))
             if not _is_row(header, edition):
@@ -102,7 +106,7 @@ def check_matrix_csv(
         if not cells:
             problems.append(Problem(row.line, *EMPTY_LINE))
             continue
-        if names is None:  # no header: columns bear their numbers
+        if names is None:  # no header: name the columns by their numbers
             names = [f"column {number}" for number in range(2, len(cells) + 1)]
         problems.add(row.line, queries.faults(row.line, cells[0]))
         texts.append(cells[0])
@@ -133,19 +137,19 @@ def _matrix(values: Scores, texts: list[str], names: list[str], truth: Truth | N
 
 
 def _texts(scores: Scores) -> list[str]:
-    """The texts of fewest digits that readers turn back into the same float32."""
+    """Return the shortest texts that readers turn back into the same float32."""
     texts: list[str] = scores.astype("U").tolist()
-    for column in np.flatnonzero(np.abs(scores) >= _LONG):  # releases of numpy differ in when they take to an exponent
+    for column in np.flatnonzero(np.abs(scores) >= _LONG):  # releases of numpy switch to exponents at different values
         texts[column] = np.format_float_scientific(scores[column], trim="-", exp_digits=2)
     again = np.array(texts, dtype=np.float64).astype(np.float32)
-    # Fewest for a direct reading; by way of float64 a text may be rounded twice. That float64's own text is exact.
+    # These are the shortest for a direct reading. By way of float64, a text may be rounded twice; repr is then exact.
     for column in np.flatnonzero(again != scores):
         texts[column] = repr(float(scores[column]))
     return texts
 
 
 def _parsed(cells: Sequence[str]) -> Scores | None:
-    """Cells as float32, or None where one is not a decimal number that float32 can hold."""
+    """Return the cells as float32; None if one is not a decimal number in the range of float32."""
     try:
         if "".join(cells).encode("ascii").translate(None, _OF_NUMBERS):
             return None
@@ -156,7 +160,7 @@ def _parsed(cells: Sequence[str]) -> Scores | None:
 
 
 def _is_score(cell: str) -> bool:
-    """Whether _parsed takes this cell; for one cell much faster."""
+    """Whether _parsed accepts this cell; much faster for a single cell."""
     try:
         return not cell.encode("ascii").translate(None, _OF_NUMBERS) and abs(float(cell)) < _TOO_LARGE
     except ValueError:
@@ -174,12 +178,12 @@ def _score_faults(cells: list[str], names: list[str]) -> Iterator[Fault]:
     if bad := [(name, cell) for name, cell in zip(names, scores, strict=True) if not _is_score(cell)]:
         found = ((shown(cell) if cell.strip() else "nothing", shown(name)) for name, cell in bad[:SHOWN_COLUMNS])
         bad_values = ", ".join(f"{cell} for {name}" for cell, name in found)
-        more = f" and in {len(bad) - SHOWN_COLUMNS} columns more" if len(bad) > SHOWN_COLUMNS else ""
-        yield f"no finite number of float32 but {bad_values}{more}", "a score that is no finite number"
+        more = f" and {len(bad) - SHOWN_COLUMNS} more" if len(bad) > SHOWN_COLUMNS else ""
+        yield f"expected finite float32 numbers, found {bad_values}{more}", "a score that is no finite number"
 
 
 def _is_row(header: list[str], edition: Edition) -> bool:
-    """Whether the first line holds scores already, and the header is missing."""
+    """Whether the first line already has scores, because the header is missing."""
     return len(header) > 1 and header[0] != edition.query_column and _parsed(header[1:]) is not None
 
 

@@ -1,9 +1,9 @@
-"""The file of moments that a participant hands in: a line of JSON a query, its windows best first.
+"""Submission file of moments: one line of JSON per query, with its windows, best first.
 
 {"qid": "a_1", "query": "A dog barks", "vid": "a", "pred_relevant_windows": [[12.0, 14.0], [40.0, 47.0]]}
 
-Times are seconds. While one develops, a window has its score as a third number, which the public scorer needs; what is
-handed in has none. Both forms are read; a file is of one form.
+Times are seconds. During development, a window has its score as a third number, which the public scorer needs; in a
+submission it has none. Both forms are read; a file has only one of them.
 """
 
 import json
@@ -33,13 +33,16 @@ from submission.formats.columns import OTHER_SET, UNKNOWN_QUERY, refuse, write_s
 from submission.formats.moments_truth import MomentTruth, is_blind_list, other_file
 from submission.formats.truth import instead
 
-NOT_HANDED_IN = frozenset({"scores", "no query", "no vid"})  # kinds of oddities that a package has not
+NOT_HANDED_IN = frozenset({"scores", "no query", "no vid"})  # kinds of oddities that a package must not have
 
 
 @dataclass(frozen=True)
 class Moments:
-    """The answer to one query. line: in its file. query, vid: as they stand there, None where they do not. windows:
-    [start, end] or [start, end, score], in seconds, as they stand there; the first is the answer."""
+    """The answer to one query.
+
+    line: line in its file. query, vid: verbatim, None if missing. windows: [start, end] or [start, end, score], in
+    seconds, verbatim; the first is the answer.
+    """
 
     line: int
     qid: str
@@ -49,7 +52,7 @@ class Moments:
 
 
 def windows_by_query(answers: Iterable[Moments]) -> dict[str, list[Window]]:
-    """The windows of every answer, by query id."""
+    """Return the windows of every answer, by query id."""
     return {answer.qid: answer.windows for answer in answers}
 
 
@@ -59,13 +62,13 @@ def is_scored(answers: Sequence[Moments]) -> bool:
 
 
 def best_windows(answer: Moments, edition: MomentsEdition) -> list[Window]:
-    """The windows that count: by falling score, or without scores in their order."""
+    """Return the windows that count: by descending score, or in their order if they have no scores."""
     windows = sorted(answer.windows, key=lambda window: -window[2]) if is_scored([answer]) else answer.windows
     return windows[: edition.max_windows]
 
 
 def read_moments(path: Path, edition: MomentsEdition, truth: MomentTruth | None = None) -> list[Moments]:
-    """The answers of a file in which check_moments finds no problem; SubmissionError for any other."""
+    """Return the answers of a file without problems by check_moments; SubmissionError for any other."""
     require_file(path)
     answers, problems, _ = check_moments(path.read_bytes(), edition, truth)
     refuse(str(path), problems)
@@ -73,27 +76,29 @@ def read_moments(path: Path, edition: MomentsEdition, truth: MomentTruth | None 
 
 
 def write_moments(path: Path, answers: Sequence[Moments], edition: MomentsEdition) -> None:
-    """Write what is handed in: the best windows of every query, as many as count, without scores.
+    """Write a submission: the best windows of every query, as many as count, without scores.
 
-    Windows with scores are sorted by falling score, equal ones as they stand; others keep their order. Numbers are
-    written as they are. The file appears whole or not at all.
-    Raises SubmissionError for an answer without query or vid, and for anything that would make a file check_moments
-    reports; OSError when writing fails.
+    Windows with scores are sorted by descending score, equal ones in their order; others keep their order. Numbers are
+    unchanged. The file is written whole or not at all.
+    Raises SubmissionError for an answer without query or vid, and for anything that check_moments would report; OSError
+    when writing fails.
     """
     lines = []
     for answer in answers:
         if answer.query is None or answer.vid is None:
             missing = "query" if answer.query is None else "vid"
-            raise SubmissionError(f"line {answer.line}: {missing} is missing, and a line that is handed in has it")
+            raise SubmissionError(f"line {answer.line}: {missing} is missing; each line of a submission needs it")
         windows = [window[:2] for window in best_windows(answer, edition)]
         lines.append((answer.qid, answer.query, answer.vid, windows))
     _write(path, lines, edition)
 
 
 def write_scored_moments(path: Path, answers: Sequence[Moments], edition: MomentsEdition) -> None:
-    """Write what is scored and blended while one develops: all windows [start, end, score], in their order; of an
-    answer without query or vid a line without it. The file appears whole or not at all. Raises SubmissionError for
-    anything that would make a file check_moments reports."""
+    """Write a file for scoring and blending during development: all windows [start, end, score], in their order.
+
+    The line of an answer without query or vid lacks that key. The file is written whole or not at all. Raises
+    SubmissionError for anything that check_moments would report.
+    """
     _write(path, [(answer.qid, answer.query, answer.vid, answer.windows) for answer in answers], edition)
 
 
@@ -111,22 +116,35 @@ def _write(path: Path, answers: Sequence[tuple[object, ...]], edition: MomentsEd
 def check_moments(
     data: bytes, edition: MomentsEdition, truth: MomentTruth | None = None
 ) -> tuple[list[Moments], list[Problem], list[Problem]]:
-    """The answers, everything wrong with the bytes of a file of moments, and what is odd in it, by line.
+    """Return the answers, the problems, and the oddities of a file of moments, both by line.
 
-    Wrong, and not scored: a line that is no object (see json_lines.parse_objects), a qid that is no text or given
-    twice, a query without windows, a window that is not two numbers or three or ends before it starts, windows with and
-    without scores in one file, no line at all. A blind list, and the kit's own file of moments, are one problem. With a
-    truth also: a qid that it does not have, and one that no line has.
-    Odd, and scored: windows that can be no hit (of no length, outside the recording), that begin before it or end
-    behind it, that stand twice, more than count, an order that is not that of the scores, scores in what is to be
-    handed in, a line without query or vid, and with a truth also others than it has, and another order.
-    Stricter than the official script of 2026, which takes reversed windows and a query twice (and ends in a Python
-    error for what else is refused, or reads it).
+    Problems, so that the file is not scored:
+
+    - a line that is no object (see json_lines.parse_objects), or no line at all;
+    - a qid that is no text or repeated;
+    - a query without windows;
+    - a window that is not two or three numbers, or that ends before it starts;
+    - windows with and without scores in one file;
+    - with a truth also: a qid that it does not have, and one without a line.
+
+    A blind list, and the kit's internal file of moments, have one problem.
+
+    Oddities, which are scored:
+
+    - windows that cannot be a hit: of no length, or outside the recording;
+    - windows that begin before the recording or end after it;
+    - repeated windows, and more windows than count;
+    - an order that is not that of the scores;
+    - scores in a file for submission;
+    - a line without query or vid; with a truth also values that differ from it, and another order of queries.
+
+    Stricter than the official script of 2026, which accepts reversed windows and repeated queries. For other problems,
+    it ends with a Python error or reads the file anyway.
     """
     answers: list[Moments] = []
     problems, notes = Problems(), Problems()
     line_of: dict[str, int] = {}
-    width: tuple[int, int] | None = None  # numbers of a window, and the line that says so
+    width: tuple[int, int] | None = None  # numbers per window, and the line they were taken from
     if other := other_file(data) or _without_answers(data):
         return [], [other], []
     for parsed in problems.except_for(parse_objects(data)):
@@ -137,7 +155,7 @@ def check_moments(
             faults += _faults_of_form(content[WINDOWS], *width)
         if isinstance(qid := content.get("qid"), str) and qid.strip():
             if line_of.setdefault(qid, line) != line:
-                text = f"the query {shown(qid)} is repeated; it stands on line {line_of[qid]} already"
+                text = f"the query {shown(qid)} is repeated; it is already on line {line_of[qid]}"
                 faults.append((text, "a query repeated"))
             if truth and qid not in truth.queries:
                 faults.append((f"unknown query {shown(qid)}{instead(truth.similar_ids, qid)}", UNKNOWN_QUERY))
@@ -155,10 +173,10 @@ def check_moments(
 
 
 def _without_answers(data: bytes) -> Problem | None:
-    """The one problem of a blind list where answers are expected; None for what is no blind list."""
+    """Return the one problem of a blind list where answers are expected; None for other files."""
     if not is_blind_list(data):
         return None
-    hint = "name the file of the answers, and give this one as --queries"
+    hint = "give the file of the answers, and this one as --queries"
     return Problem(None, f"this is a list of queries without answers; {hint}", "a blind list")
 
 
@@ -185,7 +203,7 @@ def _faults_of_form(windows: list[Window], width: int, line: int) -> Iterator[Fa
     for number, window in enumerate(windows, start=1):
         if len(window) != width:
             form, other = ("a score", "none") if len(window) == 3 else ("no score", "one")
-            text = f"window {number} has {form}, and the first of line {line} has {other}; all have one or none"
+            text = f"window {number} has {form}, but the first of line {line} has {other}; all need one, or none"
             yield text, "windows with and without scores"
             return
 
@@ -200,43 +218,43 @@ def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: M
         if end == start:
             yield f"{window} has no length", "a window of no length"
         elif end <= 0 or start >= end_of:
-            yield f"{window} lies outside the recording", "a window outside the recording"
+            yield f"{window} is outside the recording", "a window outside the recording"
         elif start < 0:
             yield f"{window} begins before the recording", "a window that begins before the recording"
         elif end > end_of:
-            text = f"{window} ends behind the recording, which has {seconds(end_of)}"
+            text = f"{window} ends after the recording, which has {seconds(end_of)}"
             yield text, "a window that ends behind the recording"
         if (first := number_of.setdefault((start, end), number)) != number:
-            yield f"window {number} is window {first} again", "a window that stands twice"
+            yield f"window {number} repeats window {first}", "a window that stands twice"
     if (count := len(answer.windows)) > edition.max_windows:
-        text = f"{count} windows, of which the first {edition.max_windows} count"
+        text = f"{count} windows; only the first {edition.max_windows} count"
         yield text, "more windows than count"
     if is_scored([answer]) and any(one[2] < other[2] for one, other in pairwise(answer.windows)):
-        text = "the scores do not fall: R1 takes the first window of the file, mAP the highest score first"
+        text = "scores are not in descending order: R1 uses the first window of the file, mAP the highest score first"
         yield text, "windows not sorted by score"
     for key, given, known in (
         ("query", answer.query, asked.query if asked else None),
         ("vid", answer.vid, asked.vid if asked else None),
     ):
         if given is None:
-            yield f"{key} is missing; scoring needs only qid, but what is handed in has it", f"no {key}"
+            yield f"{key} is missing; scoring needs only qid, but a submission needs {key}", f"no {key}"
         elif known is not None and given != known:
-            text = f"{key} is {shown(given)} here and {shown(known)} in the truth; only qid counts in scoring"
+            text = f"{key} is {shown(given)}, but {shown(known)} in the truth; scoring uses only qid"
             yield text, f"another {key}"
 
 
 def _oddities_of_file(answers: Sequence[Moments], truth: MomentTruth | None) -> Iterator[Problem]:
     if is_scored(answers):
-        hint = "the public scorer needs them; what is handed in has none (`write` leaves them out)"
+        hint = "the public scorer needs them; a submission must not have them (`write` removes them)"
         yield Problem(None, f"windows have scores: {hint}", "scores")
     if truth and [answer.qid for answer in answers] != list(truth.queries):
-        yield Problem(None, f"its queries stand in another order than in {truth.name}", "another order")
+        yield Problem(None, f"its queries are in another order than in {truth.name}", "another order")
 
 
 def _with_missing(problems: Problems, line_of: dict[str, int], truth: MomentTruth) -> Problems:
-    """These and a problem for every query that no line answers; of a file of another set one for them all."""
+    """Return these problems and one for every query without a line; if all queries are unknown, one for all of them."""
     if line_of and not line_of.keys() & truth.queries.keys():
-        hint = "this is of another split or data set; name the queries that it answers"
+        hint = "it belongs to another split or data set; give the queries that it answers"
         others = [problem for problem in problems if problem.kind != UNKNOWN_QUERY]
         return Problems([*others, Problem(None, f"none of its queries is known: {hint}", OTHER_SET)])
     for query in truth.queries.values() if line_of else ():

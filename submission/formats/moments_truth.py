@@ -1,5 +1,7 @@
-"""Queries of moments, as CASTELLA and the blind list of 2026 are published: a line of JSON a query, with its recording
-and, but in a blind list, the windows in which it is true."""
+"""Queries of moments in the published format of CASTELLA and of the blind list of 2026: one line of JSON per query.
+
+A line has the recording of its query and, except in a blind list, the windows where the query is true.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,13 +26,16 @@ from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
 from submission.formats.columns import refuse
 
-KIT_KEYS = ("id", "text", "clip", "windows")  # keys of a file of moments that data_tools and system read
+KIT_KEYS = ("id", "text", "clip", "windows")  # of the internal moment files of data_tools and system
 
 
 @dataclass(frozen=True)
 class MomentQuery:
-    """One query. line: in its file. vid: id of its recording. seconds: the recording's length, None where the file does
-    not say it. windows: [start, end] in seconds, as they stand there; None in a blind list."""
+    """One query.
+
+    line: line in its file. vid: id of its recording. seconds: length of the recording; None if the file lacks it.
+    windows: [start, end] in seconds, verbatim; None in a blind list.
+    """
 
     line: int
     qid: str
@@ -42,7 +47,9 @@ class MomentQuery:
 
 @dataclass(frozen=True)
 class MomentTruth:
-    """queries: by id, in the file's order. name: of the file. notes: what is odd in it, and yet is scored."""
+    """Queries of a file. queries: by id, in the order of the file. name: of the file. notes: oddities, which are
+    scored.
+    """
 
     queries: Mapping[str, MomentQuery]
     name: str
@@ -57,7 +64,7 @@ class MomentTruth:
         return all(query.windows is None for query in self.queries.values())
 
     def windows(self) -> dict[str, list[Window]]:
-        """By query id. Raises SubmissionError for a blind list."""
+        """Return the true windows by query id. Raises SubmissionError for a blind list."""
         if self.is_blind:
             hint = "a blind set is scored by the organisers"
             raise SubmissionError(f"{self.name} has no {TRUE_WINDOWS}, so there is nothing to score; {hint}")
@@ -65,10 +72,10 @@ class MomentTruth:
 
 
 def read_moment_truth(path: Path, edition: MomentsEdition) -> MomentTruth:
-    """The queries of a file in which check_moment_truth finds no problem; SubmissionError for any other.
+    """Return the queries of a file without problems by check_moment_truth; SubmissionError for any other.
 
-    The notes are those of check_moment_truth: CASTELLA as published has windows behind the end of a recording, and they
-    are scored as they are.
+    The notes are those of check_moment_truth: CASTELLA as published has windows after the end of a recording, which are
+    scored unchanged.
     """
     require_file(path)
     queries, problems, notes = check_moment_truth(path.read_bytes(), edition)
@@ -83,16 +90,16 @@ def is_truth(data: bytes) -> bool:
 
 
 def other_file(data: bytes) -> Problem | None:
-    """What a file is whose every line would be wrong in the same way: the kit's own file of moments."""
+    """Return the problem of the kit's internal file of moments, where every line would be wrong in the same way."""
     first = first_object(data)
     if "qid" in first or not set(KIT_KEYS) <= first.keys():
         return None
-    wanted = "name the published list, whose lines have qid, query and vid"
-    return Problem(None, f"this is the kit's own file of moments ({', '.join(KIT_KEYS)}); {wanted}", "the kit's own")
+    found = f"this is the kit's internal file of moments ({', '.join(KIT_KEYS)})"
+    return Problem(None, f"{found}; give the published list, whose lines have qid, query and vid", "the kit's own")
 
 
 def is_blind_list(data: bytes) -> bool:
-    """Whether these bytes are queries of a blind list: lines of qid, query and vid, and no windows in any."""
+    """Whether these bytes are a blind list: lines with qid, query and vid, and none with windows."""
     return all(
         isinstance(line, Object)
         and {"qid", "query", "vid"} <= line.content.keys()
@@ -105,13 +112,17 @@ def is_blind_list(data: bytes) -> bool:
 def check_moment_truth(
     data: bytes, edition: MomentsEdition
 ) -> tuple[dict[str, MomentQuery], list[Problem], list[Problem]]:
-    """The queries, everything that makes the file no truth, and what is odd in it, each by line.
+    """Return the queries, the problems that make the file invalid, and its oddities, both by line.
 
-    A line holds qid, query and vid as text, duration in seconds (which may be missing), and relevant_windows, a list of
-    [start, end] in seconds, in all lines or in none; other keys do not matter.
-    Odd, and scored as the official script does: true windows that are dropped, since they have no length, are reversed
-    or longer than the edition counts; that begin before 0, or begin or end behind the recording's end; a query without
-    any; and a recording whose lines give it several lengths.
+    A line has qid, query and vid as text, duration in seconds (optional), and relevant_windows, a list of [start, end]
+    in seconds, in all lines or in none; other keys are ignored.
+
+    Oddities, which are scored as in the official script:
+
+    - true windows that are dropped: without length, reversed, or longer than the edition counts;
+    - true windows that begin before 0, or begin or end after the end of the recording;
+    - a query without true windows;
+    - a recording with several lengths in its lines.
     """
     queries: dict[str, MomentQuery] = {}
     problems, notes = Problems(), Problems()
@@ -122,12 +133,13 @@ def check_moment_truth(
     for line, content in problems.except_for(parse_objects(data)):
         faults = list(query_faults(content))
         if isinstance(qid := content.get("qid"), str) and qid in queries:
-            faults.append((f"the query {shown(qid)} stands on line {queries[qid].line} already", "a query repeated"))
+            before = f"it is already on line {queries[qid].line}"
+            faults.append((f"the query {shown(qid)} is repeated; {before}", "a query repeated"))
         if has_windows is None:
             has_windows = TRUE_WINDOWS in content
         if has_windows != (TRUE_WINDOWS in content):
             here = "has" if TRUE_WINDOWS in content else "has no"
-            faults.append((f"{here} {TRUE_WINDOWS}, unlike line 1; all lines do or none", f"{TRUE_WINDOWS} in part"))
+            faults.append((f"{here} {TRUE_WINDOWS}, unlike line 1; all need it, or none", f"{TRUE_WINDOWS} in part"))
         problems.add(line, faults)
         if faults:
             continue
@@ -157,11 +169,12 @@ def _oddities(query: MomentQuery, edition: MomentsEdition) -> Iterator[Fault]:
             yield f"{window} begins before the recording", "a true window before the start"
         if query.seconds is not None and end > query.seconds:
             where = "lies" if start >= query.seconds else "ends"
-            text = f"{window} {where} behind the end of the recording, which has {seconds(query.seconds)}"
+            begins = "begins" if where == "lies" else where
+            text = f"{window} {begins} after the end of the recording, which has {seconds(query.seconds)}"
             yield text, f"a true window that {where} behind the end"
 
 
 def size_of(truth: MomentTruth) -> str:
-    """In words, e.g. `177 queries of 100 recordings`."""
+    """Return the size in words, e.g. `177 queries of 100 recordings`."""
     recordings = {query.vid for query in truth.queries.values()}
     return f"{counted(len(truth.queries), 'query')} of {counted(len(recordings), 'recording')}"

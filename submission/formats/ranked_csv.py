@@ -1,4 +1,4 @@
-"""Ranked CSVs, the file a participant hands in: one row per query, its text and then file names, best first."""
+"""Ranked CSVs, the submission format up to 2024: one row per query, its text and then file names, best first."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -30,13 +30,13 @@ from submission.formats.score_matrix import Labels, ScoreMatrix
 from submission.formats.truth import Truth, matrix_truth
 from submission.ordering import ranked_columns
 
-# A number that is no count: a score, where a file name should be.
+# A number with a decimal point or an exponent: a score in place of a file name.
 _SCORE = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+(?=e))(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class RankedList:
-    """The answer to one query. line: where it starts in its file. file_names: (ranking length,), best first."""
+    """The answer to one query. line: its first line in the file. file_names: (ranking length,), best first."""
 
     line: int
     query: str
@@ -46,18 +46,17 @@ class RankedList:
 def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     """Write the best clips of every query as a ranked CSV of an edition.
 
-    Order: score descending, then file name ascending by code point. Texts and file names are written byte for byte,
-    in UTF-8 with RFC 4180 quoting and \\n line ends. The file appears whole or not at all.
-    Raises SubmissionError for a pool smaller than the ranking length, for clips that share a file name, for queries
-    that share a text, and for any text or name that would make a file check_ranked_csv reports; OSError when writing
-    fails.
+    Order: descending score, then file name in code point order. Texts and file names are written byte for byte, in
+    UTF-8 with RFC 4180 quoting and \\n line ends. The file is written whole or not at all.
+    Raises SubmissionError for a pool smaller than the ranking length, for clips with the same file name, for queries
+    with the same text, and for any text or name that check_ranked_csv would report; OSError when writing fails.
     """
     edition = edition.of_pool(len(matrix.file_names))
     length = edition.ranking_length
     if (n_clips := len(matrix.file_names)) < length:
         row = f"a row of edition {edition.name} lists {length}"
         raise SubmissionError(
-            f"the pool has {counted(n_clips, 'clip')} and {row}; rank a larger pool, or use edition custom"
+            f"the pool has {counted(n_clips, 'clip')}, but {row}; rank a larger pool, or use edition custom"
         )
     write_best(matrix, ranked_columns(matrix.values, matrix.file_names, length), path, edition)
 
@@ -72,25 +71,25 @@ def write_best(labels: ScoreMatrix | Labels, columns: Ints, path: Path, edition:
 
 
 def write_ranked_lists(ranked: list[RankedList], path: Path, edition: Edition) -> None:
-    """Write ranked lists, such as another edition's, as a ranked CSV of an edition: in their order, longer ones cut.
-    `custom` takes lists that are shorter together, as of a small pool.
+    """Write ranked lists, such as another edition's, as a ranked CSV of an edition: in their order, cut to its length.
 
-    Raises SubmissionError for a list shorter than the ranking length (nothing says which names would follow), and
-    for anything that would make a file check_ranked_csv reports; OSError when writing fails.
+    `custom` accepts shorter lists, such as those of a small pool, if all are as long as the longest.
+    Raises SubmissionError for a list shorter than the ranking length (the names that follow are unknown), and for
+    anything that check_ranked_csv would report; OSError when writing fails.
     """
     edition = edition.of_pool(max(len(answer.file_names) for answer in ranked))
     length = edition.ranking_length
     for answer in ranked:
         if len(answer.file_names) < length:
             raise SubmissionError(
-                f"line {answer.line} lists {counted(len(answer.file_names), 'name')} and a row of edition "
-                f"{edition.name} lists {length}, which a shorter list does not say; make the file from the scores"
+                f"line {answer.line} lists {counted(len(answer.file_names), 'name')}, but a row of edition "
+                f"{edition.name} needs {length}; make the file from the scores"
             )
     _write(((answer.query, answer.file_names[:length]) for answer in ranked), path, edition, None)
 
 
 def read_ranked_csv(path: Path, edition: Edition, truth: Truth | None = None) -> list[RankedList]:
-    """The ranked lists of a file in which check_ranked_csv finds no problem; SubmissionError for any other."""
+    """Return the ranked lists of a file without problems by check_ranked_csv; SubmissionError for any other."""
     ranked, problems = check_ranked_csv(path.read_bytes(), edition, truth)
     refuse(str(path), problems)
     return ranked
@@ -99,16 +98,19 @@ def read_ranked_csv(path: Path, edition: Edition, truth: Truth | None = None) ->
 def check_ranked_csv(
     data: bytes, edition: Edition, truth: Truth | None = None
 ) -> tuple[list[RankedList], list[Problem]]:
-    """Everything wrong with the bytes of a ranked CSV, in the order of its lines, and the lists that have their length.
+    """Return the lists that have their length, and all problems of the bytes of a ranked CSV in the order of its lines.
 
-    Always: UTF-8 without byte order mark, sound quoting, the edition's header, its number of columns in every row, at
-    least one row, no query twice, no empty cell, no file twice in a row. With a truth also: no file name and no query
-    it does not have, byte for byte, and a row for every query it has (reported last: no one line is to blame).
-    What hides the rest is reported, and the rest is then checked as it was meant: row numbers in front, a comma at the
-    end of lines, no header. A score matrix, and a file with another separator, is reported as such and no further.
-    Lists of `custom` hold the whole pool where it is smaller; without a truth the header says how many clips that is.
-    Stricter than the official 2022 script, which skips empty lines, lets a repeated query's last row win, counts a
-    repeated file twice, and fails on a missing query.
+    Checks without a truth: UTF-8 without byte order mark, sound quoting, the edition's header, its number of columns in
+    every row, at least one row, no repeated query, no empty cell, no file twice in a row. Further checks with a truth:
+    only its file names and queries, byte for byte, and a row for each of its queries (reported last, for the whole
+    file).
+    Some faults hide the rest: row numbers in the first column, a comma at the end of lines, a missing header. They are
+    reported, and the rest is checked as intended. For a score matrix, and for a file with another separator, this is
+    the only problem reported.
+    Lists of `custom` have the whole pool if it is smaller than their usual length; without a truth, the header gives
+    its size.
+    Stricter than the official 2022 script, which skips empty lines, uses a repeated query's last row, counts a repeated
+    file twice, and fails on a missing query.
     """
     problems = Problems()
     ranked: list[RankedList] = []
@@ -121,8 +123,8 @@ def check_ranked_csv(
             if truth is None and header == list(edition.columns[: len(header)]):
                 edition = edition.of_pool(len(header) - 1)
             if header != list(edition.columns) and (its := matrix_edition(header)):
-                sentence = f"this is a score matrix, and edition {edition.name} is checked as ranked lists of names"
-                sentence += f"; add --edition {its.name}, or let `convert` make them of it"
+                sentence = f"this is a score matrix, but edition {edition.name} is checked as ranked lists of names"
+                sentence += f"; add --edition {its.name}, or make such lists with `convert`"
                 return [], [*problems, Problem(1, sentence, "a score matrix")]
             problems.add(1, _header_faults(header, edition, truth))
             if not _is_row(header, edition, truth):
@@ -144,7 +146,7 @@ def _write(lists: Iterable[tuple[str, list[str]]], path: Path, edition: Edition,
 
 
 def _is_row(cells: list[str], edition: Edition, truth: Truth | None) -> bool:
-    """Whether the first line is an answer already, and the header is missing."""
+    """Whether the first line is already an answer, because the header is missing."""
     known = bool(truth and cells and cells[0] in truth.queries)
     return known or (
         len(cells) == len(edition.columns) and all(cell.lower().endswith(AUDIO_SUFFIXES) for cell in cells[1:])
@@ -171,7 +173,7 @@ def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> 
     elif len(header) != len(columns):
         yield f"found {len(header)} of {len(columns)} columns; {expected}", "header"
     if wrong:
-        more = f" (and {len(wrong) - 1} columns more)" if len(wrong) > 1 else ""
+        more = f" (and {len(wrong) - 1} more columns)" if len(wrong) > 1 else ""
         yield f"{wrong[0]}{more}; {expected}", "header"
 
 
@@ -194,7 +196,7 @@ def _name_faults(names: list[str], edition: Edition, truth: Truth | None) -> Ite
     known: frozenset[str] = truth.file_names if truth else frozenset()
     if all(_SCORE.fullmatch(name) and name not in known for name in names):
         found = f"{edition.columns[1]} is {shown(names[0])}"
-        yield f"scores stand where file names belong: {found}", "scores instead of names"
+        yield f"scores in place of file names: {found}", "scores instead of names"
         return
     columns_of_name: dict[str, list[str]] = {}
     for column, name in zip(edition.columns[1:], names, strict=True):

@@ -1,9 +1,8 @@
-"""The score matrix: how well every clip of a pool answers every query, as one pair of files.
+"""Score matrices: how well every clip of a pool answers every query, stored as a pair of files.
 
-NAME.npy holds the scores, float32 of shape (Q, C), higher is better; NAME.json beside it says what the rows and
-columns are: `queries` (id, text, ids of the relevant clips or null), `clips` (id, file name), and free `facts`. It also
-holds the sha256 of NAME.npy and its own checksum; a pair without them, of an earlier release or made elsewhere, is read
-too.
+NAME.npy has the scores, float32 of shape (Q, C), higher is better. NAME.json describes the rows and columns: `queries`
+(id, text, ids of the relevant clips or null), `clips` (id, file name), and free `facts`. It also has the sha256 of
+NAME.npy and its own checksum; pairs without these, from an earlier release or made elsewhere, are read too.
 """
 
 import hashlib
@@ -27,18 +26,18 @@ from submission.blocks import row_blocks
 from submission.errors import SubmissionError
 from submission.ordering import require_finite
 
-MAX_IN_MEMORY = 1 << 28  # scores: 1 GiB
-AGAIN = "rank again what it holds, with the command that wrote it"
+MAX_IN_MEMORY = 1 << 28  # number of scores: 1 GiB
+AGAIN = "make it again with the command that wrote it"
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """What the rows and columns of a score matrix stand for: Q queries, C clips.
+    """Rows and columns of a score matrix: Q queries, C clips.
 
     query_ids, query_texts: (Q,); ids are unique. clip_ids, file_names: (C,); ids are unique.
-    relevant: (Q,) ids of each query's relevant clips, or None where they are not known (a blind set).
-    facts: anything JSON can hold about where the scores come from (model, commit, ...).
-    Raises SubmissionError on construction for whatever breaks these lines, and for a relevant clip outside the pool.
+    relevant: (Q,) ids of each query's relevant clips; None if they are not known (a blind set).
+    facts: any JSON values about the origin of the scores (model, commit, ...). The constructor raises SubmissionError
+    for anything that violates this, and for a relevant clip outside the pool.
     """
 
     query_ids: list[str]
@@ -51,10 +50,10 @@ class Labels:
     def __post_init__(self) -> None:
         n_queries, n_clips = shape = self.shape
         if 0 in shape:
-            raise SubmissionError(f"scores of shape {shape} hold no query or no clip")
+            raise SubmissionError(f"scores of shape {shape} have no query or no clip")
         for name, expected in (("query_texts", n_queries), ("relevant", n_queries), ("file_names", n_clips)):
             if (found := len(getattr(self, name))) != expected:
-                raise SubmissionError(f"scores of shape {shape} need {expected} {name}; there are {found}")
+                raise SubmissionError(f"scores of shape {shape} need {expected} {name}; got {found}")
         _require_unique("query id", self.query_ids)
         _require_unique("clip id", self.clip_ids)
         pool = frozenset(self.clip_ids)
@@ -63,7 +62,7 @@ class Labels:
                 continue
             where = f"query {query_id!r}"
             if not clips:
-                raise SubmissionError(f"{where} has an empty list of relevant clips; None says that none is known")
+                raise SubmissionError(f"{where} has an empty list of relevant clips; use None if none is known")
             _require_unique(f"{where}: relevant clip", clips)
             for clip_id in clips:
                 if clip_id not in pool:
@@ -73,11 +72,13 @@ class Labels:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Queries, clips."""
+        """Number of queries, number of clips."""
         return len(self.query_ids), len(self.clip_ids)
 
     def document(self, sha256: str) -> bytes:
-        """What NAME.json holds. Raises TypeError or ValueError for what JSON in UTF-8 cannot hold."""
+        """Return the content of NAME.json. Raises TypeError or ValueError for values that JSON in UTF-8 cannot
+        represent.
+        """
         queries = zip(self.query_ids, self.query_texts, self.relevant, strict=True)
         clips = zip(self.clip_ids, self.file_names, strict=True)
         document = {
@@ -91,10 +92,10 @@ class Labels:
 
 @dataclass(frozen=True, eq=False)
 class ScoreMatrix:
-    """Scores of Q queries against C clips, with what the rows and columns stand for: see Labels.
+    """Scores of Q queries against C clips, with the labels of the rows and columns: see Labels.
 
-    values: (Q, C) float32, finite, higher is better; memory-mapped when read from a file.
-    Raises SubmissionError on construction for whatever breaks these lines.
+    values: (Q, C) float32, finite, higher is better; memory-mapped if read from a file. The constructor raises
+    SubmissionError for anything that violates this.
     """
 
     values: Scores
@@ -110,43 +111,43 @@ class ScoreMatrix:
             kind = f"{self.values.dtype} of shape {self.values.shape}"
             raise SubmissionError(f"scores must be a float32 matrix, queries x clips; got {kind}")
         if 0 in self.values.shape:
-            raise SubmissionError(f"scores of shape {self.values.shape} hold no query or no clip")
+            raise SubmissionError(f"scores of shape {self.values.shape} have no query or no clip")
         for name, expected in zip(("query_ids", "clip_ids"), self.values.shape, strict=True):
             if (found := len(getattr(self, name))) != expected:
-                raise SubmissionError(f"scores of shape {self.values.shape} need {expected} {name}; there are {found}")
-        assert self.labels.shape == self.values.shape  # their construction checks them
+                raise SubmissionError(f"scores of shape {self.values.shape} need {expected} {name}; got {found}")
+        assert self.labels.shape == self.values.shape  # the constructor of Labels checks them
         require_finite(self.values)
 
     def __len__(self) -> int:
-        """Queries."""
+        """Return the number of queries."""
         return len(self.query_ids)
 
     @property
     def labels(self) -> Labels:
-        """All but the values."""
+        """Everything except the values."""
         names = (self.query_ids, self.query_texts, self.clip_ids, self.file_names)
         return Labels(*names, self.relevant, self.facts)
 
     def relevant_columns(self) -> list[list[int]]:
-        """Per query, columns of its relevant clips, rising; none where they are not known."""
+        """Return the columns of each query's relevant clips, increasing; an empty list if they are not known."""
         column_of = {clip_id: column for column, clip_id in enumerate(self.clip_ids)}
         return [sorted(column_of[clip] for clip in clips or ()) for clips in self.relevant]
 
 
 def write_scores(path: Path, matrix: ScoreMatrix) -> None:
-    """Write a score matrix, as write_blocks does."""
+    """Write a score matrix, like write_blocks."""
     write_blocks(path, matrix.labels, (matrix.values[block] for block in row_blocks(matrix.values)))
 
 
 def write_blocks(path: Path, labels: Labels, blocks: Iterable[Scores]) -> None:
-    """Write NAME.npy and then NAME.json beside it; each appears whole or not at all.
+    """Write NAME.npy and then NAME.json, each whole or not at all.
 
-    blocks: (n, C) finite scores of n queries, one block behind the other; only one of them is held at a time.
-    An older NAME.json is removed before the new scores take their place, so that an interruption leaves half a pair,
-    which read_scores refuses, and never new scores under old names.
-    Raises SubmissionError for a path that does not end in .npy, for facts that JSON cannot hold, for text that UTF-8
-    cannot hold, and for scores that are not finite; OSError, naming the file, when writing fails; ValueError for blocks
-    of another type, or of other rows and columns than the labels have.
+    blocks: (n, C) finite scores of n queries each, in the order of the queries; only one block is in memory at a time.
+    An older NAME.json is removed before the new scores replace the old ones. An interruption therefore leaves half a
+    pair, which read_scores refuses, and never new scores with old labels.
+    Raises SubmissionError for a path that does not end in .npy, for facts that JSON cannot represent, for text that
+    UTF-8 cannot encode, and for scores that are not finite; OSError, with the file, when writing fails; ValueError for
+    blocks of another type, or with other rows and columns than the labels.
     """
     sidecar = _sidecar_path(path)
     try:
@@ -160,7 +161,7 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[Scores]) -> None:
     np.lib.format.write_array_header_1_0(header, facts)
     checksum, rows = hashlib.sha256(header.getbuffer()), 0
     with writing(path) as file:
-        # Not np.save: it hands the data to C's stdio and does not see the last of it fail on a full disk.
+        # Not np.save: it uses C's stdio and does not notice if the last write fails on a full disk.
         file.write(header.getbuffer())
         for block in blocks:
             if block.dtype != np.float32 or block.ndim != 2 or block.shape[1] != labels.shape[1]:
@@ -178,8 +179,11 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[Scores]) -> None:
 
 
 def of_blocks(labels: Labels, blocks: Iterable[Scores]) -> ScoreMatrix:
-    """The matrix of these blocks: in memory, or, of more than MAX_IN_MEMORY scores, memory-mapped from a temporary
-    file, which is gone with the last array on it. Raises as write_blocks does."""
+    """Return the matrix of these blocks, in memory or memory-mapped.
+
+    A matrix of more than MAX_IN_MEMORY scores is mapped from a temporary file, which is deleted with the last array
+    that uses it. Raises as write_blocks does.
+    """
     if math.prod(labels.shape) > MAX_IN_MEMORY:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             path = Path(folder) / "scores.npy"
@@ -193,10 +197,10 @@ def of_blocks(labels: Labels, blocks: Iterable[Scores]) -> ScoreMatrix:
 
 
 def read_scores(path: Path) -> ScoreMatrix:
-    """Read NAME.npy (memory-mapped, read only) and NAME.json beside it.
+    """Read NAME.npy (memory-mapped, read only) and its NAME.json.
 
-    Raises SubmissionError, naming the file, when either is missing, damaged, cannot be read as what it should be, or
-    disagrees with the other, and for whatever ScoreMatrix refuses; DataError for text that is not JSON.
+    Raises SubmissionError, with the file, if either is missing, damaged, of another kind, or disagrees with the other,
+    and for anything that ScoreMatrix refuses; DataError for text that is not JSON.
     """
     sidecar = _sidecar_path(path)
     for half in (path, sidecar):
@@ -206,10 +210,10 @@ def read_scores(path: Path) -> ScoreMatrix:
         values = np.lib.format.open_memmap(path, mode="r")
     except OSError:
         raise
-    except Exception as error:  # numpy meets a damaged header with ValueError, SyntaxError, TokenError, and more
-        raise SubmissionError(f"{path} is not a whole .npy file of numbers ({error}); write it again") from None
+    except Exception as error:  # for a damaged header, numpy raises ValueError, SyntaxError, TokenError, and more
+        raise SubmissionError(f"{path} is not a complete .npy file of numbers ({error}); write it again") from None
     if (size := path.stat().st_size) != (whole := values.offset + values.nbytes):
-        raise SubmissionError(f"{path} has {size} bytes, its header says {whole}; write it again")
+        raise SubmissionError(f"{path} has {size} bytes instead of the {whole} in its header; write it again")
     from submission.formats.sidecar import Sidecar  # pydantic, which scoring a ranked CSV does not need
 
     try:
@@ -217,7 +221,7 @@ def read_scores(path: Path) -> ScoreMatrix:
     except DataError as error:
         raise SubmissionError(str(error)) from None
     if document.sha256 not in (None, sha256_of(path)):
-        raise SubmissionError(f"{path} is damaged: it has not the checksum that {sidecar.name} notes; {AGAIN}")
+        raise SubmissionError(f"{path} is damaged: its checksum differs from that in {sidecar.name}; {AGAIN}")
     try:
         return ScoreMatrix(
             values=values,
@@ -244,7 +248,7 @@ def _require_unique(what: str, ids: Sequence[str]) -> None:
 
 
 def first_repeat(texts: Iterable[str]) -> tuple[int, int] | None:
-    """The places of the first text that comes again."""
+    """Return the two positions of the first repeated text; None if all are different."""
     first_index: dict[str, int] = {}
     for index, text in enumerate(texts):
         if first_index.setdefault(text, index) != index:

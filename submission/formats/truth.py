@@ -1,7 +1,7 @@
-"""The truth that a submitted file is held against: the pool's file names, the queries, and what is relevant to each.
+"""The truth that a submitted file is compared with: the file names of the pool, the queries, and their relevant clips.
 
-Such a file names a query by its text alone. A text that stands for two queries therefore cannot be told apart in
-it, and every reader here refuses it: the official 2022 scorer would keep the last one and drop the others unseen.
+A submitted file identifies a query by its text only. Two queries with the same text therefore cannot be distinguished
+in it, and every reader here refuses them: the official 2022 scorer would silently keep only the last one.
 """
 
 import ast
@@ -21,14 +21,15 @@ from submission.errors import SubmissionError
 from submission.formats.csv_table import Row, parse_table
 from submission.formats.score_matrix import Labels, ScoreMatrix, first_repeat
 
-# Places named in one message; Clotho's development split has 16.
+# Maximum number of places in one message; Clotho's development split has 16.
 MAX_SHOWN_LINES = 20
 
 
 class TruthQuery(NamedTuple):
-    """One query. where: its place in the source, for messages. relevant: file names, or None when not known.
+    """One query.
 
-    id: the source's own id of it; None where the source has none.
+    where: its place in the source, for messages. relevant: file names; None if not known. id: its id in the source;
+    None if the source has none.
     """
 
     where: str
@@ -38,9 +39,10 @@ class TruthQuery(NamedTuple):
 
 @dataclass(frozen=True)
 class Truth:
-    """queries: text -> TruthQuery, in the source's order. file_names: those of the pool.
+    """Queries and pool of a source.
 
-    clip_ids: file name -> the source's own id of the clip; empty where the source has none.
+    queries: text -> TruthQuery, in the order of the source. file_names: those of the pool.
+    clip_ids: file name -> id of the clip in the source; empty if the source has none.
     """
 
     queries: Mapping[str, TruthQuery]
@@ -57,14 +59,14 @@ class Truth:
 
 
 def read_clotho_truth(path: Path) -> Truth:
-    """Truth from a captions file as Clotho publishes it: file_name,caption_1,...,caption_n, one row per clip.
+    """Read the truth from a captions file in Clotho's format: file_name,caption_1,...,caption_n, one row per clip.
 
-    Every caption is a query and its row's file the relevant clip; all rows are the pool. Texts are kept verbatim.
-    The same caption twice in one row is one query, as in the official 2022 script. A caption that different files
-    share (16 in Clotho's development split, none in validation and evaluation) is refused, with its lines: the
-    official script silently scores it against the last of its files, and another choice would give other figures
-    than published ones. Such a split is scored from its score matrix, where each caption stays a query of its own.
-    Raises SubmissionError, naming file and line, for this and for anything that is not such a table.
+    Every caption is a query, and its row's file is the relevant clip; all rows are the pool. Texts are verbatim. The
+    same caption twice in one row is one query, as in the official 2022 script. A caption of several files (16 in
+    Clotho's development split, none in validation and evaluation) is refused, with its lines. The official script
+    silently scores it against the last of its files, and any other choice would give figures that differ from published
+    ones. Score such a split from its score matrix, where each caption is a separate query.
+    Raises SubmissionError, with file and line, for this and for anything that is not such a table.
     """
     header, *clips = _rows(path)
     n_captions = max(1, len(header.cells) - 1)
@@ -92,22 +94,22 @@ def read_clotho_truth(path: Path) -> Truth:
 
 
 def matrix_truth(matrix: ScoreMatrix | Labels) -> Truth:
-    """Truth as a score matrix holds it, ids included; relevant is None where the matrix knows of none.
+    """Return the truth of a score matrix, with ids; relevant is None if the matrix does not have it.
 
-    Raises SubmissionError when a ranked CSV could not tell two of its clips (by file name) or queries (by text) apart.
+    Raises SubmissionError if a ranked CSV could not distinguish two clips (by file name) or two queries (by text).
     """
     if same_name := first_repeat(matrix.file_names):
         one, other = (matrix.clip_ids[index] for index in same_name)
         raise SubmissionError(
             f"clips {one!r} and {other!r} have the same file name {matrix.file_names[same_name[0]]!r}, and a ranked "
-            "CSV could not tell them apart; rank a pool in which every file name is unique"
+            "CSV could not distinguish them; rank a pool with unique file names"
         )
     if same_text := first_repeat(matrix.query_texts):
         one, other = (matrix.query_ids[index] for index in same_text)
         raise SubmissionError(
             f"queries {one!r} and {other!r} have the same text {matrix.query_texts[same_text[0]]!r}, and the official "
-            "scorer, which knows a query by its text, would drop one of them; keep one of them, or score the matrix "
-            "itself"
+            "scorer, which identifies a query by its text, would drop one of them; keep one of them, or score the "
+            "matrix itself"
         )
     name_of = dict(zip(matrix.clip_ids, matrix.file_names, strict=True))
     queries = {
@@ -118,14 +120,15 @@ def matrix_truth(matrix: ScoreMatrix | Labels) -> Truth:
 
 
 def read_blind_truth(queries: Path, audio: Path) -> Truth:
-    """Truth of a blind set: its queries from a CSV file, its pool from the folder of its audio; nothing is relevant.
+    """Read the truth of a blind set: queries from a CSV file, the pool from the folder of its audio; nothing is
+    relevant.
 
-    queries: a file with a column `caption`, one query a row; other columns do not matter. audio: the pool is every
-    file in it and its subfolders with the ending of an audio file (hidden files are none), under the name it has on
-    disk. Three clips of the 2022 set are called otherwise in retrieval_audio_metadata.csv (`:` where the disk has
-    `_`): the names on disk count, since the organisers' own code lists the folder.
-    Raises SubmissionError for a table without that column, an empty query, a query that stands twice, a folder
-    without audio, and a name on disk that is not UTF-8; OSError for what cannot be read.
+    queries: a file with a column `caption`, one query per row; other columns are ignored. audio: the pool is every file
+    in this folder and its subfolders with the suffix of an audio file, except hidden ones, by its name on disk. Three
+    clips of the 2022 set have other names in retrieval_audio_metadata.csv (`:` for `_`): the names on disk count,
+    because the organisers' code lists the folder.
+    Raises SubmissionError for a table without that column, an empty or repeated query, a folder without audio, and a
+    name on disk that is not UTF-8; OSError for files that cannot be read.
     """
     header, *rows = _rows(queries)
     if header.cells.count("caption") != 1:
@@ -141,20 +144,20 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
     require_folder(audio)
     names, _ = audio_tree(audio)
     if not names:
-        raise SubmissionError(f"{audio}: no audio file is in this folder; give the one that holds them")
+        raise SubmissionError(f"{audio}: this folder has no audio file; give the folder with the audio files")
     blind = {text: TruthQuery(f"line {line} of {queries.name}", None) for text, line in line_of_query.items()}
     return Truth(blind, frozenset(names))
 
 
 def read_annotations(path: Path, pool: Truth) -> Truth:
-    """The queries of the 2025 annotations, each with its several relevant clips, over another truth's pool.
+    """Read the queries of the 2025 annotations, each with its several relevant clips, over the pool of another truth.
 
-    path: a file query,audio_filenames, the second column a Python list of file names. pool: has every query and every
-    file name of it, byte for byte; what is relevant in it does not count (46 of the 1,037 queries of the real file do
+    path: a file query,audio_filenames, the second column a Python list of file names. pool: must have every query and
+    every file name of it, byte for byte; its relevant clips are ignored (46 of the 1,037 queries of the real file do
     not list the clip that they were written for). Returns the queries of the file, in its order, and the whole pool.
-    Source: DCASE 2025 baseline, resources/metadata_eval.csv and retrieval_module.py. Deviations: none for that file;
-    a query or a name that stands twice, which the baseline takes, is refused.
-    Raises SubmissionError, naming file and line, for this and for anything that is not such a table.
+    Source: DCASE 2025 baseline, resources/metadata_eval.csv and retrieval_module.py. Deviations: none for that file; a
+    repeated query or name, which the baseline accepts, is refused.
+    Raises SubmissionError, with file and line, for this and for anything that is not such a table.
     """
     header, *rows = _rows(path)
     if header.cells != ["query", "audio_filenames"]:
@@ -175,14 +178,14 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
 
 
 def instead(known: Nearest, text: str) -> str:
-    """The end of a sentence about an unknown text: which of the known ones it was meant to be."""
+    """Return the end of a message about an unknown text: the known one that is most similar; "" if none is."""
     if not (similar := known.to(text)):
         return ""
-    return f"; there is {similar[0]!r}, which differs in {similar[1]}: they must agree byte for byte"
+    return f"; the most similar is {similar[0]!r}, which differs in {similar[1]}: they must match byte for byte"
 
 
 def _rows(path: Path) -> list[Row]:
-    """The rows of a table of equal width, its header first; SubmissionError for any other file."""
+    """Return the rows of a table of equal width, its header first; SubmissionError for any other file."""
     rows, problems = parse_table(path.read_bytes())
     if problems:
         raise SubmissionError(f"{path}: {problems[0]}")
@@ -195,13 +198,13 @@ def _rows(path: Path) -> list[Row]:
 
 def _refuse_repeated(path: Path, line: int, what: str, text: str, line_of_text: dict[str, int]) -> None:
     if line_of_text.setdefault(text, line) != line:
-        raise SubmissionError(f"{path}: line {line}: {what} {text!r} stands on line {line_of_text[text]} already")
+        raise SubmissionError(f"{path}: line {line}: {what} {text!r} is already on line {line_of_text[text]}")
 
 
 def _listed_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # a backslash that means nothing: no list that Python wrote
+            warnings.simplefilter("error")  # an invalid backslash escape: Python did not write this list
             names = ast.literal_eval(listed)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         names = None

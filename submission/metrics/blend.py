@@ -1,4 +1,4 @@
-"""One score matrix of several, by weights that are given, equal, or searched on validation."""
+"""Blend several score matrices into one, by weights that are given, equal, or searched on validation."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,18 +19,18 @@ from submission.metrics.scoring import found_in_matrix
 from submission.ordering import ranked_columns
 
 How = Literal["raw", "standardised", "rank"]
-PICKS = 20  # of the search: weights are whole 20ths
+PICKS = 20  # of the search: weights are multiples of 1/20
 
 
 def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None) -> ScoreMatrix:
-    """The weighted mean of matrices, by name, of the same queries and clips in the same order.
+    """Return the weighted mean of matrices, by name, with the same queries and clips in the same order.
 
-    how: `raw` as they are; `standardised` each query's scores less their mean, over their standard deviation (zeros
-    where all are equal); `rank` 1 for a query's first clip to 0 for its last (ties: see ordering.py). weights: not
-    negative, one a part; None: equal. Summed in float64: with equal weights, the order of the parts does not matter to
-    float32.
-    The facts say how, the weights, and the facts of each part.
-    Raises SubmissionError when queries, clips or relevance differ, and for weights that are none.
+    how: `raw` scores unchanged; `standardised` each query's scores minus their mean, divided by their standard
+    deviation (zeros if all are equal); `rank` from 1 for a query's first clip to 0 for its last (ties: see
+    ordering.py).
+    weights: not negative, one per part; None: equal. Sums are in float64: with equal weights, the order of the parts
+    does not matter to float32. The facts contain `how`, the weights, and the facts of each part.
+    Raises SubmissionError if queries, clips or relevance differ, and for invalid weights.
     """
     return of_blocks(*blended(parts, how, weights))
 
@@ -38,7 +38,7 @@ def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[
 def blended(
     parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None
 ) -> tuple[Labels, Iterator[Scores]]:
-    """What blend gives, as its labels and its scores, a block of queries after the other."""
+    """Return the blend as its labels and its scores, which come in blocks of queries."""
     _require_same(parts)
     factors = weight_factors(weights, len(parts))
     first = next(iter(parts.values()))
@@ -60,8 +60,10 @@ def blended(
 
 
 def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition) -> tuple[list[float], float]:
-    """Weights that score best on these matrices, which should be of a validation split; and that score. See
-    ensemble_selection. Raises SubmissionError as blend does, and where relevance is not known."""
+    """Return the weights that score best on these matrices, and that score. See ensemble_selection.
+
+    The matrices should be of a validation split. Raises SubmissionError as blend does, and if relevance is not known.
+    """
     _require_same(parts)
     frame = next(iter(parts.values()))
 
@@ -74,11 +76,11 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
 
 
 def ensemble_selection(parts: Sequence[Values], score: Callable[[Values], float]) -> tuple[list[float], float]:
-    """Weights whose mean of parts scores best, and that score. score: of a sum, which puts things in the order that its
-    mean does.
+    """Return the weights with the best score of the mean of parts, and that score.
 
-    Beginning with the best single part, PICKS - 1 times the part is added whose addition scores best, and the best of
-    all these means is kept; a part's weight is its share of the picks.
+    score: of a sum of parts, which must give the same order as their mean. The search begins with the best single part.
+    PICKS - 1 times it adds the part that scores best when added. It returns the best of all these means; the weight of
+    a part is its share of the picks.
     Source: Caruana et al., "Ensemble Selection from Libraries of Models" (ICML 2004), section 2, with replacement.
     """
     picked: list[int] = []
@@ -95,14 +97,18 @@ def ensemble_selection(parts: Sequence[Values], score: Callable[[Values], float]
 
 
 def makers_of(facts: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """Run and checkpoint of every model behind a score matrix: its own, or of a blend those of its parts, however deep;
-    None for what the facts do not say. They may be anybody's: see submission.runs.record.ModelFacts for ours."""
+    """Return run and checkpoint of every model that contributed to a score matrix; None for those that the facts lack.
+
+    For a blend, these are the models of its parts, at any depth. The facts may come from other programs; for those of
+    this kit, see submission.runs.record.ModelFacts.
+    """
     return [(part.get("from"), part.get("checkpoint")) for part in parts_of(facts)]
 
 
 def parts_of(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The facts of every matrix that is no blend behind a score matrix: its own, or of a blend those of its parts,
-    however deep."""
+    """Return the facts of every matrix that contributed and is not a blend: its own facts, or those of its parts at any
+    depth.
+    """
     parts = facts.get("of")
     if not isinstance(parts, dict):
         return [facts]
@@ -135,28 +141,28 @@ def _require_same(parts: Mapping[str, ScoreMatrix]) -> None:
         for what in ("query_ids", "query_texts", "clip_ids", "file_names", "relevant"):
             if getattr(part, what) != getattr(first, what):
                 differ = f"their {what.replace('_', ' ')} differ"
-                problem = f"are of other queries or clips, or in another order ({differ}); a mean needs the same ones"
+                problem = f"have different queries or clips, or another order ({differ}); a mean needs the same ones"
                 raise SubmissionError(f"the scores {name} and {first_name} {problem}")
 
 
 def weight_factors(weights: Sequence[float] | None, n_parts: int) -> Values:
-    """(n_parts,) as they are given, or equal. Raises SubmissionError for weights that are none."""
+    """Return the given weights, (n_parts,), or equal ones. Raises SubmissionError for invalid weights."""
     factors = np.ones(n_parts) if weights is None else np.array(weights, dtype=np.float64)
     if len(factors) != n_parts:
         raise SubmissionError(f"{len(factors)} weights are given for {n_parts} files; give one for each")
-    if np.any(factors < 0) or not 0 < sum(factors.tolist()) < math.inf:  # neither holds for NaN
-        raise SubmissionError("weights must be numbers of 0 or more, one at least above 0, with a finite sum")
+    if np.any(factors < 0) or not 0 < sum(factors.tolist()) < math.inf:  # both comparisons are false for NaN
+        raise SubmissionError("weights must be numbers of 0 or more, at least one above 0, with a finite sum")
     return factors
 
 
 def require_apart(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, ScoreMatrix]) -> None:
-    """Weights are never searched on what they are then tested on, nor with other models."""
+    """Raises SubmissionError if weights would be searched on clips that are tested afterwards, or with other models."""
     for (name, test), (other, weighted) in zip(tested.items(), validation.items(), strict=True):
         refuse_common(f"{name} and {other}", "clip", set(test.clip_ids) & set(weighted.clip_ids))
         for makers in zip_longest(makers_of(test.facts), makers_of(weighted.facts), fillvalue=(None, None)):
             for facts in zip(*makers, strict=True):
                 if facts[0] != facts[1]:
-                    one, another = (fact or "a model it does not name" for fact in facts)
+                    one, another = (fact or "an unnamed model" for fact in facts)
                     hint = "give --validation the matrices of the same models in the same order"
                     raise SubmissionError(f"{name} comes from {one} and {other} from {another}; {hint}")
 
@@ -165,5 +171,5 @@ def refuse_common(both: str, what: str, shared: set[str]) -> None:
     """Raises SubmissionError if validation and test share anything."""
     if shared:
         common = f"{both} have {counted(len(shared), what)} in common (first {min(shared)!r})"
-        hint = "weights are searched on a validation split, never on what is tested"
+        hint = "search weights on a validation split, never on the test data"
         raise SubmissionError(f"{common}; {hint}")

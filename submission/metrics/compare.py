@@ -13,11 +13,11 @@ Comparable = Summary | MomentSummary
 
 
 def compare(system: Comparable, others: Sequence[Comparable], metric: str | None = None) -> Difference:
-    """A system's metric minus the mean of the others', query by query. metric: None: the primary one.
+    """Return a system's metric minus the mean of the others, per query. metric: None: the primary one.
 
-    Of several others, such as seeds, each query's values are averaged: a system is held against the one to be expected,
-    not the best. Rows may stand in another order where every text is there once. Raises SubmissionError for other
-    queries, pools, or numbers of relevant clips.
+    With several others, such as seeds, each query's values are averaged: the system is compared with the expected one,
+    not with the best. Rows may have another order if every text occurs once. Raises SubmissionError for other queries,
+    pools, or numbers of relevant clips.
     """
     theirs = []
     for other in others:
@@ -26,20 +26,20 @@ def compare(system: Comparable, others: Sequence[Comparable], metric: str | None
             system.found.n_relevant, other.found.n_relevant[order]
         ):
             raise SubmissionError(
-                "the systems ranked other pools, or by other relevant clips; compare them over the same"
+                "the systems have different pools or relevant clips; compare systems with the same ones"
             )
         theirs.append(other.per_query[metric or other.primary][order])
     return paired_difference(np.mean(theirs, axis=0), system.per_query[metric or system.primary], system.found.groups)
 
 
 def _same_queries(system: Comparable, other: Comparable) -> list[int]:
-    """Places of the system's queries in the other one."""
+    """Return the positions of the system's queries in the other one."""
     texts, others = system.found.texts, other.found.texts
     if texts == others:
         return list(range(len(texts)))
     row_of = {text: row for row, text in enumerate(others)}
     if len(row_of) < len(others) or set(texts) != set(others) or len(texts) != len(others):
         raise SubmissionError(
-            f"the systems answer other queries ({len(texts)} and {len(others)}); compare them over the same ones"
+            f"the systems answer different queries ({len(texts)} and {len(others)}); compare systems with the same ones"
         )
     return [row_of[text] for text in texts]

@@ -1,8 +1,8 @@
-"""How sure a mean over queries is, and whether two systems differ. Q queries in G groups.
+"""Confidence intervals of means over queries, and a paired test between two systems. Q queries in G groups.
 
-Captions of one clip succeed and fail together: five of them tell less than five clips' captions. The bootstrap and the
-paired test therefore draw and flip whole groups, the queries that share their relevant clips. The jackknife is the
-official one and takes every query as independent; on Clotho it is the narrower.
+Captions of one clip succeed and fail together: five of them are less evidence than captions of five clips. The
+bootstrap and the paired test therefore draw and flip whole groups, the queries that share their relevant clips. The
+jackknife is the official one and treats every query as independent; on Clotho, its interval is narrower.
 """
 
 from collections.abc import Hashable, Iterable
@@ -19,21 +19,21 @@ from submission.errors import SubmissionError
 CONFIDENCE = 0.95
 RESAMPLES = 2_000
 FLIPS = 10_000
-_DRAWN_AT_ONCE = 2**21  # numbers, to bound memory
+_DRAWN_AT_ONCE = 2**21  # numbers, to limit memory
 
 Groups = Ints
 Interval = tuple[float, float]
 
 
 def jackknife_interval(per_query: npt.ArrayLike, confidence: float = CONFIDENCE) -> Interval:
-    """Confidence interval of a mean over queries.
+    """Return the confidence interval of a mean over queries.
 
     per_query: (Q,) one metric's value per query. confidence: in (0, 1).
-    Returns mean -+ z s / sqrt(Q) with the sample standard deviation s (divisor Q - 1) and the normal quantile z; both
-    bounds NaN for one query, which shows no spread. The bounds are not cut to [0, 1].
+    Returns mean -+ z s / sqrt(Q) with the sample standard deviation s (divisor Q - 1) and the normal quantile z. Both
+    bounds are NaN for a single query, which has no spread. The bounds are not cut to [0, 1].
     Raises SubmissionError for no queries.
-    Source: DCASE 2022 eval_script.py, which takes astropy's jackknife of the mean: leaving out one query at a time
-    gives exactly this standard error, and no bias. Deviations: none.
+    Source: DCASE 2022 eval_script.py, which uses astropy's jackknife of the mean: leaving out one query at a time gives
+    exactly this standard error, and no bias. Deviations: none.
 
     >>> low, high = jackknife_interval([0.0, 1.0])
     >>> round(low, 4), round(high, 4)
@@ -49,10 +49,11 @@ def jackknife_interval(per_query: npt.ArrayLike, confidence: float = CONFIDENCE)
 def bootstrap_interval(
     per_query: npt.ArrayLike, groups: Groups | None = None, confidence: float = CONFIDENCE, seed: int = 0
 ) -> Interval:
-    """Percentile bootstrap interval of a mean over queries: RESAMPLES times as many groups are drawn as there are.
+    """Return the percentile bootstrap interval of a mean over queries, from RESAMPLES samples of the groups.
 
-    per_query: (Q,). groups: (Q,) number of each query's group, as grouped gives them; None: each is its own.
-    Returns the two percentiles of the means; both bounds NaN for one group. Raises SubmissionError for no queries.
+    Each sample draws as many groups as there are, with replacement.
+    per_query: (Q,). groups: (Q,) number of each query's group, as from grouped; None: one group per query.
+    Returns the two percentiles of the means; both bounds NaN for a single group. Raises SubmissionError for no queries.
     Source: Efron 1979, drawn by clusters (Davison and Hinkley 1997, section 3.8). Deviations: none.
     """
     samples = _samples(per_query)
@@ -69,10 +70,14 @@ def bootstrap_interval(
 
 
 class Difference(NamedTuple):
-    """Of two systems over the same queries, the second minus the first.
+    """Difference of two systems over the same queries, the second minus the first.
 
-    mean: of the differences. interval: its bootstrap interval. p: chance of a mean at least so far from 0 if the
-    systems were alike. better, equal, worse: queries at which the second is so. n_groups: that were flipped.
+    Attributes:
+        mean: mean difference.
+        interval: bootstrap interval of the mean.
+        p: probability of a mean at least this far from 0 if the systems were equally good.
+        better, equal, worse: numbers of queries where the second system is better, equal or worse.
+        n_groups: number of flipped groups.
     """
 
     mean: float
@@ -87,24 +92,25 @@ class Difference(NamedTuple):
 def paired_difference(
     first: npt.ArrayLike, second: npt.ArrayLike, groups: Groups | None = None, seed: int = 0
 ) -> Difference:
-    """Paired randomisation test between two systems: in FLIPS random ways, whole groups swap their systems.
+    """Paired randomisation test between two systems: whole groups swap their systems at random, FLIPS times.
 
-    first, second: (Q,) one metric's values of the same queries. groups: as for bootstrap_interval.
-    p counts the ways, the observed one included, whose mean difference is at least as large on either side.
+    first, second: (Q,) one metric's values of the same queries. groups: as for bootstrap_interval. p is the share of
+    swaps, the observed one included, with a mean difference at least as large in either direction.
     Raises SubmissionError for no queries and for lengths that differ.
     Source: Fisher's randomisation test as Smucker, Allan and Carterette compare retrieval systems (CIKM 2007).
-    Deviations: theirs flips queries. That counts five captions of a clip as five witnesses: where they agree wholly,
-    41 % of comparisons between systems that are alike come out below 0.05, and 4 % with groups (of 400 drawn ones).
+    Deviations: theirs flips single queries, which treats five captions of a clip as independent. If the captions of a
+    clip agree completely, 41 % of comparisons between equal systems then come out below 0.05, and 4 % with groups (of
+    400 drawn ones).
     """
     one, other = _samples(first), _samples(second)
     if one.shape != other.shape:
         raise SubmissionError(
-            f"the systems have {len(one)} and {counted(len(other), 'query')}; compare them over the same ones"
+            f"the systems have {len(one)} and {counted(len(other), 'query')}; compare systems with the same ones"
         )
     differences = other - one
     sums, _ = _by_group(differences, groups)
     rng = np.random.default_rng(seed)
-    observed = abs(sums.sum()) * (1 - 1e-12)  # sums of one set in another order differ in their last bits
+    observed = abs(sums.sum()) * (1 - 1e-12)  # sums of the same values in another order differ in their last bits
     extreme = 0
     for count in _portions(FLIPS, len(sums)):
         signs = rng.integers(2, size=(count, len(sums)), dtype=np.int8) * 2 - 1
@@ -121,7 +127,7 @@ def paired_difference(
 
 
 def grouped(keys: Iterable[Hashable]) -> Groups:
-    """(Q,) numbers from 0, equal where the keys are."""
+    """Return (Q,) numbers from 0, equal for equal keys."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
@@ -129,18 +135,18 @@ def grouped(keys: Iterable[Hashable]) -> Groups:
 def _samples(per_query: npt.ArrayLike) -> Values:
     samples = np.asarray(per_query, dtype=np.float64)
     if samples.size == 0:
-        raise SubmissionError("there is no query to take a mean over")
+        raise SubmissionError("no query to average")
     return samples
 
 
 def _by_group(samples: Values, groups: Groups | None) -> tuple[Values, Ints]:
-    """Sum and number of the samples of every group."""
+    """Return the sum and the number of the samples of every group."""
     if groups is None:
         return samples, np.ones(len(samples), dtype=np.int64)
     return np.bincount(groups, weights=samples).astype(np.float64), np.bincount(groups).astype(np.int64)
 
 
 def _portions(total: int, width: int) -> Iterable[int]:
-    """Parts of a total, so that a part x width numbers are few."""
+    """Split a total into parts, so that a part x width is a small number of elements."""
     size = max(1, _DRAWN_AT_ONCE // width)
     return (min(size, total - start) for start in range(0, total, size))

@@ -1,8 +1,7 @@
-"""Scores of moments: windows of a recording, found for a sentence. Q queries, W windows handed in, G true windows of a
-query, T = 10 thresholds of IoU.
+"""Metrics of moments: windows of a recording that a text query describes.
 
-Times are seconds. Everything here takes windows as they are, reversed ones included; the readers of files
-(formats.moments_jsonl) refuse what no file should hold.
+Q queries, W submitted windows, G true windows of a query, T = 10 thresholds of IoU. Times are seconds. Everything here
+accepts any windows, reversed ones included; the readers of files (formats.moments_jsonl) refuse invalid ones.
 """
 
 import math
@@ -17,21 +16,25 @@ from submission.errors import SubmissionError
 
 _EDITION = get_moments_edition()
 THRESHOLDS = _EDITION.thresholds  # of IoU
-MAX_WINDOWS = _EDITION.max_windows  # of a query that AP looks at
+MAX_WINDOWS = _EDITION.max_windows  # per query that AP uses
 MAX_SECONDS = _EDITION.max_seconds  # of a true window; longer ones do not count
 LENGTHS = _EDITION.lengths
-_WINDOWS_AT_ONCE = 2**14  # true ones, to bound memory
-_ADDED_IN_PAIRS = 8  # numbers that numpy adds in pairs
+_WINDOWS_AT_ONCE = 2**14  # true windows, to limit memory
+_ADDED_IN_PAIRS = 8  # minimum number of terms that numpy adds in pairs
 
 Windows = Sequence[Sequence[float]]
 
 
 class MomentScores(NamedTuple):
-    """What each query that counts got.
+    """Scores of each query that counts.
 
-    qids: (Q,) in the order they were handed in. ious: (Q,) best IoU of the first window, in [0, 1]. precisions: (Q, T)
-    AP at each of THRESHOLDS, in [0, 1]. n_true: (Q,) true windows that count. n_dropped: true windows that do not, for
-    their length, in all queries; left_out: queries that have none left and are in no mean.
+    Attributes:
+        qids: (Q,) query ids in the submitted order.
+        ious: (Q,) best IoU of the first window, in [0, 1].
+        precisions: (Q, T) AP at each of THRESHOLDS, in [0, 1].
+        n_true: (Q,) number of true windows that count.
+        n_dropped: number of true windows of all queries that do not count, because of their length.
+        left_out: queries without any true window that counts; they are in no mean.
     """
 
     qids: list[str]
@@ -42,21 +45,21 @@ class MomentScores(NamedTuple):
     left_out: list[str]
 
     def hits(self, threshold: float) -> Values:
-        """(Q,) 1 where the first window's IoU is at least this, else 0; the mean is R1@threshold."""
+        """Return (Q,) 1 if the first window's IoU is at least this threshold, else 0; the mean is R1@threshold."""
         return (self.ious >= threshold).astype(np.float64)
 
     def precisions_at(self, threshold: float | None = None) -> Values:
-        """(Q,) AP at one of THRESHOLDS, or None: the mean over them all; the mean over queries is mAP."""
+        """Return (Q,) AP at one of THRESHOLDS, or the mean over all of them (None); the mean over queries is mAP."""
         return self.precisions.mean(axis=1) if threshold is None else self.precisions[:, THRESHOLDS.index(threshold)]
 
     def recall(self, threshold: float) -> float:
-        """R1@threshold, in [0, 1]."""
+        """Return R1@threshold, in [0, 1]."""
         return float(self.hits(threshold).mean())
 
     def mean_precision(self, threshold: float | None = None) -> float:
-        """mAP@threshold, or None: mAP, the mean of those at THRESHOLDS; in [0, 1].
+        """Return mAP@threshold, or mAP, the mean over THRESHOLDS (None); in [0, 1].
 
-        The mean over queries is taken first, as the official script does: the last bit of a sum decides how a figure
+        The mean over queries is computed first, as in the official script: the last bit of a sum decides how a figure
         such as 43.125 is rounded.
         """
         means = self.precisions.mean(axis=0)
@@ -64,7 +67,7 @@ class MomentScores(NamedTuple):
 
 
 def published(share: float) -> float:
-    """A share as the official script prints it: per cent, two decimals.
+    """Return a share as the official script prints it: per cent, two decimals.
 
     >>> published(0.13559322)
     13.56
@@ -80,25 +83,30 @@ def score_moments(
 ) -> MomentScores:
     """Score the windows of every query against its true ones.
 
-    predictions: by query id, windows [start, end] or all [start, end, score], in seconds, as they stand in the file.
-    truth: by query id, windows [start, end]. lengths: seconds; only true windows longer than the first and not longer
-    than the second count, and queries with none are in no mean. See LENGTHS for the ranges in print: a range drops true
-    windows, which makes windows that find them false, so that the figures of ranges do not average to the whole.
+    predictions: by query id, windows [start, end] or all [start, end, score], in seconds, in the order of the file.
+    truth: by query id, windows [start, end].
+    lengths: seconds; only true windows longer than the first value and not longer than the second count, and queries
+    without any are in no mean. See LENGTHS for the published ranges. A range drops true windows, and windows that find
+    these become false. The figures of ranges therefore do not average to the whole.
     undefined_hits: whether an IoU of 0 / 0 is right in AP, as in the official script.
 
-    R1@t: share of queries whose first window in the file has an IoU of t or more with some true window, whatever the
-    scores say. AP@t: of the first MAX_WINDOWS in the file, by falling score (equal ones, and all without scores, as in
-    the file), each takes the true window of highest IoU that is not yet taken, and is right where that is t or more; AP
-    is the sum, over the right ones, of the best precision from there on, divided by all true windows (VOC 2011). Of two
-    true windows of equal IoU the later one is taken.
-    Raises SubmissionError for other query ids than the truth has, a query without windows, windows of both forms, no
-    query at all, and where no true window is left.
+    R1@t is the share of queries whose first window in the file has an IoU of at least t with some true window; scores
+    do not matter. AP@t uses the first MAX_WINDOWS windows in the file, by descending score (windows with equal scores,
+    and all without scores, keep their order). Each takes the true window of highest IoU that is not yet taken, and is
+    right if that IoU is at least t. Of two true windows of equal IoU, the later one is taken. AP is the sum, over the
+    right windows, of the best precision from there on, divided by the number of true windows (VOC 2011).
+    Raises SubmissionError for other query ids than those of the truth, a query without windows, windows of both forms,
+    no query, and if no true window is left.
     Source: DCASE 2026 baseline, src/standalone_eval/eval.py and utils.py at 45ef471 (github.com/awkrail).
-    Deviations: a reversed window as long as a true one has 0 / 0 there, which counts as right in AP; here it is worth
-    nothing, unless undefined_hits. Windows without scores, an IndexError there, count in the file's order. True windows
-    of equal IoU come there in the order of numpy's unstable sort, which depends on the processor (with AVX-512 from
-    four of them on); that counts only where true windows overlap, or a window is exactly two neighbours of equal
-    length.
+
+    Deviations:
+
+    - A reversed window as long as a true one has an IoU of 0 / 0, which the script counts as right in AP; here it
+      counts as wrong, unless undefined_hits.
+    - Windows without scores, an IndexError in the script, count in the order of the file.
+    - The script orders true windows of equal IoU by numpy's unstable sort, which depends on the processor (with AVX-512
+      for four or more). That matters only if true windows overlap, or if a window consists of two neighbours of equal
+      length.
 
     >>> scores = score_moments({"a": [[0, 10]]}, {"a": [[0, 8], [20, 30]]})
     >>> scores.recall(0.7), scores.mean_precision(0.75)
@@ -119,7 +127,7 @@ def score_moments(
     handed = padded([predictions[qid][:MAX_WINDOWS] for qid in kept], 3 if scored else 2)
     first = handed[:, 0]
     if scored:
-        order = np.argsort(-handed[:, :, 2], axis=1, kind="stable")  # NaN, which fills up, comes last
+        order = np.argsort(-handed[:, :, 2], axis=1, kind="stable")  # NaN, the padding, comes last
         handed = np.take_along_axis(handed, order[:, :, None], axis=1)
     right_ones = list(kept.values())
     n_true = sizes(right_ones)
@@ -134,16 +142,16 @@ def score_moments(
 
 
 def _require_sound(predictions: Mapping[str, Windows], truth: Mapping[str, Windows]) -> bool:
-    """Raises SubmissionError for what score_moments does not take. Returns whether the windows have scores."""
+    """Raises SubmissionError for input that score_moments does not accept. Returns whether the windows have scores."""
     if not predictions and not truth:
-        raise SubmissionError("there is no query to score")
+        raise SubmissionError("no query to score")
     for missing, what in (
         ([qid for qid in truth if qid not in predictions], "the query {} has no answer"),
         ([qid for qid in predictions if qid not in truth], "the query {} is not in the truth"),
     ):
         if missing:
             more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-            raise SubmissionError(f"{what.format(repr(missing[0]))}{more}; the ids of both must be the same")
+            raise SubmissionError(f"{what.format(repr(missing[0]))}{more}; predictions and truth must have the same")
     forms = set()
     for qid, windows in predictions.items():
         if len(windows) == 0:
@@ -155,12 +163,12 @@ def _require_sound(predictions: Mapping[str, Windows], truth: Mapping[str, Windo
         raise SubmissionError(f"query {wrong[0]!r}: a true window is [start, end]")
     for qid, windows in (*predictions.items(), *truth.items()):
         if not all(math.isfinite(number) for window in windows for number in window):
-            raise SubmissionError(f"query {qid!r}: a window holds a number that is not finite")
+            raise SubmissionError(f"query {qid!r}: a window has a number that is not finite")
     return forms == {3}
 
 
 def padded(windows: Sequence[Windows], width: int) -> Values:
-    """(Q, W, width), rows filled up with NaN."""
+    """Return the windows as (Q, W, width), with rows padded by NaN."""
     array = np.full((len(windows), max(map(len, windows)), width), np.nan)
     counts = sizes(windows)
     flat = np.array([window[:width] for each in windows for window in each], dtype=np.float64)
@@ -169,7 +177,7 @@ def padded(windows: Sequence[Windows], width: int) -> Values:
 
 
 def _portions(n_true: Ints) -> Iterable[Ints]:
-    """Numbers of the queries, those of few true windows first, so that little is filled up; in parts for memory."""
+    """Yield row numbers in parts, ordered by the number of true windows: this limits padding and memory."""
     order = np.argsort(n_true, kind="stable")
     start = 0
     while start < len(order):
@@ -181,7 +189,7 @@ def _portions(n_true: Ints) -> Iterable[Ints]:
 
 
 def ious_of(handed: Values, truths: Values, undefined: float = 0.0) -> Values:
-    """(Q, W, G) IoU of every window with every true one; `undefined` for 0 / 0, NaN where either only fills up."""
+    """Return the (Q, W, G) IoU of every window with every true one; `undefined` for 0 / 0, NaN if either is padding."""
     with np.errstate(all="ignore"):
         left = np.maximum(handed[:, :, None, 0], truths[:, None, :, 0])
         shared = np.maximum(np.minimum(handed[:, :, None, 1], truths[:, None, :, 1]) - left, 0)
@@ -191,8 +199,11 @@ def ious_of(handed: Values, truths: Values, undefined: float = 0.0) -> Values:
 
 
 def _ious_of_first(first: Values, truths: Values) -> Values:
-    """(Q,) IoU of a window with the true one it fits best, the first of equal ones. As in the official script the
-    second time the divisor is the hull, from the first start to the last end, which can differ in its last bit."""
+    """Return (Q,) the IoU of a window with the true one that fits best, the first of equal ones.
+
+    As in the official script, the second computation divides by the hull, from the first start to the last end, which
+    can differ in the last bit.
+    """
     best = np.nanargmax(ious_of(first[:, None], truths)[:, 0], axis=1)
     truth = truths[np.arange(len(best)), best]
     with np.errstate(all="ignore"):
@@ -202,14 +213,14 @@ def _ious_of_first(first: Values, truths: Values) -> Values:
 
 
 def _hits(ious: Values) -> Flags:
-    """(Q, T, W) whether each window, in this order, is right."""
+    """Return (Q, T, W) whether each window, in this order, is right."""
     n_queries, n_windows, n_truths = ious.shape
     thresholds = np.array(THRESHOLDS)
     free = np.ones((n_queries, len(thresholds), n_truths), dtype=bool)
     hits = np.zeros((n_queries, len(thresholds), n_windows), dtype=bool)
     for rank in range(n_windows):
         offered = np.where(free, np.nan_to_num(ious[:, None, rank], nan=-1.0), -1.0)
-        taken = n_truths - 1 - np.argmax(offered[:, :, ::-1], axis=2)  # of equal ones the last
+        taken = n_truths - 1 - np.argmax(offered[:, :, ::-1], axis=2)  # the last of equal ones
         best = np.take_along_axis(offered, taken[:, :, None], axis=2)[:, :, 0]
         hits[:, :, rank] = best >= thresholds
         query, threshold = np.nonzero(hits[:, :, rank])
@@ -218,10 +229,10 @@ def _hits(ious: Values) -> Flags:
 
 
 def _average_precisions(hits: Flags, n_true: Ints) -> Values:
-    """(Q, T) AP. hits: (Q, T, W).
+    """Return (Q, T) AP. hits: (Q, T, W).
 
-    Equal to the official script's to the last bit, so that means which end in 5 are rounded alike: shares of recall are
-    differences of quotients, and the sum is numpy's, which adds eight numbers or more in pairs.
+    Equal to the official script to the last bit, so that means which end in 5 are rounded in the same way: shares of
+    recall are differences of quotients, and the sum is numpy's, which adds eight or more numbers in pairs.
     """
     found = np.cumsum(hits, axis=2)
     precision = found / np.arange(1, hits.shape[2] + 1)
@@ -229,7 +240,7 @@ def _average_precisions(hits: Flags, n_true: Ints) -> Values:
     recall = found / n_true[:, None, None]
     terms = np.where(hits, np.diff(recall, axis=2, prepend=0.0) * best, 0.0)
     result: Values = np.cumsum(terms, axis=2)[:, :, -1]
-    n_terms = found[:, :, -1] + (found[:, :, -1] < n_true[:, None])  # what is not found is a term of 0
+    n_terms = found[:, :, -1] + (found[:, :, -1] < n_true[:, None])  # the missed windows are one term of 0
     for query, threshold in np.argwhere(n_terms >= _ADDED_IN_PAIRS):
         each = terms[query, threshold][hits[query, threshold]]
         result[query, threshold] = np.append(each, 0.0)[: n_terms[query, threshold]].sum()

@@ -1,4 +1,4 @@
-"""One file of moments of several: every window is worth what all files say of it."""
+"""Blend several files of moments into one: the score of a window combines the scores of all files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,11 +17,11 @@ from submission.metrics.blend import ensemble_selection, refuse_common, weight_f
 from submission.metrics.moment_metrics import ious_of, padded, score_moments
 from submission.metrics.moments_summary import metric_value
 
-# Q queries, M candidates of a query: the windows of all files, W windows of one file
+# Q queries, M candidates of a query (the windows of all files), W windows of one file
 
 How = Literal["raw", "rank"]
 SCALES: tuple[How, ...] = ("raw", "rank")
-MAX_IOU = 0.6  # a window that overlaps a better one by more is left out
+MAX_IOU = 0.6  # a window that overlaps a better one by a higher IoU is left out
 
 Parts = Mapping[str, Sequence[Moments]]
 
@@ -29,19 +29,21 @@ Parts = Mapping[str, Sequence[Moments]]
 def blend_moments(
     parts: Parts, how: How, edition: MomentsEdition, weights: Sequence[float] | None = None
 ) -> list[Moments]:
-    """The best windows of every query, with scores, of several files by name; queries in the order of the first.
+    """Return the best windows of every query, with scores, from several files by name; queries in the order of the
+    first.
 
-    Candidates are the windows of all files whose weight is not 0, of each the best that count. A file gives a candidate
-    the highest score x IoU of its windows with it, so that it also speaks for windows that it has a little differently;
-    a candidate's score is the weighted mean over the files. The highest comes first; a candidate that overlaps a better
-    one by an IoU over MAX_IOU is left out. Of equal scores the earlier window comes first, then the shorter: the order
-    of the files does not matter.
+    Candidates are the windows of all files whose weight is not 0; each file contributes its best windows that count. A
+    file gives a candidate the highest score x IoU of its windows with it, so that it also supports windows that differ
+    slightly from its own. The score of a candidate is the weighted mean over the files. Candidates are taken by
+    descending score; a candidate that overlaps a better one by an IoU over MAX_IOU is left out. Of equal scores, the
+    earlier window comes first, then the shorter: the order of the files does not matter.
 
-    how: `raw` scores as they are, which should mean the same in all files; `rank` 1 for a file's best window, 1/2 for
-    its second and so on, which windows without scores have too. weights: not negative, one a part; None: equal.
-    Source: ours; score x IoU is how detectors' boxes are voted on (Gidaris and Komodakis, ICCV 2015, section 4).
+    how: `raw` scores unchanged, which should have the same meaning in all files; `rank` 1 for a file's best window, 1/2
+    for its second and so on, which also works for windows without scores. weights: not negative, one per part; None:
+    equal.
+    Source: ours; score x IoU is the vote of boxes in object detection (Gidaris and Komodakis, ICCV 2015, section 4).
     Raises SubmissionError for files of other queries or recordings, for raw scores that are missing, below 0, or too
-    large to be added up, and for weights that are none.
+    large for their sum, and for invalid weights.
     """
     candidates = _candidates(parts, how, edition)
     return candidates.blended(weight_factors(weights, len(parts)), edition)
@@ -50,22 +52,26 @@ def blend_moments(
 def search_moment_weights(
     parts: Parts, how: How, truth: MomentTruth, edition: MomentsEdition
 ) -> tuple[list[float], float]:
-    """Weights whose blend has the best primary metric against these true windows, which should be of a validation
-    split; and that figure, in [0, 1]. See ensemble_selection. Raises SubmissionError as blend_moments does."""
+    """Return the weights whose blend has the best primary metric on these true windows, and that figure, in [0, 1].
+
+    The windows should be of a validation split. See ensemble_selection. Raises SubmissionError as blend_moments does.
+    """
     candidates, true_windows = _candidates(parts, how, edition), truth.windows()
 
     def score(answers: Sequence[Moments]) -> float:
         scores = score_moments(windows_by_query(answers), true_windows, (0.0, edition.max_seconds))
         return metric_value(scores, edition.metric)
 
-    with np.errstate(over="ignore"):  # candidates.best refuses it
+    with np.errstate(over="ignore"):  # candidates.best refuses such sums
         weights, _ = ensemble_selection(candidates.votes, lambda total: score(candidates.best(total, edition)))
     return weights, score(candidates.blended(weight_factors(weights, len(parts)), edition))
 
 
 def require_apart(tested: Parts, validation: Parts, truth: MomentTruth) -> None:
-    """Raises SubmissionError where weights would be searched on queries or recordings that are then tested on, by any
-    of the files or by the truth of the validation ones."""
+    """Raises SubmissionError if weights would be searched on queries or recordings that are tested afterwards.
+
+    This compares the tested files with the validation files and with their truth.
+    """
     searched: list[tuple[str, Iterable[Moments | MomentQuery]]] = [*validation.items()]
     searched.append((truth.name, truth.queries.values()))
     for (name, test), (other, weighted) in product(tested.items(), searched):
@@ -75,9 +81,15 @@ def require_apart(tested: Parts, validation: Parts, truth: MomentTruth) -> None:
 
 
 class _Candidates(NamedTuple):
-    """names: of the files. answers: (Q,) of the first file. windows: (Q, M, 2) by start, then by end; NaN fills up.
-    ious: (Q, M, M) of each with each. votes: by file, (2, Q, M) what it gives each, and 1 for its own windows, else
-    0."""
+    """Candidate windows of all queries, and the votes of each file for them.
+
+    Attributes:
+        names: names of the files.
+        answers: (Q,) answers of the first file.
+        windows: (Q, M, 2) windows by start, then by end; padded by NaN.
+        ious: (Q, M, M) IoU of each pair of candidates.
+        votes: by file, (2, Q, M): the score it gives each candidate, and 1 for its own windows, else 0.
+    """
 
     names: Sequence[str]
     answers: Sequence[Moments]
@@ -86,17 +98,19 @@ class _Candidates(NamedTuple):
     votes: list[Values]
 
     def blended(self, factors: Values, edition: MomentsEdition) -> list[Moments]:
-        """(Q,) answers. factors: (files,) their weights. Sorted before they are added up, the votes have the same sum
-        in any order of the files."""
-        with np.errstate(over="ignore"):  # `best` refuses it
+        """Return (Q,) answers. factors: (files,) weights.
+
+        The votes are sorted before their sum, so that it is the same in any order of the files.
+        """
+        with np.errstate(over="ignore"):  # `best` refuses such sums
             weighted = factors[:, None, None, None] * np.stack(self.votes)
             return self.best(np.sort(weighted, axis=0).sum(axis=0) / np.sort(factors).sum(), edition)
 
     def best(self, total: Values, edition: MomentsEdition) -> list[Moments]:
-        """(Q,) answers. total: (2, Q, M) a sum of votes. Raises SubmissionError for one that is not finite."""
+        """Return (Q,) answers. total: (2, Q, M) a sum of votes. Raises SubmissionError if it is not finite."""
         if not np.isfinite(total).all():
             largest = self.names[int(np.argmax([votes.max() for votes in self.votes]))]
-            raise SubmissionError(f"{largest}: its scores are too large to be added up; add --how rank, or scale them")
+            raise SubmissionError(f"{largest}: its scores are too large for their sum; add --how rank, or scale them")
         scores, offered = total
         left = np.where(offered > 0, scores, -np.inf)
         rows, found = np.arange(len(left)), np.full((len(left), edition.max_windows), -1)
@@ -132,11 +146,11 @@ def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
 
 
 def _same_queries(parts: Parts) -> list[Moments]:
-    """The answers of the first file, each with its query's text and recording where any file says them."""
+    """Return the answers of the first file, each with its query's text and recording if any file has them."""
     (first_name, first), *others = parts.items()
     known = {answer.qid: answer for answer in first}
     for name, part in others:
-        differ = f"the files {name} and {first_name} are of other queries; a blend needs the same ones"
+        differ = f"the files {name} and {first_name} have different queries; a blend needs the same ones"
         if odd := known.keys() ^ {answer.qid for answer in part}:
             raise SubmissionError(f"{differ} (only one has {min(odd)!r})")
         for answer in part:
@@ -149,13 +163,13 @@ def _same_queries(parts: Parts) -> list[Moments]:
 
 
 def _scaled(name: str, answer: Moments, how: How, edition: MomentsEdition) -> list[Window]:
-    """[start, end, score] of the windows that count, by falling score."""
+    """Return [start, end, score] of the windows that count, by descending score."""
     if how == "raw" and not is_scored([answer]):
         raise SubmissionError(f"{name}: its windows have no scores; add --how rank, or name the file with scores")
     best = best_windows(answer, edition)
     if how == "rank":
         return [[start, end, 1 / rank] for rank, (start, end, *_) in enumerate(best, start=1)]
     if (lowest := best[-1][2]) < 0:
-        hint = "raw scores are 0 or more; add --how rank"
-        raise SubmissionError(f"{name}: line {answer.line} has a window of score {lowest:g}, and {hint}")
+        hint = "raw scores must be 0 or more; add --how rank"
+        raise SubmissionError(f"{name}: line {answer.line} has a window of score {lowest:g}; {hint}")
     return [list(map(float, window)) for window in best]

@@ -1,4 +1,4 @@
-"""Figures of many queries for moments: the published ones, each with an interval over recordings."""
+"""Figures of moments over many queries: the published ones, each with an interval over recordings."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,14 @@ from submission.metrics.summary import format_interval
 
 
 class FoundMoments(NamedTuple):
-    """What was asked, and of which recordings. texts: (Q,) query ids. n_relevant: (Q,) true windows that count.
-    groups: (Q,) number of each query's recording. n_pool: recordings."""
+    """Queries and their recordings.
+
+    Attributes:
+        texts: (Q,) query ids.
+        n_relevant: (Q,) number of true windows that count.
+        groups: (Q,) number of each query's recording.
+        n_pool: number of recordings.
+    """
 
     texts: list[str]
     n_relevant: Ints
@@ -34,11 +40,15 @@ class FoundMoments(NamedTuple):
 class MomentSummary:
     """Means over queries.
 
-    values: metric as published -> mean in [0, 1]. primary: the one that ranks. per_query: metric -> (Q,) values.
-    interval: 95 % jackknife interval of the primary metric over queries. bootstraps: metric -> its 95 % bootstrap
-    interval over recordings, whose queries are no independent witnesses. chance: the primary metric of whole recordings
-    as the answers, None where the truth does not say how long they are.
-    by_length: name of a range of true windows -> its scores, None where no query has any.
+    Attributes:
+        values: metric as published -> mean in [0, 1].
+        primary: metric that decides the ranking.
+        per_query: metric -> (Q,) values.
+        interval: 95 % jackknife interval of the primary metric over queries.
+        bootstraps: metric -> its 95 % bootstrap interval over recordings, because queries of a recording are not
+            independent.
+        chance: primary metric with whole recordings as the answers; None if the truth lacks their lengths.
+        by_length: name of a range of true windows -> its scores; None if no query has any.
     """
 
     values: dict[str, float]
@@ -52,21 +62,21 @@ class MomentSummary:
     by_length: Mapping[str, MomentScores | None]
     notes: list[str] = field(default_factory=list)
     median_rank: ClassVar[float] = float("inf")  # moments have no rank
-    digits: ClassVar[str] = ".2%"  # per cent, as they are published
+    digits: ClassVar[str] = ".2%"  # per cent, as published
     sharing: ClassVar[str] = "their recording"
 
     @property
     def bootstrap(self) -> Interval:
-        """Of the primary metric."""
+        """Bootstrap interval of the primary metric."""
         return self.bootstraps[self.primary]
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """The metrics that a comparison shows, the primary one first."""
+        """Metrics that a comparison shows, the primary one first."""
         return (self.primary, *(metric for metric in self.values if metric != self.primary))
 
     def lines(self, by_length: bool = False) -> list[str]:
-        """The summary as text, one figure a line, per cent as the official script prints them."""
+        """Return the summary as text, one figure per line, in per cent as the official script prints them."""
         table = [("queries", str(len(self.found.texts))), ("recordings", str(self.found.n_pool))]
         for metric, value in self.values.items():
             low, high = self.bootstraps[metric]
@@ -82,7 +92,7 @@ class MomentSummary:
         return [f"{name:12}{text}" for name, text in table]
 
     def figures_by_length(self) -> dict[str, float]:
-        """`mAP short` and so on -> mean in [0, 1], for ranges that have a query."""
+        """Return `mAP short` and so on -> mean in [0, 1], for ranges that have a query."""
         return {
             f"{metric} {name}": value
             for name, scores in self.by_length.items()
@@ -91,7 +101,7 @@ class MomentSummary:
         }
 
     def rows(self) -> list[list[str]]:
-        """A table of every query: its id, its true windows, the IoU of its first window, and its values."""
+        """Return a table of every query: its id, its true windows, the IoU of its first window, and its values."""
         names = (name.removeprefix("m") for name in self.per_query)
         header = ["query", "true windows", "IoU", *names]
         queries = zip(self.found.texts, self.found.n_relevant, self.scores.ious, *self.per_query.values(), strict=True)
@@ -113,7 +123,7 @@ class MomentSummary:
 
 
 def metric_values(scores: MomentScores, metrics: Sequence[str] | Mapping[str, float]) -> dict[str, float]:
-    """Mean over queries, in [0, 1], by metric as published (`R1@0.7`, `mAP`, `mAP@0.75`)."""
+    """Return the means over queries, in [0, 1], by metric as published (`R1@0.7`, `mAP`, `mAP@0.75`)."""
     return {metric: metric_value(scores, metric) for metric in metrics}
 
 
@@ -125,10 +135,10 @@ def metric_value(scores: MomentScores, metric: str) -> float:
 def summarise_moments(
     predictions: Mapping[str, Windows], truth: MomentTruth, edition: MomentsEdition, notes: Sequence[str] = ()
 ) -> MomentSummary:
-    """The figures of an edition, with intervals. predictions: by query id, as for score_moments.
+    """Return the figures of an edition, with intervals. predictions: by query id, as for score_moments.
 
-    The bootstrap draws recordings: with 177 queries of 100 recordings one query is 0.56 points, and seeds of one system
-    differ by more than one of them. Raises SubmissionError as score_moments does, and for a blind list.
+    The bootstrap draws recordings: with 177 queries of 100 recordings, one query is 0.56 points, and seeds of one
+    system differ by more than one query. Raises SubmissionError as score_moments does, and for a blind list.
     """
     true_windows = truth.windows()
     scores = score_moments(predictions, true_windows, (0.0, edition.max_seconds))
@@ -159,8 +169,10 @@ def summarise_moments(
 
 
 def summarise_moments_file(path: Path, truth: MomentTruth, edition: MomentsEdition) -> MomentSummary:
-    """From a file to its figures. Raises SubmissionError for a file in which check_moments finds a problem; what it
-    finds odd is counted in the notes."""
+    """Return the figures of a file. Raises SubmissionError for a file with problems by check_moments.
+
+    Its oddities are counted in the notes.
+    """
     require_file(path)
     answers, problems, odd = check_moments(path.read_bytes(), edition, truth)
     refuse(str(path), problems)
@@ -171,12 +183,12 @@ def summarise_moments_file(path: Path, truth: MomentTruth, edition: MomentsEditi
 
 
 def notes_of(truth: MomentTruth) -> list[str]:
-    """What is odd in a truth, counted by kind."""
+    """Return the oddities of a truth, counted by kind."""
     return _counts(truth.notes, truth.name)
 
 
 def _parts(metric: str) -> tuple[str, float | None]:
-    """("R1", 0.7), ("mAP", None)."""
+    """Return ("R1", 0.7) for R1@0.7, ("mAP", None) for mAP."""
     name, _, threshold = metric.partition("@")
     return name, float(threshold) if threshold else None
 

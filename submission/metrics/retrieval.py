@@ -1,7 +1,7 @@
 """Retrieval metrics from ranks. Q queries, C clips, R relevant clips of a query.
 
-Ranks are those of a query's relevant clips, from 1 and rising, as ordering.relevant_ranks gives them: one row (R,), or
-(Q, R) with rows filled up with ordering.NEVER. Every function takes either and gives a number or one a query.
+Ranks are those of a query's relevant clips, from 1 and increasing, as from ordering.relevant_ranks: one row (R,), or
+(Q, R) with rows padded by ordering.NEVER. Every function accepts either and returns a number or one number per query.
 """
 
 import math
@@ -22,17 +22,18 @@ def average_precision(ranks: list[int], n_relevant: int, k: int | None = 10) -> 
 @overload
 def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | None = 10) -> Values: ...
 def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | None = 10) -> Values | float:
-    """AP@k of a query; its mean over queries is mAP@k.
+    """Return AP@k of a query; its mean over queries is mAP@k.
 
     ranks: of relevant clips; those beyond k, or never found, may be left out.
-    n_relevant: relevant clips in the pool, found or not; the divisor. k: None counts every rank (mAP without a cut).
-    Returns sum_i i / ranks[i] over ranks[i] <= k, divided by n_relevant; in [0, 1]. With more than k relevant clips
-    it stays below 1 (of 12 relevant ones at most 10 / 12 for k = 10).
-    Raises SubmissionError for ranks that do not rise or start below 1, and for n_relevant below 1 or below R.
+    n_relevant: number of relevant clips in the pool, found or not; the divisor. k: None counts every rank (mAP without
+    a cut).
+    Returns sum_i i / ranks[i] over ranks[i] <= k, divided by n_relevant; in [0, 1]. With more than k relevant clips it
+    stays below 1 (of 12 relevant ones at most 10 / 12 for k = 10).
+    Raises SubmissionError for ranks that do not increase or start below 1, and for n_relevant below 1 or below R.
     Source: DCASE 2022 eval_script.py (one relevant clip), DCASE 2023 postprocessing/xmodal_retrieval.py and DCASE 2025
-    retrieval_module.py (several; the divisor is all relevant clips, not min(k, R)).
-    Deviations: none for clips listed once. The 2022 script adds a clip again each time a row repeats it, so its AP can
-    exceed 1 (10 for ten times the right clip); here such a row is refused when it is read. Ties: see ordering.py.
+    retrieval_module.py (several; the divisor is the number of all relevant clips, not min(k, R)). Deviations: none for
+    clips listed once. The 2022 script counts a clip again each time a row repeats it, so its AP can exceed 1 (10 for
+    ten times the right clip); here such a row is refused when the file is read. Ties: see ordering.py.
 
     >>> average_precision([2], 1)
     0.5
@@ -48,11 +49,11 @@ def recall(ranks: list[int], n_relevant: int, k: int) -> float: ...
 @overload
 def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values: ...
 def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values | float:
-    """R@k of a query: relevant clips among the first k, divided by n_relevant; in [0, 1].
+    """Return R@k of a query: the relevant clips among the first k, divided by n_relevant; in [0, 1].
 
     ranks, n_relevant: as for average_precision, and the same SubmissionError.
     Source: DCASE 2022 eval_script.py (one relevant clip: 0 or 1), DCASE 2023 and "On Negative Sampling for Contrastive
-    Audio-Text Retrieval", github.com/xieh97 (several). From audio to text, with five captions a clip, its R@1 is at
+    Audio-Text Retrieval", github.com/xieh97 (several). From audio to text, with five captions per clip, its R@1 is at
     most 0.2: see hit_rate for the other definition. Deviations: none.
 
     >>> recall([1, 7], 2, 5)
@@ -63,21 +64,21 @@ def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values | 
 
 
 def hit_rate(ranks: npt.ArrayLike, k: int) -> Values:
-    """HR@k, (Q,): 1.0 where any relevant one is among the first k, else 0.0.
+    """Return HR@k, (Q,): 1.0 if any relevant clip is among the first k, else 0.0.
 
-    Source: what "On Metric Learning for Audio-Text Retrieval" (github.com/XinhaoMei/audio-text_retrieval), WavCaps and
-    LAION-CLAP print as R@k from audio to text: the best rank of a clip's five captions. At least recall, at most R
-    times it. Deviations: none.
+    Source: the R@k from audio to text of "On Metric Learning for Audio-Text Retrieval"
+    (github.com/XinhaoMei/audio-text_retrieval), WavCaps and LAION-CLAP: the best rank of a clip's five captions. It is
+    at least recall, and at most R times recall. Deviations: none.
     """
     result: Values = np.any(np.asarray(ranks) <= k, axis=-1).astype(np.float64)
     return result
 
 
 def pooled_recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> float:
-    """Hits of all queries together, divided by the relevant ones of all queries; in [0, 1].
+    """Return the hits of all queries, divided by the relevant clips of all queries; in [0, 1].
 
-    Source: github.com/xieh97/text-audio-retrieval, from audio to text. Equals the mean of recall where every query has
-    as many relevant ones, as in Clotho; elsewhere a query counts by how many it has. Deviations: none.
+    Source: github.com/xieh97/text-audio-retrieval, from audio to text. It equals the mean of recall if all queries have
+    the same number of relevant clips, as in Clotho; otherwise a query is weighted by that number. Deviations: none.
     """
     array, totals = _checked(ranks, n_relevant)
     return float(np.count_nonzero(array <= k) / totals.sum())
@@ -108,7 +109,7 @@ def chance(n_clips: int, k: int = 10, n_relevant: float = 1) -> float:
     0.75
     """
     if not 1 <= n_relevant <= n_clips:
-        raise SubmissionError(f"a pool of {counted(n_clips, 'clip')} cannot hold {n_relevant} relevant")
+        raise SubmissionError(f"a pool of {counted(n_clips, 'clip')} cannot have {n_relevant} relevant ones")
     depth = min(k, n_clips)
     harmonic = sum(1 / rank for rank in range(1, depth + 1))
     further = (n_relevant - 1) / (n_clips - 1) if n_clips > 1 else 0.0
@@ -121,7 +122,7 @@ def _checked(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike) -> tuple[npt.NDArr
         array = array.reshape(*array.shape[:-1], 0).astype(np.int64)
     rising = (array[..., 1:] > array[..., :-1]) | (array[..., 1:] == NEVER)
     if array.dtype.kind not in "iu" or np.any(array < 1) or not rising.all():
-        raise SubmissionError(f"ranks must be whole numbers from 1 that rise strictly; got {array.tolist()}")
+        raise SubmissionError(f"ranks must be whole numbers from 1 that increase strictly; got {array.tolist()}")
     listed = np.count_nonzero(array < NEVER, axis=-1)
     if np.any(totals < np.maximum(1, listed)):
         wrong = np.argmax(totals < np.maximum(1, listed))

@@ -1,4 +1,4 @@
-"""From a ranked CSV or a score matrix to its figures."""
+"""Compute the figures of a ranked CSV or a score matrix."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -20,12 +20,13 @@ from submission.ordering import joined_ranks, ranks_of_lists, relevant_ranks
 
 
 def found_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth | None = None) -> RelevantRanks:
-    """Ranks in a ranked CSV of an edition.
+    """Return the ranks in a ranked CSV of an edition.
 
-    truth: the queries the file must answer and the pool. annotations: score only its queries, by its relevant clips.
-    Source: DCASE 2022 eval_script.py. Deviations: none in the figures; files with a problem are refused (see
-    ranked_csv.check_ranked_csv and truth.read_clotho_truth) where the script scores them or fails, and cells are read
-    as text, where pandas turns a caption such as NA into no value.
+    truth: the queries that the file must answer, and the pool. annotations: if given, score only its queries, by its
+    relevant clips.
+    Source: DCASE 2022 eval_script.py. Deviations: none in the figures. Files with a problem are refused (see
+    ranked_csv.check_ranked_csv and truth.read_clotho_truth), where the script scores them or fails. Cells are read as
+    text; pandas turns a caption such as NA into a missing value.
     Raises SubmissionError for a file that is refused, OSError for one that cannot be opened.
     """
     ranked = read_ranked_csv(path, edition, truth)
@@ -48,11 +49,11 @@ def found_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth 
 
 
 def found_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
-    """Ranks in a score matrix by the relevance it holds.
+    """Return the ranks in a score matrix by the relevance in it.
 
-    Every row is a query of its own, two rows with one text included (as in the 2023 baseline; the official 2022
-    script keeps only one of them. Clotho's validation and evaluation splits have no such text).
-    Raises SubmissionError where relevance is not known.
+    Every row is a separate query, even if two rows have the same text, as in the 2023 baseline. The official 2022
+    script keeps only one of them; Clotho's validation and evaluation splits have no such text.
+    Raises SubmissionError if relevance is not known.
     """
     _require_known(matrix.query_ids, matrix.relevant)
     relevant = matrix.relevant_columns()
@@ -66,10 +67,10 @@ def found_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
 
 
 def found_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
-    """The other direction: ranks of every clip's captions among all captions, for the clips that have any.
+    """Return the ranks of every clip's captions among all captions, for the clips that have any: the other direction.
 
-    Equal scores are ordered by the queries' texts, the one name of a query in every file. Raises SubmissionError where
-    relevance is not known.
+    Equal scores are ordered by the queries' texts, the only name of a query in all file formats. Raises SubmissionError
+    if relevance is not known.
     """
     _require_known(matrix.query_ids, matrix.relevant)
     rows_of: Mapping[str, list[int]] = {clip_id: [] for clip_id in matrix.clip_ids}
@@ -92,14 +93,14 @@ def found_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
 
 
 def summarise_matrix(matrix: ScoreMatrix, edition: Edition) -> Summary:
-    """An edition's figures of a score matrix. Raises SubmissionError as found_in_matrix does."""
+    """Return an edition's figures of a score matrix. Raises SubmissionError as found_in_matrix does."""
     return summarise(found_in_matrix(matrix), edition.recall_ks, edition.map_ks)
 
 
 def annotated(matrix: ScoreMatrix, annotations: Truth) -> ScoreMatrix:
-    """The rows of the annotated queries, with their relevant clips instead of the matrix's own.
+    """Return the rows of the annotated queries, with their relevant clips instead of those of the matrix.
 
-    A query is known by its text and a clip by its file name, as in the 2025 baseline's retrieval_module.py.
+    A query is identified by its text and a clip by its file name, as in the 2025 baseline's retrieval_module.py.
     """
     rows = [row for row, text in enumerate(matrix.query_texts) if text in annotations.queries]
     clip_of = dict(zip(matrix.file_names, matrix.clip_ids, strict=True))

@@ -1,4 +1,4 @@
-"""Figures of many queries: a value per query and metric, their means, intervals, and how they are printed."""
+"""Figures of many queries: one value per query and metric, their means and intervals, and their printed form."""
 
 import math
 from collections.abc import Sequence
@@ -15,11 +15,15 @@ from submission.ordering import Ranks
 
 @dataclass(frozen=True)
 class RelevantRanks:
-    """Where the relevant ones of every query stand.
+    """Ranks of the relevant clips (or captions) of every query.
 
-    ranks: (Q, R), as ordering.relevant_ranks gives them. n_relevant: (Q,) relevant ones in the pool, found or not.
-    groups: (Q,) which queries share their relevant ones (intervals.grouped). texts: (Q,) the queries.
-    n_pool: size of the pool. depth: ranks beyond it are not known, as of a ranked CSV; None: all are.
+    Attributes:
+        ranks: (Q, R), as from ordering.relevant_ranks.
+        n_relevant: (Q,) number of relevant ones in the pool, found or not.
+        groups: (Q,) equal for queries that share their relevant ones (intervals.grouped).
+        texts: (Q,) the queries.
+        n_pool: size of the pool.
+        depth: ranks beyond it are not known, as in a ranked CSV; None: all are known.
     """
 
     ranks: Ranks
@@ -31,18 +35,21 @@ class RelevantRanks:
 
     def __post_init__(self) -> None:
         if not len(self.texts):
-            raise SubmissionError("there is no query to score")
+            raise SubmissionError("no query to score")
 
 
 @dataclass(frozen=True)
 class Summary:
     """Means over queries.
 
-    values: metric as published ("R@1", ..., "mAP@10") -> mean in [0, 1], in the order of a results table. primary: the
-    metric the intervals are of. per_query: metric -> (Q,) values; a mean's AP@k is called as the mean is.
-    interval: 95 % jackknife interval of the primary metric, as the official one. bootstrap: its 95 % bootstrap interval
-    over groups. median_rank: of the first relevant one; inf beyond the depth. chance: the primary metric of a random
-    order.
+    Attributes:
+        values: metric as published ("R@1", ..., "mAP@10") -> mean in [0, 1], in the order of a results table.
+        primary: metric of the intervals.
+        per_query: metric -> (Q,) values; AP@k has the name of its mean, mAP@k.
+        interval: 95 % jackknife interval of the primary metric, as the official one.
+        bootstrap: its 95 % bootstrap interval over groups.
+        median_rank: of the first relevant one; inf beyond the depth.
+        chance: primary metric of a random order.
     """
 
     values: dict[str, float]
@@ -59,11 +66,11 @@ class Summary:
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """The metrics that a comparison shows."""
+        """Metrics that a comparison shows."""
         return (self.primary,)
 
     def lines(self) -> list[str]:
-        """The summary as text, one figure a line."""
+        """Return the summary as text, one figure per line."""
         table = [("queries", str(len(self.found.texts))), ("pool", str(self.found.n_pool))]
         table += [(name, f"{value:.4f}") for name, value in self.values.items()]
         table.append(("95 %", f"{format_interval(self.interval)} ({self.primary}, jackknife over queries)"))
@@ -77,7 +84,7 @@ class Summary:
         return [f"{name:{width}}{text}" for name, text in table]
 
     def rows(self) -> list[list[str]]:
-        """A table of every query: its text, relevant ones, ranks of those that are found, and values."""
+        """Return a table of every query: its text, number of relevant ones, ranks of those found, and values."""
         found = self.found
         depth = found.depth or found.n_pool
         header = ["query", "relevant", "ranks", *(name.removeprefix("m") for name in self.per_query)]
@@ -90,9 +97,10 @@ class Summary:
 
 
 def summarise(found: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map_ks: Sequence[int] = (10,)) -> Summary:
-    """Means over queries of R@k for every k of recall_ks, and of AP@k for every k of map_ks, the primary one first.
+    """Return the means over queries of R@k for every k of recall_ks, and of AP@k for every k of map_ks, the primary one
+    first.
 
-    A k beyond the depth of ranked lists gives a lower bound, one beyond the pool is over all of it; notes say so.
+    A k beyond the depth of ranked lists gives a lower bound, a k beyond the pool is over all of it; notes report both.
     """
     per_query = {f"R@{k}": recall(found.ranks, found.n_relevant, k) for k in recall_ks}
     per_query |= {f"mAP@{k}": average_precision(found.ranks, found.n_relevant, k) for k in map_ks}
@@ -100,14 +108,15 @@ def summarise(found: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map_k
     depth = found.n_pool if found.depth is None else min(found.depth, found.n_pool)
     why = f"over the whole pool, which has {counted(depth, 'clip')}"
     if depth < found.n_pool:
-        why = f"a lower bound, since the lists hold {counted(depth, 'name')}"
+        why = f"a lower bound, because the lists have {counted(depth, 'name')}"
     names = ", ".join(name for name in per_query if int(name.partition("@")[2]) > depth)
     notes = [f"{names}: {why}"] if names else []
     return _summary(found, per_query, map_ks[0], notes)
 
 
 def summarise_audio_to_text(found: RelevantRanks, ks: Sequence[int] = (1, 5, 10)) -> Summary:
-    """Means over clips that look for their captions, by the three definitions in print, each by its name.
+    """Return the means over clips that search for their captions, by the three published definitions, each with its
+    name.
 
     HR@k: hit_rate (R@k of Mei et al., WavCaps, LAION-CLAP). R@k: recall. pooled R@k: pooled_recall. mAP@10 divides by
     all captions of a clip; mAP has no cut.
@@ -123,7 +132,7 @@ def summarise_audio_to_text(found: RelevantRanks, ks: Sequence[int] = (1, 5, 10)
 
 
 def _summary(found: RelevantRanks, per_query: dict[str, Values], k: int, notes: list[str]) -> Summary:
-    """k: of the primary metric, mAP@k."""
+    """Return the summary. k: of the primary metric, mAP@k."""
     primary = f"mAP@{k}"
     return Summary(
         values={name: float(values.mean()) for name, values in per_query.items()},
@@ -139,6 +148,6 @@ def _summary(found: RelevantRanks, per_query: dict[str, Values], k: int, notes: 
 
 
 def format_interval(interval: Interval, digits: str = ".4f") -> str:
-    """Both bounds in this format, or why there are none."""
+    """Format both bounds, or the reason why they are missing."""
     low, high = interval
     return "none, one group of queries shows no spread" if math.isnan(low) else f"{low:{digits}} to {high:{digits}}"

@@ -1,1 +1,1 @@
-"""The package that is handed in: what a participant says of it, the runs' own facts, meta.yaml, and the archive."""
+"""The package to submit: about.yaml of the participant, facts of the runs, meta.yaml, and the archive."""

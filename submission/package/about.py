@@ -1,13 +1,13 @@
-"""What no run knows and a package must say: people, names of the systems, addresses of data. A YAML file of their own.
+"""Read about.yaml, the participant's file with the facts for a package that runs do not have: people, names, addresses.
 
 authors:
   - {lastname: ..., firstname: ..., email: ..., corresponding: true,
      affiliation: {abbreviation: ..., institute: ..., department: ..., location: ...}}
-systems:                       # one for each that is handed in, in their order
+systems:                       # one for each submitted system, in their order
   - {name: ..., abbreviation: ..., output: blind.npy}
-sources:                       # data sets and pre-trained models whose address no run knows; null: not published
+sources:                       # data sets and pre-trained models without an address in the runs; null: not published
   freesound: {url: https://freesound.org}
-annotations: metadata_eval.csv # of 2025: what the results count as relevant; left out: each caption's own clip
+annotations: metadata_eval.csv # only 2025: relevant clips for the results; default: the clip of each caption
 source_code: null
 """
 
@@ -27,20 +27,20 @@ from data_tools.errors import DataError
 from data_tools.files import require_file
 from submission.errors import SubmissionError
 
-FILL_IN = "FILL IN"  # stands in a template for what only the participant knows
+FILL_IN = "FILL IN"  # placeholder in a template for facts that only the participant knows
 
 
 def _visible(text: str) -> str:
     if FILL_IN in text:
         raise PydanticCustomError("fill_in", "is not filled in yet")
     if not text.strip() or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
-        raise PydanticCustomError("visible", "is empty or has characters that cannot be seen; write one line of text")
+        raise PydanticCustomError("visible", "is empty or has invisible characters; write one line of text")
     return text
 
 
 def _address(text: str) -> str:
     if not re.fullmatch(r"[^@\s]+@[^@\s]+\.[^@\s.]+", text):
-        raise PydanticCustomError("email", "is no address of the form name@place.org")
+        raise PydanticCustomError("email", "is not an address of the form name@place.org")
     return text
 
 
@@ -63,10 +63,15 @@ class Author(Strict):
 
 
 class System(Strict):
-    """name, abbreviation: as the results page will show them. output: what is handed in, a score matrix (.npy), the
-    edition's CSV or a file of windows (.jsonl), beside this file; None: the blind set that the run ranked by the same
-    checkpoints, or, where it has none, what the run ranked. scored: the score matrix or file of windows its figures are
-    of; None: the run's own."""
+    """A system of the package.
+
+    Attributes:
+        name, abbreviation: as the results page will show them.
+        output: file to submit, in the folder of this file: a score matrix (.npy), the edition's CSV or a file of
+            windows (.jsonl). None: the blind set that the run ranked by the same checkpoints or, if there is none, the
+            ranked set.
+        scored: score matrix or file of windows for the figures; None: that of the run.
+    """
 
     name: Text
     abbreviation: Text
@@ -91,53 +96,53 @@ class About(Strict):
 
 
 def about_template(systems: Sequence[tuple[str, Sequence[str]]], sources: Iterable[str], of_moments: bool) -> str:
-    """The file with FILL_IN for every missing fact.
+    """Return a file with FILL_IN for every missing fact.
 
-    `systems`: the names of each one's runs, and those of `output` and `scored` that it needs.
-    `sources`: data sets and models whose address no run knows.
+    systems: for each, the names of its runs, and which of `output` and `scored` it needs.
+    sources: data sets and models without an address in the runs.
     """
     files = "file of windows (.jsonl)" if of_moments else "scores (.npy) or CSV"
     quoted = json.dumps(FILL_IN)
     lines = [
-        "# What the package says that no run knows. Replace every FILL IN inside its quotes, or all by null.",
-        "authors:  # of whom one is corresponding: true",
+        "# Facts for the package that runs do not have. Replace each FILL IN inside its quotes, or the value by null.",
+        "authors:  # exactly one has corresponding: true",
         f"  - {{lastname: {quoted}, firstname: {quoted}, email: {quoted}, corresponding: true,",
         f"     affiliation: {{abbreviation: {quoted}, institute: {quoted}, department: null, location: {quoted}}}}}",
-        f"systems:  # in the order of the runs; output, if any: the blind set's {files}, beside this file",
+        f"systems:  # in the order of the runs; output, if any: the blind set's {files}, in this folder",
     ]
     if any("scored" in named for _, named in systems):
         scored = "file of windows (.jsonl)" if of_moments else "scores (.npy)"
-        lines.append(f"  # scored: the {scored} of the split that the figures are of, beside this file")
+        lines.append(f"  # scored: the {scored} of the split of the figures, in this folder")
     for runs, named in systems:
         lines.append(f"  # {runs}{'' if 'output' in named else ', which has ranked the blind set'}")
         lines.append(f"  - {{{', '.join(f'{key}: {quoted}' for key in ('name', 'abbreviation', *named))}}}")
     if sources := list(sources):
-        lines.append("sources:  # where each is published, in quotes; null: nowhere")
+        lines.append("sources:  # the address of each, in quotes; null: not published")
         lines += [f"  {json.dumps(name, ensure_ascii=False)}: {{url: {quoted}}}" for name in sources]
     if not of_moments:
-        annotations = "the organisers' metadata_eval.csv, if the results are to count it"
+        annotations = "the organisers' metadata_eval.csv, if the results should use it"
         lines.append(f"annotations: null  # only for 2025: {annotations}")
     return "\n".join([*lines, "source_code: null  # the address of your code, in quotes", ""])
 
 
 def read_about(path: Path, n_systems: int) -> About:
-    """Read the file. Raises SubmissionError naming every fact that is missing or wrong, a line each."""
+    """Read the file. Raises SubmissionError with every fact that is missing or wrong, one per line."""
     require_file(path, "python -m submission pack RUN --template writes one")
     try:
         document = parse_yaml(path.read_bytes())
     except DataError as error:
         raise SubmissionError(f"{path}: {error}") from None
     if not isinstance(document, dict) or not document.keys() & About.model_fields.keys():
-        raise SubmissionError(f"{path}: must say authors and systems; see submission/package/about.py")
+        raise SubmissionError(f"{path}: must have the keys authors and systems; see submission/package/about.py")
     try:
         about = About.model_validate(document)
     except ValidationError as error:
         raise SubmissionError("\n".join(f"{path}: {fault}" for fault in faults_of(error))) from None
     problems = []
     if sum(author.corresponding for author in about.authors) != 1:
-        problems.append("authors: exactly one must say corresponding: true")
+        problems.append("authors: exactly one needs corresponding: true")
     if (described := len(about.systems)) != n_systems:
-        problems.append(f"systems: {n_systems} are handed in and {described} described; describe each, in order")
+        problems.append(f"systems: {n_systems} submitted, but {described} described; describe each, in order")
     if problems:
         raise SubmissionError("\n".join(f"{path}: {problem}" for problem in problems))
     return about

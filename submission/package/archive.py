@@ -1,8 +1,8 @@
-"""The archive that is handed in: its tree, written whole or not at all, and checked as the official validator does.
+"""The archive to submit: its tree, written whole or not at all, and checked like the official validator.
 
-<name>/task<T>/<label>/<label>.output.csv       one folder a system; of moments .output.jsonl
+<name>/task<T>/<label>/<label>.output.csv       one folder per system; for moments .output.jsonl
 <name>/task<T>/<label>/<label>.meta.yaml
-<name>/task<T>/<label>.technical_report.pdf     one report on all of them, named after the first
+<name>/task<T>/<label>.technical_report.pdf     one report on all systems, named after the first
 
 Source: see Edition.sources, `names`; the layout is that of the validator of DCASE2020 Task 1.
 """
@@ -33,17 +33,24 @@ from submission.package.meta_model import meta_faults
 LARGEST = 2**28  # bytes of an output, unpacked: a full matrix takes some 60 MB
 LARGEST_META, LARGEST_REPORT = 2**20, 2**27  # bytes, likewise
 METHOD_NAMES = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "lzma"}
-METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # that every unzip program reads
-_DAWN = (1980, 1, 1, 0, 0, 0)  # of every member, so that the same package is the same bytes
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # every unzip program reads these
+_DAWN = (1980, 1, 1, 0, 0, 0)  # date of every member, so that the same package has the same bytes
 
 
 AnyTruth = Truth | MomentTruth
 
 
 class Packed(NamedTuple):
-    """One system. label: of its folder. of: what is handed in, in words. output: bytes of that file. meta: content of
-    meta.yaml. truth: what the file must answer; None where only its form can be checked. known: what has the answers to
-    its queries, such as an entry of the run; "" for a blind set's."""
+    """One system.
+
+    Attributes:
+        label: name of its folder.
+        of: description of the submitted output.
+        output: bytes of that file.
+        meta: content of meta.yaml.
+        truth: queries that the file must answer; None if only its form can be checked.
+        known: source that has the answers to its queries, such as an entry of the run; "" for a blind set.
+    """
 
     label: str
     of: str
@@ -54,16 +61,16 @@ class Packed(NamedTuple):
 
 
 def file_names(names: Names, label: str, edition: AnyEdition) -> Names:
-    """The names of one system's files."""
+    """Return the names of one system's files."""
     author, institute, _, index = label.split("_")
     filled = {"label": label, "author": author, "institute": institute, "task": edition.task, "index": index}
     return Names(*(name.format(**filled) for name in names))
 
 
 def write_archive(path: Path, systems: list[Packed], edition: AnyEdition, style: str, report: bytes | None) -> None:
-    """Write the archive, and check it as it lies on the disk before it takes its name.
+    """Write the archive, and check it on disk before it gets its name.
 
-    Raises SubmissionError, a line a problem, for what check_archive finds; OSError when writing fails.
+    Raises SubmissionError, one line per problem, for the findings of check_archive; OSError when writing fails.
     """
     import yaml
 
@@ -93,24 +100,24 @@ def check_archive(
     require_report: bool = True,
     shown: int | None = SHOWN_PROBLEMS,
 ) -> Iterator[str]:
-    """Everything the official validator would refuse, and what it does not look at, a sentence each.
+    """Yield everything that the official validator would refuse, and problems that it does not check, one message each.
 
-    truth_of: what the output of a label must answer. require_report: a technical report must be there. shown: as for
+    truth_of: returns the truth for the output of a label. require_report: a technical report must exist. shown: as for
     format_problems.
     Raises OSError for a file that cannot be opened.
     """
     with path.open("rb") as file:
         try:
             archive = zipfile.ZipFile(file)
-        except Exception as error:  # zipfile meets a damaged directory with BadZipFile, OSError, IndexError, and more
+        except Exception as error:  # for a damaged directory, zipfile raises BadZipFile, OSError, IndexError, and more
             yield f"no zip archive ({error})"
             return
         if problems := [*_container_problems(file, archive), *_size_problems(archive, edition)]:
-            yield from problems  # nothing of it is unpacked
+            yield from problems  # without unpacking anything
             return
         try:
             damaged = archive.testzip()
-        except Exception as error:  # every compression has errors of its own
+        except Exception as error:  # every compression raises other errors
             yield f"a member cannot be read ({error})"
             return
         if damaged:
@@ -143,20 +150,20 @@ def _size_problems(archive: zipfile.ZipFile, edition: AnyEdition) -> Iterator[st
         largest = limits.get(PurePosixPath(info.filename).suffix, LARGEST)
         if info.file_size > largest:
             size = f"{info.file_size:,} bytes unpacked, more than the {largest:,} that such a file may have"
-            yield f"{info.filename}: has {size}; check what was packed"
+            yield f"{info.filename}: has {size}; check its content"
     if len(archive.infolist()) > (limit := 8 * edition.systems + 8):  # files and folders
         yield f"has {len(archive.infolist()):,} members, more than the {limit} that {edition.systems} systems may have"
 
 
 def fitting_editions(path: Path) -> list[AnyEdition]:
-    """Those that every member of an archive fits by its place and name; none for what cannot be read.
+    """Return the editions whose layout fits every member of an archive; an empty list if it cannot be read.
 
     Raises OSError for a file that cannot be opened.
     """
     with path.open("rb") as file:
         try:
             names = [name for name in zipfile.ZipFile(file).namelist() if not name.endswith("/")]
-        except Exception:  # as in check_archive, which says what is wrong
+        except Exception:  # as in check_archive, which reports the problem
             return []
     return [edition for edition in all_editions() if names and all(_is_named(name, edition) for name in names)]
 
@@ -164,7 +171,7 @@ def fitting_editions(path: Path) -> list[AnyEdition]:
 def output_notes(
     path: Path, edition: AnyEdition, truth: AnyTruth | None, shown: int | None = SHOWN_PROBLEMS
 ) -> Iterator[str]:
-    """Oddities of the windows of an archive without problems, a sentence each."""
+    """Yield the oddities of the windows in an archive without problems, one message each."""
     if not isinstance(edition, MomentsEdition):
         return
     assert not isinstance(truth, Truth)
@@ -184,14 +191,14 @@ def _check_members(
 ) -> Iterator[str]:
     files = [info for info in archive.infolist() if not info.filename.endswith("/")]  # is_dir() fails on an empty name
     for info in files:
-        mode = info.external_attr >> 16  # of a file made on a system without modes: 0
+        mode = info.external_attr >> 16  # 0 for a file from a system without modes
         if stat.S_ISLNK(mode):
-            yield f"{info.filename}: is a link; put the file itself there"
+            yield f"{info.filename}: is a link; replace it by the file itself"
         elif stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-            yield f"{info.filename}: is no plain file ({stat.filemode(mode)}); put a plain file there"
+            yield f"{info.filename}: is not a regular file ({stat.filemode(mode)}); replace it by a regular file"
     names = Counter(info.filename for info in files)
     for name in sorted(name for name, times in names.items() if times > 1):
-        yield f"{name}: is there twice"
+        yield f"{name}: occurs twice"
     wrong = {name for name in names if not _is_placed(name, edition)}
     theirs = next((other for other in all_editions() if all(_is_placed(name, other) for name in names)), None)
     if wrong and theirs:
@@ -199,26 +206,26 @@ def _check_members(
         return
     for name in sorted(wrong):
         task = f"<package>/task{edition.task}"
-        yield f"{name}: does not belong there; a package has {task}/<label>/<file> and {task}/<report>.pdf"
+        yield f"{name}: is in the wrong place; a package has {task}/<label>/<file> and {task}/<report>.pdf"
     placed = [PurePosixPath(name) for name in names if name not in wrong]
     if len(tops := {path.parts[0] for path in placed}) > 1:
-        yield f"there are several top folders: {', '.join(sorted(tops))}"
+        yield f"has several top folders: {', '.join(sorted(tops))}; a package has one"
     reports = [path for path in placed if path.suffix == ".pdf"]
     for path in reports:
         if problem := pdf_problem(archive.read(str(path))):
             yield f"{path}: {problem}"
     if len(reports) > 1:
-        yield f"has {len(reports)} technical reports; a package has one, on all of its systems"
+        yield f"has {len(reports)} technical reports; a package has one, for all of its systems"
     if require_report and not reports:
-        yield "there is no technical report (.pdf)"
+        yield "the technical report (.pdf) is missing"
     systems: dict[str, list[PurePosixPath]] = {}
     for path in placed:
         if len(path.parts) == 4 and path.suffix != ".pdf":
             systems.setdefault(path.parts[2], []).append(path)
     if not systems:
-        yield "there is no system"
+        yield "has no system"
     if len(systems) > edition.systems:
-        yield f"there are {len(systems)} systems; {edition.systems} may be handed in"
+        yield f"has {len(systems)} systems; at most {edition.systems} may be submitted"
     for label, paths in systems.items():
         yield from _check_system(archive, label, paths, edition, truth_of(label), shown)
 
@@ -236,7 +243,7 @@ def pdf_problem(content: bytes) -> str | None:
         return "is a PDF that was cut off (its end, %%EOF, is missing); export the report again"
     named = re.findall(rb"startxref\s+([0-9]{1,12})\s+%%EOF", end)
     if not named or not re.match(rb"\s*(xref\b|[0-9]+\s+[0-9]+\s+obj\b)", content[int(named[-1]) :][:64]):
-        return "is no readable PDF (it has no table of its objects where its end says); export the report again"
+        return "is no readable PDF (its table of objects is not where its end says); export the report again"
     return None
 
 
@@ -270,7 +277,7 @@ def _check_system(
 ) -> Iterator[str]:
     if not re.fullmatch(edition.label, label):
         expected = f"<last name>_<institute>_task{edition.task}_<1 to {edition.systems}>"
-        yield f"{label}: no label of this task: expected {expected}, without blanks, dots or other underscores"
+        yield f"{label}: is not a label of this task: expected {expected}, without blanks, dots or other underscores"
         return
     styles = [file_names(names, label, edition) for names in edition.names.values()]
     found = {path.name for path in paths}
@@ -292,7 +299,9 @@ def _check_system(
 
 
 def _output_problems(data: bytes, edition: AnyEdition, truth: AnyTruth | None) -> list[Problem]:
-    """Of what is handed in, by the edition's own check; of moments also scores and what else a package has not."""
+    """Return the problems of an output by the edition's check; for moments also scores and other things not in
+    packages.
+    """
     if isinstance(edition, MomentsEdition):
         assert not isinstance(truth, Truth)
         _, problems, notes = check_moments(data, edition, truth)

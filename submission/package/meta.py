@@ -16,8 +16,10 @@ from submission.runs.record import LossSettings, SetFacts, StageSettings
 
 
 def label_of(about: About, edition: AnyEdition, index: int) -> str:
-    """Last name and institute of the corresponding author, task, and index; blanks, dots and underscores, which divide
-    the names of files, become hyphens."""
+    """Return the label: last name and institute of the corresponding author, task, and index.
+
+    Blanks, dots and underscores, which separate the parts of file names, become hyphens.
+    """
     author = about.corresponding
     lastname, institute = (_part(text) for text in (author.lastname, author.affiliation.abbreviation))
     return f"{lastname}_{institute}_task{edition.task}_{index}"
@@ -28,25 +30,27 @@ def _part(text: str) -> str:
 
 
 def unfit_parts(about: About) -> Iterator[str]:
-    """What of the corresponding author no label, which names folders and files, can be made of."""
+    """Yield problems of the corresponding author's names that cannot be part of a label, which names
+    folders and files.
+    """
     author = about.corresponding
     for key, text in (("lastname", author.lastname), ("affiliation.abbreviation", author.affiliation.abbreviation)):
         if not re.fullmatch(r"\w[\w'’-]*", _part(text)):
-            problem = f"{text!r} cannot stand in the names of files; use letters, digits and hyphens"
+            problem = f"{text!r} cannot be part of a file name; use letters, digits and hyphens"
             yield f"authors.{about.authors.index(author)}.{key}: {problem}"
 
 
 def missing_addresses(runs: Sequence[Finished], described: Collection[str] = ()) -> list[str]:
-    """Data sets and pre-trained models whose address the runs do not know, but for those that are described."""
+    """Return the data sets and pre-trained models without an address in the runs, except for those described."""
     return [name for name, known in addresses_of(runs).items() if known is None and name not in described]
 
 
 def make_meta(
     runs: Sequence[FinishedRun], about: About, system: System, scored: ScoreMatrix, edition: Edition, label: str
 ) -> dict[str, Any]:
-    """The content of meta.yaml. Source: see Edition.sources; keys whose value is not applicable are null.
+    """Return the content of meta.yaml. Source: see Edition.sources; keys that do not apply are null.
 
-    runs: one, or those that were blended. scored: what the results are of. Parameters are those of all members of an
+    runs: one, or those that were blended. scored: the matrix for the results. Parameters are those of all members of an
     ensemble, frozen experts counted once. Lengths are minutes, as in DCASE's templates.
     """
     members = members_of(runs)
@@ -66,7 +70,7 @@ def make_meta(
 
 
 def submission_block(about: About, system: System, label: str) -> dict[str, Any]:
-    """The first block of meta.yaml, which is the same in all years."""
+    """Return the first block of meta.yaml, which is the same in all years."""
     return {
         "label": label,
         "name": system.name,
@@ -76,12 +80,12 @@ def submission_block(about: About, system: System, label: str) -> dict[str, Any]
 
 
 def members_of(runs: Sequence[Finished]) -> int:
-    """How many models make up a system."""
+    """Return the number of models of a system."""
     return sum(len(run.members) for run in runs)
 
 
 def stages_of(runs: Sequence[Finished]) -> list[StageSettings]:
-    """The stages whose checkpoints the systems have, one a member."""
+    """Return the stages of the systems' checkpoints, one per member."""
     members = [(run, member.stage) for run in runs for member in run.members]
     return [run.recipe.stages[stage] for run, stage in members if stage is not None]
 
@@ -119,18 +123,18 @@ def _description(runs: Sequence[FinishedRun]) -> dict[str, Any]:
 
 
 def _joined(values: Iterable[str]) -> str | None:
-    """Each once, in their order; None for none."""
+    """Join the values, each once, in their order; None without values."""
     return ", ".join(dict.fromkeys(values)) or None
 
 
 def _only(values: list[Any]) -> Any:
-    """The value, or all of them where members differ."""
+    """Return the value, or all of them if members differ."""
     unique = list(dict.fromkeys(values))
     return unique[0] if len(unique) == 1 else unique
 
 
 def parameters_of(runs: Sequence[Finished]) -> tuple[int, int]:
-    """Trained ones of all members, and frozen ones, each counted once."""
+    """Return the numbers of trained parameters of all members, and of frozen ones, each counted once."""
     trained = sum(len(run.members) * sum(run.result.parameters.trained.values()) for run in runs)
     frozen: dict[str, int] = {}
     for run in runs:
@@ -141,13 +145,13 @@ def parameters_of(runs: Sequence[Finished]) -> tuple[int, int]:
 
 
 def frozen_experts(run: Finished) -> list[str]:
-    """Names of the experts that are pre-trained models."""
+    """Return the names of the experts that are pre-trained models."""
     frozen = run.result.parameters.frozen
     return [name for name, expert in run.result.experts.items() if name in frozen or expert.pretrained]
 
 
 def text_name(run: Finished) -> str:
-    """Of the text encoder: the name of the pre-trained model or of the word vectors, or `trained from scratch`."""
+    """Return the name of the pre-trained text model or of the word vectors, or `trained from scratch`."""
     return _pretrained_text(run) or "trained from scratch"
 
 
@@ -157,7 +161,7 @@ def _pretrained_text(run: Finished) -> str | None:
 
 
 def audio_name(run: Finished) -> str | None:
-    """The file of published weights that an audio encoder of waveforms starts from; None for none."""
+    """Return the file of published weights that an audio encoder of waveforms starts from, or None."""
     weights = run.recipe.model.audio.weights
     return None if weights is None else Path(weights).name
 
@@ -186,7 +190,7 @@ def _external(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, A
 
 
 def addresses_of(runs: Sequence[Finished]) -> dict[str, str | None]:
-    """Everything external by its name, with its address where a run knows it."""
+    """Return everything external by name, with its address if a run has it."""
     found: dict[str, str | None] = {}
     for run in runs:
         for source in run.result.data.values():
@@ -200,13 +204,13 @@ def addresses_of(runs: Sequence[Finished]) -> dict[str, str | None]:
 
 
 def address_of(published: str | None) -> str | None:
-    """The address that what a recipe says of a place begins with; None where it begins with none."""
+    """Return the address at the beginning of a recipe's `published` text; None if it does not begin with one."""
     first = re.match(r"(?:https?://)?[\w-]+(?:\.[\w-]+)+(?:/[^\s(),;]*)?", published or "")
     return None if first is None else first[0] if "://" in first[0] else f"https://{first[0]}"
 
 
 def training_sets(runs: Sequence[Finished]) -> dict[str, list[SetFacts]]:
-    """The parts of every data set that any run trains on. A part that several runs or sources name counts once."""
+    """Return the parts of every data set that any run trains on. A part of several runs or sources counts once."""
     found: dict[str, list[SetFacts]] = {}
     for run in runs:
         for source in run.result.data.values():
@@ -217,6 +221,6 @@ def training_sets(runs: Sequence[Finished]) -> dict[str, list[SetFacts]]:
 
 
 def loss_in_words(term: LossSettings) -> str:
-    """Such as `ranking (weight 1, margin 0.2, relax none)`."""
+    """Describe a loss, e.g. `ranking (weight 1, margin 0.2, relax none)`."""
     settings = {key: value for key, value in term.document().items() if key != "kind" and value is not None}
     return f"{term.kind} ({', '.join(f'{key} {value}' for key, value in settings.items())})"

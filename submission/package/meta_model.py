@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from data_tools.documents.problems import shown
 from submission.editions import AnyEdition, Edition
 
-MESSAGES = {  # by pydantic's name for the error
+MESSAGES = {  # by pydantic's type of the error
     "missing": "{key} is missing",
     "model_type": "{key} is {value}, not a mapping",
     "list_type": "{key} is {value}, not a list",
@@ -96,7 +96,7 @@ class MomentsData(Part):
 
 
 def figure_keys(edition: AnyEdition) -> dict[str, str]:
-    """Metrics that meta.yaml gives, and their keys there: R1 of R@1, or of moments Recall1@0.7 of R1@0.7."""
+    """Return the metrics of meta.yaml, and their keys there: R1 for R@1, or for moments Recall1@0.7 for R1@0.7."""
     if isinstance(edition, Edition):
         metrics = [*(f"R@{k}" for k in edition.recall_ks), *(f"mAP@{k}" for k in edition.map_ks)]
         return {metric: metric.replace("@", "") for metric in metrics}
@@ -106,8 +106,10 @@ def figure_keys(edition: AnyEdition) -> dict[str, str]:
 
 
 def meta_faults(meta: Any, label: str, edition: AnyEdition) -> list[str]:
-    """Everything that the official validator would refuse, a line each. label: name of the folder of the file."""
-    highest = 1 if isinstance(edition, Edition) else 100  # figures of clips are shares, those of moments per cent
+    """Return everything that the official validator would refuse, one line each. label: name of the folder
+    of the file.
+    """
+    highest = 1 if isinstance(edition, Edition) else 100  # figures of clips are shares, those of moments are per cent
     try:
         _meta_model(label, edition, highest).model_validate(meta)
     except ValidationError as error:
@@ -139,6 +141,6 @@ def _meta_model(label: str, edition: AnyEdition, highest: int) -> type[Part]:
 
 
 def _part(**kinds: Any) -> type[Part]:
-    """A model with these keys, each required."""
+    """Return a model with these keys, each required."""
     fields: dict[str, Any] = {key: (kind, ...) for key, kind in kinds.items()}
     return create_model("Part", __base__=Part, **fields)

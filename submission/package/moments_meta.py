@@ -35,11 +35,11 @@ def make_moments_meta(
     edition: MomentsEdition,
     label: str,
 ) -> dict[str, Any]:
-    """The content of meta.yaml, whose results are per cent. runs: one, or those of an ensemble. figures: by metric, in
-    [0, 1].
+    """Return the content of meta.yaml, with results in per cent.
 
-    audio_captions counts the moments of all sources that were trained on, and of sources without moments the captions.
-    External data sets and pre-trained models are given with their addresses.
+    runs: one, or those of an ensemble. figures: by metric, in [0, 1]. audio_captions counts the moments of all training
+    sources; for sources without moments, their captions. External data sets and pre-trained models have their
+    addresses.
     """
     trained, frozen = parameters_of(runs)
     names = [_audio_model(run) for run in runs]
@@ -67,19 +67,19 @@ def make_moments_meta(
 
 
 def results_of(figures: Mapping[str, float], edition: MomentsEdition) -> dict[str, dict[str, float]]:
-    """The block `results`: figures in per cent with two digits, by the template's keys."""
+    """Return the block `results`: figures in per cent with two digits, by the template's keys."""
     return {edition.result: {key: round(100 * figures[metric], 2) for metric, key in figure_keys(edition).items()}}
 
 
 def _audio_model(run: FinishedMoments) -> list[str]:
-    """The pre-trained ones; of a run without any its own kind."""
+    """Return the names of the pre-trained models; the kind of the encoder for a run without any."""
     pretrained = [run.result.experts[name].model for name in frozen_experts(run)]
     pretrained += [weights] if (weights := audio_name(run)) else []
     return pretrained or [run.recipe.model.audio.kind]
 
 
 def _millions(parameters: int) -> str:
-    """As the template has it, e.g. `9.93 M`, with three digits that count."""
+    """Format like the template, e.g. `9.93 M`, with three significant digits."""
     millions = parameters / 1e6
     return f"{millions:.0f} M" if millions >= 100 else f"{millions:.3g} M"
 

@@ -19,9 +19,9 @@ from submission.runs.finished import FinishedMoments
 def packed_moments(
     runs: Sequence[FinishedMoments], about: About, system: System, edition: MomentsEdition, label: str, folder: Path
 ) -> Packed:
-    """One system: what it hands in, in the order of its queries and without scores, and its meta.yaml.
+    """Return one system: its output, in the order of its queries and without scores, and its meta.yaml.
 
-    runs: one, or those of an ensemble, whose windows are `output` and `scored`. folder: beside which these lie.
+    runs: one, or those of an ensemble, whose windows are `output` and `scored`. folder: folder of these files.
     Raises SubmissionError for files that do not fit the queries, and for figures of a blind list.
     """
     first = runs[0]
@@ -31,13 +31,13 @@ def packed_moments(
         figures = summarise_moments(windows_by_query(scored), first.truth, edition).values
     meta = make_moments_meta(runs, about, system, figures, edition, label)
     if system.output:
-        path, of = folder / system.output, f"hands in {system.output}"
+        path, of = folder / system.output, f"submits {system.output}"
         truth = first.blind.truth if first.blind else None
     else:
         path, truth = source.file(f"submission/{source.entry}.jsonl"), source.truth
         ranked = f"{first.entry!r} ({size_of(truth)})"
-        hint = "for the blind list give this system an `output`"
-        of = f"hands in {path}" if first.blind else f"hands in what the run itself found, {ranked}; {hint}"
+        hint = "to submit the blind list, give this system an `output`"
+        of = f"submits {path}" if first.blind else f"submits the windows of the entry {ranked}; {hint}"
     answers = read_moments(path, edition, truth)
     if truth:
         position = {qid: number for number, qid in enumerate(truth.queries)}
@@ -49,7 +49,7 @@ def packed_moments(
 
 
 def _known(answers: Sequence[Moments], runs: Sequence[FinishedMoments]) -> str:
-    """The entry of these runs that has true windows for the queries that are answered; "" for none."""
+    """Return the entry of these runs that has true windows for the answered queries, or ""."""
     asked = {(answer.qid, answer.query) for answer in answers}
     for run in runs:
         for name in (name for name, found in run.result.moments.items() if found.figures is not None):
@@ -61,9 +61,9 @@ def _known(answers: Sequence[Moments], runs: Sequence[FinishedMoments]) -> str:
 
 
 def figures_of(run: FinishedMoments) -> Mapping[str, float]:
-    """By metric, in [0, 1]. Raises SubmissionError for an entry of a blind list, which has none."""
+    """Return the figures by metric, in [0, 1]. Raises SubmissionError for an entry of a blind list, which has none."""
     if run.ranked.figures is None:
         known = [name for name, found in run.result.moments.items() if found.figures is not None]
         hint = f"name {run.folder}:{known[0]}" if known else "give its recipe an entry of a set with true windows"
-        raise SubmissionError(f"{run.folder}: {run.entry!r} is of a blind list, which has no figures; {hint}")
+        raise SubmissionError(f"{run.folder}: {run.entry!r} ranks a blind list, which has no figures; {hint}")
     return run.ranked.figures

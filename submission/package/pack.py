@@ -1,4 +1,4 @@
-"""From finished runs to the archive that is handed in."""
+"""Make the archive to submit from finished runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 
 
 class Package(NamedTuple):
-    """An archive that was written. unready: why it must not be handed in as it is, a sentence a reason."""
+    """A written archive. unready: reasons why it must not be submitted yet, one message each."""
 
     path: Path
     systems: list[Packed]
@@ -37,11 +37,11 @@ def pack(
     report: Path | None = None,
     style: str = "label",
 ) -> Package:
-    """Write the archive of these systems, each one run or those that were blended.
+    """Write the archive of these systems, each one run or the runs of a blend.
 
-    about_path: the file that says what no run knows; files it names lie beside it. Without a report, and where a system
-    of moments hands in queries whose answers are known, the archive is called NAME.NOT_READY.zip.
-    Raises SubmissionError, a line a fact, for all that is missing or wrong.
+    about_path: the participant's file; the files it names are in its folder. The archive is called NAME.NOT_READY.zip
+    without a report, and if a system of moments answers queries whose answers are known.
+    Raises SubmissionError, one line per fact, for everything that is missing or wrong.
     """
     about = read_about(about_path, len(systems))
     if problems := list(_problems(systems, about, edition, style)):
@@ -63,32 +63,32 @@ def pack(
 
 
 def not_blind(system: Packed) -> str:
-    """The sentence on a system that hands in queries whose answers are known."""
-    what = f"{system.label} hands in queries whose answers are known ({system.known}), not the blind set"
+    """Return the message on a system that answers queries whose answers are known."""
+    what = f"{system.label} submits queries whose answers are known ({system.known}), not the blind set"
     return f"{what}; rank the blind set in the run, or give this system its file as `output`"
 
 
 def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyEdition, style: str) -> Iterator[str]:
     if len(systems) > edition.systems:
-        yield f"{len(systems)} systems are handed in; edition {edition.name} takes {edition.systems}"
+        yield f"{len(systems)} systems are submitted; edition {edition.name} accepts {edition.systems}"
     if style not in edition.names:
-        yield f"edition {edition.name} has no style {style!r} of names; use {', '.join(edition.names)}"
+        yield f"edition {edition.name} has no naming style {style!r}; use {', '.join(edition.names)}"
     of_moments = isinstance(edition, MomentsEdition)
     for run in (run for runs in systems for run in runs):
         if isinstance(run, FinishedMoments) != of_moments:
             kinds = ("moments", "clips") if of_moments else ("clips", "moments")
-            yield f"edition {edition.name} is of {kinds[0]}, and {run.folder}:{run.entry} ranks {kinds[1]}"
+            yield f"edition {edition.name} ranks {kinds[0]}, but {run.folder}:{run.entry} ranks {kinds[1]}"
     yield from unfit_parts(about)
     for number, (runs, system) in enumerate(zip(systems, about.systems, strict=True)):
         if len(system.abbreviation) > edition.abbreviation:
             yield f"systems.{number}.abbreviation: has more than {edition.abbreviation} characters"
-        for key, what in (("output", "what it hands in"), ("scored", "the split its figures are of")):
+        for key, what in (("output", "to submit"), ("scored", "of the split of its figures")):
             if len(runs) > 1 and getattr(system, key) is None:
                 file = "file of windows" if of_moments else "score matrix"
-                blended = f"a blend of {len(runs)} runs needs the {file} of {what}"
+                blended = f"a blend of {len(runs)} runs needs the {file} {what}"
                 yield f"systems.{number}.{key}: is missing; {blended}"
     for name in sorted({name for runs in systems for name in missing_addresses(runs, about.sources)}):
-        yield f"sources.{name}.url: is missing; say where {name} is published, or null for nowhere"
+        yield f"sources.{name}.url: is missing; give the address of {name}, or null if it is not published"
 
 
 def _packed_clips(
@@ -101,9 +101,9 @@ def _packed_clips(
     if system.output and not system.output.endswith(".npy"):
         data = (folder / system.output).read_bytes()
         known = repr(runs[0].entry) if _answers_known(data, runs[0].matrix) else ""
-        return Packed(label, f"hands in {system.output}", data, meta, known=known)
+        return Packed(label, f"submits {system.output}", data, meta, known=known)
     output = folder / system.output if system.output else runs[0].blind_scores
-    of = f"hands in {system.output or output}" if output else _describe_entry(runs[0])
+    of = f"submits {system.output or output}" if output else _describe_entry(runs[0])
     matrix = _matrix(runs, output) if output else runs[0].matrix
     with TemporaryDirectory() as temporary:
         csv = Path(temporary) / "output.csv"
@@ -114,20 +114,20 @@ def _packed_clips(
 
 
 def _answers_known(data: bytes, matrix: ScoreMatrix) -> bool:
-    """Whether all queries of a CSV are of those whose relevant clips this matrix has."""
+    """Whether the relevant clips of all queries of a CSV are in this matrix."""
     known = {text for text, clips in zip(matrix.query_texts, matrix.relevant, strict=True) if clips is not None}
     return all(known.issuperset(row.cells[:1]) for row in parse_rows(data) if isinstance(row, Row) and row.line > 1)
 
 
 def _describe_entry(run: FinishedRun) -> str:
     ranked = f"{run.entry!r} ({counted(len(run.matrix.clip_ids), 'clip')})"
-    return f"hands in what the run itself ranked, {ranked}; for the blind set give this system an `output`"
+    return f"submits the ranked entry {ranked}; to submit the blind set, give this system an `output`"
 
 
 def _matrix(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
-    """Scores that these runs made, by their own facts. Raises SubmissionError when others did."""
+    """Read scores that these runs made, according to their facts. Raises SubmissionError if other runs made them."""
     matrix = read_scores(path)
-    made = {str(run or "a run it does not name") for run, _ in makers_of(matrix.facts)}
+    made = {str(run or "an unnamed run") for run, _ in makers_of(matrix.facts)}
     wanted = {run.folder.resolve().name for run in runs}
     if made != wanted:
         raise SubmissionError(f"{path}: was made by {', '.join(sorted(made))}, not by {', '.join(sorted(wanted))}")

@@ -1,2 +1,4 @@
-"""The page of a finished run: elements.py says what it is made of; overview.py, results.py and listening.py fill it,
-page.py puts it together."""
+"""The page of a finished run.
+
+elements.py has its parts; overview.py, results.py and listening.py fill them; page.py puts the page together.
+"""

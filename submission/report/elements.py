@@ -1,4 +1,4 @@
-"""What the page is made of, and how its numbers are printed: page.html gives form to sections of text and numbers."""
+"""Parts of the page, and the format of its numbers; page.html lays out sections of text and numbers."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from submission.formats.frame_scores import FrameScores
 
 NONE = "–"
-BLANK = "\N{NO-BREAK SPACE}"  # within a number and its unit
+BLANK = "\N{NO-BREAK SPACE}"  # between a number and its unit
 
 
 class Table(NamedTuple):
@@ -20,7 +20,7 @@ class Table(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """A figure: its file, what it shows (title), what it says to whoever cannot see it (alt), and its numbers."""
+    """A figure: its file, its title, its text alternative (alt), and its numbers."""
 
     path: Path
     title: str
@@ -29,8 +29,9 @@ class Drawing(NamedTuple):
 
 
 class Player(NamedTuple):
-    """A clip beside a query. rank: for that query. audio: number of its audio on the page, or None and
-    `why`."""
+    """A clip of a query. rank: for that query. audio: number of its audio on the page, or None with the reason in
+    `why`.
+    """
 
     name: str
     rank: int
@@ -42,8 +43,11 @@ class Player(NamedTuple):
 
 
 class QueryPlayers(NamedTuple):
-    """A query to listen to. margin: score of its best relevant clip less that of its hardest negative. further:
-    relevant clips that are left out."""
+    """A query to listen to.
+
+    margin: score of its best relevant clip minus that of its hardest negative. further: number of relevant clips left
+    out.
+    """
 
     text: str
     rank: int
@@ -53,7 +57,7 @@ class QueryPlayers(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A window. start, end: seconds. weight: how strongly it is drawn, in [0, 1]."""
+    """A window. start, end: seconds. weight: opacity in the drawing, in [0, 1]."""
 
     start: float
     end: float
@@ -65,8 +69,11 @@ class Span(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """A query on the time axis of its recording, which has `seconds`. iou: of the first window found. audio: number of
-    its audio on the page, or None and `why`. frames: probabilities of its frames."""
+    """A query on the time axis of its recording of `seconds`.
+
+    iou: of the first window found. audio: number of its audio on the page, or None with the reason in `why`. frames:
+    probabilities of its frames.
+    """
 
     text: str
     name: str
@@ -91,16 +98,22 @@ class Axis(NamedTuple):
 
 
 def _clock(seconds: float) -> str:
-    """E.g. `1:05.2`."""
+    """Format a time, e.g. `1:05.2`."""
     tenths = round(10 * seconds)
     return f"{tenths // 600}:{tenths % 600 / 10:04.1f}"
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page. headline: one large figure and the words beside it. facts: names and values. folded: texts
-    behind their titles. listening: groups of queries by their name;
-    axes: of moments."""
+    """A part of the page.
+
+    Attributes:
+        headline: one large figure and the words below it.
+        facts: names and values.
+        folded: titles of expandable texts, and these texts.
+        listening: groups of queries by name.
+        axes: the same for moments.
+    """
 
     anchor: str
     title: str
@@ -116,12 +129,12 @@ class Section:
 
 
 def figure4(value: float) -> str:
-    """A metric or a score; NaN is none."""
+    """Format a metric or a score; a dash for NaN."""
     return NONE if math.isnan(value) else f"{value:.4f}"
 
 
 def percent(share: float) -> str:
-    """A share in [0, 1]."""
+    """Format a share in [0, 1]."""
     return f"{100 * share:.1f}{BLANK}%"
 
 
@@ -130,9 +143,9 @@ def spread(interval: tuple[float, float]) -> str:
     return NONE if math.isnan(low) else f"{low:.4f}{BLANK}to{BLANK}{high:.4f}"
 
 
-_START = r"(?<![\w./~…$-])"  # of a path: what stands in front is no part of a longer one
+_START = r"(?<![\w./~…$-])"  # start of a path: no part of a longer path precedes it
 _NAME = r"[^\s/\\\"'<>|,;:(){}\[\]=]+"
-_FOLDER = r"(?!\s)[^/\\\"'<>|,;:(){}\[\]=\n]+(?<!\s)"  # may hold blanks within
+_FOLDER = r"(?!\s)[^/\\\"'<>|,;:(){}\[\]=\n]+(?<!\s)"  # may contain blanks, but not at its ends
 _PATHS = re.compile(
     rf"""(?P<quote>["'])(?P<quoted>(?:/|[A-Za-z]:[\\/]|\\\\)[^"'\n]*)(?P=quote)"""
     rf"|file:/+(?P<url>[^\s\"'<>,;(){{}}\[\]]+)"
@@ -142,16 +155,19 @@ _PATHS = re.compile(
 
 
 def without_folders(value: Any) -> Any:
-    """A value of JSON whose texts show no folder of this machine: an absolute path, and each one that stands within a
-    text, is cut to its last part. A path within a text ends at a blank after its last slash; a folder whose name has
-    one of `,;:(){}[]=` and a blank is taken for the end of a path there, unless the path is quoted."""
+    """Shorten the paths in a JSON value, so that it shows no folder of this machine.
+
+    An absolute path, as the whole text or within it, is cut to its last part. A path within a text ends at a blank
+    after its last slash. Unless the path is quoted, a folder name with one of `,;:(){}[]=` and a blank is read as the
+    end of a path there.
+    """
     if isinstance(value, dict):
         return {name: without_folders(part) for name, part in value.items()}
     if isinstance(value, list):
         return [without_folders(part) for part in value]
     if not isinstance(value, str):
         return value
-    setting, equals, path = value.rpartition("=")  # of --set
+    setting, equals, path = value.rpartition("=")  # as in --set
     whole = any(kind(path).is_absolute() for kind in (PurePosixPath, PureWindowsPath))
     if whole and not re.search(r"[,:;]\s|\n|\s(/|[A-Za-z]:[\\/]|\\\\)", path):
         return f"{_PATHS.sub(_last_part, setting)}{equals}…/{_name(path)}"

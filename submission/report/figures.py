@@ -1,4 +1,4 @@
-"""The report's own figures, from numbers to a file. Text in them is escaped to what every font has."""
+"""Draw the figures of the report into files. Text in them is escaped to characters that every font has."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from submission.report.statistics import Bar
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LONGEST = 56  # characters of a label
+LONGEST = 56  # maximum characters of a label
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, GREY)
 DASHES = ("--", ":", "-.")
 HATCHES = ("", "///", "...", "\\\\\\", "xxx")
@@ -24,14 +24,16 @@ HATCHES = ("", "///", "...", "\\\\\\", "xxx")
 def draw_systems(
     path: Path, systems: Mapping[str, Summary | MomentSummary], levels: Mapping[str, float], metric: str
 ) -> None:
-    """A dot and two intervals for each system, the first one stressed; below them levels without an interval."""
+    """Draw a dot and two intervals for each system, the first one highlighted; below them levels without an
+    interval.
+    """
     rows = len(systems) + len(levels)
     figure = new_figure(1.1 + 0.45 * rows)
     axes = figure.add_subplot(xlabel=metric)
     for position, (name, summary) in enumerate(systems.items()):
         is_first, row = position == 0, [position, position]
         colour, size = (BLUE, 8) if is_first else (GREY, 6)
-        names = ("95 % bootstrap", "95 % jackknife") if is_first else (None, None)  # a legend names each once
+        names = ("95 % bootstrap", "95 % jackknife") if is_first else (None, None)  # each only once in the legend
         axes.plot(summary.bootstrap, row, color=colour, linewidth=5, alpha=0.4, label=names[0])
         axes.plot(summary.interval, row, color=colour, linewidth=1.5, label=names[1])
         value = summary.values[metric]
@@ -50,14 +52,14 @@ def draw_systems(
 
 
 def draw_ranks(path: Path, labels: Sequence[str], counts: Sequence[int], random: Sequence[float]) -> None:
-    """Share of queries in each bin of ranks; beside it that of a random order."""
+    """Draw the share of queries in each bin of ranks, and that of a random order."""
     total = sum(counts)
     figure = new_figure()
     axes = figure.add_subplot(xlabel="rank of the first relevant clip", ylabel=f"% of {total:,} queries")
     positions, shares, chances = np.arange(len(labels)), 100 * np.array(counts) / total, 100 * np.array(random)
     axes.bar(positions, shares, 0.8, color=BLUE, alpha=0.75, label="this run")
     axes.plot(positions, chances, "_", color=ORANGE, markersize=19, markeredgewidth=2, label="random order")
-    room = 0.06 * max(*shares, *chances)  # that a number takes above its bar, or above the line that would cross it
+    room = 0.06 * max(*shares, *chances)  # height of a number above its bar, or above the line that would cross it
     for position, share, chance, count in zip(positions, shares, chances, counts, strict=True):
         above = chance if 0 <= chance - share < room else share
         axes.annotate(f"{count:,}", (position, above), (0, 2), textcoords="offset points", ha="center", fontsize=8)
@@ -68,7 +70,7 @@ def draw_ranks(path: Path, labels: Sequence[str], counts: Sequence[int], random:
 
 
 def draw_scores(path: Path, edges: Values, counts: Mapping[str, Ints], unit: str) -> None:
-    """Histograms over the same edges, each filled in a colour and a hatch of its own."""
+    """Draw histograms over the same edges, each with another colour and hatch."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel=unit, ylabel="queries")
     for number, (name, values) in enumerate(counts.items()):
@@ -79,7 +81,9 @@ def draw_scores(path: Path, edges: Values, counts: Mapping[str, Ints], unit: str
 
 
 def draw_score_differences(path: Path, edges: Values, counts: Ints, unit: str, marks: Sequence[float]) -> None:
-    """Histogram of differences between relevant clip and hardest negative, 0 and the loss's margins marked."""
+    """Draw a histogram of score differences between relevant clip and hardest negative; mark 0 and the margins of the
+    loss.
+    """
     figure = new_figure()
     axes = figure.add_subplot(xlabel=unit, ylabel="queries")
     axes.stairs(counts, edges, fill=True, color=BLUE, alpha=0.5)
@@ -92,7 +96,7 @@ def draw_score_differences(path: Path, edges: Values, counts: Ints, unit: str, m
 
 
 def draw_boxes(path: Path, values: Mapping[str, Values], ylabel: str) -> None:
-    """A box for each name: quartiles, median, and whiskers from the 5th to the 95th percentile."""
+    """Draw a box for each name: quartiles, median, and whiskers from the 5th to the 95th percentile."""
     figure = new_figure()
     axes = figure.add_subplot(ylabel=ylabel)
     drawn = axes.boxplot(list(values.values()), whis=(5, 95), showfliers=False, patch_artist=True, widths=0.5)
@@ -106,7 +110,7 @@ def draw_boxes(path: Path, values: Mapping[str, Values], ylabel: str) -> None:
 
 
 def draw_bars(path: Path, bars: Sequence[Bar], xlabel: str, ylabel: str, level: float) -> None:
-    """Means with their intervals, n on every bar; level: the mean over all, as a line."""
+    """Draw means with their intervals, and n on every bar. level: the mean over all queries, drawn as a line."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel=xlabel, ylabel=ylabel, ylim=(0, 1.08))
     positions, means = np.arange(len(bars)), np.array([bar.mean for bar in bars])
@@ -123,7 +127,7 @@ def draw_bars(path: Path, bars: Sequence[Bar], xlabel: str, ylabel: str, level: 
 
 
 def _label(axes: "Axes", text: str, position: int, bold: bool = False) -> None:
-    """A row's name above its dot, left, never read as a formula."""
+    """Write the name of a row above its dot, on the left, without formula syntax."""
     plain = text if len(text) <= LONGEST else f"{text[: LONGEST // 2 - 1]}...{text[-LONGEST // 2 + 2 :]}"
     plain = plain.encode("ascii", "backslashreplace").decode()
     left = axes.get_yaxis_transform()

@@ -1,4 +1,4 @@
-"""Queries to listen to: what the run found for them, what it should have found, and the audio of both."""
+"""The listening section: queries with the clips that the run found, their relevant clips, and the audio of both."""
 
 import base64
 from pathlib import Path
@@ -14,9 +14,9 @@ from submission.report.elements import Player, QueryPlayers, Section
 from submission.report.statistics import Rivals, choose_queries
 from submission.runs.clips import Clips
 
-TOP = 3  # clips of a query that are shown
-FURTHER = 3  # relevant clips beside them
-LONGEST = 10.0  # seconds that are embedded of a clip
+TOP = 3  # best clips shown per query
+FURTHER = 3  # maximum of additional relevant clips
+LONGEST = 10.0  # maximum embedded seconds of a clip
 RATE = 24_000  # Hz
 COMPRESSION = 0.79  # of libsndfile's range at this rate: 40 kbit/s
 
@@ -25,7 +25,7 @@ ORDINALS = {"best": "first", "median": "middle", "worst": "last"}
 
 
 class AudioStore:
-    """Audio on the page, each clip once: numbered data URIs of at most so many seconds."""
+    """Audio on the page, each clip once: numbered data URIs of limited length."""
 
     def __init__(self, seconds: float = LONGEST) -> None:
         self._seconds = seconds
@@ -33,16 +33,16 @@ class AudioStore:
         self._known: dict[Path, tuple[int | None, str]] = {}
 
     def add(self, path: Path) -> tuple[int | None, str]:
-        """The number of a file's audio, or None and the reason why it has none."""
+        """Return the number of a file's audio, or None and the reason why it has none."""
         if path not in self._known:
             self._known[path] = self._encoded(path)
         return self._known[path]
 
     def _encoded(self, path: Path) -> tuple[int | None, str]:
         if not path.is_file():
-            return None, f"no audio: {path.name} is not there any more"
+            return None, f"no audio: {path.name} no longer exists"
         if holds_frames(path):
-            return None, f"no audio: {path.name} holds published frames in its place"
+            return None, f"no audio: {path.name} contains published frames instead"
         try:
             self.uris.append(f"data:audio/mpeg;base64,{base64.b64encode(to_mp3(path, self._seconds)).decode()}")
         except (AudioError, OSError) as error:
@@ -52,13 +52,13 @@ class AudioStore:
 
 
 def to_mp3(path: Path, seconds: float = LONGEST) -> bytes:
-    """The first seconds of a file as mono MP3 of 24 kHz and 40 kbit/s. Raises AudioError as read_audio does."""
+    """Return the first seconds of a file as mono MP3 of 24 kHz and 40 kbit/s. Raises AudioError as read_audio does."""
     wave = np.clip(read_audio(path, RATE, seconds=seconds), -1, 1)
     return encoded(wave, RATE, "MP3", "MPEG_LAYER_III", compression_level=COMPRESSION, bitrate_mode="CONSTANT")
 
 
 def listening(matrix: ScoreMatrix, summary: Summary, found: Rivals, clips: Clips, store: AudioStore) -> Section:
-    """The best, middle and worst queries with their clips; their audio goes into the store."""
+    """Return the section with the best, middle and worst queries and their clips; their audio goes into the store."""
     first = summary.found.ranks.min(axis=1)
     chosen = {name: rows for name, rows in choose_queries(first, found.margin).items() if rows}
     columns = matrix.relevant_columns()
@@ -77,11 +77,11 @@ def listening(matrix: ScoreMatrix, summary: Summary, found: Rivals, clips: Clips
         anchor="listening",
         title="Listening",
         paragraphs=[
-            "Queries are put in order by the rank of their first relevant clip, and those of one rank by the margin, "
-            "the score of their best relevant clip less that of their hardest negative. Shown are "
+            "Queries are sorted by the rank of their first relevant clip, then by margin: the score of their best "
+            "relevant clip minus that of their hardest negative. Shown are "
             f"{' and '.join(sizes)} of that order. Each has its {TOP} best clips and up to {FURTHER} further relevant "
             "ones.",
-            f"Players hold at most the first {LONGEST:g} s of a clip, as mono MP3 of {RATE // 1000} kHz.",
+            f"Players contain at most the first {LONGEST:g} s of a clip, as mono MP3 of {RATE // 1000} kHz.",
         ],
         listening={TITLES[name]: [query_players(row) for row in rows] for name, rows in chosen.items()},
     )

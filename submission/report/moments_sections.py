@@ -1,4 +1,4 @@
-"""The sections of a run of moments: its figures, by length of the true windows, and queries on a time axis."""
+"""Sections of a run of moments: its figures, figures by length of the true windows, and queries on a time axis."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
@@ -17,17 +17,17 @@ from submission.report.results import PAIRED, THIS, differences
 from submission.report.statistics import choose_queries
 from submission.runs.finished import FinishedMoments
 
-LONGEST = 300.0  # seconds that are embedded of a recording
-FAINT = 0.1  # of the best window's score: below, a window is not drawn
+LONGEST = 300.0  # maximum embedded seconds of a recording
+FAINT = 0.1  # share of the best window's score; windows below it are not drawn
 
 
 def summary_of(run: FinishedMoments) -> MomentSummary:
-    """The figures of an entry. SubmissionError for a blind list."""
+    """Return the figures of an entry. Raises SubmissionError for a blind list."""
     return summarise_moments(windows_by_query(run.answers), run.truth, run.edition)
 
 
 def result(run: FinishedMoments, this: MomentSummary, others: Mapping[str, MomentSummary], path: Path) -> Section:
-    """The primary figure with those that it is held against, and all others."""
+    """Return the section with the primary figure, the levels for comparison, and all other figures."""
     ranked, summaries = run.ranked, {THIS: this, **others}
     levels = {"random windows": ranked.random or {}, "true frames (ceiling)": ranked.ceiling or {}}
     if this.chance is not None:
@@ -66,7 +66,7 @@ def result(run: FinishedMoments, this: MomentSummary, others: Mapping[str, Momen
 
 
 def lengths(run: FinishedMoments, this: MomentSummary) -> Section:
-    """Figures by length of the true windows."""
+    """Return the section with the figures by length of the true windows."""
     rows = []
     for name, (low, high) in run.edition.lengths.items():
         scores, label = this.by_length[name], f"{name}, over {low:g} to {high:g} s"
@@ -75,15 +75,15 @@ def lengths(run: FinishedMoments, this: MomentSummary) -> Section:
         )  # fmt: skip
         rows.append([label, str(len(scores.qids)) if scores else "0", *values])
     text = (
-        "Of each range only the true windows count that are of its length; a window that finds another one is then "
-        "false, so that these figures do not average to the whole."
+        "In each range, only true windows of that length count. A window that finds another true window is then false, "
+        "so these figures do not average to those of all windows."
     )
     table = Table("Figures by length of the true windows", ("true windows", "queries", *this.values), rows)
     return Section("lengths", "Lengths of windows", paragraphs=[text], tables=[table])
 
 
 def timelines(run: FinishedMoments, this: MomentSummary, store: AudioStore) -> Section:
-    """The worst, middle and best queries on a time axis; their recordings go into the store."""
+    """Return the section with the worst, middle and best queries on a time axis; their recordings go into the store."""
     answers, paths = {answer.qid: answer for answer in run.answers}, dict(_recordings(run))
     chosen = choose_queries(np.ones(len(this.scores.qids), np.int64), this.scores.ious + this.scores.precisions_at())
     axes = {}
@@ -96,11 +96,12 @@ def timelines(run: FinishedMoments, this: MomentSummary, store: AudioStore) -> S
         anchor="listening",
         title="Queries on a time axis",
         paragraphs=[
-            "Above in green the true windows, in the middle the probability of every frame to be in a moment, below in "
-            "orange the windows found, the paler the less probable; left out are "
-            f"those below {FAINT:g} of the best. Queries are put in order by the IoU of their first window and their "
-            "AP together. A click on the axis, or on a window's button, plays from there.",
-            f"Players hold at most the first {LONGEST:g} s of a recording, as mono MP3.",
+            "Green, above: the true windows. Middle: the probability that each frame is in a moment. Orange, below: "
+            "the windows found; paler ones are less probable, and those below "
+            f"{FAINT:g} of the best score are left out. "
+            "Queries are sorted by the sum of the IoU of their first window and their AP. A click on the axis, or on "
+            "the button of a window, plays from there.",
+            f"Players contain at most the first {LONGEST:g} s of a recording, as mono MP3.",
         ],
         axes=axes,
     )
@@ -115,12 +116,12 @@ def _axis(run: FinishedMoments, answer: Moments, iou: float, paths: Mapping[str,
     true = [Span(start, end, 1.0) for start, end in query.windows or []]
     end = query.seconds or max(span.end for span in (*shown, *true))
     path = paths.get(query.vid)
-    audio, why = store.add(path) if path else (None, "no audio: the manifest that was ranked is not here")
+    audio, why = store.add(path) if path else (None, "no audio: the manifest of the ranked set is missing")
     return Axis(query.query, query.vid, end, iou, true, shown, audio, why, run.frames[answer.qid])
 
 
 def _recordings(run: FinishedMoments) -> Iterator[tuple[str, Path]]:
-    """Recordings of the ranked source by their file's name without the suffix; none where its manifest is gone."""
+    """Yield the recordings of the ranked source, by file name without suffix; none if its manifest is missing."""
     sources = (run.recipe.model_extra or {}).get("data", {})
     manifest = sources.get(run.ranked.data, {}).get("manifest")
     if not isinstance(manifest, str) or not Path(manifest).is_file():

@@ -1,4 +1,4 @@
-"""What the run says of itself: what was run, on what, how it learnt, and what its reader should know."""
+"""Sections about the run itself: its recipe and data, how it learnt, and caveats for the reader."""
 
 import json
 import math
@@ -19,12 +19,12 @@ MEANING_OF_M = (
     "within validation batches, the share of clips whose own captions score highest (m1) and of captions whose own "
     "clip does (m2)"
 )
-LICENCES = 4  # of a data set that are named
+LICENCES = 4  # maximum number of named licences per data set
 
 
 def what_was_run(run: Finished) -> Section:
     result, ranked = run.result, run.ranked
-    noted = run.provenance or Provenance.model_construct()  # of whose keys only those with a default are shown
+    noted = run.provenance or Provenance.model_construct()  # only its keys with a default are shown
     command = noted.command
     if command and command[0].endswith("__main__.py"):
         command = ["python", "-m", Path(command[0]).parent.name, *command[1:]]
@@ -105,7 +105,7 @@ def _expert_table(run: Finished) -> Table:
 
 
 def learning_curves(run: Finished) -> Section:
-    """The curves that training drew, those that are there; one of a single point in words."""
+    """Return the section with the existing curves of the training; a curve with a single point becomes text."""
     lines = run.epochs
     drawings, single = [], []
     keys: set[str] = set()
@@ -125,7 +125,7 @@ def learning_curves(run: Finished) -> Section:
     stages = [f"{name} ({counted(ran[name], 'epoch', ',')})" for name in run.recipe.stages]
     text = f"{counted(len(stages), 'stage', ',')}: {', then '.join(stages)}."
     if len(stages) > 1:
-        text += " A dotted line stands between two stages; epochs count over all."
+        text += " A dotted line separates two stages; epochs are counted over all stages."
     if "validation.m1" in keys:
         text += f" m1 and m2: {MEANING_OF_M}."
     return Section("learning", "Learning curves", paragraphs=[text, *single], drawings=drawings)
@@ -159,9 +159,8 @@ def _relevance(file: Path, settings: RelevanceSettings) -> Drawing:
     text = ", ".join(f"{factor} at percentile {percentile}" for percentile, factor in points)
     return Drawing(
         file,
-        "How alike captions are, and the relaxed margin",
-        f"Histogram of CIDEr-D between captions of {', '.join(settings.corpus)}; over it the factor on the margin: "
-        f"{text}.",
+        "Similarity of captions, and the relaxed margin",
+        f"Histogram of CIDEr-D between captions of {', '.join(settings.corpus)}, and the factor on the margin: {text}.",
         Table("Relax function", ("percentile of CIDEr-D", "factor on the margin"), points),
     )
 
@@ -170,8 +169,8 @@ def caveats(run: Finished, found: Rivals | None) -> Section:
     broken = run.result.broken
     folded = [("Clips left out, and why", "\n".join(f"{clip}: {_without_path(why)}" for clip, why in broken.items()))]
     points = [
-        f"One run with one seed ({run.recipe.seed}): intervals say how sure the figures are over queries, not how "
-        "much another seed would differ.",
+        f"One run with one seed ({run.recipe.seed}): intervals measure the uncertainty over queries, not the "
+        "difference between seeds.",
         *_collapses(run.epochs),
         *_caveats_of_data(run),
         *([_ties(int(found.tied.sum()), len(found.tied))] if found else []),
@@ -181,7 +180,7 @@ def caveats(run: Finished, found: Rivals | None) -> Section:
 
 
 def _without_path(why: str) -> str:
-    """A sentence on a file, which begins with its path, without the folders."""
+    """Remove the folders from a message on a file, which begins with its path."""
     path, colon, rest = why.partition(": ")
     return f"{without_folders(path)}{colon}{without_folders(rest)}"
 
@@ -200,23 +199,23 @@ def _collapses(lines: list[EpochLine]) -> Iterator[str]:
 def _caveats_of_data(run: Finished) -> Iterator[str]:
     trained, broken = run.ranked.also_trained_on, len(run.result.broken)
     if trained:
-        yield f"Beware: {trained:,} ranked clips were also trained on, by content or Freesound id."
+        yield f"Warning: {trained:,} ranked clips are also training data, by content or Freesound id."
     else:
-        yield "No ranked clip was also trained on, by its content or its Freesound id."
+        yield "No ranked clip is also training data, by content or Freesound id."
     if broken:
         yield f"{counted(broken, 'clip', ',')} with broken audio {'was' if broken == 1 else 'were'} left out."
     else:
-        yield "No clip was left out for broken audio."
+        yield "No clip was left out because of broken audio."
     for name, expert in run.result.experts.items():
         for file in expert.unpublished:
-            yield f"{without_folders(file)}, which {name} was computed with, is not the published file."
+            yield f"{name} was computed with {without_folders(file)}, which is not the published file."
 
 
 def _ties(count: int, n: int) -> str:
     if not count:
-        return "No relevant clip is tied with one that is not."
+        return "No relevant clip has the same score as a clip that is not relevant."
     return (
-        f"At {count:,} of {counted(n, 'query', ',')} a clip that is not relevant has exactly the score of the best "
+        f"For {count:,} of {counted(n, 'query', ',')} a clip that is not relevant has exactly the score of the best "
         "relevant one; clips of equal score are sorted by file name."
     )
 
@@ -224,11 +223,11 @@ def _ties(count: int, n: int) -> str:
 def _caveats_of_training(run: Finished) -> Iterator[str]:
     if stages := [name for name, stage in run.recipe.stages.items() if stage.monitor.test_split]:
         yield (
-            f"A test split was watched during training ({', '.join(stages)}), as the recipe acknowledges: a checkpoint "
-            "chosen so is chosen with the test in view, and its figures flatter."
+            f"A test split was monitored during training ({', '.join(stages)}), as the recipe acknowledges: a "
+            "checkpoint chosen by it has optimistic figures."
         )
     commits = run.result.commits
     if any(commit.endswith("+") for commit in commits):
-        yield "The code had changes that no commit holds (+ behind the commit)."
+        yield "The code had uncommitted changes (+ after the commit)."
     if len(commits) > 1:
         yield f"The run was resumed with other code: {', '.join(commits)}."

@@ -1,4 +1,4 @@
-"""The page itself: every section of a run put together and rendered into one file that needs no other."""
+"""Put every section of a run together and render them into one file without external parts."""
 
 import base64
 import hashlib
@@ -21,11 +21,11 @@ from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 
 
 def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edition: Edition) -> list[Drawing]:
-    """Write the page of a run, and its figures as ENTRY.NAME.svg into figures_folder; return all that are shown.
+    """Write the page of a run, and its figures as ENTRY.NAME.svg into figures_folder; return all figures on the page.
 
     others: runs to compare with, in the same edition's metrics.
-    Raises SubmissionError for a run whose files are damaged or whose relevant clips are not known; OSError when
-    writing fails.
+    Raises SubmissionError for a run whose files are damaged or whose relevant clips are not known; OSError when writing
+    fails.
     """
     summary, folder = summarise_matrix(run.matrix, edition), figures_folder(out, run.folder)
     summaries = [summarise_matrix(other.matrix, edition) for other in others]
@@ -49,7 +49,10 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
 
 
 def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[FinishedMoments]) -> list[Drawing]:
-    """As write_report, of an entry of moments and others of the same queries; SubmissionError for a blind list."""
+    """Write the page of an entry of moments, like write_report. Raises SubmissionError for a blind list.
+
+    others: entries with the same queries.
+    """
     names, store = _names(others), AudioStore(moments_sections.LONGEST)
     this, summaries = moments_sections.summary_of(run), [moments_sections.summary_of(other) for other in others]
     path = figures_folder(out, run.folder) / f"{run.entry}.result.svg"
@@ -66,9 +69,10 @@ def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[Finis
 
 
 def figures_folder(out: Path, run: Path) -> Path:
-    """Choose the folder of a page's figures: RUN/figures for a page in the run's folder, else PAGE_figures next to it.
+    """Return the folder of a page's figures: RUN/figures for a page in the run's folder, else PAGE_figures next to the
+    page.
 
-    So a run that is read-only can have its report elsewhere.
+    A read-only run can therefore have its report elsewhere.
     """
     if out.absolute().parent.resolve() == run.resolve():
         return run / "figures"
@@ -84,7 +88,9 @@ def _write(out: Path, run: Finished, sections: Sequence[Section | None], store: 
 
 
 def _names(runs: Sequence[Finished]) -> list[str]:
-    """FOLDER:ENTRY of each, with the folders above it as far as they differ where two have one name."""
+    """Return FOLDER:ENTRY of each run; runs with the same name get as many parent folders as are needed to distinguish
+    them.
+    """
     folders = [run.folder.resolve() for run in runs]
     names = [f"{folder.name}:{run.entry}" for folder, run in zip(folders, runs, strict=True)]
     common = os.path.commonpath(folders) if runs else ""
@@ -95,8 +101,10 @@ def _names(runs: Sequence[Finished]) -> list[str]:
 
 
 def render(title: str, sections: Sequence[Section], audio: Sequence[str]) -> str:
-    """One self-contained file of HTML. All text is escaped, and the page's policy lets it load nothing but what it
-    holds and run no code but its own."""
+    """Return one self-contained HTML file. All text is escaped.
+
+    The page's policy allows it to load only its embedded data and to run only its script.
+    """
     from jinja2 import Environment, StrictUndefined
 
     text = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
@@ -112,6 +120,6 @@ def _data_uri(path: Path) -> str:
 
 
 def _hash(text: str, tag: str) -> str:
-    """Of the page's only <tag>, as its policy names it."""
+    """Return the hash of the page's only <tag>, in the form of its policy."""
     (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"

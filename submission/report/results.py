@@ -1,4 +1,4 @@
-"""How well the run does: its figures beside others', and what is behind them: ranks, scores, experts, lengths."""
+"""Sections on the quality of a run: its figures and those of others, ranks, scores, experts, and lengths."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,16 +19,18 @@ from submission.runs.finished import FinishedRun
 
 THIS = "this run"
 PAIRED = (
-    "p is that of a paired randomisation test, which swaps whole groups of queries that share clips (of moments: that "
-    "share a recording); each comparison is tested by itself."
+    "p is from a paired randomisation test, which swaps whole groups of queries that share clips (for moments: a "
+    "recording); each comparison is a separate test."
 )
 INTERVALS = ("95 % jackknife", "95 % bootstrap")
-CEILING = "mAP@10"  # the metric that a run's ceiling is of
+CEILING = "mAP@10"  # metric of a run's ceiling
 BINS = 30
 
 
 def result(run: FinishedRun, this: Summary, others: Mapping[str, Summary], edition: Edition, path: Path) -> Section:
-    """The primary figure, beside chance, the untrained model, the ceiling and others by their names."""
+    """Return the section with the primary figure, next to chance, the untrained model, the ceiling, and other runs by
+    name.
+    """
     summaries = {THIS: this, **others}
     levels, notes = _levels(run, this)
     figures.draw_systems(path, summaries, levels, this.primary)
@@ -81,23 +83,23 @@ def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]
 
 
 def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str]]:
-    """What a system can be held against, and sentences on it."""
+    """Return the levels that a system can be compared with, and notes on them."""
     ranked = run.ranked
     levels, notes = {"chance": this.chance}, []
     if ranked.untrained is None:
-        notes.append("Nothing was trained, so there is no untrained model to hold it against.")
+        notes.append("Nothing was trained, so there is no untrained model to compare it with.")
     elif ranked.metric == this.primary:
         levels["untrained"] = ranked.untrained
     else:
-        notes.append(f"The untrained model's {this.primary} is not known: the run does not state it in this edition.")
+        notes.append(f"The untrained model's {this.primary} is not known: the run does not have it for this edition.")
     if ranked.ceiling is not None and this.primary == CEILING:
         levels["ceiling"] = ranked.ceiling
-        notes.append("The ceiling is what a perfect labeller of the composed scenes would score.")
+        notes.append("The ceiling is the score of a perfect labeller of the composed scenes.")
     return levels, notes
 
 
 def differences(this: Comparable, others: Mapping[str, Comparable], subject: str) -> Table:
-    """The primary metric of this system less that of each other one."""
+    """Return a table with the primary metric of this system minus that of each other one."""
     rows = []
     for name, summary in others.items():
         try:
@@ -112,7 +114,7 @@ def differences(this: Comparable, others: Mapping[str, Comparable], subject: str
 
 
 def ranks(summary: Summary, path: Path) -> Section:
-    """How the ranks of the first relevant clips are spread."""
+    """Return the section with the distribution of the ranks of the first relevant clips."""
     found = summary.found
     bins = statistics.rank_bins(found.n_pool)
     first = found.ranks.min(axis=1)
@@ -138,7 +140,7 @@ def ranks(summary: Summary, path: Path) -> Section:
 
 
 def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
-    """Scores of relevant clips and of hardest negatives, and how far apart they are."""
+    """Return the section with the scores of relevant clips and of hardest negatives, and their difference."""
     ranked = ~np.isnan(found.negative)
     if not ranked.any():
         return Section("scores", "Scores", paragraphs=["Every clip is relevant to every query; there is no negative."])
@@ -147,12 +149,12 @@ def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
     unit = f"score ({run.recipe.model.score.kind})"
     marks = loss_margins(run)
     text = (
-        f"At {percent(wins)} of {n} the best relevant clip scores higher than every clip that is "
-        f"not relevant; its score is {np.median(positive):.3f} at the median, that of the hardest negative "
+        f"For {percent(wins)} of {n} the best relevant clip scores higher than every clip that is "
+        f"not relevant; its median score is {np.median(positive):.3f}, that of the hardest negative "
         f"{np.median(negative):.3f}."
     )
     reached = [f"{percent(float(np.mean(margin >= mark)))} reach {name}." for mark, name in marks.items()]
-    apart = f"The difference is {np.median(margin):.3f} at the median, and above 0 at {percent(wins)} of {n}."
+    apart = f"The median difference is {np.median(margin):.3f}; it is above 0 for {percent(wins)} of {n}."
     if np.ptp(margin) == 0:  # a single bar shows nothing
         return Section("scores", "Scores", paragraphs=[" ".join([text, *reached])])
     edges = np.histogram_bin_edges(np.concatenate([positive, negative]), BINS)
@@ -170,7 +172,7 @@ def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
         paragraphs=[" ".join([text, *reached])],
         drawings=[
             Drawing(paths[0], "Best relevant clip and hardest negative", text, tables[0]),
-            Drawing(paths[1], "Best relevant clip less hardest negative", " ".join([apart, *reached]), tables[1]),
+            Drawing(paths[1], "Best relevant clip minus hardest negative", " ".join([apart, *reached]), tables[1]),
         ],
     )
 
@@ -183,7 +185,7 @@ def _bins_table(unit: str, edges: Values, counts: Mapping[str, Ints]) -> Table:
 
 
 def loss_margins(run: FinishedRun) -> dict[float, str]:
-    """Margins of the ranking losses that trained the ranked checkpoints, with what they are called."""
+    """Return the margins of the ranking losses that trained the ranked checkpoints, with their descriptions."""
     found: dict[float, str] = {}
     stages = [run.recipe.stages[member.stage] for member in run.members if member.stage is not None]
     for term in (term for stage in stages for term in stage.losses):
@@ -194,15 +196,16 @@ def loss_margins(run: FinishedRun) -> dict[float, str]:
 
 
 def experts(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> Section | None:
-    """What each expert says in the mean that a clip's embedding is; None for a run of one expert.
+    """Return the section with each expert's share of a clip's embedding, which is their mean; None for a run of one
+    expert.
 
-    A query counts to the expert with the largest mean share on its relevant clips.
+    A query is assigned to the expert with the largest mean share on its relevant clips.
     """
     title = "Shares of the experts"
     if len(run.result.experts) < 2:
         return None
     if len(clips.norms) < 2:
-        entry, why = run.recipe.rank[run.entry], "the run does not state them"
+        entry, why = run.recipe.rank[run.entry], "the run does not have them"
         if entry.kind == "mean":
             why = f"{run.entry} is a mean of {', '.join(entry.of)}; make the report of one of them"
         return Section("experts", title, paragraphs=[f"Norms of the experts' embeddings are left out: {why}."])
@@ -218,12 +221,12 @@ def experts(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> S
         found = statistics.bars(summary.per_query[metric], keys, dict(enumerate(names)), summary.found.groups)
         path, said = folder / f"{run.entry}.largest.svg", "expert with the largest share on the relevant clip"
         drawings.append(_bars_drawing(path, found, said, metric, f"{metric} by largest expert", summary.values[metric]))
-    mean = "A clip's embedding is the mean of its experts' embeddings; the longer one of them is, the more it says."
+    mean = "A clip's embedding is the mean of its experts' embeddings; an expert with a larger norm contributes more."
     return Section("experts", title, paragraphs=[f"{mean} {text}"], drawings=drawings)
 
 
 def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:
-    """A clause an expert. shares: (experts, C)."""
+    """Yield one clause per expert. shares: (experts, C)."""
     largest = shares.argmax(axis=0)
     for number, (name, share) in enumerate(zip(names, shares, strict=True)):
         yield (
@@ -241,7 +244,7 @@ def _norms_table(norms: Mapping[str, Values], shares: Values) -> Table:
 
 
 def lengths(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> Section:
-    """Recall by length of the caption and of the relevant clip."""
+    """Return the section with recall by length of the caption and of the relevant clip."""
     metric = max((name for name in summary.values if name.startswith("R@")), key=lambda name: int(name[2:]))
     values, groups, level = summary.per_query[metric], summary.found.groups, summary.values[metric]
     words = [statistics.bin_of(len(text.split()), statistics.WORDS) for text in summary.found.texts]
@@ -255,15 +258,15 @@ def lengths(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> S
         xlabel, title = f"{name} of the {measured}", f"{metric} by length of the {of}"
         found = statistics.bars(values, keys, labels, groups)
         if len(found) == 1:
-            missing.append(f"{title} is left out: all lie in {found[0].label} {name}.")
+            missing.append(f"{title} is left out: all are in {found[0].label} {name}.")
         elif found:
             path = folder / f"{run.entry}.{name}.svg"
             drawings.append(_bars_drawing(path, found, xlabel, metric, title, level))
         else:
-            missing.append(f"{title} is left out: the run does not state {xlabel}.")
+            missing.append(f"{title} is left out: the run does not have the {xlabel}.")
     how = (
-        "Intervals hold 95 %: Wilson's. Queries that share their clips count as one trial; of groups that differ in "
-        "size, Kish's effective number counts."
+        "Intervals are Wilson's, 95 %. Queries that share their clips count as one trial; if groups differ in size, "
+        "Kish's effective number of groups is used."
     )
     return Section("lengths", "Lengths of captions and clips", paragraphs=[how, *missing], drawings=drawings)
 

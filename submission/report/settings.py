@@ -1,4 +1,4 @@
-"""The settings of other runs that differ from those of this one."""
+"""Settings of other runs that differ from those of this one."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,13 +11,13 @@ from submission.runs.reading import made_again
 
 
 def settings_of(run: Finished) -> Any:
-    """Every setting, as the run has resolved it."""
+    """Return every setting of the resolved recipe."""
     path = run.file("resolved.json")
     return read_json(path, made_again(run.folder, path))
 
 
 def dotted(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a document by its dotted key; of a list by its number from 0, as --set takes it.
+    """Yield every value of a document with its dotted key; items of a list by their number from 0, as in --set.
 
     >>> dict(dotted({"a": {"b": [1, {"c": 2}]}, "d": []}))
     {'a.b.0': 1, 'a.b.1.c': 2, 'd': []}
@@ -30,8 +30,10 @@ def dotted(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def differing_settings(run: Finished, others: Mapping[str, Finished]) -> Section | None:
-    """A table for each other run, by its name: keys whose values differ, and keys that one of both lacks; None where
-    there are no others."""
+    """Return a table for each other run, by name: keys with different values, and keys that only one of the two has.
+
+    None if there are no others.
+    """
     if not others:
         return None
     this, tables, same = dict(dotted(settings_of(run))), [], []
@@ -42,11 +44,11 @@ def differing_settings(run: Finished, others: Mapping[str, Finished]) -> Section
             rows = [[key, _cell(this, key), _cell(that, key)] for key in keys]
             tables.append(Table(f"This run and {name}", ("setting", "this run", name), rows))
         else:
-            same.append(f"{name} has the settings of this run.")
+            same.append(f"{name} has the same settings as this run.")
     absent = [f"{NONE}: the run has no such setting."] if tables else []
     return Section("settings", "Settings that differ", paragraphs=[*same, *absent], tables=tables)
 
 
 def _cell(settings: Mapping[str, Any], key: str) -> str:
-    """As it would be written, without folders of this machine."""
+    """Return the value as JSON, without folders of this machine."""
     return json.dumps(without_folders(settings[key]), ensure_ascii=False) if key in settings else NONE

@@ -1,4 +1,4 @@
-"""The numbers behind the page's figures. Q queries, C clips of the pool, G groups of queries that share clips."""
+"""The numbers of the page's figures. Q queries, C clips of the pool, G groups of queries that share clips."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,20 @@ from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.intervals import CONFIDENCE, Groups, Interval
 from submission.ordering import Ranks
 
-LISTENED = 5  # queries of a group that is listened to
-WORDS = (1, 5, 8, 11, 14, 17, 20)  # of a caption: where bins begin; Clotho's captions have 8 to 20
-SECONDS = (0, 5, 10, 15, 20, 25, 30)  # of a clip; Clotho's have 15 to 30
+LISTENED = 5  # maximum number of queries per listening group
+WORDS = (1, 5, 8, 11, 14, 17, 20)  # starts of bins of caption lengths; Clotho's captions have 8 to 20 words
+SECONDS = (0, 5, 10, 15, 20, 25, 30)  # starts of bins of clip lengths; Clotho's clips have 15 to 30 s
 
 
 class Rivals(NamedTuple):
-    """Per query, (Q,): score of its best relevant clip, of its hardest negative (the best clip that is not relevant;
-    NaN where all are), and whether any negative has exactly the relevant clip's score."""
+    """Scores of the best relevant clip and the hardest negative of each query.
+
+    Attributes:
+        positive: (Q,) score of the best relevant clip.
+        negative: (Q,) score of the hardest negative (the best clip that is not relevant); NaN if all clips are
+            relevant.
+        tied: (Q,) whether any negative has exactly the score of the best relevant clip.
+    """
 
     positive: Values
     negative: Values
@@ -32,7 +38,7 @@ class Rivals(NamedTuple):
 
 
 def rivals(matrix: ScoreMatrix) -> Rivals:
-    """Of a matrix whose relevant clips are known.
+    """Return the rivals of a matrix with known relevant clips.
 
     >>> values = np.array([[0.5, 0.25, 0.5]], dtype=np.float32)
     >>> found = rivals(ScoreMatrix(values, ["q"], ["q"], ["a", "b", "c"], ["a", "b", "c"], [["a", "b"]]))
@@ -51,7 +57,7 @@ def rivals(matrix: ScoreMatrix) -> Rivals:
 
 
 def rank_bins(n_pool: int) -> list[tuple[int, int]]:
-    """First and last rank of each bin: 1, 2, 3-5, 6-10, 11-20, 21-50, ... to the pool's size.
+    """Return the first and last rank of each bin: 1, 2, 3-5, 6-10, 11-20, 21-50, ... to the pool's size.
 
     >>> rank_bins(30)
     [(1, 1), (2, 2), (3, 5), (6, 10), (11, 20), (21, 30)]
@@ -67,15 +73,15 @@ def rank_bins(n_pool: int) -> list[tuple[int, int]]:
 
 
 def count_ranks(first: Ranks, bins: Sequence[tuple[int, int]]) -> list[int]:
-    """Queries whose first relevant clip has a rank in each bin. first: (Q,)."""
+    """Return the number of queries whose first relevant clip has a rank in each bin. first: (Q,)."""
     return [int(np.count_nonzero((first >= low) & (first <= high))) for low, high in bins]
 
 
 def random_shares(bins: Sequence[tuple[int, int]], n_pool: int, n_relevant: Ints) -> list[float]:
-    """Expected share of queries in each bin if clips stood in a random order.
+    """Return the expected share of queries in each bin for clips in random order.
 
-    n_relevant: (Q,) relevant clips, R each. No relevant clip is among the first r of C with the probability
-    prod_i (C - r - i) / (C - i), i = 0 ... R - 1 (hypergeometric).
+    n_relevant: (Q,) relevant clips, R each. No relevant clip is among the first r of C with the probability prod_i (C -
+    r - i) / (C - i), i = 0 ... R - 1 (hypergeometric).
 
     >>> random_shares([(1, 1), (2, 4)], 4, np.array([1]))
     [0.25, 0.75]
@@ -90,7 +96,7 @@ def random_shares(bins: Sequence[tuple[int, int]], n_pool: int, n_relevant: Ints
 
 
 class Bar(NamedTuple):
-    """Mean of the queries in a bin, its 95 % interval, and how many they are."""
+    """Mean of the queries in a bin, its 95 % interval, and the number of queries."""
 
     label: str
     mean: float
@@ -99,7 +105,10 @@ class Bar(NamedTuple):
 
 
 def bars(values: Values, keys: Sequence[object], labels: Mapping[object, str], groups: Groups) -> list[Bar]:
-    """Means by key, in the order of labels; those of no query are left out. values: (Q,) in [0, 1]. keys: (Q,)."""
+    """Return the means by key, in the order of labels; keys without a query are left out.
+
+    values: (Q,) in [0, 1]. keys: (Q,).
+    """
     found = []
     for key, label in labels.items():
         mask = np.array([one == key for one in keys])
@@ -110,13 +119,14 @@ def bars(values: Values, keys: Sequence[object], labels: Mapping[object, str], g
 
 
 def share_interval(values: Values, groups: Groups) -> Interval:
-    """95 % interval of the mean of values in [0, 1] that come in groups; within [0, 1], and wide where few agree.
+    """Return the 95 % interval of the mean of values in [0, 1] that come in groups; within [0, 1], and wide for few
+    groups.
 
-    Returns Wilson's score interval for as many trials as there are groups, or, where they differ in size, as Kish's
+    Returns Wilson's score interval. The number of trials is the number of groups or, if they differ in size, Kish's
     effective number of them, (sum of sizes)^2 / sum of sizes^2.
     Source: Wilson 1927; Kish 1965, section 8.2. Deviations: the trials are groups, as if their members agreed
-    wholly, and values need not be 0 or 1; both can only make it wider than the truth. The bootstrap has no width where
-    all values are equal, which small bins often are.
+    completely, and values need not be 0 or 1; both can only make the interval wider than the exact one. The bootstrap
+    interval has no width if all values are equal, as is frequent in small bins.
 
     >>> low, high = share_interval(np.ones(4), np.arange(4))
     >>> round(low, 3), high
@@ -131,18 +141,22 @@ def share_interval(values: Values, groups: Groups) -> Interval:
 
 
 def bin_of(value: float, starts: Sequence[float]) -> int | None:
-    """Number of the bin that holds a value, its own start included, the last one open; None for NaN."""
+    """Return the number of the bin that contains a value. Bins include their start; the last one is open.
+    None for NaN.
+    """
     return None if math.isnan(value) else int(np.searchsorted(starts, value, side="right")) - 1
 
 
 def bin_labels(starts: Sequence[int], whole: bool) -> dict[object, str]:
-    """`1–4`, ..., `20+` by the number of the bin; its end is the next one's where values are not whole: `0–5`."""
+    """Return `1–4`, ..., `20+` by the number of the bin; if values are not whole, it ends where the next
+    begins: `0–5`.
+    """
     ends = [f"{low}–{high - whole}" for low, high in pairwise(starts)]
     return dict(enumerate([*ends, f"{starts[-1]}+"]))
 
 
 def edge_labels(edges: Values) -> list[str]:
-    """`0.100 to 0.200` for each bin between edges: with three decimals, or as many as tell close edges apart.
+    """Return `0.100 to 0.200` for each bin between edges: with three decimals, or as many as distinguish close edges.
 
     >>> edge_labels(np.array([0.1, 0.10002, 0.10004]))
     ['0.100000 to 0.100020', '0.100020 to 0.100040']
@@ -154,10 +168,10 @@ def edge_labels(edges: Values) -> list[str]:
 
 
 def choose_queries(first: Ranks, margin: Values) -> dict[str, list[int]]:
-    """Rows of the best, the middle and the worst queries, the worst one first.
+    """Return the rows of the best, the middle and the worst queries, the worst one first.
 
-    In order of the rank of the first relevant clip, then of the margin, larger is better (a query without negatives
-    has the largest), then of their rows. A third of all queries each, 5 at most; what one group has no other shows.
+    The order is by rank of the first relevant clip, then by margin, larger is better (a query without negatives has the
+    largest), then by row. Each group has a third of all queries, at most 5; groups do not overlap.
     """
     margin = np.where(np.isnan(margin), np.inf, margin)
     order = sorted(range(len(first)), key=lambda row: (first[row], -margin[row], row))

@@ -1,1 +1,1 @@
-"""What is recorded of a run: written by the system, read by the package and the report."""
+"""The recorded files of a run: written by the system, read by the package and the report."""

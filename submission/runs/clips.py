@@ -1,4 +1,4 @@
-"""What a run says of the clips it ranked: scores/ENTRY.clips.csv with their audio, lengths, and experts' norms."""
+"""Table of the clips that a run ranked: scores/ENTRY.clips.csv with their audio, lengths, and experts' norms."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,12 +13,15 @@ from data_tools.tables import read_table, write_table
 from submission.arrays import Floats, Values
 from submission.errors import SubmissionError
 
-NORM = "norm "  # an expert's column begins so
+NORM = "norm "  # prefix of an expert's column
 
 
 class Clips(NamedTuple):
-    """The C clips of a pool, in its order. paths: audio files. seconds: (C,), NaN if not known. norms: by expert,
-    (C,) norms of its embedding of each clip; empty for a mean."""
+    """The C clips of a pool, in its order.
+
+    paths: audio files. seconds: (C,), NaN if not known. norms: by expert, (C,) norms of its embedding of each clip;
+    empty for a mean.
+    """
 
     paths: list[Path]
     seconds: Values
@@ -26,7 +29,7 @@ class Clips(NamedTuple):
 
 
 def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, Floats]) -> None:
-    """Write the table, a line a clip. norms: by expert, (C,)."""
+    """Write the table, one line per clip. norms: by expert, (C,)."""
     rows = []
     for row, clip in enumerate(clips):
         seconds = "" if clip.seconds is None else f"{clip.seconds:.3f}"
@@ -42,7 +45,7 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
     try:
         by_clip = {row["clip"]: (line, row) for line, row in read_table(path, ["clip", "path", "seconds"])}
     except DataError as error:
-        raise SubmissionError(f"{error}; rank the run again to write it anew") from None
+        raise SubmissionError(f"{error}; rank the run again to write it") from None
     if missing := [clip for clip in clip_ids if clip not in by_clip]:
         raise SubmissionError(
             f"{path}: has no line for {counted(len(missing), 'clip')} of the scores, first {missing[0]!r}"
@@ -56,7 +59,7 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
             try:
                 found[number] = float(row[name]) if row[name] else np.nan
             except ValueError:
-                raise SubmissionError(f"{path}, line {line}: {name} is {row[name]!r}, no number") from None
+                raise SubmissionError(f"{path}, line {line}: {name} is {row[name]!r}, not a number") from None
         return found
 
     return Clips(

@@ -30,7 +30,7 @@ class Finished(ABC):
     @property
     @abstractmethod
     def members(self) -> Sequence[record.RankSettings]:
-        """The entries, each of one checkpoint, that this one is made of."""
+        """The entries with one checkpoint each that this one consists of."""
 
     @property
     @abstractmethod
@@ -44,7 +44,7 @@ class Finished(ABC):
 
     @cached_property
     def provenance(self) -> record.Provenance | None:
-        """None where the file is gone."""
+        """Content of provenance.json; None if the file is missing."""
         return read_provenance(self.folder) if (self.folder / "provenance.json").is_file() else None
 
     @cached_property
@@ -54,8 +54,10 @@ class Finished(ABC):
         return read_metrics(path, made_again(self.folder, path))
 
     def file(self, name: str) -> Path:
-        """A file of the run by its name in the folder, unharmed as far as result.json has its checksum. DataError for a
-        damaged or missing one."""
+        """Return a file of the run by its name in the folder, verified if result.json has its checksum.
+
+        Raises DataError for a damaged or missing file.
+        """
         path, noted = self.folder / name, self.result.sha256.get(name)
         if noted is not None:
             require_unharmed(path, noted, made_again(self.folder, path))
@@ -79,13 +81,14 @@ class FinishedRun(Finished):
 
     @property
     def members(self) -> list[record.RankSettings]:
-        """The entries ranked by one checkpoint that this one is made of: itself, or those of a mean."""
+        """The entries with one checkpoint each that this one consists of: itself, or those of a mean."""
         return list(self._leaves(self.entry))
 
     @property
     def blind_scores(self) -> Path | None:
-        """The score matrix of the blind set that was ranked by the same checkpoints as this entry; None where it is
-        none, or several."""
+        """The score matrix of the blind set that was ranked by the same checkpoints; None for no such set,
+        or several.
+        """
         mine = [(member.stage, member.checkpoint) for member in self.members]
         same = [
             name
@@ -99,7 +102,7 @@ class FinishedRun(Finished):
         if settings.kind == "mean":
             for part in settings.of:
                 yield from self._leaves(part)
-        elif "stage" in settings.model_fields_set:  # it ranks by one model
+        elif "stage" in settings.model_fields_set:  # this entry ranks by one model
             yield settings
 
 
@@ -117,7 +120,7 @@ class FinishedMoments(Finished):
 
     @cached_property
     def blind(self) -> "FinishedMoments | None":
-        """The blind list whose windows this run has found in the same way; None where it is none, or several."""
+        """The blind list whose windows this run has found in the same way; None for no such list, or several."""
         mine = self._settings(self.entry).model_copy(update={"data": ""})
         same = [
             name
@@ -133,7 +136,7 @@ class FinishedMoments(Finished):
     def _settings(self, entry: str) -> record.RankSettings:
         settings = self.recipe.rank[entry]
         if settings.kind != "moments":
-            raise SubmissionError(f"{self.folder}: the entry {entry} of resolved.json is of no moments")
+            raise SubmissionError(f"{self.folder}: the entry {entry} of resolved.json is not of kind moments")
         return settings
 
     @property
@@ -142,12 +145,14 @@ class FinishedMoments(Finished):
 
     @cached_property
     def truth(self) -> MomentTruth:
-        """The queries, with their true windows but of a blind list. SubmissionError as read_moment_truth raises it."""
+        """The queries, with their true windows except for a blind list. Raises SubmissionError as read_moment_truth
+        does.
+        """
         return read_moment_truth(self.file(f"scores/{self.entry}.truth.jsonl"), self.edition)
 
     @cached_property
     def answers(self) -> list[Moments]:
-        """The windows of every query with their scores, best first. SubmissionError as read_moments raises it."""
+        """The windows of every query with their scores, best first. Raises SubmissionError as read_moments does."""
         return read_moments(self.file(f"scores/{self.entry}.windows.jsonl"), self.edition, self.truth)
 
     @cached_property
@@ -157,10 +162,10 @@ class FinishedMoments(Finished):
 
 
 def open_finished(text: str) -> FinishedRun:
-    """RUN, or RUN:ENTRY for one of several ranked entries (default: the first).
+    """Open RUN, or RUN:ENTRY for one of several ranked entries (default: the first).
 
-    Raises SubmissionError for a folder that is no finished run, for files that do not fit each other (a line a fault),
-    and for an entry it does not have; DataError for damaged files (a line a fault).
+    Raises SubmissionError for a folder that is no finished run, for files that do not fit each other (one line per
+    fault), and for an unknown entry; DataError for damaged files (one line per fault).
     """
     folder, result, recipe, entry = _opened(text)
     if not result.rank and result.moments:
@@ -170,40 +175,44 @@ def open_finished(text: str) -> FinishedRun:
         raise SubmissionError(f"{folder}: the run ranked nothing; give its recipe a rank entry")
     if entry in result.blind:
         hint = f"use {folder}/scores/{entry}.npy and {folder}/submission/{entry}.csv"
-        raise SubmissionError(f"{folder}: {entry!r} is a blind set's, which has no figures; {hint}")
+        raise SubmissionError(f"{folder}: {entry!r} ranks a blind set, which has no figures; {hint}")
     if entry and entry not in result.rank:
-        raise SubmissionError(f"{folder}: no ranked entry {entry!r}; there are {', '.join(result.rank)}")
+        raise SubmissionError(f"{folder}: no ranked entry {entry!r}; choose one of {', '.join(result.rank)}")
     run = FinishedRun(folder, result, recipe, entry or next(iter(result.rank)))
     run.file("resolved.json")
     return run
 
 
 def open_finished_moments(text: str) -> FinishedMoments:
-    """RUN, or RUN:ENTRY for one of several entries of moments (default: the first). Raises as open_finished does."""
+    """Open RUN, or RUN:ENTRY for one of several entries of moments (default: the first). Raises as
+    open_finished does.
+    """
     folder, result, recipe, entry = _opened(text)
     if not result.moments:
         raise SubmissionError(f"{folder}: the run ranks no moments; give its recipe a rank entry of kind moments")
     if entry and entry not in result.moments:
-        raise SubmissionError(f"{folder}: no entry of moments {entry!r}; there are {', '.join(result.moments)}")
+        raise SubmissionError(f"{folder}: no entry of moments {entry!r}; choose one of {', '.join(result.moments)}")
     run = FinishedMoments(folder, result, recipe, entry or next(iter(result.moments)))
     run.file("resolved.json")
     return run
 
 
 def open_any_finished(text: str) -> FinishedRun | FinishedMoments:
-    """An entry of clips, or of moments if the run ranks nothing else or one of them is named."""
+    """Open an entry of clips; one of moments if the run has no others or if it is named."""
     return open_finished_moments(text) if has_moments(text) else open_finished(text)
 
 
 def has_moments(text: str) -> bool:
-    """Whether RUN, or RUN:ENTRY, is of moments; of a run that ranks clips too, only where the entry is named. Raises as
-    open_finished does."""
+    """Whether RUN, or RUN:ENTRY, finds moments; in a run that also ranks clips, the entry must be named.
+
+    Raises as open_finished does.
+    """
     _, result, _, entry = _opened(text)
     return entry in result.moments or (bool(result.moments) and not result.rank)
 
 
 def _opened(text: str) -> tuple[Path, record.RunResult, record.ResolvedRecipe, str]:
-    """Folder, result, recipe, and the entry that is named, or nothing."""
+    """Return folder, result, recipe, and the named entry, or ""."""
     name, _, entry = text.rpartition(":") if ":" in text and not Path(text).exists() else (text, "", "")
     folder = Path(name)
     require_folder(folder, "name a finished run")
@@ -217,7 +226,7 @@ def _opened(text: str) -> tuple[Path, record.RunResult, record.ResolvedRecipe, s
 
 
 def broken_links(result: record.RunResult, recipe: record.ResolvedRecipe) -> Iterator[str]:
-    """Names that lead nowhere, a sentence each."""
+    """Yield references to missing names, one message each."""
     for name in result.parameters.frozen:
         if name not in ("audio", "text") and name not in result.experts:
             yield f"parameters.frozen.{name}: no such expert"

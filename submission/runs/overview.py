@@ -1,4 +1,4 @@
-"""What there is to know of a run at a glance, finished or not."""
+"""Short summaries of runs, finished or not."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from data_tools.locks import is_locked
 from submission.runs.reading import made_again, read_metrics, read_provenance, read_recipe, read_result
 from submission.runs.record import EpochLine, MomentsResult, RankedResult, Record, RunResult
 
-CHOSEN_BY = ("mAP@10", "recall_sum", "R1@0.7", "loss")  # validation metrics, the one to be shown first
+CHOSEN_BY = ("mAP@10", "recall_sum", "R1@0.7", "loss")  # validation metrics, the first available one is shown
 LOWER_IS_BETTER = {"loss"}
 
 
@@ -23,10 +23,18 @@ class Figure(Record):
 
 
 class RunOverview(Record):
-    """run: its folder. changes: what --set changed in the recipe. state: finished, running, unfinished or damaged.
-    stage, epoch: the last that was trained. validation: the best epoch of that stage. test: of the first ranked entry.
-    seconds: of the training steps of all epochs, without frames, validation and ranking. problem: why it cannot be
-    read, where it is damaged."""
+    """Summary of a run.
+
+    Attributes:
+        run: folder of the run.
+        changes: changes of the recipe by --set.
+        state: finished, running, unfinished or damaged.
+        stage, epoch: the last trained ones.
+        validation: best epoch of that stage.
+        test: figure of the first ranked entry.
+        seconds: training steps of all epochs, without frames, validation and ranking.
+        problem: reason why a damaged run cannot be read.
+    """
 
     run: str
     recipe: str | None = None
@@ -42,13 +50,15 @@ class RunOverview(Record):
 
 
 def overviews(runs: Path) -> Iterator[RunOverview]:
-    """Summary of every run in a folder and in its studies, by name; of the folder itself if it is a run."""
-    found = [*runs.glob("*/resolved.json"), *runs.glob("*/*/resolved.json")]  # the second of studies
+    """Yield the summary of every run in a folder and in its studies, by name; or of the folder itself if it
+    is a run.
+    """
+    found = [*runs.glob("*/resolved.json"), *runs.glob("*/*/resolved.json")]  # the second for studies
     yield from map(overview, [runs] if (runs / "resolved.json").exists() else sorted(path.parent for path in found))
 
 
 def overview(folder: Path) -> RunOverview:
-    """Of one run; of a damaged one that it is, without an error."""
+    """Return the summary of one run; marks damaged runs instead of raising."""
     try:
         return _read(folder)
     except DataError as error:
@@ -75,7 +85,9 @@ def _read(folder: Path) -> RunOverview:
 
 
 def _tested(result: RunResult) -> Figure | None:
-    """The primary figure of the first ranked entry; of a run of moments alone, of the first that has figures."""
+    """Return the primary figure of the first ranked entry; if there are only moments, of the first entry
+    with figures.
+    """
     entries: dict[str, RankedResult | MomentsResult] = {**result.rank, **result.moments}
     for name, entry in entries.items():
         if entry.figures is not None and entry.metric in entry.figures:
@@ -84,7 +96,7 @@ def _tested(result: RunResult) -> Figure | None:
 
 
 def _best(epochs: list[EpochLine]) -> Figure | None:
-    """The best epoch of the last stage, by the first of CHOSEN_BY that it has."""
+    """Return the best epoch of the last stage, by the first of CHOSEN_BY that it has."""
     last = [line for line in epochs if line.stage == epochs[-1].stage]
     for metric in CHOSEN_BY:
         if found := [line for line in last if metric in line.validation]:

@@ -1,4 +1,4 @@
-"""Reading the files of a run, and what to do about damaged ones."""
+"""Read the files of a run, and describe how to repair damaged ones."""
 
 import shlex
 from pathlib import Path
@@ -10,63 +10,67 @@ from submission.runs.record import FORMAT, EpochLine, Provenance, ResolvedRecipe
 
 
 def read_result(folder: Path) -> RunResult:
-    """result.json of a run. Raises DataError for one that is missing or damaged, or that a later release wrote."""
+    """Read result.json of a run. Raises DataError for a missing or damaged file, or one of a later release."""
     path = folder / "result.json"
     hint = made_again(folder, path)
     content = read_json(path, hint)
     written = content.get("format") if isinstance(content, dict) else None
     if isinstance(written, int) and written > FORMAT:
-        raise DataError(f"{path} is of format {written}, this release reads up to {FORMAT}; use the release it is of")
+        raise DataError(f"{path} has format {written}, this release reads up to {FORMAT}; use the one that wrote it")
     return require_shape(content, RunResult, str(path), hint)
 
 
 def read_recipe(folder: Path) -> ResolvedRecipe:
-    """resolved.json of a run. Raises DataError for one that is missing or damaged."""
+    """Read resolved.json of a run. Raises DataError for a missing or damaged file."""
     path = folder / "resolved.json"
     return read_shaped(path, ResolvedRecipe, made_again(folder, path))
 
 
 def read_provenance(folder: Path) -> Provenance:
-    """provenance.json of a run. Raises DataError for one that is missing or damaged."""
+    """Read provenance.json of a run. Raises DataError for a missing or damaged file."""
     path = folder / "provenance.json"
     return read_shaped(path, Provenance, made_again(folder, path))
 
 
 def read_metrics(path: Path, hint: str) -> list[EpochLine]:
-    """metrics.jsonl: a line an epoch of every stage. DataError, naming the line, where it is missing or damaged.
+    """Read metrics.jsonl: one line per epoch of every stage. Raises DataError, with the line, if it is missing or
+    damaged.
 
-    A last line without an end is skipped: a killed process may have left one.
+    A last line without an end is skipped: a killed process may have left it.
     """
     lines = read_json_lines(path, hint, unfinished=True)
     return [require_shape(line, EpochLine, f"{path}, line {number},", hint) for number, line in enumerate(lines, 1)]
 
 
 def made_again(folder: Path, *damaged: Path) -> str:
-    """The end of a sentence on damaged files of a run: what to delete, and the command that then makes them again."""
+    """Return the end of a message on damaged files of a run: files to delete, and the command that makes them again."""
     files = dict.fromkeys([*damaged, *(path for path in [folder / "result.json"] if path.exists())])
     recipe = folder / "resolved.json"
-    if recipe in damaged:  # recipe.yaml is the recipe without what --set changed
+    if recipe in damaged:  # recipe.yaml is the recipe without the changes of --set
         changes = "".join(f" --set {shlex.quote(change)}" for change in _changes(folder))
         command = f"{folder / 'recipe.yaml'}{changes}"
     else:
         command = str(recipe)
     deleted = " and ".join(map(str, files))
-    return f"delete {deleted}, then what is lost is made again by: python -m system run {command} --out {folder}"
+    return f"delete {deleted}, then make the missing files again with: python -m system run {command} --out {folder}"
 
 
 def to_finish(folder: Path) -> str:
-    """The end of a sentence on a run that is not finished: the command that goes on with it, or that some process does
-    so now. A folder that is no run gets what makes one."""
+    """Return the end of a message on an unfinished run: the command that continues it, or that a process is training it
+    now.
+
+    For a folder that is no run, name the command that makes one.
+    """
     if not (folder / "resolved.json").is_file():
-        return "name a run's folder, which python -m system run makes"
+        return "give the folder of a run, which python -m system run makes"
     if is_locked(folder / "lock"):
-        return "it is being trained right now; wait for its end"
+        return "it is being trained now; wait until it ends"
     run = shlex.quote(str(folder))
-    return f"go on with it by: python -m system run {run}/resolved.json --out {run}"
+    return f"continue it with: python -m system run {run}/resolved.json --out {run}"
 
 
 def _changes(folder: Path) -> list[str]:
-    """What --set changed, as the run's provenance notes it; none where that is damaged too."""
+    """Return the changes by --set in the run's provenance; an empty list if that is damaged too."""
     try:
         return read_provenance(folder).changes
     except DataError:

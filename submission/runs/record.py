@@ -1,7 +1,7 @@
-"""The record of a run: the one description of its files, which the system writes and everybody reads.
+"""The files of a run: the only description of their format, for the system that writes them and for all readers.
 
-result.json (RunResult), provenance.json (Provenance), a line of metrics.jsonl (EpochLine), what is relied on of
-resolved.json (ResolvedRecipe), and what is said beside a score matrix and in model.json of an export (ModelFacts).
+result.json (RunResult), provenance.json (Provenance), a line of metrics.jsonl (EpochLine), the used part of
+resolved.json (ResolvedRecipe), and the facts of a score matrix and of an export's model.json (ModelFacts).
 """
 
 from pathlib import Path
@@ -9,28 +9,30 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-FORMAT = 1  # of result.json; a release that changes the meaning of a key counts on
+FORMAT = 1  # of result.json; a release that changes the meaning of a key increments it
 
 
 def _inside(name: str) -> str:
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ValueError(f"{name!r} is outside of this folder; a relative path without .. belongs here")
+        raise ValueError(f"{name!r} is outside this folder; use a relative path without ..")
     return name
 
 
-# Of files, by their names below the folder that notes them.
+# Checksums of files, by their paths relative to the folder of the record.
 Checksums = dict[Annotated[str, AfterValidator(_inside)], str]
 Count = Annotated[int, Field(ge=0)]
 Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
 class Record(BaseModel):
-    """A part of the record: nothing is converted, nothing changes after reading, other keys stay."""
+    """A part of the record: values are not converted, objects do not change after reading, other keys are kept."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="allow", populate_by_name=True)
 
     def document(self) -> dict[str, Any]:
-        """As plain JSON values, by the names in the file; what was not given is left out."""
+        """Return the content as plain JSON values, with the keys of the file; values that were not given
+        are left out.
+        """
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
@@ -43,8 +45,15 @@ class Parameters(Record):
 
 
 class ExpertFacts(Record):
-    """rate: Hz. dim: of a frame. published: addresses of its weights. unpublished: weight files that are none of
-    these. pretrained: the model behind frames that were read and not computed; None: `kind` says it."""
+    """Facts of an expert.
+
+    Attributes:
+        rate: Hz.
+        dim: dimension of a frame.
+        published: addresses of its weights.
+        unpublished: other weight files.
+        pretrained: model of frames that were read instead of computed; None: see `kind`.
+    """
 
     kind: str
     rate: Annotated[int, Field(gt=0)]
@@ -60,7 +69,7 @@ class ExpertFacts(Record):
 
 
 class SetFacts(Record):
-    """A data set within a source. licences: clips by licence."""
+    """A data set within a source. licences: number of clips by licence."""
 
     clips: Annotated[int, Field(gt=0)]
     captions: Count
@@ -69,8 +78,11 @@ class SetFacts(Record):
 
 
 class SourceFacts(Record):
-    """A source of the recipe's `data`: its data sets by name, the stages it trains, where it is published, and how many
-    moments of its clips it has; None where it names no file of them."""
+    """A source of the recipe's `data`.
+
+    sets: its data sets by name. trains: the stages it trains. published: its address. moments: number of moments of its
+    clips; None without a file of moments.
+    """
 
     sets: dict[str, SetFacts]
     trains: list[str]
@@ -79,11 +91,14 @@ class SourceFacts(Record):
 
 
 class RankedResult(Record):
-    """What a ranked entry came to; its figures, such as mAP@10 and R@1, are among the other keys.
+    """Result of a ranked entry; its figures, such as mAP@10 and R@1, are among the other keys.
 
-    interval, bootstrap: 95 %, of `metric`; None for a single query. checkpoint: in words. chance, untrained, ceiling:
-    values of `metric` to hold it against, untrained None where nothing was trained. also_trained_on: ranked clips.
-    scores, csv: files.
+    Attributes:
+        interval, bootstrap: 95 % intervals of `metric`; None for a single query.
+        checkpoint: description.
+        chance, untrained, ceiling: values of `metric` for comparison; untrained is None if nothing was trained.
+        also_trained_on: number of ranked clips that are also training data.
+        scores, csv: files.
     """
 
     __pydantic_extra__: dict[str, Any]
@@ -117,8 +132,10 @@ class RankedResult(Record):
 
 
 class BlindResult(Record):
-    """A ranked blind set. checkpoint: in words. scores, csv: files. sha256: of what was ranked, names and contents of
-    clips and queries."""
+    """A ranked blind set.
+
+    checkpoint: description. scores, csv: files. sha256: of names and contents of the ranked clips and queries.
+    """
 
     queries: Count
     clips: Count
@@ -130,7 +147,10 @@ class BlindResult(Record):
 
 
 class FittedScore(Record):
-    """Of a score of moments: of the frames' values, and in log odds for each way from frame to frame."""
+    """Fitted score of moments.
+
+    scale, offset: of the frames' values. enter, leave: log odds of each change from frame to frame.
+    """
 
     scale: float
     offset: float
@@ -139,11 +159,19 @@ class FittedScore(Record):
 
 
 class MomentsResult(Record):
-    """Windows that were found. figures: by metric, in [0, 1]; bootstrap: of each, 95 % over recordings; both None of a
-    blind list. random, ceiling: R1@0.5 and so on of random windows, and of windows made of the true frames. checkpoint:
-    in words. fitted: the fitted score, if the entry has a `fit`.
-    windows: the file with scores. answers: the file that is handed in. truth: the queries. frames: the file
-    of the frames' probabilities."""
+    """Result of an entry that finds windows.
+
+    Attributes:
+        figures: by metric, in [0, 1]; None for a blind list.
+        bootstrap: 95 % interval of each figure, over recordings; None for a blind list.
+        random, ceiling: R1@0.5 and so on of random windows, and of windows made of the true frames.
+        checkpoint: description.
+        fitted: fitted score, if the entry has a `fit`.
+        windows: file with scores.
+        answers: file to submit.
+        truth: file of the queries.
+        frames: file of the frames' probabilities.
+    """
 
     metric: str
     figures: dict[str, float] | None
@@ -164,11 +192,15 @@ class MomentsResult(Record):
 
 
 class RunResult(Record):
-    """result.json.
+    """Content of result.json.
 
-    commits: of the code, in turn. broken: reasons why clips were left out, by id. seconds: of the last process.
-    training_seconds: of all epochs. sha256: of the run's files.
-    rank, blind, moments: by entry of the recipe's `rank`. Those of `blind` have no figures.
+    Attributes:
+        commits: of the code, in turn.
+        broken: reasons why clips were left out, by id.
+        seconds: of the last process.
+        training_seconds: of all epochs.
+        sha256: checksums of the run's files.
+        rank, blind, moments: by entry of the recipe's `rank`. Those of `blind` have no figures.
     """
 
     format: int
@@ -189,11 +221,18 @@ class RunResult(Record):
 
 
 class Provenance(Record):
-    """What a run was made with. changes: those of --set. manifests, contents: checksums by data source, of its manifest
-    and of all its audio. experts: their identities. text: identity of a pre-trained text encoder. starts: checksums of
-    exported models by folder. teachers: by name, checksums of what says which weights they have. augment: checksums of
-    files that training data are changed by. started_in: the folder that relative paths of the recipe start from, seen
-    from the run's. sha256: of the run's own files.
+    """Inputs of a run: code, recipe, data and machine.
+
+    Attributes:
+        changes: those of --set.
+        manifests, contents: checksums by data source, of its manifest and of all its audio.
+        experts: identities of the experts.
+        text: identity of a pre-trained text encoder.
+        starts: checksums of exported models by folder.
+        teachers: by name, checksums of the files that identify their weights.
+        augment: checksums of files that change training data.
+        started_in: folder that relative paths of the recipe start from, relative to the run.
+        sha256: checksums of the run's files.
     """
 
     recipe: str | None = None
@@ -221,9 +260,16 @@ class Provenance(Record):
 
 
 class EpochLine(Record):
-    """A line of metrics.jsonl, its keys in the order they are written. epoch: of the stage, from 1. Means over its
-    steps: loss and what training diagnoses. validation: values by metric. The rest is what the collapse watch saw;
-    collapsed: a sentence each."""
+    """A line of metrics.jsonl, its keys in the written order.
+
+    Attributes:
+        epoch: of the stage, from 1.
+        loss, positive, hardest_negative, violations, violations_relaxed: means over the steps of the epoch.
+        validation: values by metric.
+        spread_of_clips, zeros_of_clips, spread_of_captions, zeros_of_captions, captions_alike: values of the collapse
+            watch.
+        collapsed: its messages.
+    """
 
     stage: str
     epoch: Annotated[int, Field(ge=1)]
@@ -244,7 +290,7 @@ class EpochLine(Record):
     collapsed: list[str] = []
 
     def value(self, name: str) -> float | None:
-        """The figure called so, such as `loss` or `validation.mAP@10`; None where the line has none."""
+        """Return the figure of this name, such as `loss` or `validation.mAP@10`; None if the line lacks it."""
         part, _, metric = name.rpartition(".")
         found: float | None = self.validation.get(metric) if part else getattr(self, metric, None)
         return found
@@ -255,7 +301,9 @@ class Kind(Record):
 
 
 class EncoderSettings(Kind):
-    """model: of a published text encoder. vectors, weights: files. spec_augment: of an audio encoder."""
+    """Settings of an encoder. model: published text encoder. vectors, weights: files. spec_augment: for
+    audio encoders.
+    """
 
     model: str | None = None
     vectors: str | None = None
@@ -292,8 +340,11 @@ class StageSettings(Record):
 
 
 class RankSettings(Kind):
-    """An entry of `rank`, of any kind. stage, checkpoint: of kinds that rank by one model; None for published weights,
-    before any stage. of: of a mean, the names of its parts."""
+    """An entry of `rank`, of any kind.
+
+    stage, checkpoint: for kinds that rank by one model; None for published weights, before any stage. of: for a mean,
+    the names of its parts.
+    """
 
     stage: str | None = None
     checkpoint: str | None = None
@@ -311,7 +362,7 @@ class RelevanceSettings(Record):
 
 
 class ResolvedRecipe(Record):
-    """What of resolved.json is relied on; the whole of it is described by the system's recipes."""
+    """The used part of resolved.json; the system's recipes describe all of it."""
 
     name: str
     seed: int
@@ -322,9 +373,14 @@ class ResolvedRecipe(Record):
 
 
 class ModelFacts(Record):
-    """What made a model: the facts beside its scores, and model.json of an export. run: name of its folder. edition:
-    the one its recipe ranks for, None where it is several. fitted: of an export, what its windows are found by, where
-    that was fitted after training. sha256: of an export's other files."""
+    """Facts about a model, stored with its scores and in model.json of an export.
+
+    Attributes:
+        run: name of its folder.
+        edition: the one its recipe ranks for; None for several.
+        fitted: for an export, fitted score of moments, if it was fitted after training.
+        sha256: checksums of an export's other files.
+    """
 
     recipe: str
     seed: int | None = None

@@ -1,1 +1,1 @@
-"""The verbs of `python -m submission`, one file each: arguments in, calls, lines out."""
+"""The verbs of `python -m submission`, one file each: they read arguments, call functions, and print lines."""

@@ -1,5 +1,4 @@
-"""The verb blend: one score matrix or file of moments of several, by weights that are given, equal, or searched on
-validation."""
+"""The verb blend: one score matrix or file of moments from several, by given, equal, or searched weights."""
 
 import argparse
 from pathlib import Path
@@ -14,17 +13,17 @@ from submission.verbs.options import chosen_edition, edition_noted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parts = "two score matrices (.npy) or more, or files of moments (.jsonl)"
+    parts = "two or more score matrices (.npy) or files of moments (.jsonl)"
     parser.add_argument("scores", nargs="+", type=Path, metavar="SCORES", help=parts)
     out = "the score matrix, or the file of moments, to write"
     parser.add_argument("--out", type=Path, required=True, metavar="BLEND", help=out)
-    how = "average raw scores, standardised scores (not of moments) or ranks (default %(default)s)"
+    how = "average raw scores, standardised scores (not for moments) or ranks (default %(default)s)"
     parser.add_argument("--how", choices=tuple(SCALES), default="raw", help=how)
     given = parser.add_mutually_exclusive_group()
-    given.add_argument("--weights", nargs="+", type=float, metavar="W", help="one a file (default: equal)")
+    given.add_argument("--weights", nargs="+", type=float, metavar="W", help="one per file (default: equal)")
     searched = "the same models' files of a validation split, in the same order: search the weights on them"
     given.add_argument("--validation", nargs="+", type=Path, metavar="SCORES", help=searched)
-    truth = "of moments: the true windows of --validation (.jsonl)"
+    truth = "for moments: the true windows of --validation (.jsonl)"
     parser.add_argument("--truth", type=Path, metavar="TRUTH.jsonl", help=truth)
 
 
@@ -32,16 +31,16 @@ def run(arguments: argparse.Namespace) -> int:
     named = [*arguments.scores, *(arguments.validation or ())]
     require_other(arguments.out, [*named, arguments.truth])
     if len(arguments.scores) < 2:
-        raise SubmissionError("a blend needs two files or more")
+        raise SubmissionError("a blend needs two or more files")
     if arguments.validation and len(arguments.validation) != len(arguments.scores):
-        raise SubmissionError(f"--validation needs {len(arguments.scores)} files, one a model, in the same order")
+        raise SubmissionError(f"--validation needs {len(arguments.scores)} files, one per model, in the same order")
     for paths in (arguments.scores, arguments.validation or []):
         if len({path.resolve() for path in paths}) < len(paths):
-            raise SubmissionError("one file is named twice; name each once and give it a larger weight")
+            raise SubmissionError("a file is given twice; give it once, with a larger weight")
     if any(map(is_moments, named)):
         return blend_moment_files(arguments)
     if arguments.truth:
-        raise SubmissionError("--truth is for moments (.jsonl); a score matrix holds its own, so leave it out")
+        raise SubmissionError("--truth only works with moments (.jsonl); score matrices contain it, so leave it out")
     parts = {str(path): read_scores(path) for path in arguments.scores}
     weights = arguments.weights
     if arguments.validation:

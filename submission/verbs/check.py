@@ -1,4 +1,4 @@
-"""The verb check: every problem of a ranked CSV, a matrix CSV, moments or a package, on a line of its own."""
+"""The verb check: every problem of a ranked CSV, a matrix CSV, moments or a package, one per line."""
 
 import argparse
 from collections.abc import Iterable, Sequence
@@ -29,14 +29,14 @@ from submission.verbs.options import (
     require_csv,
 )
 
-PACKAGE = "package"  # kind of the problems of one
-NOT_COMPARED = "note: its texts and names were compared with nothing; add --truth, --scores, or --queries and --audio"
-MOMENTS_NOT_COMPARED = "note: its queries were compared with nothing; add --truth, or --queries for a blind list"
+PACKAGE = "package"  # kind of the problems of a package
+NOT_COMPARED = "note: its texts and names were not compared; add --truth, --scores, or --queries and --audio"
+MOMENTS_NOT_COMPARED = "note: its queries were not compared; add --truth, or --queries for a blind list"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path, help="the edition's file, or a package (.zip)")
-    parser.add_argument("--all", action="store_true", help=f"print every problem, not {SHOWN_PROBLEMS} of each kind")
+    parser.add_argument("--all", action="store_true", help=f"print all problems, not {SHOWN_PROBLEMS} of each kind")
     add_ranked(parser)
     add_reference_arguments(parser)
     add_json(parser)
@@ -76,8 +76,15 @@ def _report(path: Path, edition: AnyEdition, found: "_Found", as_json: bool, sho
 
 
 class _Found(NamedTuple):
-    """queries, columns: of the file, where it could be read. verdict: of it, in words. compared: with a truth.
-    notes: what is odd, and no problem. hint: what it could be compared with, where it was not."""
+    """Result of a check.
+
+    Attributes:
+        queries, columns: of the file; None if it could not be read.
+        verdict: description of the result.
+        compared: whether the file was compared with a truth.
+        notes: oddities that are no problem.
+        hint: options for a comparison, if the file was not compared.
+    """
 
     problems: Sequence[Problem]
     queries: int | None
@@ -89,7 +96,7 @@ class _Found(NamedTuple):
 
 
 def _lines(problems: Sequence[Problem], shown: int | None) -> Iterable[str]:
-    """Those of a package name their file themselves."""
+    """Format problems; those of a package already name their file."""
     if problems and problems[0].kind == PACKAGE:
         return [problem.sentence for problem in problems]
     return format_problems(problems, shown)
@@ -113,7 +120,7 @@ def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) 
 
 
 def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Namespace) -> _Found:
-    """Check answers, or a truth."""
+    """Check a file of answers, or a truth."""
     refuse_options(arguments, scores=None, audio=None, ranked=False)
     data = path.read_bytes()
     if is_truth(data):
@@ -134,13 +141,13 @@ def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Name
 
 
 def _noted(arguments: argparse.Namespace) -> dict[str, str | None]:
-    """The edition that the score matrix is of, where one is named."""
+    """Return the edition of the score matrix by its name, if one is given."""
     return {str(arguments.scores): edition_noted(read_scores(arguments.scores))} if arguments.scores else {}
 
 
 def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
     if arguments.ranked:
-        raise SubmissionError("a package holds what its edition asks for; leave out --ranked")
+        raise SubmissionError("the format of a package is that of its edition; leave out --ranked")
     from submission.package.archive import fitting_editions
 
     if not is_zipfile(path):
@@ -159,7 +166,7 @@ def _check_package(path: Path, edition: AnyEdition, arguments: argparse.Namespac
     else:
         truth, not_compared = chosen_truth(arguments), NOT_COMPARED
     if problems := _of_package(check_archive(path, edition, lambda _: truth, shown=shown)):
-        verdict = "is not fit to be handed in, for what is listed above"
+        verdict = "is not ready to be submitted; its problems are listed above"
         return _Found(problems, None, None, verdict, truth is not None)
     notes = _of_package(output_notes(path, edition, truth, shown))
     verdict, hint = f"ok: a package of edition {edition.name}", "" if truth else not_compared

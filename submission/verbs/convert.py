@@ -1,7 +1,7 @@
 """The verb convert: a CSV of any edition as another edition's CSV, or as a score matrix.
 
-It starts from CSVs, as `write` does from score matrices. Lists stay lists: they can be shortened and put under
-another header, but scores do not come out of them.
+It starts from CSVs; `write` starts from score matrices. Ranked lists can be shortened and get another header, but they
+cannot be converted to scores.
 """
 
 import argparse

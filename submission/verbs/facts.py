@@ -1,4 +1,4 @@
-"""The verb facts: what an edition asks for, with sources and how sure it is; or all editions, a line each."""
+"""The verb facts: the rules of an edition, with sources and their certainty; or all editions, one per line."""
 
 import argparse
 import logging

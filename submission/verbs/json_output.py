@@ -1,4 +1,4 @@
-"""What the reporting verbs print with --json. Apart from them, since scoring a CSV does not need pydantic."""
+"""The --json output of the reporting verbs. A separate module, because scoring a CSV does not need pydantic."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from submission.metrics.summary import Summary
 
 
 class Fact(Report):
-    """sure: confirmed, secondary, inferred or remembered. source: where it is published."""
+    """A fact of an edition. sure: confirmed, secondary, inferred or remembered. source: where it is published."""
 
     value: object
     sure: str
@@ -20,7 +20,7 @@ class Fact(Report):
 
 
 class EditionReport(Report):
-    """output: `ranked`, `matrix` or `windows`. metric: the primary one. facts: by name; none where all are listed."""
+    """An edition. output: `ranked`, `matrix` or `windows`. metric: primary one. facts: by name; empty for several."""
 
     edition: str
     task: str
@@ -34,10 +34,17 @@ class FactsReport(Report):
 
 
 class ScoreReport(Report):
-    """values: by metric, in [0, 1]. primary: the metric that chance and the intervals (95 %, by the jackknife over
-    queries, and by the bootstrap over groups that share clips) are of; null for a single query. median_rank: of the
-    first relevant one; null beyond a ranked list. Of moments: pool is the number of recordings, groups share one,
-    median_rank is null, and chance is the figure of whole recordings as the answers, null where a length is missing."""
+    """Figures of a system.
+
+    values: by metric, in [0, 1].
+    primary: metric of chance and of both intervals.
+    interval: 95 %, by the jackknife over queries; null for a single query.
+    bootstrap: 95 %, by the bootstrap over groups that share clips; null for a single group.
+    median_rank: of the first relevant one; null beyond a ranked list.
+
+    For moments: pool is the number of recordings, groups share a recording, median_rank is null, and chance is the
+    figure of whole recordings as the answers, null if a length is missing.
+    """
 
     system: str
     queries: int
@@ -52,8 +59,13 @@ class ScoreReport(Report):
 
 
 class CompareReport(Report):
-    """difference: of the primary metric, the first minus the mean of the others; interval: 95 %. p: of a paired
-    randomisation test of `groups` groups of queries. better, equal, worse: queries at which the first is so."""
+    """Comparison of the first system with the mean of the others.
+
+    difference: of the primary metric, the first minus the mean of the others.
+    interval: 95 % interval of the difference.
+    p: of a paired randomisation test of `groups` groups of queries.
+    better, equal, worse: numbers of queries where the first is better, equal or worse.
+    """
 
     systems: list[ScoreReport]
     primary: str
@@ -67,7 +79,7 @@ class CompareReport(Report):
 
 
 class FileProblem(Report):
-    """line: from 1; null: of the whole file. kind: the same words for every problem of its kind."""
+    """A problem or note. line: from 1; null for the whole file. kind: the same words for every problem of its kind."""
 
     line: int | None
     sentence: str
@@ -75,9 +87,13 @@ class FileProblem(Report):
 
 
 class CheckReport(Report):
-    """queries, columns: of the file, where it could be read; columns are names of a ranked CSV, clips of a matrix,
-    windows of the longest answer of moments. compared: its texts and names were held against the truth, scores or blind
-    set that was named. notes: what is odd in moments, and scored all the same."""
+    """Result of a check.
+
+    queries, columns: of the file; null if it could not be read. Columns are names of a ranked CSV, clips of a matrix,
+    or windows of the longest answer of moments.
+    compared: whether its texts and names were compared with the given truth, scores or blind set.
+    notes: oddities of moments, which are scored.
+    """
 
     file: str
     edition: str
@@ -104,7 +120,7 @@ def facts_of(edition: Edition | MomentsEdition, whole: bool) -> EditionReport:
 
 
 def _plain(value: object) -> object:
-    """As JSON has it."""
+    """Return the value as JSON represents it."""
     if isinstance(value, tuple):
         return list(value)
     return {key: list(names) for key, names in value.items()} if hasattr(value, "items") else value
@@ -113,7 +129,7 @@ def _plain(value: object) -> object:
 def score_of(
     system: str, summary: Summary | MomentSummary, further: Mapping[str, float] = MappingProxyType({})
 ) -> ScoreReport:
-    """further: figures beside the edition's own."""
+    """Return the report of a summary. further: additional figures."""
     return ScoreReport(
         system=system,
         queries=len(summary.found.texts),

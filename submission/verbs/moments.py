@@ -1,4 +1,4 @@
-"""What the verbs do with files of moments, which end in .jsonl."""
+"""Common functions of the verbs for files of moments, which end in .jsonl."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -35,24 +35,26 @@ def is_moments(name: str | Path) -> bool:
 
 
 def moments_edition(arguments: argparse.Namespace) -> MomentsEdition:
-    """The one that --edition names, or the latest."""
+    """Return the edition that --edition names, or the latest."""
     return get_moments_edition(arguments.edition)
 
 
 def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -> list[MomentSummary]:
-    """Figures of files of moments, all against one truth, and of runs, each against its own. arguments: of
-    add_truth_arguments. Raises SubmissionError for what cannot be scored."""
+    """Return the figures of files of moments, all against one truth, and of runs, each against its own truth.
+
+    arguments: of add_truth_arguments. Raises SubmissionError for systems that cannot be scored.
+    """
     if others := [name for name in names if not is_moments(name) and not is_run_of_moments(name)]:
-        raise SubmissionError(f"{others[0]} is of clips, and moments ({SUFFIX}) are compared with moments alone")
+        raise SubmissionError(f"{others[0]} ranks clips; moments ({SUFFIX}) can only be compared with moments")
     refuse_options(arguments, annotations=None, direction="text-to-audio")
     edition, files = moments_edition(arguments), [name for name in names if is_moments(name)]
     if files and not arguments.truth:
         raise SubmissionError(f"{files[0]} is scored against true windows; add --truth castella_test_release.jsonl")
     if arguments.truth and not files:
-        raise SubmissionError(f"{names[0]} holds its own truth; leave out --truth")
+        raise SubmissionError(f"{names[0]} contains its truth; leave out --truth")
     runs: dict[str, FinishedMoments] = {}
     if listed := [name for name in names if name not in files]:
-        from submission.runs.finished import open_finished_moments  # pydantic, which a file does not need
+        from submission.runs.finished import open_finished_moments  # pydantic, not needed for a file
 
         runs = {name: open_finished_moments(name) for name in listed}
     truths = {name: run.truth for name, run in runs.items()}
@@ -69,7 +71,7 @@ def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -
 
 
 def _require_same_windows(truths: Mapping[str, MomentTruth], edition: MomentsEdition) -> None:
-    """Raises SubmissionError for runs and files that know other true windows of the same query. truths: by name."""
+    """Raises SubmissionError for runs and files with different true windows of the same query. truths: by name."""
 
     def counted_windows(truth: MomentTruth, qid: str) -> list[Window]:
         windows = truth.queries[qid].windows or []
@@ -79,15 +81,15 @@ def _require_same_windows(truths: Mapping[str, MomentTruth], edition: MomentsEdi
     for other, truth in others:
         for qid in first.queries:
             if qid in truth.queries and counted_windows(truth, qid) != counted_windows(first, qid):
-                both = f"{name} and {other} are scored against different true windows, such as of {qid}"
-                raise SubmissionError(f"{both}; rank the older one again, or compare its file by --truth")
+                both = f"{name} and {other} are scored against different true windows, such as those of {qid}"
+                raise SubmissionError(f"{both}; rank the older one again, or compare its file with --truth")
 
 
 def is_run_of_moments(name: str) -> bool:
     """Whether this is RUN, or RUN:ENTRY, of moments. Raises SubmissionError for a folder that is no finished run."""
     if not is_run(name):
         return False
-    from submission.runs.finished import has_moments  # pydantic, which a file does not need
+    from submission.runs.finished import has_moments  # pydantic, not needed for a file
 
     return has_moments(name)
 
@@ -99,49 +101,49 @@ def is_run(name: str) -> bool:
 
 
 def moment_reference(edition: MomentsEdition, arguments: argparse.Namespace) -> MomentTruth | None:
-    """The queries that --truth or --queries names; None for neither. Raises SubmissionError for what is of clips."""
+    """Return the queries of --truth or --queries; None without these. Raises SubmissionError for options of clips."""
     refuse_options(arguments, scores=None, audio=None, ranked=False)
     listed = arguments.truth or arguments.queries
     return read_moment_truth(listed, edition) if listed else None
 
 
 def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -> str:
-    """What is handed in, from a file with scores or without. Returns what was written, in words."""
+    """Write the submission from a file with or without scores. Returns a description of the file."""
     refuse_options(arguments, ranked=False)
     edition = moments_edition(arguments)
     if not is_moments(out):
-        raise SubmissionError(f"{out}: what is handed in is JSON lines; give a name ending in {SUFFIX}")
+        raise SubmissionError(f"{out}: a submission of moments is JSON lines; choose a name ending in {SUFFIX}")
     require_other(out, [source])
     answers = read_moments(source, edition)
     if out.is_file() and not arguments.force and (kind := _kept(out, edition, scores=True)):
-        raise SubmissionError(f"{out} is there already and {kind}; name another file, or add --force")
+        raise SubmissionError(f"{out} already exists and {kind}; choose another file, or add --force")
     write_moments(out, answers, edition)
     return f"wrote {out}: {counted(len(answers), 'query')}, {edition.max_windows} windows or fewer each, without scores"
 
 
 def _kept(path: Path, edition: MomentsEdition, scores: bool) -> str:
-    """Why a file is not written over, in words; "" where it may be. scores: whether its scores would be lost."""
+    """Return the reason why a file must not be overwritten; "" if it may be. scores: whether to protect its scores."""
     there, _, _ = check_moments(path.read_bytes(), edition)
     if not there:
-        return "is no file of moments"
-    return "holds scores, which would be lost" if scores and is_scored(there) else ""
+        return "is not a file of moments"
+    return "has scores, which would be lost" if scores and is_scored(there) else ""
 
 
 def blend_moment_files(arguments: argparse.Namespace) -> int:
-    """One file of moments, with scores, of several. arguments: of the verb blend."""
+    """Write one file of moments, with scores, from several. arguments: of the verb blend."""
     named = [*arguments.scores, *(arguments.validation or ())]
     if others := [path for path in named if not is_moments(path)]:
-        what = "is a folder: name its scores/ENTRY.windows.jsonl" if others[0].is_dir() else "is of clips"
-        raise SubmissionError(f"{others[0]} {what}; moments ({SUFFIX}) are blended with moments alone")
+        what = "is a folder: give its scores/ENTRY.windows.jsonl" if others[0].is_dir() else "ranks clips"
+        raise SubmissionError(f"{others[0]} {what}; moments ({SUFFIX}) can only be blended with moments")
     if not is_moments(arguments.out):
         raise SubmissionError(f"{arguments.out}: a blend of moments is JSON lines; give a name ending in {SUFFIX}")
     if arguments.how not in SCALES:
-        raise SubmissionError(f"--how {arguments.how} is for score matrices; of moments it is {' or '.join(SCALES)}")
+        raise SubmissionError(f"--how {arguments.how} is for score matrices; for moments use {' or '.join(SCALES)}")
     if (arguments.validation is None) != (arguments.truth is None):
-        raise SubmissionError("weights of moments are searched by --validation FILES and --truth TRUTH; give both")
+        raise SubmissionError("a search of weights of moments needs --validation FILES and --truth TRUTH; give both")
     edition = moments_edition(arguments)
     if arguments.out.is_file() and (kind := _kept(arguments.out, edition, scores=False)):
-        raise SubmissionError(f"{arguments.out} is there already and {kind}; name another file")
+        raise SubmissionError(f"{arguments.out} already exists and {kind}; choose another file")
     parts = {str(path): read_moments(path, edition) for path in arguments.scores}
     weights = arguments.weights
     if arguments.validation:
@@ -160,7 +162,7 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
 
 
 def refuse_options(arguments: argparse.Namespace, **usual: object) -> None:
-    """Raises SubmissionError for an option that says nothing of moments. usual: option -> its value where not given."""
+    """Raises SubmissionError for an option that does not apply to moments. usual: option -> its value if not given."""
     for option, value in usual.items():
         if getattr(arguments, option) != value:
-            raise SubmissionError(f"--{option} is not for moments ({SUFFIX}); leave it out")
+            raise SubmissionError(f"--{option} does not work with moments ({SUFFIX}); leave it out")

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and what they name: what a file is compared with, and what it is scored by."""
+"""Options of several verbs, and reading their files: the reference of a check, and the systems to score."""
 
 import argparse
 import shlex
@@ -22,23 +22,23 @@ from submission.verbs.moments import is_moments, is_run, is_run_of_moments, read
 
 SCORED = "an edition's CSV or .jsonl, a score matrix (.npy), or a finished run, as RUN or RUN:ENTRY"
 CAPTIONS = "clotho_captions_evaluation.csv"
-ANNOTATED = "2025"  # the edition whose figures several relevant clips a query are printed in
+ANNOTATED = "2025"  # edition of the figures for several relevant clips per query
 
 
 def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
     against = parser.add_mutually_exclusive_group()
-    captions = "captions file in Clotho's format, or of moments true windows (.jsonl)"
+    captions = "captions file in Clotho's format, or for moments true windows (.jsonl)"
     against.add_argument("--truth", metavar="TRUTH", type=Path, help=captions)
     against.add_argument("--scores", metavar="SCORES.npy", type=Path, help="score matrix with the queries and clips")
-    blind = "a blind set's queries: a CSV with a column caption, or of moments the organisers' list (.jsonl)"
+    blind = "a blind set's queries: a CSV with a column caption, or for moments the organisers' list (.jsonl)"
     against.add_argument("--queries", metavar="QUERIES", type=Path, help=blind)
     parser.add_argument("--audio", metavar="FOLDER", type=Path, help="with --queries: the blind set's audio files")
 
 
 def chosen_truth(arguments: argparse.Namespace) -> Truth | None:
-    """What the options name, or None for none of them. Raises SubmissionError for half of a blind set."""
+    """Return the truth of the options, or None without any. Raises SubmissionError for half of a blind set."""
     if (arguments.queries is None) != (arguments.audio is None):
-        raise SubmissionError("a blind set is --queries FILE.csv and --audio FOLDER together; give both")
+        raise SubmissionError("a blind set needs --queries FILE.csv and --audio FOLDER; give both")
     if arguments.queries:
         return read_blind_truth(arguments.queries, arguments.audio)
     if arguments.scores:
@@ -47,25 +47,25 @@ def chosen_truth(arguments: argparse.Namespace) -> Truth | None:
 
 
 def require_csv(path: Path) -> None:
-    """Raises SubmissionError for what is handed in by mistake: a recipe."""
+    """Raises SubmissionError for a recipe in place of a CSV."""
     if path.suffix.lower() in (".yaml", ".yml") and path.is_file():
-        hint = f"a recipe is checked by python -m system check {path}"
-        raise SubmissionError(f"{path}: is YAML, such as a recipe, and no CSV, score matrix or package; {hint}")
+        hint = f"to check a recipe: python -m system check {path}"
+        raise SubmissionError(f"{path}: is YAML, such as a recipe, not a CSV, score matrix or package; {hint}")
 
 
 def add_ranked(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranked", action="store_true", help="a ranked CSV even where the edition asks for all scores")
+    parser.add_argument("--ranked", action="store_true", help="a ranked CSV even if the edition requires all scores")
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--force", action="store_true", help="write over a file of another edition, or of none")
+    parser.add_argument("--force", action="store_true", help="overwrite a file of another edition, or of none")
 
 
 def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
-    """What read_summaries needs to know beside files."""
+    """Add the options that read_summaries needs besides files."""
     captions = f"for CSVs: captions file in Clotho's format, e.g. {CAPTIONS}; for moments: true windows (.jsonl)"
     parser.add_argument("--truth", metavar="TRUTH", type=Path, help=captions)
-    wanted = "score only these queries, by several relevant clips each: metadata_eval.csv of the 2025 baseline"
+    wanted = "score only these queries, each with several relevant clips: metadata_eval.csv of the 2025 baseline"
     parser.add_argument("--annotations", metavar="ANNOTATIONS.csv", type=Path, help=wanted)
     sides = "which side is the query and which is ranked; audio-to-text needs a score matrix (default %(default)s)"
     directions = ("text-to-audio", "audio-to-text")
@@ -73,7 +73,7 @@ def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class System(NamedTuple):
-    """Something to score. name: as it was given. matrix: None of a CSV. edition: its own, None where it says none."""
+    """A system to score. name: as given. matrix: None for a CSV. edition: of the system; None if unknown."""
 
     name: str
     matrix: ScoreMatrix | None
@@ -81,10 +81,12 @@ class System(NamedTuple):
 
 
 def open_system(name: str) -> System:
-    """A CSV, a score matrix (.npy), or a finished run (RUN or RUN:ENTRY). Raises SubmissionError for none of these."""
+    """Open a CSV, a score matrix (.npy), or a finished run (RUN or RUN:ENTRY). Raises SubmissionError for anything
+    else.
+    """
     path = Path(name)
     if is_run(name):
-        from submission.runs.finished import open_finished  # pydantic, which a CSV does not need
+        from submission.runs.finished import open_finished  # pydantic, not needed for a CSV
 
         run = open_finished(name)
         return System(name, run.matrix, run.ranked.edition)
@@ -97,7 +99,7 @@ def open_system(name: str) -> System:
 
 
 def edition_noted(matrix: ScoreMatrix) -> str | None:
-    """The edition that a matrix says it was ranked for, in its facts; of a blend, the one of all its parts."""
+    """Return the edition in the facts of a matrix; for a blend, the common one of all its parts."""
     if isinstance(said := matrix.facts.get("edition"), str):
         return said
     editions = [facts.get("edition") for facts in parts_of(matrix.facts)]
@@ -108,10 +110,10 @@ def edition_noted(matrix: ScoreMatrix) -> str | None:
 def chosen_edition(
     arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None = None, hint: str = ""
 ) -> Edition:
-    """The edition of clips that --edition names, else the one that all of these name.
+    """Return the edition of clips that --edition names, else the one that all files have.
 
-    `noted`: by name, None if it names no edition. `file`: the one that is read, for the message. `hint`: what to add.
-    Raises SubmissionError if none is given and these name none or several.
+    noted: edition by name, None if unknown. file: the file being read, for the message. hint: option to add.
+    Raises SubmissionError if --edition is missing and the files have no edition or several.
     """
     return get_edition(_edition_name(arguments, noted, file, hint or f"--edition YEAR, one of {', '.join(EDITIONS)}"))
 
@@ -119,7 +121,7 @@ def chosen_edition(
 def chosen_any_edition(
     arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None = None
 ) -> AnyEdition:
-    """As chosen_edition, of clips or of moments: what a package is of."""
+    """Return the edition of clips or of moments, like chosen_edition; for packages."""
     hint = f"--edition YEAR, one of {', '.join([*EDITIONS, *MOMENTS])}"
     return get_any_edition(_edition_name(arguments, noted, file, hint))
 
@@ -131,18 +133,19 @@ def _edition_name(arguments: argparse.Namespace, noted: Mapping[str, str | None]
     if len(editions) == 1 and (only := editions.pop()):
         return only
     if silent := [name for name, edition in noted.items() if edition is None]:
-        why = f"{silent[0]} does not say which edition it is of"
+        why = f"the edition of {silent[0]} is not known"
     elif noted:
-        why = f"they are of several editions ({', '.join(f'{name}: {edition}' for name, edition in noted.items())})"
+        why = f"the files have several editions ({', '.join(f'{name}: {edition}' for name, edition in noted.items())})"
     else:
         why = f"{file}: its edition is not known" if file else "the edition is not known"
     raise SubmissionError(f"{why}; add {hint}")
 
 
 def _edition_of(systems: Sequence[System], arguments: argparse.Namespace) -> Edition:
-    """The edition to score by: --edition, else the one that all say they are of.
+    """Return the edition for scoring: --edition, else the common one of all systems.
 
-    A CSV is of every edition that has its header. Raises SubmissionError where they share none, with what mends it.
+    A CSV belongs to every edition with its header. Raises SubmissionError, with a remedy, if there is no common
+    edition.
     """
     csvs = [Path(system.name) for system in systems if system.matrix is None]
     if not csvs or (arguments.edition is not None and len(csvs) == 1):
@@ -160,9 +163,10 @@ def _edition_of(systems: Sequence[System], arguments: argparse.Namespace) -> Edi
 
 
 def _to_convert(found: Mapping[Path, tuple[list[Edition], list[str]]], wanted: Edition | None) -> str:
-    """The sentence on CSVs that no edition is shared by: the first that is not as --edition or the shortest lists are.
+    """Return the message on CSVs without a common edition: it names the first that differs from --edition or the
+    shortest lists.
 
-    Ranked lists can be shortened and put under another header; scores do not come out of them.
+    Ranked lists can be shortened and get another header; they cannot be converted to scores.
     """
     targets = [
         (edition != wanted, len(header), edition)
@@ -176,12 +180,15 @@ def _to_convert(found: Mapping[Path, tuple[list[Edition], list[str]]], wanted: E
     its = " and ".join(edition.name for edition in found[path][0])
     out = path.with_name(f"{path.stem}_{target.name}{path.suffix}")
     command = f"convert {shlex.quote(str(path))} --out {shlex.quote(str(out))} --edition {target.name}"
-    return f"{path} is of edition {its} and {other} is not; python -m submission {command} makes one that is as {other}"
+    return f"{path} has edition {its}, but {other} does not; to match it: python -m submission {command}"
 
 
 def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Sequence[Summary | MomentSummary]:
-    """Figures of CSVs, score matrices and runs, or of files of moments, all by one edition: --edition, else their own,
-    which a CSV's header says. arguments: of add_truth_arguments. Raises SubmissionError for what cannot be scored."""
+    """Return the figures of CSVs, score matrices and runs, or of files of moments, all by one edition.
+
+    The edition is that of --edition, else their own, which for a CSV follows from its header. arguments: of
+    add_truth_arguments. Raises SubmissionError for systems that cannot be scored.
+    """
     if any(is_moments(name) or is_run_of_moments(name) for name in names):
         return read_moment_summaries(names, arguments)
     systems = [open_system(name) for name in names]
@@ -189,7 +196,7 @@ def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Seque
     if csvs and not arguments.truth:
         raise SubmissionError(f"{csvs[0].name} is scored against captions; add --truth {CAPTIONS}")
     if arguments.truth and not csvs:
-        raise SubmissionError(f"{names[0]} holds its own truth; leave out --truth")
+        raise SubmissionError(f"{names[0]} contains its truth; leave out --truth")
     truth = read_clotho_truth(arguments.truth) if arguments.truth else None
     edition = _edition_of(systems, arguments)
     return [_summary(system, edition, truth, arguments) for system in systems]

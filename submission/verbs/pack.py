@@ -1,4 +1,4 @@
-"""The verb pack: from finished runs to the archive that is handed in."""
+"""The verb pack: make the archive to submit from finished runs."""
 
 import argparse
 import logging
@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    runs = "a system each: a finished run (and one of its ranked entries), or those of a blend"
+    runs = "one system each: a finished run (and one of its ranked entries), or the runs of a blend"
     parser.add_argument("runs", nargs="+", metavar="RUN[:ENTRY][,RUN...]", help=runs)
-    about = "what no run knows; see submission/README.md"
+    about = "facts for the package that runs do not have; see submission/README.md"
     parser.add_argument("--about", type=Path, metavar="ABOUT.yaml", help=about)
     parser.add_argument("--out", type=Path, metavar="NAME.zip", help="the archive to write")
-    parser.add_argument("--template", type=Path, metavar="ABOUT.yaml", help="write --about's file to fill in, and end")
+    parser.add_argument("--template", type=Path, metavar="ABOUT.yaml", help="write an --about file to fill in, and end")
     parser.add_argument("--report", type=Path, metavar="REPORT.pdf", help="the technical report")
     parser.add_argument("--style", default="label", help="how files are named: label, or task for 2022 to 2024")
 
@@ -47,25 +47,25 @@ def run(arguments: argparse.Namespace) -> int:
         for name, expert in run.result.experts.items():
             for file in expert.unpublished:
                 log.warning(
-                    "%s: %s of %s is not the published file, whose address is handed in", run.folder, file, name
+                    "%s: %s of %s is not the published file whose address the package has", run.folder, file, name
                 )
     for system in packed:
         print(f"{system.label}: {system.meta['submission']['name']}, {system.of}")
         if system.known and isinstance(edition, Edition):
             print(f"note: {not_blind(system)}")
         if system.truth is None and not system.known:
-            print(f"note: {system.label}: its queries were compared with nothing; {_to_compare(path, edition)} does it")
+            print(f"note: {system.label}: its queries were not compared; to do so: {_to_compare(path, edition)}")
     print("wrote " + ("\n".join(f"{path}: NOT READY, {reason}" for reason in unready) or str(path)))
     return 0
 
 
 def _write_template(path: Path, names: Sequence[str], systems: Sequence[Sequence[Finished]]) -> None:
     if path.exists():
-        raise SubmissionError(f"{path} is there already; name another file")
+        raise SubmissionError(f"{path} already exists; choose another file")
     every = [run for runs in systems for run in runs]
     of_moments = [run for run in every if isinstance(run, FinishedMoments)]
     if 0 < len(of_moments) < len(every):
-        raise SubmissionError("these runs are of clips and of moments; a package is of one kind, so make two")
+        raise SubmissionError("these runs rank clips and moments; a package has one kind, so make two packages")
     for run in of_moments:
         figures_of(run)
     named = [
@@ -76,6 +76,6 @@ def _write_template(path: Path, names: Sequence[str], systems: Sequence[Sequence
 
 
 def _to_compare(path: Path, edition: AnyEdition) -> str:
-    """The command that holds a package against the blind set."""
+    """Return the command that compares a package with the blind set."""
     blind = "LIST.jsonl" if isinstance(edition, MomentsEdition) else "QUERIES.csv --audio FOLDER"
     return f"python -m submission check {shlex.quote(str(path))} --edition {edition.name} --queries {blind}"

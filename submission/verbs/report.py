@@ -1,4 +1,4 @@
-"""The verb report: one page that shows what a run did, how well, where it fails, and lets one listen."""
+"""The verb report: one page with the settings of a run, its figures, its failures, and clips to listen to."""
 
 import argparse
 from pathlib import Path

@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("system", metavar="SYSTEM", help=SCORED)
     add_truth_arguments(parser)
     add_json(parser)
-    parser.add_argument("--per-query", metavar="FILE.csv", type=Path, help="write a line a query with its own figures")
-    by_length = "of moments: also the figures of short, middle and long true windows"
+    parser.add_argument("--per-query", metavar="FILE.csv", type=Path, help="write one line per query with its figures")
+    by_length = "for moments: also the figures of short, middle and long true windows"
     parser.add_argument("--by-length", action="store_true", help=by_length)
 
 
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     lines = summary.lines()
     if arguments.by_length:
         if not isinstance(summary, MomentSummary):
-            raise SubmissionError(f"--by-length is for moments, and {arguments.system} is of clips; leave it out")
+            raise SubmissionError(f"--by-length only works with moments, {arguments.system} ranks clips; leave it out")
         by_length, lines = summary.figures_by_length(), summary.lines(by_length=True)
     if arguments.json:
         from data_tools.documents.strict import print_report

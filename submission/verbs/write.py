@@ -10,7 +10,7 @@ from submission.verbs.options import add_force, add_ranked, chosen_edition, open
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    what = "score matrix; its .json stands beside it; a finished run, as RUN or RUN:ENTRY; or moments (.jsonl)"
+    what = "score matrix, next to its .json; a finished run, as RUN or RUN:ENTRY; or moments (.jsonl)"
     parser.add_argument("scores", metavar="SCORES.npy", help=what)
     parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="the edition's file to write")
     add_ranked(parser)
@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     system = open_system(arguments.scores)
     if system.matrix is None:
         raise SubmissionError(
-            f"{system.name} is no score matrix (.npy); `convert` makes one edition's CSV of another's"
+            f"{system.name} is not a score matrix (.npy); `convert` converts a CSV to another edition"
         )
     edition = chosen_edition(arguments, {system.name: system.edition})
     require_replaceable(arguments.out, edition, arguments.force)

@@ -8,7 +8,16 @@ import re
 from pathlib import Path
 
 FLOORS = ("data_tools", "submission", "system")
+MOST_WORDS = 10
 BLOCK = re.compile(r"(## What is where\n\n```\n).*?(```)", re.DOTALL)
+
+
+def title(module: Path) -> str:
+    """Return the first line of a module's docstring, up to the last comma, colon or full stop within ten words."""
+    line = (ast.get_docstring(ast.parse(module.read_text())) or "").partition("\n")[0]
+    line = re.sub(r"^The verb \w+: ", "", line)
+    ends = [match.start() for match in re.finditer(r"[,:;.](?= |$)|(?= \()|$", line)]
+    return line[: max((end for end in ends if len(line[:end].split()) <= MOST_WORDS), default=0)]
 
 
 def tree(floor: Path) -> str:
@@ -22,8 +31,7 @@ def tree(floor: Path) -> str:
             continue
         else:
             name = f"{depth}{path.name}"
-        title = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
-        lines.append(f"{name:32} {title}".rstrip())
+        lines.append(f"{name:32} {title(path)}".rstrip())
     return "\n".join(lines) + "\n"
 
 

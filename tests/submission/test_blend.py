@@ -77,7 +77,7 @@ def test_the_order_of_the_parts_does_not_matter() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"query_texts": ["x", "text 1", "text 2"]}, "two and one are of other queries or clips.*query texts differ"),
+        ({"query_texts": ["x", "text 1", "text 2"]}, "two and one have different queries or clips.*query texts differ"),
         ({"clip_ids": ["c1", "c0", "c2"], "relevant": [["c1"], ["c1"], ["c2"]]}, "clip ids differ"),
         ({"file_names": ["a", "b", "c"]}, "file names differ"),
         ({"relevant": [["c0"], ["c0"], ["c2"]]}, "relevant differ"),
@@ -97,7 +97,7 @@ def test_matrices_of_other_queries_or_clips_are_refused(change: dict[str, Any], 
     [
         ([1], "1 weights are given for 2 files"),
         ([1, -1], "0 or more"),
-        ([0, 0], "one at least above 0"),
+        ([0, 0], "at least one above 0"),
         ([1, np.nan], "0 or more"),
         ([1, np.inf], "finite sum"),
         ([1e308, 1e308], "finite sum"),
@@ -184,10 +184,10 @@ def test_door_blends_by_weights_of_validation(files: Path, capsys: pytest.Captur
         (["a.npy", "b.npy", "--validation", "a.npy", "b.npy"], "have 40 clips in common (first 'c0')"),
         (["a.npy", "b.npy", "--validation", "val_b.npy", "val_a.npy"], "comes from run a and val_b.npy from run b"),
         (["a.npy", "b.npy", "--validation", "val_a.npy"], "--validation needs 2 files"),
-        (["a.npy", "val_b.npy"], "are of other queries or clips"),
-        (["a.npy"], "a blend needs two files or more"),
-        (["a.npy", "./a.npy"], "named twice"),
-        (["a.npy", "b.npy", "--truth", "t.jsonl"], "--truth is for moments (.jsonl); a score matrix holds its own"),
+        (["a.npy", "val_b.npy"], "have different queries or clips"),
+        (["a.npy"], "a blend needs two or more files"),
+        (["a.npy", "./a.npy"], "given twice"),
+        (["a.npy", "b.npy", "--truth", "t.jsonl"], "--truth only works with moments (.jsonl); score matrices"),
         (["a.npy", "b.npy", "--weights", "1"], "1 weights are given for 2 files"),
         (["a.npy", "none.npy"], "none.npy is missing"),
         (["a.npy", "b.npy", "--out", "b.npy"], "b.npy would be written over b.npy, which is read here"),
@@ -241,7 +241,7 @@ def test_weights_of_a_blend_of_blends_are_searched_with_its_own_models(
     assert main([*together, "val_ba.npy", "val_c.npy"]) == 1
     assert "ab.npy comes from run a and val_ba.npy from run b" in capsys.readouterr().err
     assert main([*together, "val_a.npy", "val_c.npy"]) == 1
-    assert "ab.npy comes from run b and val_a.npy from a model it does not name" in capsys.readouterr().err
+    assert "ab.npy comes from run b and val_a.npy from an unnamed model" in capsys.readouterr().err
 
 
 # --- two systems -------------------------------------------------------------------------------------------------
@@ -310,10 +310,10 @@ def test_rows_in_another_order_are_put_in_order_by_their_texts(files: Path, caps
 def test_systems_over_other_queries_are_not_compared(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_scores(files / "few.npy", matrix_of(np.eye(39, 40)))
     assert main(["compare", "a.npy", "few.npy", "--edition", "2022"]) == 1
-    assert "the systems answer other queries (40 and 39)" in capsys.readouterr().err
+    assert "the systems answer different queries (40 and 39)" in capsys.readouterr().err
     write_scores(files / "wide.npy", matrix_of(np.eye(40, 41)))
     assert main(["compare", "a.npy", "wide.npy", "--edition", "2022"]) == 1
-    assert "ranked other pools" in capsys.readouterr().err
+    assert "different pools or relevant clips" in capsys.readouterr().err
 
 
 def test_a_ranked_csv_is_compared_with_a_matrix(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -327,11 +327,11 @@ def test_a_ranked_csv_is_compared_with_a_matrix(files: Path, capsys: pytest.Capt
     assert capsys.readouterr().out.endswith("0 queries better, 40 equal, 0 worse\n")
     assert main(["compare", "a.npy", "a.csv", "--truth", "captions.csv", "--annotations", "listed.csv"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2] == "        note: mAP@16: a lower bound, since the lists hold 10 names"
+    assert lines[2] == "        note: mAP@16: a lower bound, because the lists have 10 names"
     assert main(["compare", "a.npy", "a.csv"]) == 1
     assert "a.csv is scored against captions; add --truth" in capsys.readouterr().err
     assert main(["compare", "a.npy", "b.npy", "--truth", "captions.csv"]) == 1
-    assert "a.npy holds its own truth; leave out --truth" in capsys.readouterr().err
+    assert "a.npy contains its truth; leave out --truth" in capsys.readouterr().err
 
 
 def test_one_query_shows_no_interval_of_a_difference(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

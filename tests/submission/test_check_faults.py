@@ -61,7 +61,7 @@ def folded(patterns: Callable[[int], str], first: int, kind: str, more: int = 52
 
 
 NO_ROW = r"whole file: no row for the query '"
-UNKNOWN = r"line \d+: unknown file name .* in file_name_\d+; there is '.*', which differs in "
+UNKNOWN = r"line \d+: unknown file name .* in file_name_\d+; the most similar is '.*', which differs in "
 FAULTS: dict[str, tuple[Fault, list[str]]] = {
     "empty": (lambda lines: b"", ["line 1: the file is empty"]),
     "header only": (lambda lines: lines[0], ["line 1: no row follows the header"]),
@@ -71,7 +71,7 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
     "a header column renamed": (change_cell(1, 4, lambda _: "file_4"),
                                 ["line 1: column 5 is 'file_4' instead of file_name_4; the header"]),
     "header in capitals": (change_line(1, bytes.upper),
-                           [r"line 1: column 1 is 'CAPTION' instead of caption \(and 10 columns more\)"]),
+                           [r"line 1: column 1 is 'CAPTION' instead of caption \(and 10 more columns\)"]),
     "header column lost": (change_line(1, lambda line: line.replace(b"file_name_9,", b"")),
                            ["line 1: found 10 of 11 columns", "line 1: column 10 is 'file_name_10' instead of file_"]),
     "header twice": (change_line(2, lambda line: E2022_HEADER + line),
@@ -85,12 +85,12 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
                        [r"line 700: not UTF-8 \(character \d+ is the byte 0xE9, 'é' in Latin-1\)", NO_ROW]),
     "byte order mark": (lambda lines: b"\xef\xbb\xbf" + b"".join(lines), ["line 1: the file starts with a byte order"]),
     "old Macintosh line ends": (lambda lines: b"".join(lines).replace(b"\n", b"\r"),
-                                ["line 1: lines end with a carriage return alone"]),
+                                ["line 1: lines end with a carriage return only"]),
     "one carriage return inside": (change_line(9, lambda line: b"A\r" + line),
-                                   ["line 9: a carriage return stands outside quotes", NO_ROW]),
-    "NUL": (change_line(44, lambda line: line.replace(b"e", b"\0", 1)), ["line 44: holds a NUL byte", NO_ROW]),
+                                   ["line 9: a carriage return is outside quotes", NO_ROW]),
+    "NUL": (change_line(44, lambda line: line.replace(b"e", b"\0", 1)), ["line 44: contains a NUL byte", NO_ROW]),
     "quote never closed": (change_line(5226, lambda line: b'"' + line.replace(b'"', b"")),
-                           ["line 5226: a quote on this line has no partner", NO_ROW]),
+                           ["line 5226: a quote on this line is never closed", NO_ROW]),
     "quotes not doubled": (change_line(60, lambda line: b'"a "b" c"' + line[3:]),
                            ["line 60: broken quoting", NO_ROW]),
     "an empty line": (change_line(100, lambda line: b"\n" + line), ["line 100: an empty line; remove it"]),
@@ -98,7 +98,7 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
     "a row lost": (lambda lines: b"".join([*lines[:199], *lines[200:]]),
                    [r"whole file: no row for the query '.*' \(line \d+ of clotho_captions_evaluation\.csv\)"]),
     "a row twice": (lambda lines: b"".join([*lines, lines[41]]),
-                    ["line 5227: the query '.*' is repeated; it stands on line 42 already"]),
+                    ["line 5227: the query '.*' is repeated; it is already on line 42"]),
     "half of the file": (lambda lines: b"".join(lines[:2613]),
                          [*[NO_ROW] * SHOWN, r"whole file: 2593 more of: no row for a query \(`check --all` prints"]),
     "a short row": (change_line(10, lambda line: line.rsplit(b",", 1)[0] + b"\n"),
@@ -110,12 +110,12 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
                                    folded(lambda line: f"line {line}: a comma at the end", 1, "a comma at the end")),
     "row numbers of pandas": (lambda lines: b"".join(b"%s,%s" % (b"%d" % (n - 1) if n else b"", line)
                                                      for n, line in enumerate(lines)),
-                              ["line 1: a column of row numbers stands before the others, as pandas writes"]),
+                              ["line 1: the first column has row numbers, as pandas writes"]),
     "scores for names": (by_row(lambda row: [row[0], *(f"{0.9 / n:.6f}" for n in range(1, 11))], 2),
-                         folded(lambda line: f"line {line}: scores stand where file names belong: file_name_1 is '0.9",
+                         folded(lambda line: f"line {line}: scores in place of file names: file_name_1 is '0.9",
                                 2, "scores instead of names")),
     "a score matrix": (lambda lines: b"index,a.wav,b.wav\nq,0.1,0.2\n",
-                       ["line 1: this is a score matrix, and edition 2022 is checked as ranked lists of names"]),
+                       ["line 1: this is a score matrix, but edition 2022 is checked as ranked lists of names"]),
     "a name twice": (lambda lines: change_cell(77, 3, lambda _: next(csv.reader([lines[76].decode()]))[9])(lines),
         ["line 77: the file '.*' is listed more than once, as file_name_3 and file_name_9"]),
     "a name empty": (change_cell(78, 10, lambda _: ""), ["line 78: file_name_10 is empty"]),
@@ -123,7 +123,7 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
     "a query without its full stop": (change_cell(80, 0, lambda text: text.rstrip(".")),
                                       ["line 80: unknown query .* which differs in punctuation", NO_ROW]),
     "a query misspelt": (change_cell(81, 0, lambda text: text[:9] + "x" + text[9:]),
-                         ["line 81: unknown query '.*'; there is '.*', which differs in a letter", NO_ROW]),
+                         ["line 81: unknown query '.*'; the most similar is '.*', which differs in a letter", NO_ROW]),
     "queries in capitals": (lambda lines: change_cell(90, 0, str.upper)(
         change_cell(91, 0, str.upper)(lines).splitlines(keepends=True)),
         [rf"line {line}: unknown query .* differs in letter case" for line in (90, 91)] + [NO_ROW] * 2),

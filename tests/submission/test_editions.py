@@ -19,13 +19,13 @@ def test_the_2022_edition_is_what_was_published() -> None:
         "file_name_6,file_name_7,file_name_8,file_name_9,file_name_10"
     )
     assert (edition.task, edition.ranking_length, edition.metric) == ("6b", 10, "mAP@10")
-    with pytest.raises(SubmissionError, match="no edition 1999 is known; choose one of: 2022"):
+    with pytest.raises(SubmissionError, match="edition 1999 is unknown; choose one of: 2022"):
         get_edition(1999)
 
 
 def test_facts_of_an_unknown_edition_name_all_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["facts", "--edition", "2021"]) == 1
-    assert "no edition 2021 is known; choose one of: 2022, 2023, 2024, 2025, 2026, custom" in capsys.readouterr().err
+    assert "edition 2021 is unknown; choose one of: 2022, 2023, 2024, 2025, 2026, custom" in capsys.readouterr().err
 
 
 SURE = {"confirmed", "secondary", "inferred", "remembered"}

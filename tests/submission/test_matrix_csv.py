@@ -158,7 +158,7 @@ def test_names_that_are_numbers_or_hold_separators_are_names(tmp_path: Path) -> 
         ({"file_names": ["x.wav", *NAMES[1:11], "x.wav"]}, "'clip0' and 'clip11' have the same file name 'x.wav'"),
         ({"query_texts": ["same", *map(str, range(22)), "same"]}, "'q0' and 'q23' have the same text 'same'"),
         ({"query_texts": [" ", *map(str, range(23))]}, r"out\.csv would not pass its check: line 2: index is empty"),
-        ({"query_texts": ["a\0b", *map(str, range(23))]}, "line 2: holds a NUL byte"),
+        ({"query_texts": ["a\0b", *map(str, range(23))]}, "line 2: contains a NUL byte"),
         ({"query_texts": ["a\ud800b", *map(str, range(23))]}, "line 2: not UTF-8"),
         ({"file_names": [*NAMES[1:], " "]}, "line 1: column 13 of the header is empty"),
         ({"file_names": [*NAMES[1:], ""]}, "line 1: a comma at the end"),
@@ -188,7 +188,7 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
                              ["line 1: column 1 is 'caption' instead of index"]),
     "index name lost": (change_line(1, lambda line: line[5:]), ["line 1: column 1 is '' instead of index"]),
     "row numbers": (lambda lines: b"".join(b"%s,%s" % (b"" if n == 0 else b"%d" % n, line) for n, line in
-                                           enumerate(lines)), ["line 1: a column of row numbers stands before"]),
+                                           enumerate(lines)), ["line 1: the first column has row numbers"]),
     "ranked": (lambda lines: ROWS_2022 + b"q" + b",x.wav" * 10 + b"\n",
                [r"line 1: this is a ranked CSV \(with the header of edition 2022\); edition 2025 needs every score"]),
     "header missing": (lambda lines: b"".join(lines[1:]),
@@ -201,18 +201,18 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
                    ["line 1: the file 'i.wav' has more than one column: 9 and 11", "line 1: no column .* 'g.wav'"]),
     "empty name": (change_cell(1, 8, lambda _: ""), ["line 1: column 9 of the header is empty", "line 1: no column"]),
     "not a number": (change_cell(4, 2, lambda _: "high"),
-                     ["line 4: no finite number of float32 but 'high' for 'Breaking Glass .wav'"]),
+                     ["line 4: expected finite float32 numbers, found 'high' for 'Breaking Glass .wav'"]),
     "nan, inf and nothing": (lambda lines: change_cell(4, 2, lambda _: "nan")(
         change_cell(4, 1, lambda _: "-inf")(change_cell(4, 9, lambda _: "")(change_cell(4, 5, lambda _: "1e39")(
             lines).splitlines(True)).splitlines(True)).splitlines(True)),
-        ["line 4: no finite .*'-inf' for ' Ambience Birds.wav', 'nan' for 'Breaking Glass .wav', '1e39' for 'the "
-         "\"bus\".wav' and in 1 columns more$"]),
+        ["line 4: expected finite .*'-inf' for ' Ambience Birds.wav', 'nan' for 'Breaking Glass .wav', '1e39' for 'the "
+         "\"bus\".wav' and 1 more$"]),
     "half way beyond the largest float32": (change_cell(4, 2, lambda _: repr(2.0**128 - 2.0**103)),
-                                            [r"line 4: no finite number of float32 but '3\.4028235677973366e\+38'"]),
-    "nothing": (change_cell(5, 1, lambda _: ""), ["line 5: no finite number of float32 but nothing for ' Ambience"]),
-    "what only Python reads": (change_cell(5, 1, lambda _: "1_0"), ["line 5: no finite number .*'1_0'"]),
-    "a blank beside": (change_cell(5, 1, lambda cell: " " + cell), ["line 5: no finite number .* ' -?[0-9]"]),
-    "digits of another script": (change_cell(5, 1, lambda _: "١"), ["line 5: no finite number .*'١'"]),
+                                            [r"line 4: expected .* found '3\.4028235677973366e\+38'"]),
+    "nothing": (change_cell(5, 1, lambda _: ""), ["line 5: expected .* found nothing for ' Ambience"]),
+    "what only Python reads": (change_cell(5, 1, lambda _: "1_0"), ["line 5: expected finite float32 .*'1_0'"]),
+    "a blank beside": (change_cell(5, 1, lambda cell: " " + cell), ["line 5: expected finite float32 .* ' -?[0-9]"]),
+    "digits of another script": (change_cell(5, 1, lambda _: "١"), ["line 5: expected finite float32 .*'١'"]),
     "short row": (change_line(6, lambda line: line.rsplit(b",", 1)[0] + b"\n"),
                   ["line 6: found 12 of 13 columns: one query and a score for each of 12 files"]),
     "trailing comma": (change_line(6, lambda line: line.strip() + b",\n"), ["line 6: a comma at the end"]),
@@ -262,7 +262,7 @@ def test_door_from_scores_to_every_file_and_back(tmp_path: Path, capsys: pytest.
         assert main(["check", out, *edition, *against]) == 0
     shown = capsys.readouterr().out
     good = "ok: 24 queries x 12 scores\n"
-    output, _, rest = shown.partition("note: its texts and names were compared with nothing; ")
+    output, _, rest = shown.partition("note: its texts and names were not compared; ")
     assert output == f"wrote {out}: 24 queries x 12 scores\n" + good
     assert rest.endswith(good * 2)
     assert main(["convert", out, "--out", again, "--scores", scores]) == 0
@@ -279,7 +279,7 @@ def test_door_from_scores_to_every_file_and_back(tmp_path: Path, capsys: pytest.
     assert rows == (tmp_path / "a.csv").read_bytes().split(b"\n", 1)[1]
     capsys.readouterr()
     assert main(["check", out, "--edition", "2022"]) == 1
-    assert "this is a score matrix, and edition 2022 is checked as ranked lists" in capsys.readouterr().out
+    assert "this is a score matrix, but edition 2022 is checked as ranked lists" in capsys.readouterr().out
 
 
 def test_ranked_lists_of_a_matrix_edition_for_ones_own_use(tmp_path: Path) -> None:

@@ -281,17 +281,17 @@ def test_windows_without_scores_stand_in_the_files_order(golden: dict[str, Any])
     [
         ({"a": [[0, 1]], "b": []}, {"a": [[0, 1]], "b": [[0, 1]]}, "the query 'b' has no window; each needs one or"),
         ({"a": [[0, 1]]}, {"a": [[0, 1]], "b": [[0, 1]], "c": []}, r"the query 'b' has no answer \(and 1 more\)"),
-        ({"a": [[0, 1]], "b": [[0, 1]]}, {"a": [[0, 1]]}, "the query 'b' is not in the truth; the ids of both"),
+        ({"a": [[0, 1]], "b": [[0, 1]]}, {"a": [[0, 1]]}, "the query 'b' is not in the truth; predictions and truth"),
         ({"a": [[0, 1], [0, 1, 0.5]]}, {"a": [[0, 1]]}, "query 'a': windows are all"),
         ({"a": [[0, 1]], "b": [[0, 1, 0.5]]}, {"a": [[0, 1]], "b": [[0, 1]]}, "query 'b': windows are all"),
         ({"a": [[0]]}, {"a": [[0, 1]]}, r"all \[start, end\] or all \[start, end, score\]"),
-        ({"a": [[0, math.nan]]}, {"a": [[0, 1]]}, "query 'a': a window holds a number that is not finite"),
-        ({"a": [[0, 1, math.inf]]}, {"a": [[0, 1]]}, "query 'a': a window holds a number that is not finite"),
+        ({"a": [[0, math.nan]]}, {"a": [[0, 1]]}, "query 'a': a window has a number that is not finite"),
+        ({"a": [[0, 1, math.inf]]}, {"a": [[0, 1]]}, "query 'a': a window has a number that is not finite"),
         ({"a": [[0, 1]]}, {"a": [[0, 1], [1, 2, 3]]}, r"query 'a': a true window is \[start, end\]"),
-        ({"a": [[0, 1]]}, {"a": [[math.nan, 1]]}, "query 'a': a window holds a number that is not finite"),
+        ({"a": [[0, 1]]}, {"a": [[math.nan, 1]]}, "query 'a': a window has a number that is not finite"),
         ({"a": [[0, 1]]}, {"a": [[3, 3]]}, "no query has a true window longer than 0 s and up to 1500 s"),
         ({"a": [[0, 1]]}, {"a": []}, "there is nothing to score"),
-        ({}, {}, "there is no query to score"),
+        ({}, {}, "no query to score"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(predictions: Answers, truth: Answers, message: str) -> None:

@@ -105,7 +105,7 @@ def test_a_sum_does_not_depend_on_the_order_of_the_files_in_any_bit() -> None:
 
 def test_scores_too_large_to_be_added_up_name_their_file() -> None:
     parts = {"one": [answer([[20, 25, 0.5]], "q0")], "other": [answer([[0, 5, 1.7e308]], "q0")]}
-    said = "^other: its scores are too large to be added up; add --how rank, or scale them$"
+    said = "^other: its scores are too large for their sum; add --how rank, or scale them$"
     with pytest.raises(SubmissionError, match=said):
         blend_moments(parts | {"third": parts["other"]}, "raw", E2026)
     with pytest.raises(SubmissionError, match=said):
@@ -188,12 +188,12 @@ def test_a_files_missing_text_and_recording_come_from_another() -> None:
 @pytest.mark.parametrize(
     ("other", "how", "weights", "words"),
     [
-        ([answer([[0, 1, 0.5]], "b_1")], "raw", None, "other and one are of other queries.*only one has 'a_1'"),
+        ([answer([[0, 1, 0.5]], "b_1")], "raw", None, "other and one have different queries.*only one has 'a_1'"),
         ([answer([[0, 1, 0.5]], vid="b")], "raw", None, "'a_1' has the recording 'a' in one, 'b' in the other"),
         ([answer([[0, 1]])], "raw", None, "other: its windows have no scores; add --how rank"),
-        ([answer([[0, 1, 0.5], [2, 3, -0.5]])], "raw", None, "other: line 1 has a window of score -0.5, and raw"),
+        ([answer([[0, 1, 0.5], [2, 3, -0.5]])], "raw", None, "other: line 1 has a window of score -0.5; raw"),
         ([answer([[0, 1, 0.5]])], "raw", [1], "1 weights are given for 2 files"),
-        ([answer([[0, 1, 0.5]])], "rank", [0, 0], "one at least above 0"),
+        ([answer([[0, 1, 0.5]])], "rank", [0, 0], "at least one above 0"),
     ],
 )
 def test_what_cannot_be_blended(other: list[Moments], how: Any, weights: list[float] | None, words: str) -> None:
@@ -255,31 +255,31 @@ def test_what_no_file_says_is_left_out_of_the_lines(files: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("good.jsonl a.npy --out o.jsonl", "a.npy is of clips; moments (.jsonl) are blended with moments alone"),
+        ("good.jsonl a.npy --out o.jsonl", "a.npy ranks clips; moments (.jsonl) can only be blended with moments"),
         ("good.jsonl poor.jsonl --out o.npy", "o.npy: a blend of moments is JSON lines; give a name ending in .jsonl"),
         (
             "good.jsonl poor.jsonl --out truth.jsonl",
-            "truth.jsonl is there already and is no file of moments; name another file",
+            "truth.jsonl already exists and is not a file of moments; choose another file",
         ),
         (
             "good.jsonl poor.jsonl --how standardised --out o.jsonl",
-            "for score matrices; of moments it is raw or rank",
+            "for score matrices; for moments use raw or rank",
         ),
         ("good.jsonl poor.jsonl --truth truth.jsonl --out o.jsonl", "--validation FILES and --truth TRUTH; give both"),
         ("good.jsonl poor.jsonl --validation val_good.jsonl val_poor.jsonl --out o.jsonl", "give both"),
         ("good.jsonl poor.jsonl --validation val_good.jsonl --truth val_truth.jsonl --out o.jsonl", "needs 2 files"),
         (
             "good.jsonl poor.jsonl --validation good.jsonl poor.jsonl --truth truth.jsonl --out o.jsonl",
-            "good.jsonl and good.jsonl have 3 queries in common (first 'x_1'); weights are searched on a validation",
+            "good.jsonl and good.jsonl have 3 queries in common (first 'x_1'); search weights on a validation",
         ),
-        ("good.jsonl ./good.jsonl --out o.jsonl", "one file is named twice"),
-        ("good.jsonl --out o.jsonl", "a blend needs two files or more"),
+        ("good.jsonl ./good.jsonl --out o.jsonl", "a file is given twice"),
+        ("good.jsonl --out o.jsonl", "a blend needs two or more files"),
         ("good.jsonl poor.jsonl --out good.jsonl", "good.jsonl would be written over good.jsonl"),
-        ("good.jsonl val_poor.jsonl --out o.jsonl", "are of other queries"),
+        ("good.jsonl val_poor.jsonl --out o.jsonl", "have different queries"),
         ("good.jsonl gone.jsonl --out o.jsonl", "gone.jsonl: no such file"),
         ("good.jsonl truth.jsonl --out o.jsonl", "this is a query of a truth or of a blind list"),
         ("good.jsonl bare.jsonl --out o.jsonl", "bare.jsonl: its windows have no scores"),
-        ("good.jsonl poor.jsonl --edition 2025 --out o.jsonl", "edition 2025 is of clips, and this is of moments"),
+        ("good.jsonl poor.jsonl --edition 2025 --out o.jsonl", "edition 2025 ranks clips, not moments"),
     ],
 )
 def test_a_refusal_is_a_sentence_and_changes_nothing(

@@ -133,14 +133,14 @@ def test_check_passes_a_file_and_names_what_is_odd(capsys: pytest.CaptureFixture
     ):
         assert output(capsys, "check", "bare.jsonl", *against) == ["ok: 12 queries, 24 windows without scores"]
     assert output(capsys, "check", "bare.jsonl")[1:] == [
-        "note: its queries were compared with nothing; add --truth, or --queries for a blind list"
+        "note: its queries were not compared; add --truth, or --queries for a blind list"
     ]
     lines = answers(lambda place: True, scored=False)
     lines[2]["pred_relevant_windows"] = [[5, 5], [50, 70], [0, 1]]
     write_lines("odd.jsonl", lines)
     assert output(capsys, "check", "odd.jsonl", "--truth", "truth.jsonl") == [
         "note: line 3: window 1, [5, 5], has no length",
-        "note: line 3: window 2, [50, 70], ends behind the recording, which has 60 s",
+        "note: line 3: window 2, [50, 70], ends after the recording, which has 60 s",
         "ok: 12 queries, 25 windows without scores",
     ]
     found = report(capsys, "check", "odd.jsonl", "--truth", "truth.jsonl")
@@ -177,21 +177,22 @@ def test_check_takes_a_truth_too(capsys: pytest.CaptureFixture[str]) -> None:
     queries = [dict(query) for query in QUERIES]
     queries[1]["relevant_windows"] = [[55, 61]]
     write_lines("truth.jsonl", queries)
-    assert output(capsys, "check", "truth.jsonl")[0].startswith("note: line 2: the true window [55, 61] ends behind")
+    assert output(capsys, "check", "truth.jsonl")[0].startswith("note: line 2: the true window [55, 61] ends after")
     queries[1]["qid"] = "a_1"
     write_lines("truth.jsonl", queries)
-    assert output(capsys, "check", "truth.jsonl", status=1) == ["line 2: the query 'a_1' stands on line 1 already"]
+    problem = "line 2: the query 'a_1' is repeated; it is already on line 1"
+    assert output(capsys, "check", "truth.jsonl", status=1) == [problem]
 
 
 def test_a_file_of_another_kind_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     own = [{"id": "a_1", "text": "Rain", "clip": "a", "windows": windows} for windows in ([[0, 5]], None)]
     write_lines("moments.jsonl", own)
-    said = "this is the kit's own file of moments (id, text, clip, windows); name the published list, whose lines have "
+    said = "this is the kit's internal file of moments (id, text, clip, windows); give the published list, whose lines "
     assert main(["check", "bare.jsonl", "--queries", "moments.jsonl"]) == 1
     shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("", f"error: moments.jsonl: whole file: {said}qid, query and vid\n")
-    assert output(capsys, "check", "moments.jsonl", status=1) == [f"whole file: {said}qid, query and vid"]
-    without = "this is a list of queries without answers; name the file of the answers, and give this one as --queries"
+    assert (shown.out, shown.err) == ("", f"error: moments.jsonl: whole file: {said}have qid, query and vid\n")
+    assert output(capsys, "check", "moments.jsonl", status=1) == [f"whole file: {said}have qid, query and vid"]
+    without = "this is a list of queries without answers; give the file of the answers, and this one as --queries"
     for against in ([], ["--queries", "blind.jsonl"]):
         assert output(capsys, "check", "blind.jsonl", *against, status=1) == [f"whole file: {without}"]
     assert main(["score", "blind.jsonl", "--truth", "truth.jsonl"]) == 1
@@ -241,24 +242,24 @@ def test_facts_of_moments_have_their_sources(capsys: pytest.CaptureFixture[str])
             "score half.jsonl --truth half.jsonl",
             "half.jsonl: line 1: pred_relevant_windows belongs to an answer; name the file",
         ),
-        ("score half.jsonl --truth truth.jsonl --edition 2025", "edition 2025 is of clips, and this is of moments"),
-        ("score half.jsonl --truth truth.jsonl --annotations x.csv", "--annotations is not for moments (.jsonl)"),
-        ("score half.jsonl --truth truth.jsonl --direction audio-to-text", "--direction is not for moments (.jsonl)"),
-        ("score good.csv --truth captions.csv --by-length", "--by-length is for moments, and good.csv is of clips"),
-        ("score good.csv --truth captions.csv --edition 2026", "edition 2026 is of moments, windows of a recording"),
-        ("compare half.jsonl s.npy --truth truth.jsonl", "s.npy is of clips, and moments (.jsonl) are compared with"),
-        ("check half.jsonl --scores s.npy", "--scores is not for moments (.jsonl); leave it out"),
-        ("check half.jsonl --queries blind.jsonl --audio .", "--audio is not for moments (.jsonl); leave it out"),
-        ("check half.jsonl --ranked", "--ranked is not for moments (.jsonl); leave it out"),
-        ("check half.jsonl --edition 2022", "edition 2022 is of clips, and this is of moments; choose one of: 2026"),
-        ("check good.csv --edition 2026", "edition 2026 is of moments, windows of a recording in files that end in"),
-        ("write half.jsonl --out out.csv", "out.csv: what is handed in is JSON lines; give a name ending in .jsonl"),
+        ("score half.jsonl --truth truth.jsonl --edition 2025", "edition 2025 ranks clips, not moments"),
+        ("score half.jsonl --truth truth.jsonl --annotations x.csv", "--annotations does not work with moments"),
+        ("score half.jsonl --truth truth.jsonl --direction audio-to-text", "--direction does not work with moments"),
+        ("score good.csv --truth captions.csv --by-length", "--by-length only works with moments, good.csv ranks"),
+        ("score good.csv --truth captions.csv --edition 2026", "edition 2026 expects windows of moments"),
+        ("compare half.jsonl s.npy --truth truth.jsonl", "s.npy ranks clips; moments (.jsonl) can only be compared"),
+        ("check half.jsonl --scores s.npy", "--scores does not work with moments (.jsonl); leave it out"),
+        ("check half.jsonl --queries blind.jsonl --audio .", "--audio does not work with moments (.jsonl)"),
+        ("check half.jsonl --ranked", "--ranked does not work with moments (.jsonl); leave it out"),
+        ("check half.jsonl --edition 2022", "edition 2022 ranks clips, not moments; choose one of: 2026"),
+        ("check good.csv --edition 2026", "edition 2026 expects windows of moments (.jsonl), but these are clips"),
+        ("write half.jsonl --out out.csv", "out.csv: a submission of moments is JSON lines; choose a name"),
         ("write half.jsonl --out half.jsonl", "half.jsonl would be written over half.jsonl, which is read here"),
-        ("write half.jsonl --out all.jsonl", "all.jsonl is there already and holds scores, which would be lost; name"),
-        ("write half.jsonl --out truth.jsonl", "truth.jsonl is there already and is no file of moments; name another"),
-        ("write half.jsonl --out x.jsonl --ranked", "--ranked is not for moments (.jsonl); leave it out"),
-        ("write s.npy --out x.jsonl --edition 2022", "x.jsonl: what is handed in is a CSV; give a name ending in .csv"),
-        ("write s.npy --out x.csv --edition 2026", "edition 2026 is of moments, windows of a recording in files that"),
+        ("write half.jsonl --out all.jsonl", "all.jsonl already exists and has scores, which would be lost; choose"),
+        ("write half.jsonl --out truth.jsonl", "truth.jsonl already exists and is not a file of moments"),
+        ("write half.jsonl --out x.jsonl --ranked", "--ranked does not work with moments (.jsonl); leave it out"),
+        ("write s.npy --out x.jsonl --edition 2022", "x.jsonl: a submission is a CSV; choose a name ending in .csv"),
+        ("write s.npy --out x.csv --edition 2026", "edition 2026 expects windows of moments (.jsonl), but these are"),
         ("convert half.jsonl --out x.csv --edition 2022", "half.jsonl: line 1: JSON, such as a manifest, not a CSV"),
     ],
 )

@@ -85,7 +85,7 @@ def test_a_truth_is_read_as_it_stands(tmp_path: Path) -> None:
 
 
 GOOD = answer_bytes().splitlines(keepends=True)
-SCORES = "whole file: windows have scores: the public scorer needs them; what is handed in has none"
+SCORES = "whole file: windows have scores: the public scorer needs them; a submission must not"
 FAULTS: dict[str, tuple[bytes, list[str]]] = {
     "empty": (b" \n", ["line 1: the file is empty"]),
     "list": (json.dumps(answers()).encode(), ["line 1: one list of JSON, not lines of JSON; give an object a line"]),
@@ -131,11 +131,11 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
     "reversed": (windows_on_line_2([[1, 2], [9, 5]]), [r"line 2: window 2 ends before it starts: '\[9, 5\]'"]),
     "both forms": (
         windows_on_line_2([[1, 2]], True),
-        ["line 2: window 1 has no score, and the first of line 1 has one"],
+        ["line 2: window 1 has no score, but the first of line 1 has one"],
     ),
     "both in one": (
         windows_on_line_2([[1, 2], [1, 2, 3]]),
-        ["line 2: window 2 has a score, and the first of line 1 has"],
+        ["line 2: window 2 has a score, but the first of line 1 has"],
     ),
     "no qid": (
         answer_bytes(qid="").replace(b'"qid": ""', b'"id": 1'),
@@ -146,11 +146,11 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
     "blank qid": (answer_bytes(qid=" "), ["line 2: qid is empty", "whole file: no line for the query 'a_2'"]),
     "twice": (
         answer_bytes(qid="a_1"),
-        ["line 2: the query 'a_1' is repeated; it stands on line 1 already", "whole file: no line for the query 'a_2'"],
+        ["line 2: the query 'a_1' is repeated; it is already on line 1", "whole file: no line for the query 'a_2'"],
     ),
     "unknown": (
         answer_bytes(qid="A_2"),
-        ["line 2: unknown query 'A_2'; there is 'a_2', which differs in letter", "who"],
+        ["line 2: unknown query 'A_2'; the most similar is 'a_2', which differs", "who"],
     ),
     "missing": (GOOD[0] + GOOD[1], [r"whole file: no line for the query 'b_1' \(line 3 of truth.jsonl\)"]),
     "another set": (answer_bytes().replace(b'_1"', b'_9"').replace(b'_2"', b'_8"'), ["whole file: none of its"]),
@@ -178,30 +178,30 @@ def test_a_fault_is_named_by_its_line_and_refused(name: str, tmp_path: Path) -> 
         (windows_on_line_2([[0, 60]]), []),
         (
             windows_on_line_2([[60, 61], [-4, 0]]),
-            [r"line 2: .*\[60, 61\], lies outside", r"line 2: .*\[-4, 0\], lies out"],
+            [r"line 2: .*\[60, 61\], is outside", r"line 2: .*\[-4, 0\], is out"],
         ),
         (windows_on_line_2([[-0.5, 3]]), [r"line 2: window 1, \[-0.5, 3\], begins before the recording"]),
         (
             windows_on_line_2([[50, 60.5]]),
-            [r"line 2: window 1, \[50, 60.5\], ends behind the recording, which has 60 s"],
+            [r"line 2: window 1, \[50, 60.5\], ends after the recording, which has 60 s"],
         ),
-        (windows_on_line_2([[0, 1], [1, 2], [0, 1.0]]), ["line 2: window 3 is window 1 again"]),
+        (windows_on_line_2([[0, 1], [1, 2], [0, 1.0]]), ["line 2: window 3 repeats window 1"]),
         (windows_on_line_2([[n, n + 1] for n in range(10)]), []),
-        (windows_on_line_2([[n, n + 1] for n in range(11)]), ["line 2: 11 windows, of which the first 10 count"]),
+        (windows_on_line_2([[n, n + 1] for n in range(11)]), ["line 2: 11 windows; only the first 10 count"]),
         (windows_on_line_2([[0, 1, 0.5], [1, 2, 0.5]], True), [SCORES]),
-        (windows_on_line_2([[0, 1, 0.4], [1, 2, 0.5]], True), ["line 2: the scores do not fall: R1 takes the", SCORES]),
+        (windows_on_line_2([[0, 1, 0.4], [1, 2, 0.5]], True), ["line 2: scores are not in descending order", SCORES]),
         (
             answer_bytes(False, query="Rain"),
-            ["line 2: query is 'Rain' here and 'Someone says \"ü\"' in the truth; only qid"],
+            ["line 2: query is 'Rain', but 'Someone says \"ü\"' in the truth; scoring"],
         ),
-        (answer_bytes(False, vid="b"), ["line 2: vid is 'b' here and 'a' in the truth; only qid counts in scoring"]),
+        (answer_bytes(False, vid="b"), ["line 2: vid is 'b', but 'a' in the truth; scoring uses only qid"]),
         (
             answer_bytes(False, vid=None),
-            ["line 2: vid is missing; scoring needs only qid, but what is handed in has it"],
+            ["line 2: vid is missing; scoring needs only qid, but a submission needs vid"],
         ),
         (
             b"".join(reversed(answer_bytes(False).splitlines(keepends=True))),
-            ["whole file: its queries stand in another"],
+            ["whole file: its queries are in another"],
         ),
     ],
 )
@@ -213,7 +213,7 @@ def test_an_oddity_is_named_and_read_all_the_same(data: bytes, expected: list[st
 
 def test_without_a_truth_the_files_own_duration_says_where_it_ends() -> None:
     assert check_moments(windows_on_line_2([[50, 70]]), E2026)[1:] == ([], [])
-    for duration, expected in ((60, ["line 2: window 1, .* ends behind the recording"]), ("60", []), (None, [])):
+    for duration, expected in ((60, ["line 2: window 1, .* ends after the recording"]), ("60", []), (None, [])):
         data = answer_bytes(False, pred_relevant_windows=[[50, 70]], duration=duration)
         require(check_moments(data, E2026)[2], expected)
 
@@ -228,14 +228,14 @@ def change(number: int, **changes: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("queries", "expected"),
     [
-        (change(2, qid="a_1"), ["line 2: the query 'a_1' stands on line 1 already"]),
+        (change(2, qid="a_1"), ["line 2: the query 'a_1' is repeated; it is already on line 1"]),
         (change(2, qid=2), ["line 2: qid must be text, not '2'"]),
         (answers(), [f"line {n}: pred_relevant_windows belongs to an answer; name the file of" for n in (1, 2, 3)]),
         (change(2, vid=...), ["line 2: vid is missing"]),
         (change(2, query=" "), ["line 2: query is empty"]),
         (change(2, duration=0), ["line 2: duration must be a number of seconds above 0, not '0'"]),
         (change(2, duration="60"), ["line 2: duration must be a number of seconds above 0, not \"'60'\""]),
-        (change(2, relevant_windows=...), ["line 2: has no relevant_windows, unlike line 1; all lines do or none"]),
+        (change(2, relevant_windows=...), ["line 2: has no relevant_windows, unlike line 1; all need it, or none"]),
         (change(1, relevant_windows=...), ["line 2: has relevant_windows, unlike line 1", "line 3: has relevant"]),
         (change(2, relevant_windows=7), [r"line 2: relevant_windows must be a list of \[start, end\], not '7'"]),
         (change(2, relevant_windows=[[1, 2, 3]]), [r"line 2: window 1 must be \[start, end\], not '\[1, 2, 3\]'"]),
@@ -261,8 +261,8 @@ def test_a_fault_of_a_truth_is_named_by_its_line(
         (change(2, duration=..., relevant_windows=[[0, 1500], [0, 1500.5]]),
          [r"line 2: the true window \[0, 1500.5\] is longer than 1500 s and does not", "line 2: the recording 'a'"]),
         (change(2, relevant_windows=[[-1, 3]]), [r"line 2: the true window \[-1, 3\] begins before the recording"]),
-        (change(2, relevant_windows=[[55, 61]]), [r"line 2: .* \[55, 61\] ends behind the end of the recording, .*"]),
-        (change(2, relevant_windows=[[60, 61]]), [r"line 2: .* \[60, 61\] lies behind the end of the recording"]),
+        (change(2, relevant_windows=[[55, 61]]), [r"line 2: .* \[55, 61\] ends after the end of the recording, .*"]),
+        (change(2, relevant_windows=[[60, 61]]), [r"line 2: .* \[60, 61\] begins after the end of the recording"]),
         (change(2, duration=61), ["line 2: the recording 'a' has two lengths, 61 s and 60 s"]),
     ],
 )  # fmt: skip
@@ -300,7 +300,7 @@ def test_an_answer_without_its_recording_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "dev.jsonl"
     for key in ("vid", "query"):
         path.write_bytes(answer_bytes(**{key: None}))
-        with pytest.raises(SubmissionError, match=f"line 2: {key} is missing, and a line that is handed in has it"):
+        with pytest.raises(SubmissionError, match=f"line 2: {key} is missing; each line of a submission needs it"):
             write_moments(tmp_path / "out.jsonl", read_moments(path, E2026), E2026)
     assert not (tmp_path / "out.jsonl").exists()
 
@@ -357,9 +357,9 @@ def test_the_edition_says_what_the_scores_do() -> None:
     assert (E2026.thresholds, E2026.max_windows) == (moment_metrics.THRESHOLDS, moment_metrics.MAX_WINDOWS)
     assert (E2026.max_seconds, E2026.lengths) == (moment_metrics.MAX_SECONDS, moment_metrics.LENGTHS)
     assert get_moments_edition() is get_moments_edition(2026) is E2026
-    for name, message in ((2025, "edition 2025 is of clips, and this is of moments; choose one of: 2026"),
-                          (1999, "no edition 1999 is known, and this is of moments; choose one of: 2026")):  # fmt: skip
+    for name, message in ((2025, "edition 2025 ranks clips, not moments; choose one of: 2026"),
+                          (1999, "edition 1999 is unknown; choose one of: 2026")):  # fmt: skip
         with pytest.raises(SubmissionError, match=message):
             get_moments_edition(name)
-    with pytest.raises(SubmissionError, match=r"edition 2026 is of moments, windows of a recording in files"):
+    with pytest.raises(SubmissionError, match=r"edition 2026 expects windows of moments"):
         get_edition(2026)

@@ -25,7 +25,7 @@ from system.__main__ import main as system
 SYSTEMS = ["run1:posterior", "run1:thresholds", "run2:posterior", "run2:thresholds"]
 SOURCES = {"tones": {"url": None}}
 LABEL = "de-la-Cruz_U-X_task6"
-NOTHING = "compared with nothing"
+NOT_COMPARED = "were not compared"
 LIST = 177  # queries of 100 recordings, as in 2026
 
 
@@ -147,7 +147,7 @@ def test_check_says_what_is_odd_in_a_package_and_what_it_was_not_compared_with(
     assert main(["check", "mine.zip", "--queries", "list.jsonl"]) == 0
     assert capsys.readouterr().out == "ok: a package of edition 2026\n"
     assert main(["check", "mine.zip"]) == 0
-    said = ["ok: a package of edition 2026", f"note: its queries were {NOTHING}; add --truth, or --queries"]
+    said = ["ok: a package of edition 2026", f"note: its queries {NOT_COMPARED}; add --truth, or --queries"]
     assert [line[: len(start)] for line, start in zip(capsys.readouterr().out.splitlines(), said, strict=True)] == said
     member = f"mine/task6/{LABEL}_2/{LABEL}_2.output.jsonl"
     files = members(here / "mine.zip")
@@ -159,8 +159,8 @@ def test_check_says_what_is_odd_in_a_package_and_what_it_was_not_compared_with(
     *notes, verdict = capsys.readouterr().out.splitlines()
     assert verdict == "ok: a package of edition 2026"
     assert notes[0].startswith(f"note: {member}: line {LIST}: window 1, [")
-    assert "ends behind the recording" in notes[0]
-    assert notes[1:] == [f"note: {member}: whole file: its queries stand in another order than in list.jsonl"]
+    assert "ends after the recording" in notes[0]
+    assert notes[1:] == [f"note: {member}: whole file: its queries are in another order than in list.jsonl"]
     assert main(["check", "odd.zip", "--queries", "list.jsonl", "--json"]) == 0
     assert [note["sentence"] for note in json.loads(capsys.readouterr().out)["notes"]] == [n[6:] for n in notes]
 
@@ -235,11 +235,11 @@ def with_result(text: str, value: float) -> str:
 @pytest.mark.parametrize(
     ("systems", "changes", "said"),
     [
-        (["run1:blind_posterior"], {}, "'blind_posterior' is of a blind list, which has no figures; name run1:post"),
-        (["run1,run2"], {}, "systems.0.output: is missing; a blend of 2 runs needs the file of windows of what it"),
+        (["run1:blind_posterior"], {}, "'blind_posterior' ranks a blind list, which has no figures; name run1:post"),
+        (["run1,run2"], {}, "systems.0.output: is missing; a blend of 2 runs needs the file of windows to submit"),
         (["run1"], {"output": "other.jsonl"}, "no line for the query"),
         (["run1:other"], {}, "no entry of moments 'other'"),
-        (["run1"] * 5, {}, "5 systems are handed in; edition 2026 takes 4"),
+        (["run1"] * 5, {}, "5 systems are submitted; edition 2026 accepts 4"),
     ],
 )
 def test_what_cannot_be_packed(
@@ -281,7 +281,7 @@ def test_what_has_known_answers_is_not_ready(without_blind: Path, capsys: pytest
     for output in (None, "all.jsonl", "some.jsonl"):
         assert pack_alone(output) == 0
         *_, last = capsys.readouterr().out.splitlines()
-        said = f"NOT READY, {LABEL}_1 hands in queries whose answers are known ('posterior'), not the blind set; "
+        said = f"NOT READY, {LABEL}_1 submits queries whose answers are known ('posterior'), not the blind set; "
         assert f"mine.NOT_READY.zip: {said}" in last
         assert not Path("mine.zip").exists()
 
@@ -292,7 +292,7 @@ def test_what_is_compared_with_no_list_is_said(without_blind: Path, capsys: pyte
     *_, note, last = capsys.readouterr().out.splitlines()
     check = "python -m submission check mine.zip --edition 2026 --queries LIST.jsonl"
     assert (note, last) == (
-        f"note: {LABEL}_1: its queries were compared with nothing; {check} does it",
+        f"note: {LABEL}_1: its queries were not compared; to do so: {check}",
         "wrote mine.zip",
     )
     assert main(check.replace("LIST", "list").split()[3:]) == 0
@@ -322,7 +322,7 @@ def test_a_template_asks_for_what_no_run_knows(here: Path) -> None:
     text = (here / "new.yaml").read_text()
     assert text.count("which has ranked the blind set") == 4
     assert "output:" not in text.partition("systems:")[2].partition("\n")[2].partition("sources:")[0]
-    assert "output, if any: the blind set's file of windows (.jsonl), beside this file" in text
+    assert "output, if any: the blind set's file of windows (.jsonl), in this folder" in text
     assert "annotations" not in text
     assert "scored" not in text
 
@@ -331,7 +331,7 @@ def test_what_a_template_of_an_ensemble_asks_for_is_enough(here: Path) -> None:
     ensemble = ["run1,run2"]
     assert main(["pack", *ensemble, "--template", "new.yaml"]) == 0
     text = Path("new.yaml").read_text()
-    assert "# scored: the file of windows (.jsonl) of the split that the figures are of, beside this file" in text
+    assert "# scored: the file of windows (.jsonl) of the split of the figures, in this folder" in text
     shutil.copy("run1/scores/blind_posterior.windows.jsonl", "blind.jsonl")
     shutil.copy("run1/scores/posterior.windows.jsonl", "test.jsonl")
     for key, value in (("email", "jo@example.org"), ("output", "blind.jsonl"), ("scored", "test.jsonl")):
@@ -343,7 +343,7 @@ def test_what_a_template_of_an_ensemble_asks_for_is_enough(here: Path) -> None:
 
 def test_a_blind_entry_is_refused_where_the_template_is_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pack", "run1", "run1:blind_posterior", "--template", "new.yaml"]) == 1
-    said = "error: run1: 'blind_posterior' is of a blind list, which has no figures; name run1:posterior\n"
+    said = "error: run1: 'blind_posterior' ranks a blind list, which has no figures; name run1:posterior\n"
     assert capsys.readouterr().err == said
     assert not Path("new.yaml").exists()
 
@@ -365,7 +365,7 @@ def test_an_overview_has_the_figure_of_the_first_entry_that_has_figures(here: Pa
 
 def test_a_package_of_clips_and_moments_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert packed("--edition", "2025", systems=["run1"] * 4) == 1
-    assert "edition 2025 is of clips, and run1:posterior ranks moments" in capsys.readouterr().err
+    assert "edition 2025 ranks clips, but run1:posterior ranks moments" in capsys.readouterr().err
 
 
 def test_an_entry_of_moments_that_the_recipe_lacks_is_refused(

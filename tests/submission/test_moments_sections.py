@@ -85,4 +85,4 @@ def test_a_recording_that_no_manifest_names_has_no_audio(tmp_path: Path) -> None
     run = run_of({"a": [[0, 10, 0.5]]})
     run.recipe.model_extra = {"data": {"evaluation": {"manifest": str(tmp_path / "gone.jsonl")}}}
     ((axis,),) = axes_of(run).values()
-    assert (axis.audio, axis.why) == (None, "no audio: the manifest that was ranked is not here")
+    assert (axis.audio, axis.why) == (None, "no audio: the manifest of the ranked set is missing")

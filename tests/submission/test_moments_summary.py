@@ -128,7 +128,7 @@ def test_a_comparison_is_of_the_primary_metric_whatever_the_order_of_lines() -> 
     there = summarise_moments(answers, truth_of(true), E2026)
     assert there.found.texts == ["b_1", "a_1", "a_2"]
     assert (compare(here, [there]).mean, compare(here, [there]).equal) == (0, 3)
-    with pytest.raises(SubmissionError, match=r"answer other queries \(3 and 2\)"):
+    with pytest.raises(SubmissionError, match=r"answer different queries \(3 and 2\)"):
         compare(here, [hits_and_misses({"a_1": 1, "a_2": 1})])
 
 

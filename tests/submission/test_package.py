@@ -163,13 +163,13 @@ def test_what_has_known_answers_is_named(here: Path, capsys: pytest.CaptureFixtu
     write_csv(matrix, here / "scored.csv", get_edition("2024"))
     for output, known in ((None, "by_map"), ("run1/scores/by_loss.npy",) * 2, ("scored.csv", "by_map")):
         assert pack_one(output) == 0
-        said = f"note: {LABEL_2024} hands in queries whose answers are known ({known!r}), not the blind set; rank the"
+        said = f"note: {LABEL_2024} submits queries whose answers are known ({known!r}), not the blind set; rank the"
         assert said in capsys.readouterr().out
     for output in ("blind.npy", "blind.csv"):
         assert pack_one(output) == 0
         said = capsys.readouterr().out
         assert "answers are known" not in said
-        assert ("--edition 2024 --queries QUERIES.csv --audio FOLDER does it" in said) == (output == "blind.csv")
+        assert ("--edition 2024 --queries QUERIES.csv --audio FOLDER\n" in said) == (output == "blind.csv")
 
 
 def pack_one(output: str | None) -> int:
@@ -223,7 +223,7 @@ def test_results_of_2025_are_of_the_annotations_where_they_are_given(
     (here / "annotations.csv").write_bytes(format_table([["query", "audio_filenames"], *rows]))
     (here / "about.yaml").write_text(yaml.safe_dump(about(1, annotations="annotations.csv")))
     assert packed("2025", systems=["run1"]) == 0
-    assert "hands in what the run itself ranked, 'by_map' (24 clips)" in capsys.readouterr().out
+    assert "submits the ranked entry 'by_map' (24 clips)" in capsys.readouterr().out
     with zipfile.ZipFile("mine.NOT_READY.zip") as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".meta.yaml")]
         results = yaml.safe_load(archive.read(name))["results"]["development_testing"]
@@ -255,10 +255,10 @@ def test_weights_that_are_not_the_published_ones_are_said(
     found["experts"]["logmel"]["unpublished"] = ["/somewhere/weights/x.pth"]
     write_json(record, found)
     assert packed("2022") == 0, capsys.readouterr().err
-    said = "run1: /somewhere/weights/x.pth of logmel is not the published file, whose address is handed in"
+    said = "run1: /somewhere/weights/x.pth of logmel is not the published file whose address the package has"
     assert said in caplog.text
     assert main(["report", "run1:by_map", "--out", "page.html"]) == 0
-    caveat = "x.pth, which logmel was computed with, is not the published file."
+    caveat = "x.pth, which is not the published file."
     page = (here / "page.html").read_text()
     assert caveat in page
     assert "/somewhere" not in page
@@ -272,12 +272,12 @@ def test_a_template_asks_for_what_is_then_enough(here: Path, capsys: pytest.Capt
     assert text.index("# run1:by_map\n") < text.index("# run1:by_loss,run2\n")
     assert 'abbreviation: "FILL IN", output: "FILL IN"}\n  # run1:by_loss,run2\n' in text
     assert 'abbreviation: "FILL IN", output: "FILL IN", scored: "FILL IN"}\n' in text
-    assert "# scored: the scores (.npy) of the split that the figures are of, beside this file\n" in text
-    assert "the blind set's scores (.npy) or CSV, beside this file\n" in text
+    assert "# scored: the scores (.npy) of the split of the figures, in this folder\n" in text
+    assert "the blind set's scores (.npy) or CSV, in this folder\n" in text
     assert text.count("- {name: ") == 2
     capsys.readouterr()
     assert main(template) == 1
-    assert "mine.yaml is there already" in capsys.readouterr().err
+    assert "mine.yaml already exists" in capsys.readouterr().err
     pack = ["pack", "run1:by_map", "--about", "mine.yaml", "--edition", "2024", "--out", "p.zip"]
     assert main(pack) == 1
     errors = capsys.readouterr().err
@@ -296,19 +296,19 @@ def test_a_template_asks_for_what_is_then_enough(here: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"sources": {}}, ["sources.world.url: is missing; say where world is published, or null for nowhere"]),
+        ({"sources": {}}, ["sources.world.url: is missing; give the address of world, or null if it is not published"]),
         ({"authors": []}, ["authors: needs 1 or more entries"]),
         (
             {"authors": [{"lastname": "X"}]},
             ["authors.0.firstname: is missing", "authors.0.email: is missing", "authors.0.affiliation: is missing"],
         ),
-        ({"authors": [about()["authors"][1]]}, ["authors: exactly one must say corresponding: true"]),
-        ({"authors": [about()["authors"][0]] * 2}, ["authors: exactly one must say corresponding: true"]),
-        ({"systems": about(3)["systems"]}, ["systems: 4 are handed in and 3 described"]),
+        ({"authors": [about()["authors"][1]]}, ["authors: exactly one needs corresponding: true"]),
+        ({"authors": [about()["authors"][0]] * 2}, ["authors: exactly one needs corresponding: true"]),
+        ({"systems": about(3)["systems"]}, ["systems: 4 submitted, but 3 described"]),
         ({"systems": [{"name": "N", "abbreviation": "eleven_char"}] * 4}, ["systems.0.abbreviation: has more than 10"]),
         ({"systems": [{"name": "N"}] * 4}, ["systems.3.abbreviation: is missing"]),
         *(
-            ({"authors": [about()["authors"][0] | {"email": email}]}, ["authors.0.email: is no address of the form"])
+            ({"authors": [about()["authors"][0] | {"email": email}]}, ["authors.0.email: is not an address of"])
             for email in ("jo", "jo@", "@example.org", "jo@example", "a b@example.org", "jo@example.")
         ),
         ({"autors": []}, ["autors: unknown key"]),
@@ -327,15 +327,15 @@ def test_missing_facts_are_asked_for_by_name(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run1:none"], "run1: no ranked entry 'none'; there are by_map, by_loss, mean"),
+        (["run1:none"], "run1: no ranked entry 'none'; choose one of by_map, by_loss, mean"),
         (["nowhere"], "nowhere: no such folder; name a finished run"),
-        (["run1", "--style", "own"], "edition 2022 has no style 'own' of names; use label, task"),
+        (["run1", "--style", "own"], "edition 2022 has no naming style 'own'; use label, task"),
         (["run1", "--report", "none.pdf"], "none.pdf: no such file"),
         (["run1", "--report", "about.yaml"], "technical_report.pdf: is no PDF"),
         (["run1", "--about", "none.yaml"], "none.yaml: no such file"),
         (["run1", "--about", "run1/scores/mean.npy"], "mean.npy: not YAML"),
         (["run1", "--out", "mine.tar"], "a package is NAME.zip"),
-        ([*FOUR, "run2:mean", "--about", "five.yaml"], "5 systems are handed in; edition 2022 takes 4"),
+        ([*FOUR, "run2:mean", "--about", "five.yaml"], "5 systems are submitted; edition 2022 accepts 4"),
     ],
 )
 def test_what_cannot_be_packed_is_one_sentence(
@@ -375,23 +375,23 @@ def move(members: Members, old: str, new: str) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[Members], object], str]] = {
-    "no report": (lambda m: m.pop(f"mine/task8/{LABEL}.technical_report.pdf"), "there is no technical report"),
+    "no report": (lambda m: m.pop(f"mine/task8/{LABEL}.technical_report.pdf"), "technical report (.pdf) is missing"),
     "no output": (lambda m: m.pop(f"{FOLDER}/{LABEL}.output.csv"), f"{LABEL}.output.csv is missing"),
     "no meta": (lambda m: m.pop(f"{FOLDER}/{LABEL}.meta.yaml"), f"{LABEL}.meta.yaml is missing"),
-    "wrong task": (lambda m: move(m, "task8_1", "task6b_1"), "task6b_1: no label of this task"),
-    "wrong index": (lambda m: move(m, "task8_1", "task8_5"), "task8_5: no label of this task"),
-    "three parts": (lambda m: move(m, "de-la-Cruz_U-X_task8_1", "de-la-Cruz_task8_1"), "no label of this task"),
-    "five parts": (lambda m: move(m, "de-la-Cruz_U-X_task8_1", "de_la-Cruz_U-X_task8_1"), "no label of this task"),
-    "wrong folder": (lambda m: move(m, "mine/task8", "mine/task9"), "does not belong there"),
+    "wrong task": (lambda m: move(m, "task8_1", "task6b_1"), "task6b_1: is not a label of this task"),
+    "wrong index": (lambda m: move(m, "task8_1", "task8_5"), "task8_5: is not a label of this task"),
+    "three parts": (lambda m: move(m, "de-la-Cruz_U-X_task8_1", "de-la-Cruz_task8_1"), "is not a label of this task"),
+    "five parts": (lambda m: move(m, "de-la-Cruz_U-X_task8_1", "de_la-Cruz_U-X_task8_1"), "is not a label of this"),
+    "wrong folder": (lambda m: move(m, "mine/task8", "mine/task9"), "is in the wrong place"),
     "five systems": (
         lambda m: [
             m.update({name.replace("task8_1", "task8_01"): data}) for name, data in list(m.items()) if FOLDER in name
         ],
-        "there are 5 systems; 4 may be handed in",
+        "has 5 systems; at most 4 may be submitted",
     ),
     "two tops": (lambda m: move(m, f"{FOLDER}/", f"other/task8/{LABEL}/"), "several top folders: mine, other"),
     "stray file": (lambda m: m.update({f"{FOLDER}/notes.txt": b"x"}), "notes.txt: does not belong here"),
-    "path above": (lambda m: m.update({"mine/task8/../../x": b"x"}), "mine/task8/../../x: does not belong there"),
+    "path above": (lambda m: m.update({"mine/task8/../../x": b"x"}), "mine/task8/../../x: is in the wrong place"),
     "no pdf": (
         lambda m: m.update({f"mine/task8/{LABEL}.technical_report.pdf": b"text"}),
         "technical_report.pdf: is no PDF",
@@ -484,7 +484,7 @@ def test_planted_faults_are_refused(
     assert main(["check", str(path), "--edition", "2024"]) == 1
     shown = capsys.readouterr()
     assert words in shown.out
-    assert "mine.zip is not fit to be handed in" in shown.err
+    assert "mine.zip is not ready to be submitted" in shown.err
 
 
 def test_damaged_archives_are_refused(tmp_path: Path, members: Members) -> None:
@@ -501,4 +501,4 @@ def test_damaged_archives_are_refused(tmp_path: Path, members: Members) -> None:
     with zipfile.ZipFile(tmp_path / "mine.zip", "a") as archive, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         archive.writestr(next(iter(members)), b"again")
-    assert any("is there twice" in problem for problem in check_archive(tmp_path / "mine.zip", edition))
+    assert any("occurs twice" in problem for problem in check_archive(tmp_path / "mine.zip", edition))

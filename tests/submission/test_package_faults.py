@@ -104,7 +104,7 @@ def test_damage_inside_a_member_is_one_error(members: Members, capsys: pytest.Ca
     assert main(["check", "t.zip", "--edition", "2022"]) == 1
     shown = capsys.readouterr()
     assert shown.out.startswith("a member cannot be read (")
-    assert shown.err == "error: t.zip is not fit to be handed in, for what is listed above\n"
+    assert shown.err == "error: t.zip is not ready to be submitted; its problems are listed above\n"
 
 
 def test_a_directory_that_python_cannot_read_is_a_sentence(members: Members) -> None:
@@ -117,16 +117,16 @@ def test_a_directory_that_python_cannot_read_is_a_sentence(members: Members) -> 
 
 def test_members_of_an_odd_kind_are_told(members: Members) -> None:
     (problem,) = check_archive(write_zip(members, mode=stat.S_IFLNK | 0o777), E2022)
-    assert problem == f"{OUTPUT}: is a link; put the file itself there"
+    assert problem == f"{OUTPUT}: is a link; replace it by the file itself"
     for mode, shown in ((stat.S_IFIFO | 0o644, "prw-r--r--"), (stat.S_IFCHR | 0o600, "crw-------")):
         (problem,) = check_archive(write_zip(members, mode=mode), E2022)
-        assert problem == f"{OUTPUT}: is no plain file ({shown}); put a plain file there"
+        assert problem == f"{OUTPUT}: is not a regular file ({shown}); replace it by a regular file"
     for mode in (0, stat.S_IFREG | 0o600):
         assert list(check_archive(write_zip(members, mode=mode), E2022)) == []
     assert list(check_archive(write_zip(members | {"mine/task6b/notes/": b""}), E2022)) == []
     for name in ("mine/task6b/../x.csv", "mine/task6b/./x.csv", "../task6b/x.pdf", "mine/task6b//x.csv"):
         problems = list(check_archive(write_zip(members | {name: b""}), E2022))
-        assert problems[0].startswith(f"{name}: does not belong there; a package has <package>/task6b/"), name
+        assert problems[0].startswith(f"{name}: is in the wrong place; a package has <package>/task6b/"), name
     for start in (b"%PDF", b"%PDF\n1.4", b"%pdf-1.4", b""):
         (problem,) = check_archive(write_zip(members | {REPORT: start}), E2022)
         assert problem == f"{REPORT}: is no PDF; export the report as one"
@@ -142,9 +142,9 @@ def test_members_of_an_odd_kind_are_told(members: Members) -> None:
         (problem,) = check_archive(write_zip(members | {REPORT: fake}), E2022)
         assert problem.startswith(f"{REPORT}: is no readable PDF")
     (problem,) = check_archive(write_zip(members | {"\0x": b""}), E2022)
-    assert problem.startswith(": does not belong there")
+    assert problem.startswith(": is in the wrong place")
     dotted = {name.replace("Doe_", "St.Doe_"): data for name, data in members.items()}
-    assert any("St.Doe_EX_task6b_1: no label" in problem for problem in check_archive(write_zip(dotted), E2022))
+    assert any("St.Doe_EX_task6b_1: is not a label" in problem for problem in check_archive(write_zip(dotted), E2022))
 
 
 @pytest.mark.parametrize("name", ["output", "meta", "report"])
@@ -168,7 +168,7 @@ def test_many_members_are_not_unpacked(members: Members) -> None:
 
 def test_second_report_is_refused(members: Members) -> None:
     problems = list(check_archive(write_zip(members | {"mine/task6b/other.pdf": PDF}), E2022))
-    assert problems == ["has 2 technical reports; a package has one, on all of its systems"]
+    assert problems == ["has 2 technical reports; a package has one, for all of its systems"]
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
@@ -201,7 +201,7 @@ def test_a_package_is_held_against_what_it_must_answer(
     assert main(["check", "mine.zip", "--edition", "2022", "--scores", "same.npy"]) == 0
     capsys.readouterr()
     assert main(["check", "mine.zip", "--edition", "2022", "--scores", "other.npy"]) == 1
-    assert f"{OUTPUT}: whole file: none of its queries is known: this is of another split" in capsys.readouterr().out
+    assert f"{OUTPUT}: whole file: none of its queries is known: it belongs to another split" in capsys.readouterr().out
     assert main(["check", "mine.zip", "--edition", "2022", "--scores", "most.npy"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{OUTPUT}: line 2: unknown query ")
@@ -286,16 +286,16 @@ def test_yaml_that_unfolds_without_end_is_refused(members: Members) -> None:
     ("content", "words"),
     [
         ("systems: [{name: N, abbreviation: n}]", "about.yaml: authors: is missing"),
-        ("- 1", "must say authors and systems"),
-        (about(lastname=" "), "authors.0.lastname: is empty or has characters that cannot be seen"),
-        (about(lastname="a\nb"), "authors.0.lastname: is empty or has characters that cannot be seen"),
-        (about(lastname="a\0b"), "authors.0.lastname: is empty or has characters that cannot be seen"),
-        (about(lastname="_"), "authors.0.lastname: '_' cannot stand in the names of files"),
-        (about(lastname="a/b"), "authors.0.lastname: 'a/b' cannot stand in the names of files"),
-        (about(lastname="a:b"), "authors.0.lastname: 'a:b' cannot stand in the names of files"),
+        ("- 1", "must have the keys authors and systems"),
+        (about(lastname=" "), "authors.0.lastname: is empty or has invisible characters"),
+        (about(lastname="a\nb"), "authors.0.lastname: is empty or has invisible characters"),
+        (about(lastname="a\0b"), "authors.0.lastname: is empty or has invisible characters"),
+        (about(lastname="_"), "authors.0.lastname: '_' cannot be part of a file name"),
+        (about(lastname="a/b"), "authors.0.lastname: 'a/b' cannot be part of a file name"),
+        (about(lastname="a:b"), "authors.0.lastname: 'a:b' cannot be part of a file name"),
         (about() | {"systems": [{"name": "N", "abbreviation": "n", "output": ""}]}, "systems.0.output: is empty"),
         (about() | {"systems": [{"name": "N", "abbreviation": "n", "output": "a\0b"}]}, "systems.0.output: is empty"),
-        (about() | {"systems": [{"name": "N", "abbreviation": "n", "output": "odd.npy"}]}, "made by a run it does not"),
+        (about() | {"systems": [{"name": "N", "abbreviation": "n", "output": "odd.npy"}]}, "made by an unnamed run"),
     ],
 )
 def test_odd_facts_are_refused_by_name(

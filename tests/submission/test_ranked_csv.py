@@ -69,7 +69,7 @@ def test_several_relevant_clips_count_in_the_matrix() -> None:
         ({"file_names": ["x.wav", *NAMES[1:11], "x.wav"]}, "'clip0' and 'clip11' have the same file name 'x.wav'"),
         ({"query_texts": ["same", *map(str, range(22)), "same"]}, "'q0' and 'q23' have the same text 'same'.*keep one"),
         ({"query_texts": [" ", *map(str, range(23))]}, r"out\.csv would not pass its check: line 2: caption is empty"),
-        ({"query_texts": ["a\0b", *map(str, range(23))]}, "line 2: holds a NUL byte"),
+        ({"query_texts": ["a\0b", *map(str, range(23))]}, "line 2: contains a NUL byte"),
         ({"query_texts": ["a\ud800b", *map(str, range(23))]}, "line 2: not UTF-8"),
         ({"file_names": ["", *NAMES[1:]]}, r"line \d+: file_name_\d+ is empty"),
     ],
@@ -89,7 +89,7 @@ def test_the_bytes_are_those_pandas_writes() -> None:
 def test_a_pool_smaller_than_the_ranking_is_refused(tmp_path: Path) -> None:
     ids = list("abcdefghi")
     matrix = ScoreMatrix(np.zeros((1, 9), dtype=np.float32), ["q"], ["q"], ids, ids, [None])
-    with pytest.raises(SubmissionError, match="the pool has 9 clips and a row of edition 2022 lists 10"):
+    with pytest.raises(SubmissionError, match="the pool has 9 clips, but a row of edition 2022 lists 10"):
         write_ranked_csv(matrix, tmp_path / "out.csv", E2022)
 
 
@@ -119,7 +119,7 @@ FORM_FAULTS: list[tuple[str, Callable[[list[bytes]], bytes], list[str]]] = [
     ("Latin-1 row", change_line(13, lambda line: b"Soun\xe9" + line),
      [r"line 13: not UTF-8 \(character 5 is the byte 0xE9, 'é' in Latin-1\)"]),
     ("Latin-1 header", change_line(1, lambda line: b"\xe9" + line), [r"line 1: not UTF-8"]),
-    ("NUL bytes", change_line(6, lambda line: line.replace(b"Sound", b"So\0und")), [r"line 6: holds a NUL byte"]),
+    ("NUL bytes", change_line(6, lambda line: line.replace(b"Sound", b"So\0und")), [r"line 6: contains a NUL byte"]),
     ("short row", change_line(5, lambda line: line.rsplit(b",", 1)[0] + b"\n"), [r"line 5: found 10 of 11 columns"]),
     ("long row", change_line(4, lambda line: line.rstrip() + b",x.wav\n"), [r"line 4: found 12 of 11 columns"]),
     ("trailing comma", change_line(4, lambda line: line.rstrip() + b",\n"), [r"line 4: a comma at the end"]),
@@ -133,17 +133,17 @@ FORM_FAULTS: list[tuple[str, Callable[[list[bytes]], bytes], list[str]]] = [
     ("file listed twice", change_line(7, lambda line: b"q,a,b,c,a,d,e,f,g,a,h\n"),
      [r"line 7: the file 'a' is listed more than once, as file_name_1 and file_name_4 and file_name_9"]),
     ("query repeated", lambda lines: b"".join([*lines, lines[3]]),
-     [r"line 26: the query 'Sound 1, near' is repeated; it stands on line 4 already"]),
+     [r"line 26: the query 'Sound 1, near' is repeated; it is already on line 4"]),
     ("quote inside a bare cell", change_line(9, lambda line: b'a"b"' + line), [r"line 9: broken quoting"]),
     ("one quote inside a bare cell", change_line(9, lambda line: b'a"b' + line),
-     [r"line 9: a quote on this line has no partner"]),
+     [r"line 9: a quote on this line is never closed"]),
     ("text after a quoted cell", change_line(8, lambda line: b'"a"b' + line), [r"line 8: broken quoting"]),
     ("quote never closed", change_line(8, lambda line: b'"' + line.replace(b'"', b"")),
-     [r"line 8: a quote on this line has no partner"]),
+     [r"line 8: a quote on this line is never closed"]),
     ("two rows with an open quote", lambda lines: change_line(20, lambda line: b'"' + line.replace(b'"', b""))(
         change_line(8, lambda line: b'"' + line.replace(b'"', b""))(lines).splitlines(keepends=True)),
-     [r"line 8: broken quoting", r"line 20: a quote on this line has no"]),
-    ("carriage return alone", change_line(8, lambda line: b"a\rb" + line), [r"line 8: a carriage return stands"]),
+     [r"line 8: broken quoting", r"line 20: a quote on this line is never"]),
+    ("carriage return alone", change_line(8, lambda line: b"a\rb" + line), [r"line 8: a carriage return is outside"]),
     ("carriage return at the very end", lambda lines: b"".join(lines).rstrip() + b"\r", [r"line 25: broken quoting"]),
     ("cell beyond what csv reads", change_cell(8, 0, lambda cell: "x" * 200_000), [r"line 8: field larger than field"]),
     ("semicolons", lambda lines: b"caption;file_name_1\nq;a\n",
@@ -152,24 +152,24 @@ FORM_FAULTS: list[tuple[str, Callable[[list[bytes]], bytes], list[str]]] = [
      [r"line 4: found 2 of 11 columns"]),
     ("several faults", lambda lines: b"".join([*lines[:2], b"q,a,a,,1,2,3,4,5,6,7\n", b"\xff\n", b"q,1\n", lines[1]]),
      [r"line 3: the file 'a' is listed", r"line 3: file_name_3 is empty", r"line 4: not UTF-8",
-      r"line 5: the query 'q' is repeated; it stands on line 3", r"line 5: found 2 of 11",
-      r"line 6: the query 'Sound 0, near' is repeated; it stands on line 2"]),
+      r"line 5: the query 'q' is repeated; it is already on line 3", r"line 5: found 2 of 11",
+      r"line 6: the query 'Sound 0, near' is repeated; it is already on line 2"]),
 ]  # fmt: skip
 
 TRUTH_FAULTS: list[tuple[str, Callable[[list[bytes]], bytes], list[str]]] = [
     ("unknown name", rename(2, "g.wav", "nobody.wav"), [r"line 2: unknown file name 'nobody\.wav' in file_name_\d+$"]),
     ("name stripped", rename(2, " Ambience Birds.wav", "Ambience Birds.wav"),
-     [r"line 2: unknown file name 'Ambience Birds.wav' in .* there is ' Ambience Birds.wav', which differs in blank"]),
+     [r"line 2: unknown file name 'Ambience Birds.wav' in .* similar is ' Ambience Birds.wav', which differs in"]),
     ("name unescaped", rename(3, "Chris&#39; Elevator.wav", "Chris' Elevator.wav"),
-     [r"line 3: unknown file name .* there is 'Chris&#39; Elevator\.wav'"]),
+     [r"line 3: unknown file name .* similar is 'Chris&#39; Elevator\.wav'"]),
     ("name decomposed", rename(2, "Fàbrica.wav", "Fa\u0300brica.wav"),
-     [r"line 2: unknown file name .* there is 'Fàbrica\.wav'"]),
+     [r"line 2: unknown file name .* similar is 'Fàbrica\.wav'"]),
     ("missing query", lambda lines: b"".join([*lines[:4], *lines[5:]]),
      [r"whole file: no row for the query 'Sound 1 far' \(line 3 of captions\.csv\)"]),
     ("unknown query", lambda lines: b"".join([*lines, b"new," + lines[1].split(b",", 2)[2]]),
      [r"line 26: unknown query 'new'$"]),
     ("query stripped", change_cell(13, 0, lambda cell: cell.strip()),
-     [r"line 13: unknown query 'Sound 5 \"far\"'; there is 'Sound 5 \"far\" '", r"whole file: no row for the query"]),
+     [r"line 13: unknown query 'Sound 5 \"far\"'; the most similar is 'Sound 5 \"far\" '", "whole file: no row for"]),
     ("header missing before a short row", lambda lines: lines[1].rsplit(b",", 1)[0] + b"\n" + b"".join(lines[2:]),
      [r"line 1: the header is missing", r"line 1: found 10 of 11"]),
     ("short row of a known query", change_line(5, lambda line: line.rsplit(b",", 1)[0] + b"\n"),

@@ -81,7 +81,7 @@ def test_every_figure_is_told_and_tabled(made: Path, whole: Read) -> None:
     own = {f"best.{name}.svg" for name in ("result", "ranks", "scores", "margins", "experts", "words")}
     assert own <= drawn
     assert "best.seconds.svg" not in drawn, "all clips are of one length: a single bar"
-    assert "R@10 by length of the clip is left out: all lie in 0–5 seconds." in whole.text
+    assert "R@10 by length of the clip is left out: all are in 0–5 seconds." in whole.text
     trained = {"loss.svg", "accuracy.svg", "similarity.svg", "violations.svg", "relevance.svg"}
     assert trained <= drawn
     contents = {base64.b64encode((made / "figures" / name).read_bytes()).decode() for name in own | trained}
@@ -102,7 +102,7 @@ def test_the_page_says_what_the_run_says(made: Path, whole: Read) -> None:
     for words in ("tiny, seed 3", result["hardware"], best["checkpoint"], "120 queries", "24 clips", "not known (24)"):
         assert words in whole.text, words
     assert "trains pretrain; trains finetune" in whole.text
-    assert "No ranked clip was also trained on" in whole.text
+    assert "No ranked clip is also training data" in whole.text
     assert "factor on the margin: 1 at percentile 60, 0.7 at percentile 80, 0.4 at percentile 95" in whole.html
     lines = [json.loads(line) for line in (made / "metrics.jsonl").read_text().splitlines()]
     assert f"training from {lines[0]['loss']:.3g} to {lines[1]['loss']:.3g}" in whole.html
@@ -149,8 +149,8 @@ def test_runs_beside_are_compared_or_it_says_why_not(run: Path, made: Path) -> N
     assert str(made.parent) not in found.html
     assert f"{run.parent.name}/run:best+0.0000" in found.text
     assert "1.00000 / 120 / 0" in found.text, "p, and queries better, equal, worse"
-    assert "run:lastnot comparable: the systems answer other queries (120 and 80)" in found.text
-    assert "p is that of a paired randomisation test" in found.text
+    assert "run:lastnot comparable: the systems answer different queries (120 and 80)" in found.text
+    assert "p is from a paired randomisation test" in found.text
     assert "paired randomisation" not in report(run).text
 
 
@@ -176,7 +176,7 @@ def test_settings_that_differ_are_named_with_both_values(run: Path, made: Path) 
         *("stages.finetune.batch_size", "stages.finetune.losses.0.margin"),
         *(key for key in values if key.startswith("stages.finetune.losses.1.")),
     }
-    assert "run:mean has the settings of this run." in found.text
+    assert "run:mean has the same settings as this run." in found.text
     assert "somebody" not in found.html
 
 
@@ -187,7 +187,7 @@ def test_a_single_epoch_is_no_curve(run: Path) -> None:
     found = report(run)
     titles = re.findall(r"<figcaption>(.*?)</figcaption>", found.html)
     assert "Loss" not in titles
-    assert "How alike captions are, and the relaxed margin" in titles
+    assert "Similarity of captions, and the relaxed margin" in titles
     loss = json.loads(path.read_text())["loss"]
     assert f"Loss by epoch: training {loss:.3g} (epoch 1)" in found.text
 
@@ -244,9 +244,9 @@ def test_what_is_shown_of_a_query(run: Path) -> None:
     ]  # fmt: skip
     assert re.findall("[✓✗]", last) == ["✗", "✓", "✗", "✓"]
     output = " ".join(found.text.split())
-    assert "At 55.6 % of 9 queries the best relevant clip scores higher than every clip that is not" in output
+    assert "For 55.6 % of 9 queries the best relevant clip scores higher than every clip that is not" in output
     assert "44.4 % reach the margin 0.15 of the ranking loss" in output
-    assert "At 3 of 9 queries a clip that is not relevant has exactly the score" in found.text
+    assert "For 3 of 9 queries a clip that is not relevant has exactly the score" in found.text
 
 
 @pytest.mark.usefixtures("quick")
@@ -289,7 +289,7 @@ def test_a_run_without_norms_says_so(run: Path) -> None:
     path = run / "scores/best.clips.csv"
     rows = [",".join(line.split(",")[:3]) for line in path.read_text().splitlines()]
     path.write_text("\n".join(rows) + "\n")
-    assert "Norms of the experts' embeddings are left out: the run does not state them" in report(run).text
+    assert "Norms of the experts' embeddings are left out: the run does not have them" in report(run).text
 
 
 def test_a_run_without_curves_provenance_and_audio_is_reported(run: Path, whole: Read) -> None:
@@ -303,7 +303,7 @@ def test_a_run_without_curves_provenance_and_audio_is_reported(run: Path, whole:
     assert len(found.all("img")) == len(whole.all("img")) - 2
     assert found.audio == []
     assert found.all("audio") == []
-    assert "is not there any more" in found.text
+    assert "no longer exists" in found.text
 
 
 def test_one_query(run: Path) -> None:
@@ -314,7 +314,7 @@ def test_one_query(run: Path) -> None:
     assert "The middle" not in found.text
     shown = {attrs["alt"].split(" by ")[0] for attrs in found.all("img")}
     assert not shown & {"R@10", "At 100.0"}, "a single bar"
-    assert "R@10 by length of the caption is left out: all lie in 5–7 words." in found.text
+    assert "R@10 by length of the caption is left out: all are in 5–7 words." in found.text
     assert not any("median" in attrs["alt"] for attrs in found.all("img")), "histograms of one number"
 
 
@@ -359,11 +359,11 @@ def test_caveats_tell_what_flatters(run: Path) -> None:
     )
     text = report(run).text
     for words in (
-        "Beware: 7 ranked clips were also trained on",
+        "Warning: 7 ranked clips are also training data",
         "1 clip with broken audio was left out",
         "world/evaluation/x.wav: truncated <b>",
-        "A test split was watched during training (finetune)",
-        "changes that no commit holds",
+        "A test split was monitored during training (finetune)",
+        "The code had uncommitted changes",
         "resumed with other code: abc, def+",
     ):
         assert words in text, words
@@ -406,7 +406,7 @@ def test_what_is_damaged_is_told_in_a_sentence(run: Path, capsys: pytest.Capture
     path = run / "scores/best.clips.csv"
     kept = path.read_text()
     for changed, words in (
-        (kept.replace("0.600", "long", 1), "line 2: seconds is 'long', no number"),
+        (kept.replace("0.600", "long", 1), "line 2: seconds is 'long', not a number"),
         (kept.replace("clip,", "klip,", 1), "no column clip; the first line has klip, "),
         ("\n".join(kept.splitlines()[:-1]) + "\n", "has no line for 1 clip of the scores, first"),
         (kept + "x,y\n", "2 values for 5 columns"),

@@ -146,7 +146,7 @@ def test_the_real_submission_against_the_annotations_of_2025(
     expected = f"{sum(precisions) / 1037:.4f}"
     assert expected == "0.0834"
     assert {"queries 1037", f"mAP@10  {expected}", f"mAP@16  {expected}"} <= set(output)
-    assert "note    mAP@16: a lower bound, since the lists hold 10 names" in output
+    assert "note    mAP@16: a lower bound, because the lists have 10 names" in output
     assert sum(float(row[-1]) for row in read_rows(table)[1:]) == pytest.approx(sum(precisions), abs=1e-3)
 
 

@@ -82,7 +82,7 @@ def test_a_list_that_is_cut_is_found(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("year", ["2022", "2023", "2024"])
 def test_the_years_keep_their_rule(tmp_path: Path, year: str) -> None:
-    with pytest.raises(SubmissionError, match=rf"the pool has 7 clips and a row of edition {year} lists 10; rank a"):
+    with pytest.raises(SubmissionError, match=rf"the pool has 7 clips, but a row of edition {year} lists 10; rank a"):
         write_ranked_csv(matrix_of(7), tmp_path / "x.csv", get_edition(year))
     assert get_edition(year).of_pool(7) == get_edition(year)
     assert get_edition("custom").of_pool(12) == get_edition("custom")

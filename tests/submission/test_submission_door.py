@@ -24,7 +24,7 @@ def test_door_writes_checks_and_scores(tmp_path: Path, truth_path: Path, capsys:
         assert main(["check", out, "--edition", "2022", *against]) == 0
         good, _, note = capsys.readouterr().out.partition("\n")
         assert good == "ok: 24 queries x 10 names"
-        assert note.startswith("note: its texts and names were compared with nothing") == (against == [])
+        assert note.startswith("note: its texts and names were not compared") == (against == [])
     assert main(["score", out, "--truth", truth]) == 0
     from_csv = capsys.readouterr().out.splitlines()
     assert main(["score", scores, "--edition", "2022"]) == 0
@@ -68,34 +68,34 @@ def test_door_check_lists_every_problem_and_score_refuses_the_same_file(
         (["score", "none.npy"], "none.npy is missing; a score matrix is the pair none.npy and none.json"),
         (["score", "blind.npy", "--edition", "2022"], "no relevant clip is known for 24 of 24 queries (first 'q0')"),
         (["score", "half.npy", "--edition", "2022"], "no relevant clip is known for 1 of 24 queries (first 'q23')"),
-        (["score", "s.npy"], "s.npy does not say which edition it is of; add --edition YEAR, one of 2022, 2023, 2024"),
-        (["score", "of2022.npy", "--truth", "captions.csv"], "of2022.npy holds its own truth; leave out --truth"),
-        (["compare", "of2022.npy", "of2025.npy"], "they are of several editions (of2022.npy: 2022, of2025.npy: 2025)"),
-        (["compare", "of2022.npy", "s.npy"], "s.npy does not say which edition it is of; add --edition"),
-        (["write", "s.npy", "--out", "out.csv"], "s.npy does not say which edition it is of; add --edition"),
-        (["write", "good.csv", "--out", "out.csv"], "good.csv is no score matrix (.npy); `convert` makes one edition"),
+        (["score", "s.npy"], "the edition of s.npy is not known; add --edition YEAR, one of 2022, 2023, 2024"),
+        (["score", "of2022.npy", "--truth", "captions.csv"], "of2022.npy contains its truth; leave out --truth"),
+        (["compare", "of2022.npy", "of2025.npy"], "have several editions (of2022.npy: 2022, of2025.npy: 2025)"),
+        (["compare", "of2022.npy", "s.npy"], "the edition of s.npy is not known; add --edition"),
+        (["write", "s.npy", "--out", "out.csv"], "the edition of s.npy is not known; add --edition"),
+        (["write", "good.csv", "--out", "out.csv"], "good.csv is not a score matrix (.npy); `convert` converts"),
         (["check", "good.csv"], "good.csv: its edition is not known; add --edition YEAR, one of 2022"),
         (["convert", "good.csv", "--out", "out.csv"], "out.csv: its edition is not known; add --edition YEAR"),
         (
             ["write", "of2025.npy", "--out", "good.csv"],
-            "good.csv is there already and is a file of edition 2022; name another file, or add --force",
+            "good.csv already exists and is a file of edition 2022; choose another file, or add --force",
         ),
         (
             ["convert", "good.csv", "--out", "captions.csv", "--edition", "2023"],
-            "captions.csv is there already and is no edition's file; name another file, or add --force",
+            "captions.csv already exists and is not a file of any edition; choose another file, or add --force",
         ),
-        (["score", "good.csv", "--truth", "captions.csv", "--edition", "1999"], "no edition 1999 is known"),
-        (["check", "good.csv", "--edition", "last"], "no edition last is known; choose one of: 2022"),
-        (["check", "good.csv", "--queries", "captions.csv"], "a blind set is --queries FILE.csv and --audio FOLDER"),
+        (["score", "good.csv", "--truth", "captions.csv", "--edition", "1999"], "edition 1999 is unknown"),
+        (["check", "good.csv", "--edition", "last"], "edition last is unknown; choose one of: 2022"),
+        (["check", "good.csv", "--queries", "captions.csv"], "a blind set needs --queries FILE.csv and --audio FOLDER"),
         (["check", "good.csv", "--audio", "."], "give both"),
         (["check", "good.csv", "--queries", "captions.csv", "--audio", "."], "one column caption"),
         (
             ["write", "s.npy", "--out", "s.npy", "--edition", "2022"],
-            "s.npy: what is handed in is a CSV; give a name ending in .csv",
+            "s.npy: a submission is a CSV; choose a name ending in .csv",
         ),
-        (["write", "s.npy", "--out", "out.csv", "--ranked", "--edition", "2025"], "12 clips and a row of edition 2025"),
+        (["write", "s.npy", "--out", "out.csv", "--ranked", "--edition", "2025"], "12 clips, but a row of edition"),
         (["convert", "none.csv", "--out", "out.csv"], "none.csv: no such file or folder; correct the path"),
-        (["convert", "captions.csv", "--out", "out.csv"], "captions.csv: line 1 is no edition's header; `check capt"),
+        (["convert", "captions.csv", "--out", "out.csv"], "captions.csv: line 1 is not the header of any edition"),
         (["convert", "empty.csv", "--out", "out.csv"], "empty.csv: line 1: the file is empty"),
         (
             ["convert", "good.csv", "--out", "x.npy"],
@@ -107,7 +107,7 @@ def test_door_check_lists_every_problem_and_score_refuses_the_same_file(
         ),
         (
             ["convert", "good.csv", "--out", "x.csv", "--edition", "2025", "--ranked"],
-            "line 2 lists 10 names and a row of edition 2025 lists 16, which a shorter list does not say",
+            "line 2 lists 10 names, but a row of edition 2025 needs 16; make the file from the scores",
         ),
         (
             ["convert", "good.csv", "--out", "x.csv", "--edition", "2023", "--scores", "other.npy"],

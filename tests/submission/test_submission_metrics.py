@@ -82,9 +82,9 @@ def test_recall_by_hand(ranks: list[int], n_relevant: int, k: int, expected: flo
 @pytest.mark.parametrize(
     ("ranks", "n_relevant", "words"),
     [
-        ([0], 1, r"whole numbers from 1 that rise strictly; got \[0\]"),
-        ([3, 2], 2, r"rise strictly; got \[3, 2\]"),
-        ([2, 2], 2, r"rise strictly; got \[2, 2\]"),
+        ([0], 1, r"whole numbers from 1 that increase strictly; got \[0\]"),
+        ([3, 2], 2, r"increase strictly; got \[3, 2\]"),
+        ([2, 2], 2, r"increase strictly; got \[2, 2\]"),
         ([1.5], 1, r"whole numbers from 1"),
         ([1], 0, "1 ranks are given for 0 relevant clips"),
         ([], 0, "0 ranks are given for 0 relevant clips"),
@@ -137,7 +137,7 @@ def test_chance_by_hand() -> None:
     assert metrics.chance(2, n_relevant=2) == 1.0
     # Three clips, two relevant: first miss (1/2 + 2/3) / 2, second (1 + 2/3) / 2, third 1.
     assert metrics.chance(3, n_relevant=2) == pytest.approx((7 / 12 + 5 / 6 + 1) / 3)
-    with pytest.raises(SubmissionError, match="pool of 3 clips cannot hold 4"):
+    with pytest.raises(SubmissionError, match="pool of 3 clips cannot have 4"):
         metrics.chance(3, n_relevant=4)
 
 
@@ -171,7 +171,7 @@ def test_a_k_beyond_the_lists_is_a_lower_bound_and_says_so() -> None:
     summary = summarise(found_of([[1], []], [2, 1], depth=10), map_ks=(16, 10))
     assert (summary.primary, summary.values["mAP@16"]) == ("mAP@16", 0.25)
     lines = summary.lines()
-    assert "note    mAP@16: a lower bound, since the lists hold 10 names" in lines
+    assert "note    mAP@16: a lower bound, because the lists have 10 names" in lines
     assert "median  above 10 (rank of the first relevant one)" in lines
     assert not any("bound," in line for line in summarise(found_of([[1], []], [2, 1]), map_ks=(16, 10)).lines())
 
@@ -275,11 +275,11 @@ def test_a_score_that_is_no_number_is_refused(bad: float, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("relevant", "names", "words"),
     [
-        ([[0]], "ab", r"shape \(2, 2\) need 2 lists of relevant columns and 2 file names; there are 1 and 2"),
-        ([[0], [1]], "abc", "there are 2 and 3"),
+        ([[0]], "ab", r"shape \(2, 2\) need 2 lists of relevant columns and 2 file names; got 1 and 2"),
+        ([[0], [1]], "abc", "got 2 and 3"),
         ([[0], [2]], "ab", "outside 0 to 1"),
         ([[0], [-1]], "ab", "outside 0 to 1"),
-        ([[0], [1, 1]], "ab", "row 1 of the scores names one relevant column twice"),
+        ([[0], [1, 1]], "ab", "row 1 of the scores has the same relevant column twice"),
     ],
 )
 def test_relevant_ranks_refuses_columns_that_do_not_fit(relevant: list[list[int]], names: str, words: str) -> None:

@@ -54,7 +54,7 @@ def test_runs_are_compared_and_one_that_is_of_another_edition_is_asked_about(
     assert shown.splitlines()[0] == f"{figure:.4f}  {run}:mean"
     assert main(["compare", f"{run}:last", f"{run}:best"]) == 1
     said = capsys.readouterr().err
-    assert f"they are of several editions ({run}:last: 2025, {run}:best: 2022); add --edition YEAR" in said
+    assert f"the files have several editions ({run}:last: 2025, {run}:best: 2022); add --edition YEAR" in said
 
 
 def test_a_run_is_written_in_its_edition_and_never_over_a_file_of_another(
@@ -64,8 +64,8 @@ def test_a_run_is_written_in_its_edition_and_never_over_a_file_of_another(
     assert Path("a.csv").read_text().startswith(",".join(EDITIONS["2022"].columns))
     before = Path("a.csv").read_bytes()
     assert main(["write", f"{run}:last", "--out", "a.csv"]) == 1
-    hint = "name another file, or add --force to write edition 2025's over it"
-    assert capsys.readouterr().err == f"error: a.csv is there already and is a file of edition 2022; {hint}\n"
+    hint = "choose another file, or add --force to overwrite it with edition 2025's"
+    assert capsys.readouterr().err == f"error: a.csv already exists and is a file of edition 2022; {hint}\n"
     assert Path("a.csv").read_bytes() == before
     output(capsys, "write", f"{run}:best", "--out", "a.csv")  # of the same edition: made again
     output(capsys, "write", f"{run}:last", "--out", "a.csv", "--force")
@@ -102,15 +102,15 @@ def test_csvs_of_different_editions_are_compared_after_the_command_that_is_named
     editions = {"of 22.csv": "2022", "of24.csv": "2024", "of25.csv": "2025"}
     truth = ["--truth", written(tmp_path, editions)]
     for names, more, said in (
-        (["of 22.csv", "of24.csv"], [], "of24.csv is of edition 2023 and 2024 and of 22.csv is not"),
-        (["of24.csv", "of 22.csv", "--edition", "2024"], ["--edition", "2024"], "of 22.csv is of edition 2022 and"),
-        (["of25.csv", "of24.csv", "--edition", "2025"], [], "of25.csv is of edition 2025 and of24.csv is not"),
-        (["of25.csv", "of24.csv"], [], "of25.csv is of edition 2025 and of24.csv is not"),
+        (["of 22.csv", "of24.csv"], [], "of24.csv has edition 2023 and 2024, but of 22.csv does not"),
+        (["of24.csv", "of 22.csv", "--edition", "2024"], ["--edition", "2024"], "of 22.csv has edition 2022, but"),
+        (["of25.csv", "of24.csv", "--edition", "2025"], [], "of25.csv has edition 2025, but of24.csv does not"),
+        (["of25.csv", "of24.csv"], [], "of25.csv has edition 2025, but of24.csv does not"),
     ):
         assert main(["compare", *names, *truth]) == 1
         sentence = capsys.readouterr().err
         assert said in sentence
-        command = re.search(r"python -m submission (.*) makes one", sentence)
+        command = re.search(r"python -m submission (.*)", sentence)
         assert command
         convert = shlex.split(command[1])
         output(capsys, *convert, "--force")

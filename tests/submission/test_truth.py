@@ -26,9 +26,9 @@ from submission.formats.truth import Truth, TruthQuery, read_annotations, read_b
         (b"file_name,caption_1\nx,y\nz, \n", "line 3: caption_1 is empty"),
         (b"file_name,caption_1\nx,y\n,w\n", "line 3: file_name is empty"),
         (b"file_name,caption_1\nx,y\n\xe9,w\n", "line 3: not UTF-8"),
-        (b"file_name,caption_1\nx,y\nx,w\n", "line 3: file name 'x' stands on line 2 already"),
+        (b"file_name,caption_1\nx,y\nx,w\n", "line 3: file name 'x' is already on line 2"),
         (b"file_name,caption_1\nx,y\nz,w\nv,y\n", r"1 query .* ambiguous \(lines 2 and 4; the first is 'y'\)"),
-        (b'file_name,caption_1\na,"Stop\nb,A dog\nc,go"\n', "line 2: a quoted cell goes on to line 4"),
+        (b'file_name,caption_1\na,"Stop\nb,A dog\nc,go"\n', "line 2: a quoted cell extends to line 4"),
     ],
 )
 def test_a_truth_that_is_none_is_refused_with_its_line(tmp_path: Path, data: bytes, words: str) -> None:
@@ -105,10 +105,10 @@ def test_the_three_names_of_the_metadata_are_told_their_name_on_disk(
         (b"caption,caption\nx,y\n", "must have one column caption"),
         (b"caption\n", "line 1: no query follows"),
         (b"caption\nx\n \n", "line 3: caption is empty"),
-        (b"caption\nx\ny\nx\n", "line 4: query 'x' stands on line 2 already"),
+        (b"caption\nx\ny\nx\n", "line 4: query 'x' is already on line 2"),
         (b"caption,id\nx,1\ny\n", "line 3: found 1 of 2 columns"),
         (b"caption;id\nx;1\n", "line 1: columns are separated by semicolons"),
-        (b'caption\nx\n"Stop\nA dog\ngo"\n', "line 3: a quoted cell goes on to line 5"),
+        (b'caption\nx\n"Stop\nA dog\ngo"\n', "line 3: a quoted cell extends to line 5"),
     ],
 )
 def test_queries_that_are_none_are_refused(blind: tuple[Path, Path], data: bytes, words: str) -> None:
@@ -119,7 +119,7 @@ def test_queries_that_are_none_are_refused(blind: tuple[Path, Path], data: bytes
 
 def test_a_folder_without_audio_is_refused(blind: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SubmissionError, match=r"no audio file is in this folder; give the one that"):
+    with pytest.raises(SubmissionError, match=r"this folder has no audio file; give the folder"):
         read_blind_truth(blind[0], tmp_path / "empty")
     with pytest.raises(DataError, match="is a file; name a folder"):
         read_blind_truth(blind[0], blind[0])
@@ -157,8 +157,8 @@ def test_the_real_annotations(shared: Path, clotho: Callable[[str], Path]) -> No
         (b"query,audio_filenames\n", "line 1: no query follows"),
         (b"query,audio_filenames\nx\n", "line 2: found 1 of 2 columns"),
         (b"query,audio_filenames\nq,['a.wav']\n\n", "line 3: found 0 of 2 columns"),
-        (b"query,audio_filenames\nQ ,['a.wav']\n", "line 2: unknown query 'Q '; there is 'q', which differs in more"),
-        (b"query,audio_filenames\nq,['a.wav']\nq,['a.wav']\n", "line 3: query 'q' stands on line 2 already"),
+        (b"query,audio_filenames\nQ ,['a.wav']\n", "line 2: unknown query 'Q '; the most similar is 'q'"),
+        (b"query,audio_filenames\nq,['a.wav']\nq,['a.wav']\n", "line 3: query 'q' is already on line 2"),
         (b"query,audio_filenames\nq,[]\n", r"line 2: audio_filenames must be a Python list of one or more"),
         (b"query,audio_filenames\nq,a.wav\n", "line 2: audio_filenames must be a Python list"),
         (b"query,audio_filenames\nq,\n", "line 2: audio_filenames must be"),
@@ -173,7 +173,7 @@ def test_the_real_annotations(shared: Path, clotho: Callable[[str], Path]) -> No
         (b"query,audio_filenames\nq,\"['a.wav', 'a.wav']\"\n", "line 2: the file 'a.wav' is listed twice"),
         (
             b"query,audio_filenames\nq,['A.wav']\n",
-            "line 2: unknown file name 'A.wav'; there is 'a.wav', which",
+            "line 2: unknown file name 'A.wav'; the most similar is 'a.wav', which",
         ),
         (b"query,audio_filenames\nq,\"['a.wav' 'b.wav']\"\n", "line 2: unknown file name 'a.wavb.wav'"),
     ],

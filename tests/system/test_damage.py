@@ -103,7 +103,8 @@ def change_a_digit(settings: Path) -> None:
 
 def follow(output: str) -> list[str]:
     """Delete what a sentence names; the command that it then gives."""
-    delete, command = output[output.index("delete ") :].split(", then what is lost is made again by: python -m system ")
+    separator = ", then make the missing files again with: python -m system "
+    delete, command = output[output.index("delete ") :].split(separator)
     for path in delete.removeprefix("delete ").split(" and "):
         Path(path).unlink()
     return shlex.split(command)
@@ -173,7 +174,7 @@ def test_checksums_name_no_files_elsewhere(
         without_checksums(model)
         edit(model / "model.json", lambda facts, name=name: facts.update(sha256={name: "0"}))
         output = refused(capsys, *rank(model, world, tmp_path / "s.npy"))
-        assert "is outside of this folder" in output
+        assert "is outside this folder" in output
         assert "secret is damaged" not in output
 
 

@@ -90,7 +90,7 @@ def test_features_alone_make_a_system(published: Path, tmp_path: Path, capsys: p
     assert submission(["check", found["blind"]["answers"], "--queries", str(published / "list.jsonl")]) == 0
     assert submission(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text()
-    assert re.search(r"no audio: -test_0\d.npz holds published frames in its place", page)
+    assert re.search(r"no audio: -test_0\d.npz contains published frames instead", page)
     assert '<span class="window">' in page
     assert "data-from" not in re.sub(r"(?s)<script>.*", "", page)
     assert [w % 1 for line in Path(found["blind"]["answers"]).read_text().splitlines()

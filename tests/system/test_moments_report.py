@@ -87,4 +87,4 @@ def test_a_recording_that_is_gone_is_said(made: Path, opened: FinishedMoments, t
     finally:
         for path in tmp_path.glob("*.wav"):
             path.rename(made.parent / "world/evaluation" / path.name)
-    assert "is not there any more" in (tmp_path / "page.html").read_text()
+    assert "no longer exists" in (tmp_path / "page.html").read_text()

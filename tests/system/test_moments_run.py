@@ -210,11 +210,11 @@ def test_it_is_scored_and_compared_by_its_name(run: Path, tmp_path: Path, capsys
     assert submission(["compare", str(run), handed, "--truth", truth, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["difference"] == found["difference"]
     for arguments, words in (
-        (["score", str(run), "--truth", truth], f"{run} holds its own truth; leave out --truth"),
+        (["score", str(run), "--truth", truth], f"{run} contains its truth; leave out --truth"),
         (["score", f"{run}:other"], "no entry of moments 'other'; there are posterior, thresholds"),
         (["compare", str(run), handed], f"{handed} is scored against true windows; add --truth"),
         (["compare", str(run), str(tmp_path)], f"{tmp_path}: not a finished run (no result.json)"),
-        (["score", str(run), "--edition", "2025"], "edition 2025 is of clips, and this is of moments"),
+        (["score", str(run), "--edition", "2025"], "edition 2025 ranks clips, not moments"),
     ):
         assert submission(arguments) == 1
         assert words in capsys.readouterr().err
@@ -232,7 +232,7 @@ def test_runs_of_different_true_windows_are_not_compared(
         file.write_text("".join(json.dumps(line) + "\n" for line in truth))
         capsys.readouterr()
         assert submission(["compare", str(run), handed, "--truth", str(file)]) == status
-    said = f"{run} and {handed} are scored against different true windows, such as of {truth[0]['qid']}; rank the"
+    said = f"{run} and {handed} are scored against different true windows, such as those of {truth[0]['qid']}; rank the"
     assert said in capsys.readouterr().err
 
 

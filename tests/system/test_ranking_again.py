@@ -152,7 +152,7 @@ def test_a_blind_set_is_ranked_once_it_is_there(
     assert main(["run", "mine.yaml"]) == 0
     assert "ranking now" not in caplog.text
     assert submission(["score", "runs/done:blind"]) == 1
-    assert "'blind' is a blind set's, which has no figures; use runs/done/scores/blind.npy" in capsys.readouterr().err
+    assert "'blind' ranks a blind set, which has no figures; use runs/done/scores/blind.npy" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("desk")
@@ -195,7 +195,7 @@ def test_a_package_hands_in_the_blind_set_of_the_same_checkpoints(
         Path("about.yaml").write_text(json.dumps(about(1, sources={"tones": {"url": None}})))
         capsys.readouterr()
         assert submission(["pack", run, "--about", "about.yaml", "--out", "p.zip"]) == 0, capsys.readouterr().err
-        assert f"hands in runs/done/scores/{scores}.npy" in capsys.readouterr().out
+        assert f"submits runs/done/scores/{scores}.npy" in capsys.readouterr().out
         with zipfile.ZipFile("p.NOT_READY.zip") as made:
             (name,) = (name for name in made.namelist() if name.endswith(".output.csv"))
             assert made.read(name) == Path(f"runs/done/submission/{scores}.csv").read_bytes()

@@ -112,8 +112,8 @@ def test_a_run_that_is_not_finished_says_the_command_that_goes_on_or_that_it_is_
     }
     for (verb, name, *others), said in sentences.items():
         door = submission if verb == "report" else main
-        goes_on = f"{said}go on with it by: python -m system run {name}/resolved.json --out {name}\n"
-        trained = f"{said}it is being trained right now; wait for its end\n"
+        goes_on = f"{said}continue it with: python -m system run {name}/resolved.json --out {name}\n"
+        trained = f"{said}it is being trained now; wait until it ends\n"
         assert door([verb, name, *others]) == 1
         assert capsys.readouterr().err.endswith(goes_on)
         with lock(Path(name) / "lock", "busy"):

@@ -161,7 +161,7 @@ def test_mistakes_of_relevance_and_ranks_are_told(world: Path, tmp_path: Path, c
 def test_a_mean_of_other_queries_is_refused(done: Path) -> None:
     one = read_scores(done / "scores/by_loss.npy")
     other = type(one)(**{**vars(one), "query_ids": one.query_ids[::-1]})
-    with pytest.raises(SubmissionError, match="the scores b and a are of other queries or clips"):
+    with pytest.raises(SubmissionError, match="the scores b and a have different queries or clips"):
         blend({"a": one, "b": other})
     assert np.array_equal(blend({"a": one, "b": one}).values, one.values)
 
