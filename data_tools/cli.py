@@ -1,4 +1,6 @@
-"""The command line of a floor: `python -m FLOOR VERB ...`, error messages, help with examples, progress.
+"""Command line of all floors.
+
+The command line of a floor: `python -m FLOOR VERB ...`, error messages, help with examples, progress.
 
 One command line serves all three floors; each floor lists its verbs. Progress of long work is a bar in a terminal.
 Elsewhere (nohup, a job's log) it is a line in the log about every minute.

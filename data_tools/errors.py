@@ -1,4 +1,6 @@
-"""The errors of the kit: one tree. Each text is one or more lines for the user: the fault, its place, the cure.
+"""Errors of the kit.
+
+Each text is one or more lines for the user: the fault, its place, the cure.
 
     KitError
     ├── DataError            data, or a file, that cannot be used

@@ -1,4 +1,7 @@
-"""Reading strict UTF-8 text, and writing complete files: temporary names, renaming, syncing."""
+"""Read and write text files.
+
+Reading strict UTF-8 text, and writing complete files: temporary names, renaming, syncing.
+"""
 
 import errno
 import hashlib

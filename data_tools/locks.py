@@ -1,4 +1,7 @@
-"""Locks between processes: only one at a time works on a file or in a folder."""
+"""Locks between processes.
+
+Locks between processes: only one at a time works on a file or in a folder.
+"""
 
 import logging
 from collections.abc import Callable, Iterator

@@ -1,4 +1,6 @@
-"""The manifest: one JSON line per clip, with its captions; and the query file: one JSON line per query.
+"""Manifests and query files.
+
+The manifest: one JSON line per clip, with its captions; and the query file: one JSON line per query.
 
 Every data set enters the kit through a manifest, and every later step reads only this format.
 """

@@ -1,4 +1,7 @@
-"""Moments: queries of long recordings, one JSON line each, with the windows that match them."""
+"""Files of moments.
+
+Moments: queries of long recordings, one JSON line each, with the windows that match them.
+"""
 
 import json
 import logging

@@ -1,4 +1,7 @@
-"""File names of data sets: listing audio files, and matching published names to files."""
+"""File names of data sets.
+
+File names of data sets: listing audio files, and matching published names to files.
+"""
 
 import logging
 import os

@@ -1,4 +1,7 @@
-"""CSV tables: reads them strictly, reports file and line of each fault, and writes them."""
+"""Strict CSV tables.
+
+CSV tables: reads them strictly, reports file and line of each fault, and writes them.
+"""
 
 import csv
 import io

@@ -1,4 +1,7 @@
-"""Types of the arrays on this floor, and the lengths of lists as an array."""
+"""Types of arrays.
+
+Types of the arrays on this floor, and the lengths of lists as an array.
+"""
 
 from collections.abc import Iterable, Sized
 

@@ -1,4 +1,7 @@
-"""Blocks of rows of matrices that do not fit into memory. Q queries, C clips."""
+"""Blocks of rows of large matrices.
+
+Blocks of rows of matrices that do not fit into memory. Q queries, C clips.
+"""
 
 import mmap
 from collections.abc import Iterator

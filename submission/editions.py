@@ -1,4 +1,6 @@
-"""The rules of each year of the challenge, one record per year. To add a year, add a record.
+"""Rules of each year of the challenge.
+
+To add a year, add a record.
 
 Every fact has its source and a degree of certainty:
 

@@ -1,4 +1,6 @@
-"""The order of clips for a query, used by every function of this floor. Q queries, C clips, R relevant clips.
+"""The order of clips, with ties.
+
+The order of clips for a query, used by every function of this floor. Q queries, C clips, R relevant clips.
 
 Clips are sorted by descending score, then by file name in code point order (then by column if two clips of a matrix
 have the same name). The official 2022 code leaves equal scores in arbitrary order, and that of 2025 in the order of the

@@ -1,4 +1,6 @@
-"""Style of every figure of a run: readable on a phone, with colours that colour-blind readers can distinguish.
+"""Style of all figures.
+
+Style of every figure of a run: readable on a phone, with colours that colour-blind readers can distinguish.
 
 Colours: the set of Okabe and Ito, which differ in lightness too; lines also differ in dash and marker.
 """

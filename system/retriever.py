@@ -1,4 +1,7 @@
-"""Use a trained model from Python: compute embeddings and rankings of texts and sounds. Example: system/README.md."""
+"""Use a trained model from Python.
+
+Use a trained model from Python: compute embeddings and rankings of texts and sounds. Example: system/README.md.
+"""
 
 import logging
 import os

@@ -1,1 +1,4 @@
-"""Audio files: decodes them in blocks within limits, and resamples them for the experts."""
+"""Read audio.
+
+Audio files: decodes them in blocks within limits, and resamples them for the experts.
+"""

@@ -1,4 +1,7 @@
-"""WAV, RF64, W64, AIFF, CAF and AU: refuses cut and joined files, corrects the sizes of streamed ones."""
+"""WAV, RF64, W64, AIFF, CAF, AU.
+
+WAV, RF64, W64, AIFF, CAF and AU: refuses cut and joined files, corrects the sizes of streamed ones.
+"""
 
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple

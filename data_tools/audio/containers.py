@@ -1,4 +1,7 @@
-"""Containers of audio: refuses cut and joined files, and corrects headers of streamed ones, before libsndfile reads."""
+"""Check and repair audio containers.
+
+Containers of audio: refuses cut and joined files, and corrects headers of streamed ones, before libsndfile reads.
+"""
 
 import mmap
 import os

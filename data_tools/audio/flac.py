@@ -1,4 +1,7 @@
-"""FLAC: refuses files with more sound than their header states, counts the samples if it states no number."""
+"""FLAC.
+
+FLAC: refuses files with more sound than their header states, counts the samples if it states no number.
+"""
 
 import mmap
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""MP3: refuses cut and joined files, and adds the number of frames to files without it."""
+"""MP3.
+
+MP3: refuses cut and joined files, and adds the number of frames to files without it.
+"""
 
 import mmap
 from pathlib import Path

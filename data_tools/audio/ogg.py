@@ -1,5 +1,7 @@
-"""Ogg: refuses cut and joined files, and files with missing, swapped or damaged pages; adds a missing mark
-of the end."""
+"""Ogg.
+
+Ogg: refuses cut and joined files, and files with missing, swapped or damaged pages; adds a missing mark of the end.
+"""
 
 import logging
 import mmap

@@ -1,4 +1,7 @@
-"""Parts of audio files, for all containers: errors, tags, and files read with a corrected beginning."""
+"""Parts of audio files.
+
+Parts of audio files, for all containers: errors, tags, and files read with a corrected beginning.
+"""
 
 import io
 import mmap

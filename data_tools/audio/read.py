@@ -1,5 +1,7 @@
-"""Reading audio files: decoded, mixed to mono and resampled, or refused with a reason; and samples as a
-file's bytes."""
+"""Read and resample audio files.
+
+Reading audio files: decoded, mixed to mono and resampled, or refused with a reason; and samples as a file's bytes.
+"""
 
 import io
 import shutil

@@ -1,4 +1,7 @@
-"""Resampling by soxr, or by the filters of resampy that published features were computed with."""
+"""Resample as soxr or resampy.
+
+Resampling by soxr, or by the filters of resampy that published features were computed with.
+"""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Waves in a program's memory, written as files that the kit reads."""
+"""Waves in memory as files.
+
+Waves in a program's memory, written as files that the kit reads.
+"""
 
 from collections.abc import Sequence
 from numbers import Integral

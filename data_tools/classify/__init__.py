@@ -1,1 +1,4 @@
-"""Classification of descriptions by their similarity to captions: clean, embed, classify, report."""
+"""Classify descriptions.
+
+Classification of descriptions by their similarity to captions: clean, embed, classify, report.
+"""

@@ -1,4 +1,6 @@
-"""The classifier of "Take it easy" (DCASE 2022, section 2): a network on sentence embeddings, trained and applied.
+"""The classifier.
+
+The classifier of "Take it easy" (DCASE 2022, section 2): a network on sentence embeddings, trained and applied.
 
 From the paper: three fully connected layers of 256 with ReLU, one sigmoid output, 1 for a caption and 0 for a
 description. Our own choices, because the paper gives none: AdamW, learning rate, batch and epochs.

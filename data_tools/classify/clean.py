@@ -1,4 +1,7 @@
-"""Cleaning of descriptions: a closed list of named rules, whose uses are counted by name."""
+"""Clean descriptions.
+
+Cleaning of descriptions: a closed list of named rules, whose uses are counted by name.
+"""
 
 import html
 import re

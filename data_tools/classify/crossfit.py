@@ -1,4 +1,6 @@
-"""Cross-fitting: division of texts into folds, the training texts of each fold's network, and the resulting scores.
+"""Cross-fitting.
+
+Cross-fitting: division of texts into folds, the training texts of each fold's network, and the resulting scores.
 
 No network scores a text that it learnt, an equal text, or another text of the same uploader or clip.
 """

@@ -1,4 +1,6 @@
-"""Sentence embeddings, computed once per text and stored: memory-mapped, resumable after a kill at any moment.
+"""Stored sentence embeddings.
+
+Sentence embeddings, computed once per text and stored: memory-mapped, resumable after a kill at any moment.
 
     <folder>/<model>-<fingerprint>/vectors.f16   one row per text, 16-bit floats, in order of computation
                                    texts.sha     16 bytes of SHA-256 of each row's text; written after its vector

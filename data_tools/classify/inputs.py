@@ -1,4 +1,7 @@
-"""Inputs of the classifier: descriptions from the crawl's store or a CSV file, captions from CSV files or manifests."""
+"""Read descriptions and captions.
+
+Inputs of the classifier: descriptions from the crawl's store or a CSV file, captions from CSV files or manifests.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

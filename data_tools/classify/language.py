@@ -1,4 +1,6 @@
-"""Detects whether a short text is English by its scripts, small words and letters; no model, no dependency.
+"""Detect English.
+
+Detects whether a short text is English by its scripts, small words and letters; no model, no dependency.
 
 Published detectors are trained on sentences; a description is often two nouns. So a text counts as English unless its
 evidence of another language outweighs the English in it.

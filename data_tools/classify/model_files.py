@@ -1,4 +1,7 @@
-"""Locates the files of a pre-trained model: a folder, an installed package, or the hub's cache. Never imports torch."""
+"""Find the files of text models.
+
+Locates the files of a pre-trained model: a folder, an installed package, or the hub's cache. Never imports torch.
+"""
 
 import re
 import urllib.error

@@ -1,4 +1,7 @@
-"""Evaluation of the scores: figures for report.json and their drawings, examples to read, the verb's output."""
+"""Evaluate the scores.
+
+Evaluation of the scores: figures for report.json and their drawings, examples to read, the verb's output.
+"""
 
 import logging
 from collections.abc import Sequence

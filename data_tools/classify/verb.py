@@ -1,4 +1,7 @@
-"""The verb `classify`: reads descriptions and captions, writes a folder of scores, figures and examples."""
+"""Verb classify.
+
+The verb `classify`: reads descriptions and captions, writes a folder of scores, figures and examples.
+"""
 
 import argparse
 import csv

@@ -1,1 +1,4 @@
-"""Readers of published data sets and of your own folders, one file each; they make manifests."""
+"""Readers of data sets.
+
+Readers of published data sets and of your own folders, one file each; they make manifests.
+"""

@@ -1,4 +1,7 @@
-"""Reader of a folder of audio without captions, such as a challenge's blind evaluation set; makes a manifest."""
+"""A folder of audio without captions.
+
+Reader of a folder of audio without captions, such as a challenge's blind evaluation set; makes a manifest.
+"""
 
 import argparse
 import logging

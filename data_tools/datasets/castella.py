@@ -1,4 +1,6 @@
-"""Reader of CASTELLA as published, and of data sets in its format; makes a manifest and a file of moments.
+"""CASTELLA, Clotho-Moment, blind lists.
+
+Reader of CASTELLA as published, and of data sets in its format; makes a manifest and a file of moments.
 
 The same format: Clotho-Moment, the blind list of 2026.
 

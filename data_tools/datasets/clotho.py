@@ -1,4 +1,6 @@
-"""Reader of Clotho (v1, v2, v2.1) as published, and of folders with the same layout; makes a manifest.
+"""Clotho.
+
+Reader of Clotho (v1, v2, v2.1) as published, and of folders with the same layout; makes a manifest.
 
 Drossos et al., "Clotho: an audio captioning dataset", ICASSP 2020; https://zenodo.org/records/4783391
 Audio: per-file Freesound licences; captions: Tampere University licence (non-commercial research).

@@ -1,4 +1,7 @@
-"""Download of published files over HTTP: resumed after interruptions, and verified before use."""
+"""Download and verify published files.
+
+Download of published files over HTTP: resumed after interruptions, and verified before use.
+"""
 
 import asyncio
 import codecs

@@ -1,4 +1,7 @@
-"""Search for the known text that a mistaken one is closest to, and for their difference: hints for messages."""
+"""Suggest the closest known name.
+
+Search for the known text that a mistaken one is closest to, and for their difference: hints for messages.
+"""
 
 import html
 import re

@@ -1,4 +1,7 @@
-"""Reader of any table of audio files and captions: your own data, or a data set without a reader here."""
+"""Your own table.
+
+Reader of any table of audio files and captions: your own data, or a data set without a reader here.
+"""
 
 import argparse
 import logging

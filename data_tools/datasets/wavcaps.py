@@ -1,4 +1,6 @@
-"""Reader of one of WavCaps' four parts (AudioSet_SL, BBC, FreeSound, SoundBible); makes a manifest.
+"""WavCaps.
+
+Reader of one of WavCaps' four parts (AudioSet_SL, BBC, FreeSound, SoundBible); makes a manifest.
 
 Mei et al., "WavCaps: A ChatGPT-Assisted Weakly-Labelled Audio Captioning Dataset for Audio-Language Multimodal
 Research", 2023; https://github.com/XinhaoMei/WavCaps. Its README restricts it to academic use.

@@ -1,4 +1,7 @@
-"""JSON lines, read strictly with line numbers, one object per line; the faults of published queries of moments."""
+"""Strict JSON lines.
+
+JSON lines, read strictly with line numbers, one object per line; the faults of published queries of moments.
+"""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,6 @@
-"""JSON documents: read strictly and within limits, and sealed, so that damage is detected.
+"""Strict JSON, with checksums.
+
+JSON documents: read strictly and within limits, and sealed, so that damage is detected.
 
 A sealed document contains, as `checksum`, the sha256 of all other content. Documents of earlier releases have no such
 key: they are read, and their damage cannot be detected.

@@ -1,4 +1,7 @@
-"""Files of JSON lines, one item per line, each with an id: clips, queries, moments."""
+"""JSON lines of items with ids.
+
+Files of JSON lines, one item per line, each with an id: clips, queries, moments.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Problems of a file, by line; every problem of a kind has the same wording."""
+"""Problems of a file by line.
+
+Problems of a file, by line; every problem of a kind has the same wording.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar

@@ -1,5 +1,7 @@
-"""Base of every settings model (closed, strict, frozen), closed lists of kinds, and common types of
-counts and sizes."""
+"""Base of all settings.
+
+Base of every settings model (closed, strict, frozen), closed lists of kinds, and common types of counts and sizes.
+"""
 
 import math
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,6 @@
-"""Parses YAML 1.2 text into plain Python values, with the line of every value, and reports every duplicate key.
+"""YAML 1.2.
+
+Parses YAML 1.2 text into plain Python values, with the line of every value, and reports every duplicate key.
 
 Deliberate differences from PyYAML's own loader:
 

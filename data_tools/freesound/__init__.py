@@ -1,1 +1,4 @@
-"""Freesound: its API, the store of descriptions, and the audio that is fetched."""
+"""Crawl and fetch from Freesound.
+
+Freesound: its API, the store of descriptions, and the audio that is fetched.
+"""

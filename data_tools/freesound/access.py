@@ -1,4 +1,7 @@
-"""Address, key and token of the API: from options, the environment or private files, checked and never shown."""
+"""Address, key and token.
+
+Address, key and token of the API: from options, the environment or private files, checked and never shown.
+"""
 
 import argparse
 import json

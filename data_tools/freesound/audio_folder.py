@@ -1,4 +1,7 @@
-"""A folder of fetched audio: one <id>.flac per sound, and tables: the manifest, attributions, hours per licence."""
+"""Folder of fetched audio.
+
+A folder of fetched audio: one <id>.flac per sound, and tables: the manifest, attributions, hours per licence.
+"""
 
 import logging
 import os

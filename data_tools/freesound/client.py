@@ -1,4 +1,6 @@
-"""A client of the API for crawls: fetches search pages and files within the quota, and retries until they arrive.
+"""API client with retries.
+
+A client of the API for crawls: fetches search pages and files within the quota, and retries until they arrive.
 
 Errors and limits as of 2026: https://freesound.org/docs/api/overview.html. The API itself sends no Retry-After; a proxy
 in front of it may.

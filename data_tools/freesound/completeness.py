@@ -1,4 +1,7 @@
-"""Checks that the store is complete: counts of windows, missing sounds, a search index that is being rebuilt."""
+"""Check that the store is complete.
+
+Checks that the store is complete: counts of windows, missing sounds, a search index that is being rebuilt.
+"""
 
 import logging
 import time

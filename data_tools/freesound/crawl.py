@@ -1,4 +1,7 @@
-"""Downloads all descriptions of Freesound into a store, within the API's limits; resumes after any stop."""
+"""Verb crawl: read all descriptions.
+
+Downloads all descriptions of Freesound into a store, within the API's limits; resumes after any stop.
+"""
 
 import argparse
 import asyncio

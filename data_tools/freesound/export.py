@@ -1,4 +1,7 @@
-"""The sounds of a store as a table for other tools: CSV or Parquet."""
+"""Verb export: the store as a table.
+
+The sounds of a store as a table for other tools: CSV or Parquet.
+"""
 
 import argparse
 import csv

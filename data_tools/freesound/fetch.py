@@ -1,4 +1,7 @@
-"""Fetches the audio of chosen sounds: decodes it, stores it as FLAC, and writes a manifest and attributions."""
+"""Verb fetch: download chosen sounds.
+
+Fetches the audio of chosen sounds: decodes it, stores it as FLAC, and writes a manifest and attributions.
+"""
 
 import argparse
 import asyncio

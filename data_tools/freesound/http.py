@@ -1,4 +1,7 @@
-"""The API's HTTP transport (aiohttp), with limits on bytes and time, and the client that a verb's options describe."""
+"""HTTP transport.
+
+The API's HTTP transport (aiohttp), with limits on bytes and time, and the client that a verb's options describe.
+"""
 
 import argparse
 import io

@@ -1,4 +1,6 @@
-"""Keeps requests within the API's limits by counting them: a maximum per minute and per day.
+"""Limits per minute and day.
+
+Keeps requests within the API's limits by counting them: a maximum per minute and per day.
 
 The API throttles by sliding windows: 60 requests a minute and 2,000 a day for a standard key
 (https://freesound.org/docs/api/overview.html, "Throttling"). A request counts from its start until a minute, and a day,

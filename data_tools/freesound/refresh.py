@@ -1,4 +1,7 @@
-"""Updates stored sounds that changed since a crawl: AI preferences, licences, descriptions."""
+"""Update changed sounds.
+
+Updates stored sounds that changed since a crawl: AI preferences, licences, descriptions.
+"""
 
 from collections import Counter
 

@@ -1,4 +1,7 @@
-"""Selection of the sounds to fetch from a store, with a reason for each refused one."""
+"""Choose the sounds to fetch.
+
+Selection of the sounds to fetch from a store, with a reason for each refused one.
+"""
 
 import math
 from collections import Counter

@@ -1,4 +1,7 @@
-"""State of a crawl: stored sounds, open windows, requests left, sounds that the API could not give."""
+"""Verb status: state of a crawl.
+
+State of a crawl: stored sounds, open windows, requests left, sounds that the API could not give.
+"""
 
 import argparse
 import logging

@@ -1,4 +1,6 @@
-"""The store of a crawl: one SQLite file with the sounds, the windows still to read, and the requests that count.
+"""SQLite store of a crawl.
+
+The store of a crawl: one SQLite file with the sounds, the windows still to read, and the requests that count.
 
 Every answer is written in one transaction together with its progress. A kill at any moment loses at most the answers
 under way. Sounds are keyed by id, so that a sound that is read twice is stored once.

@@ -1,4 +1,6 @@
-"""Windows of upload time: all of Freesound is read in such windows, each from its earliest sound on.
+"""Windows of upload time.
+
+Windows of upload time: all of Freesound is read in such windows, each from its earliest sound on.
 
 Every request asks for the sounds of a window by rising upload time. The next request begins at the second of the
 answer's last sound, so that this second is read twice. So no page is deep, and neither new uploads nor removed sounds

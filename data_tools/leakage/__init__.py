@@ -1,1 +1,4 @@
-"""Leakage: overlaps of training data with test splits, and Freesound ids that a challenge forbids."""
+"""Find overlaps with test data.
+
+Leakage: overlaps of training data with test splits, and Freesound ids that a challenge forbids.
+"""

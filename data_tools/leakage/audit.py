@@ -1,4 +1,7 @@
-"""Overlaps of training data with data that it must not contain: forbidden ids, test clips, the same recordings."""
+"""Verb audit: overlaps with test data.
+
+Overlaps of training data with data that it must not contain: forbidden ids, test clips, the same recordings.
+"""
 
 import argparse
 import logging

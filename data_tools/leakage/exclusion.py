@@ -1,4 +1,7 @@
-"""Lists of Freesound ids that training data must not contain: reads every published form."""
+"""Lists of forbidden Freesound ids.
+
+Lists of Freesound ids that training data must not contain: reads every published form.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping

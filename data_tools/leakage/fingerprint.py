@@ -1,4 +1,6 @@
-"""Audio fingerprints: find the same recording in spite of its coding, loudness, cut and noise.
+"""Audio fingerprints.
+
+Audio fingerprints: find the same recording in spite of its coding, loudness, cut and noise.
 
 Pairs of spectral peaks after Wang, "An Industrial-Strength Audio Search Algorithm", ISMIR 2003. Peaks survive noise:
 there a sound is louder than its surroundings. Wang's method is for music. The deviations were all measured on short

@@ -1,4 +1,7 @@
-"""Faults of files of moments, published ones (with their treatment) and the kit's own."""
+"""Faults of files of moments.
+
+Faults of files of moments, published ones (with their treatment) and the kit's own.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath

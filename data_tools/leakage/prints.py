@@ -1,4 +1,7 @@
-"""Fingerprints of many recordings in a temporary file: those of 400,000 clips take 10 GB and more."""
+"""Many fingerprints on disk.
+
+Fingerprints of many recordings in a temporary file: those of 400,000 clips take 10 GB and more.
+"""
 
 import os
 import pickle

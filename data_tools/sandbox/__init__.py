@@ -1,1 +1,4 @@
-"""A stand-in for Freesound on this machine: the same API, with invented sounds."""
+"""Stand-in for Freesound.
+
+A stand-in for Freesound on this machine: the same API, with invented sounds.
+"""

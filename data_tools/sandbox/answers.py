@@ -1,4 +1,6 @@
-"""Answers of the API: searches with filters and pages over the invented sounds, and their audio.
+"""Answers of the API.
+
+Answers of the API: searches with filters and pages over the invented sounds, and their audio.
 
 Freesound API v2, https://freesound.org/docs/api/resources_apiv2.html; as of 2026.
 """

@@ -1,4 +1,6 @@
-"""Invented sounds: each is a function of the seed and its number, so that half a million need no memory.
+"""Invented sounds.
+
+Invented sounds: each is a function of the seed and its number, so that half a million need no memory.
 
 Sounds are numbered by upload time. Ids rise with it, almost as on Freesound, over Freesound's range, so that some of
 them are on the real exclusion lists. Uploads grow over the years and come in bursts within one second.

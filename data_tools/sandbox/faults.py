@@ -1,4 +1,7 @@
-"""Deliberate faults of the sandbox: random, seeded, at the requested rates; and the throttle."""
+"""Deliberate faults.
+
+Deliberate faults of the sandbox: random, seeded, at the requested rates; and the throttle.
+"""
 
 import random
 from collections import deque

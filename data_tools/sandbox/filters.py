@@ -1,4 +1,6 @@
-"""Filters of a search in Solr's syntax, as far as a crawl and the public client use it.
+"""Search filters.
+
+Filters of a search in Solr's syntax, as far as a crawl and the public client use it.
 
 All clauses of a list must match. OR makes the clauses on both its sides optional. In a list with one required clause,
 optional clauses have no effect. So `created:[...] type:wav OR type:aiff` finds all sounds of that time, as the real

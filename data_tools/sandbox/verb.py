@@ -1,4 +1,7 @@
-"""A stand-in for Freesound on this machine, for trying the tools without a key, and for their tests."""
+"""Verb sandbox.
+
+A stand-in for Freesound on this machine, for trying the tools without a key, and for their tests.
+"""
 
 import argparse
 import asyncio

@@ -1,1 +1,4 @@
-"""Captioned scenes of synthetic or recorded sound events, laid out like Clotho."""
+"""Compose captioned scenes.
+
+Captioned scenes of synthetic or recorded sound events, laid out like Clotho.
+"""

@@ -1,4 +1,6 @@
-"""Composed scenes: a captioned data set made of single sound events, in Clotho's layout.
+"""Verb scenes: compose clips.
+
+Composed scenes: a captioned data set made of single sound events, in Clotho's layout.
 
 All random choices depend on (seed, split, number of the clip), so that later clips do not change earlier ones.
 """

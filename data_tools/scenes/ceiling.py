@@ -1,4 +1,7 @@
-"""The highest expected score on composed scenes: different clips with the same label limit it."""
+"""Score of a perfect labeller.
+
+The highest expected score on composed scenes: different clips with the same label limit it.
+"""
 
 import argparse
 from collections import Counter

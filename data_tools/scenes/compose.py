@@ -1,4 +1,7 @@
-"""Composes one scene: events, their times and levels."""
+"""Mix events into a scene.
+
+Composes one scene: events, their times and levels.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple

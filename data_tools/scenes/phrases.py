@@ -1,4 +1,6 @@
-"""Texts of composed scenes: captions in Clotho's style, and descriptions in Freesound's.
+"""Phrases of captions.
+
+Texts of composed scenes: captions in Clotho's style, and descriptions in Freesound's.
 
 A phrasing of a sound class is a clause and a noun phrase; a template of a scene kind combines them. `{a}` is the clause
 and `{A}` the noun phrase of the first event, and so on; in the kind `background`, c is the background. The last

@@ -1,4 +1,7 @@
-"""Folders of composed scenes: settings, folds of recordings by split, audio files."""
+"""Folders of scenes.
+
+Folders of composed scenes: settings, folds of recordings by split, audio files.
+"""
 
 import json
 from collections.abc import Mapping

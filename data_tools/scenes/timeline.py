@@ -1,4 +1,6 @@
-"""One long recording: its events, their times, and their levels above the background.
+"""Timeline of a long recording.
+
+One long recording: its events, their times, and their levels above the background.
 
 The shapes imitate two data sets of moments. Like CASTELLA: short events, which repeat, some of them without a query.
 Like Clotho-Moment: its recipe (Munakata et al., 2024; h-munakata/Lighthouse-Wrapper-for-Audio-Moment-Retrieval), with

@@ -1,1 +1,4 @@
-"""The challenge's files: score matrices, ranked CSVs, matrix CSVs, captions that say what is relevant."""
+"""Files of the challenge.
+
+The challenge's files: score matrices, ranked CSVs, matrix CSVs, captions that say what is relevant.
+"""

@@ -1,4 +1,7 @@
-"""Common checks of ranked CSVs and matrix CSVs: their header and their column of queries."""
+"""Common checks of both CSV formats.
+
+Common checks of ranked CSVs and matrix CSVs: their header and their column of queries.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""CSV files in UTF-8 by RFC 4180: read strictly, with line numbers, and written byte for byte."""
+"""Strict CSV files.
+
+CSV files in UTF-8 by RFC 4180: read strictly, with line numbers, and written byte for byte.
+"""
 
 import csv
 import io

@@ -1,4 +1,7 @@
-"""The CSV that an edition requires: written from scores, and recognised by its header."""
+"""The CSV that an edition requires.
+
+The CSV that an edition requires: written from scores, and recognised by its header.
+"""
 
 from pathlib import Path
 

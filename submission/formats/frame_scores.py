@@ -1,4 +1,7 @@
-"""Probabilities of frames, as a run writes them next to the windows that it found."""
+"""Stored probabilities of frames.
+
+Probabilities of frames, as a run writes them next to the windows that it found.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""Matrix CSVs, the format of submissions since 2025: one row per query, its text and a score for every clip of the
-pool.
+"""CSV of all scores (2025).
+
+Matrix CSVs, the format of submissions since 2025: one row per query, its text and a score for every clip of the pool.
 """
 
 import io

@@ -1,4 +1,6 @@
-"""Submission file of moments: one line of JSON per query, with its windows, best first.
+"""Submitted moments (2026).
+
+Submission file of moments: one line of JSON per query, with its windows, best first.
 
 {"qid": "a_1", "query": "A dog barks", "vid": "a", "pred_relevant_windows": [[12.0, 14.0], [40.0, 47.0]]}
 

@@ -1,4 +1,6 @@
-"""Queries of moments in the published format of CASTELLA and of the blind list of 2026: one line of JSON per query.
+"""Queries of moments and true windows.
+
+Queries of moments in the published format of CASTELLA and of the blind list of 2026: one line of JSON per query.
 
 A line has the recording of its query and, except in a blind list, the windows where the query is true.
 """

@@ -1,4 +1,7 @@
-"""Ranked CSVs, the submission format up to 2024: one row per query, its text and then file names, best first."""
+"""Ranked CSV (2022 to 2024).
+
+Ranked CSVs, the submission format up to 2024: one row per query, its text and then file names, best first.
+"""
 
 import re
 from collections.abc import Iterable, Iterator

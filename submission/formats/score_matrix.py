@@ -1,4 +1,6 @@
-"""Score matrices: how well every clip of a pool answers every query, stored as a pair of files.
+"""Score matrices on disk.
+
+Score matrices: how well every clip of a pool answers every query, stored as a pair of files.
 
 NAME.npy has the scores, float32 of shape (Q, C), higher is better. NAME.json describes the rows and columns: `queries`
 (id, text, ids of the relevant clips or null), `clips` (id, file name), and free `facts`. It also has the sha256 of

@@ -1,4 +1,6 @@
-"""The truth that a submitted file is compared with: the file names of the pool, the queries, and their relevant clips.
+"""Queries and their relevant clips.
+
+The truth that a submitted file is compared with: the file names of the pool, the queries, and their relevant clips.
 
 A submitted file identifies a query by its text only. Two queries with the same text therefore cannot be distinguished
 in it, and every reader here refuses them: the official 2022 scorer would silently keep only the last one.

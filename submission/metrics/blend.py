@@ -1,4 +1,7 @@
-"""Blend several score matrices into one, by weights that are given, equal, or searched on validation."""
+"""Blend score matrices.
+
+Blend several score matrices into one, by weights that are given, equal, or searched on validation.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""A paired test between a system and others over the same queries."""
+"""Paired test between systems.
+
+A paired test between a system and others over the same queries.
+"""
 
 from collections.abc import Sequence
 

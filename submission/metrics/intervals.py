@@ -1,4 +1,6 @@
-"""Confidence intervals of means over queries, and a paired test between two systems. Q queries in G groups.
+"""Confidence intervals and paired test.
+
+Confidence intervals of means over queries, and a paired test between two systems. Q queries in G groups.
 
 Captions of one clip succeed and fail together: five of them are less evidence than captions of five clips. The
 bootstrap and the paired test therefore draw and flip whole groups, the queries that share their relevant clips. The

@@ -1,4 +1,6 @@
-"""Metrics of moments: windows of a recording that a text query describes.
+"""R1@IoU and mAP of windows.
+
+Metrics of moments: windows of a recording that a text query describes.
 
 Q queries, W submitted windows, G true windows of a query, T = 10 thresholds of IoU. Times are seconds. Everything here
 accepts any windows, reversed ones included; the readers of files (formats.moments_jsonl) refuse invalid ones.

@@ -1,4 +1,7 @@
-"""Blend several files of moments into one: the score of a window combines the scores of all files."""
+"""Blend files of moments.
+
+Blend several files of moments into one: the score of a window combines the scores of all files.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""Figures of moments over many queries: the published ones, each with an interval over recordings."""
+"""Figures of moments with intervals.
+
+Figures of moments over many queries: the published ones, each with an interval over recordings.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

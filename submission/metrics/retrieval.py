@@ -1,4 +1,6 @@
-"""Retrieval metrics from ranks. Q queries, C clips, R relevant clips of a query.
+"""mAP@k, R@k, median rank.
+
+Q queries, C clips, R relevant clips of a query.
 
 Ranks are those of a query's relevant clips, from 1 and increasing, as from ordering.relevant_ranks: one row (R,), or
 (Q, R) with rows padded by ordering.NEVER. Every function accepts either and returns a number or one number per query.

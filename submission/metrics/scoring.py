@@ -1,4 +1,7 @@
-"""Compute the figures of a ranked CSV or a score matrix."""
+"""Figures of a file.
+
+Compute the figures of a ranked CSV or a score matrix.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

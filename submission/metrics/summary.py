@@ -1,4 +1,7 @@
-"""Figures of many queries: one value per query and metric, their means and intervals, and their printed form."""
+"""Figures of many queries.
+
+Figures of many queries: one value per query and metric, their means and intervals, and their printed form.
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,6 @@
-"""Read about.yaml, the participant's file with the facts for a package that runs do not have: people, names, addresses.
+"""Read about.yaml.
+
+Read about.yaml, the participant's file with the facts for a package that runs do not have: people, names, addresses.
 
 authors:
   - {lastname: ..., firstname: ..., email: ..., corresponding: true,

@@ -1,4 +1,6 @@
-"""The archive to submit: its tree, written whole or not at all, and checked like the official validator.
+"""Write and check the archive.
+
+The archive to submit: its tree, written whole or not at all, and checked like the official validator.
 
 <name>/task<T>/<label>/<label>.output.csv       one folder per system; for moments .output.jsonl
 <name>/task<T>/<label>/<label>.meta.yaml

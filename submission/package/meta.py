@@ -1,4 +1,7 @@
-"""meta.yaml of a system, filled from its run and from about.yaml."""
+"""Write meta.yaml.
+
+meta.yaml of a system, filled from its run and from about.yaml.
+"""
 
 import re
 from collections import Counter

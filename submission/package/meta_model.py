@@ -1,4 +1,6 @@
-"""Models of meta.yaml, one for each edition and system: the keys that it must have, and their types.
+"""Keys of meta.yaml.
+
+Models of meta.yaml, one for each edition and system: the keys that it must have, and their types.
 
 Sources: see the editions' `sources`, `result` and `external`. Other keys are allowed and not checked.
 """

@@ -1,4 +1,7 @@
-"""A system of moments in a package: its windows, and the figures of its runs."""
+"""Package of a system of moments.
+
+A system of moments in a package: its windows, and the figures of its runs.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

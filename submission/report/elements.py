@@ -1,4 +1,7 @@
-"""Parts of the page, and the format of its numbers; page.html lays out sections of text and numbers."""
+"""Parts of the page.
+
+Parts of the page, and the format of its numbers; page.html lays out sections of text and numbers.
+"""
 
 import math
 import re

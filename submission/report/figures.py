@@ -1,4 +1,7 @@
-"""Draw the figures of the report into files. Text in them is escaped to characters that every font has."""
+"""Draw the figures.
+
+Draw the figures of the report into files. Text in them is escaped to characters that every font has.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The listening section: queries with the clips that the run found, their relevant clips, and the audio of both."""
+"""Section: queries with audio.
+
+The listening section: queries with the clips that the run found, their relevant clips, and the audio of both.
+"""
 
 import base64
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Sections of a run of moments: its figures, figures by length of the true windows, and queries on a time axis."""
+"""Sections of moments.
+
+Sections of a run of moments: its figures, figures by length of the true windows, and queries on a time axis.
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath

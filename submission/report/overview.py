@@ -1,4 +1,7 @@
-"""Sections about the run itself: its recipe and data, how it learnt, and caveats for the reader."""
+"""Sections on the run itself.
+
+Sections about the run itself: its recipe and data, how it learnt, and caveats for the reader.
+"""
 
 import json
 import math

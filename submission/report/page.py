@@ -1,4 +1,7 @@
-"""Put every section of a run together and render them into one file without external parts."""
+"""Render the page.
+
+Put every section of a run together and render them into one file without external parts.
+"""
 
 import base64
 import hashlib

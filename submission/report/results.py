@@ -1,4 +1,7 @@
-"""Sections on the quality of a run: its figures and those of others, ranks, scores, experts, and lengths."""
+"""Sections on results.
+
+Sections on the quality of a run: its figures and those of others, ranks, scores, experts, and lengths.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

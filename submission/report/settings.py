@@ -1,4 +1,7 @@
-"""Settings of other runs that differ from those of this one."""
+"""Section: differing settings.
+
+Settings of other runs that differ from those of this one.
+"""
 
 import json
 from collections.abc import Iterator, Mapping

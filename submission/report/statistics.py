@@ -1,4 +1,7 @@
-"""The numbers of the page's figures. Q queries, C clips of the pool, G groups of queries that share clips."""
+"""Numbers of the figures.
+
+Q queries, C clips of the pool, G groups of queries that share clips.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Table of the clips that a run ranked: scores/ENTRY.clips.csv with their audio, lengths, and experts' norms."""
+"""Table of the ranked clips.
+
+Table of the clips that a run ranked: scores/ENTRY.clips.csv with their audio, lengths, and experts' norms.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Read the files of a run, and describe how to repair damaged ones."""
+"""Read a run's files.
+
+Read the files of a run, and describe how to repair damaged ones.
+"""
 
 import shlex
 from pathlib import Path

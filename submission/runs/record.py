@@ -1,4 +1,6 @@
-"""The files of a run: the only description of their format, for the system that writes them and for all readers.
+"""Models of a run's files.
+
+The files of a run: the only description of their format, for the system that writes them and for all readers.
 
 result.json (RunResult), provenance.json (Provenance), a line of metrics.jsonl (EpochLine), the used part of
 resolved.json (ResolvedRecipe), and the facts of a score matrix and of an export's model.json (ModelFacts).

@@ -1,1 +1,4 @@
-"""The verbs of `python -m submission`, one file each: they read arguments, call functions, and print lines."""
+"""Verbs of `python -m submission`.
+
+The verbs of `python -m submission`, one file each: they read arguments, call functions, and print lines.
+"""

@@ -1,4 +1,7 @@
-"""The verb blend: one score matrix or file of moments from several, by given, equal, or searched weights."""
+"""Verb blend: combine systems.
+
+One score matrix or file of moments from several, by given, equal, or searched weights.
+"""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The verb check: every problem of a ranked CSV, a matrix CSV, moments or a package, one per line."""
+"""Verb check: list faults of a file.
+
+Every problem of a ranked CSV, a matrix CSV, moments or a package, one per line.
+"""
 
 import argparse
 from collections.abc import Iterable, Sequence

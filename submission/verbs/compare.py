@@ -1,4 +1,7 @@
-"""The verb compare: a paired test between a system and others over the same queries."""
+"""Verb compare: test two systems.
+
+A paired test between a system and others over the same queries.
+"""
 
 import argparse
 

@@ -1,4 +1,6 @@
-"""The verb convert: a CSV of any edition as another edition's CSV, or as a score matrix.
+"""Verb convert: change the format of a CSV.
+
+A CSV of any edition as another edition's CSV, or as a score matrix.
 
 It starts from CSVs; `write` starts from score matrices. Ranked lists can be shortened and get another header, but they
 cannot be converted to scores.

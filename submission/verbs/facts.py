@@ -1,4 +1,7 @@
-"""The verb facts: the rules of an edition, with sources and their certainty; or all editions, one per line."""
+"""Verb facts: rules of an edition.
+
+The rules of an edition, with sources and their certainty; or all editions, one per line.
+"""
 
 import argparse
 import logging

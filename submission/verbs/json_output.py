@@ -1,4 +1,7 @@
-"""The --json output of the reporting verbs. A separate module, because scoring a CSV does not need pydantic."""
+"""Reports for --json.
+
+The --json output of the reporting verbs. A separate module, because scoring a CSV does not need pydantic.
+"""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType

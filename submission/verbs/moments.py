@@ -1,4 +1,7 @@
-"""Common functions of the verbs for files of moments, which end in .jsonl."""
+"""Common functions for files of moments.
+
+Common functions of the verbs for files of moments, which end in .jsonl.
+"""
 
 import argparse
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Options of several verbs, and reading their files: the reference of a check, and the systems to score."""
+"""Shared options.
+
+Options of several verbs, and reading their files: the reference of a check, and the systems to score.
+"""
 
 import argparse
 import shlex

@@ -1,4 +1,7 @@
-"""The verb pack: make the archive to submit from finished runs."""
+"""Verb pack: make the package.
+
+Make the archive to submit from finished runs.
+"""
 
 import argparse
 import logging

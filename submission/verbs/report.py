@@ -1,4 +1,7 @@
-"""The verb report: one page with the settings of a run, its figures, its failures, and clips to listen to."""
+"""Verb report: make a page of a run.
+
+One page with the settings of a run, its figures, its failures, and clips to listen to.
+"""
 
 import argparse
 from pathlib import Path

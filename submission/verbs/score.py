@@ -1,4 +1,7 @@
-"""The verb score: figures of a ranked CSV, a matrix CSV, a score matrix, or a file of moments."""
+"""Verb score: print figures.
+
+Figures of a ranked CSV, a matrix CSV, a score matrix, or a file of moments.
+"""
 
 import argparse
 import logging

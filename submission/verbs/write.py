@@ -1,4 +1,7 @@
-"""The verb write: an edition's file from a score matrix, or from moments with scores."""
+"""Verb write: make an edition's file.
+
+An edition's file from a score matrix, or from moments with scores.
+"""
 
 import argparse
 from pathlib import Path

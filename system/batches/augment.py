@@ -1,4 +1,7 @@
-"""Random changes of the items of a batch, by a stage's `augment`. Without torch."""
+"""Random changes of a batch's items.
+
+Without torch.
+"""
 
 import copy
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Read the files for changing training data: tables of texts, by clip or by word. Without torch."""
+"""Read files of caption alternatives and synonyms.
+
+Read the files for changing training data: tables of texts, by clip or by word. Without torch.
+"""
 
 import re
 from collections.abc import Container, Iterable, Iterator, Sequence

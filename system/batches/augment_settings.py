@@ -1,4 +1,7 @@
-"""Settings of random changes of training data. Nothing here imports torch."""
+"""Settings of random changes of training data.
+
+Nothing here imports torch.
+"""
 
 from typing import Annotated
 

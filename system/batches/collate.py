@@ -1,4 +1,7 @@
-"""Make the tensors of a batch, by reading the banks a step ahead, or from frames that stay on the GPU."""
+"""Make the tensors of a batch.
+
+Make the tensors of a batch, by reading the banks a step ahead, or from frames that stay on the GPU.
+"""
 
 import logging
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Choose the clips and captions of the batch of a step.
+"""Choose the clips and captions of every batch.
 
 Every draw is a function of (seed, stage, step): a run that is resumed at any step has the same batches as an
 uninterrupted one.

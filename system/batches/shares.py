@@ -1,4 +1,7 @@
-"""Divide a batch into parts of clips that are embedded together, by one process each. Without torch."""
+"""Divide a batch among processes and parts.
+
+Divide a batch into parts of clips that are embedded together, by one process each. Without torch.
+"""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,7 @@
-"""The teachers' cosines of a batch's clips and captions, from embeddings that were computed once."""
+"""Teachers' cosines for a batch.
+
+The teachers' cosines of a batch's clips and captions, from embeddings that were computed once.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence

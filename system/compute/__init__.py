@@ -1,1 +1,4 @@
-"""The devices of this machine, and several processes that compute one result."""
+"""Devices, and several processes.
+
+The devices of this machine, and several processes that compute one result.
+"""

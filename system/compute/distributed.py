@@ -1,4 +1,6 @@
-"""Several processes that compute one result, started by torchrun. Without torchrun there is one process.
+"""Several processes that compute one result.
+
+Without torchrun there is one process.
 
 torch.distributed reads the processes from torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK). Tensors are exchanged
 by nccl between GPUs and by gloo between CPUs. The first process (rank 0) writes all files. If one process ends, all

@@ -1,4 +1,7 @@
-"""Wait for all processes of one command to start, with a time limit, and until Ctrl-C or SIGTERM."""
+"""Wait for all processes of a command.
+
+Wait for all processes of one command to start, with a time limit, and until Ctrl-C or SIGTERM.
+"""
 
 import logging
 import os

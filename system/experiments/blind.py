@@ -1,4 +1,7 @@
-"""Blind sets: clips and queries of a challenge whose relevance only its organisers know, ranked at the end of a run."""
+"""Rank blind sets.
+
+Blind sets: clips and queries of a challenge whose relevance only its organisers know, ranked at the end of a run.
+"""
 
 import hashlib
 import logging

@@ -1,4 +1,7 @@
-"""The rank entries of moments: find the windows of queries, write the edition's file, and compute the figures."""
+"""Rank entries of moments.
+
+The rank entries of moments: find the windows of queries, write the edition's file, and compute the figures.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence

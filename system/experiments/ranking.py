@@ -1,4 +1,7 @@
-"""The rank entries that score clips: write score matrices and the edition's CSV, and compute figures if possible."""
+"""Rank entries that score clips.
+
+The rank entries that score clips: write score matrices and the edition's CSV, and compute figures if possible.
+"""
 
 import logging
 import math

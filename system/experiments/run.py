@@ -1,4 +1,7 @@
-"""Run all steps of a recipe: data, features, stages, the challenge's CSV, scores. Finished steps are skipped."""
+"""Run all steps of a recipe.
+
+Run all steps of a recipe: data, features, stages, the challenge's CSV, scores. Finished steps are skipped.
+"""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Studies: runs of one recipe with several seeds and changed settings."""
+"""Run a recipe with several seeds and settings."""
 
 import json
 import logging

@@ -1,4 +1,7 @@
-"""Summarise a finished run: parameters, experts, data, and the lines that are printed."""
+"""Summarise a finished run.
+
+Summarise a finished run: parameters, experts, data, and the lines that are printed.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,7 @@
-"""The table of a study as Markdown, LaTeX, and CSV: mean and spread over seeds, with a paper's figures below them."""
+"""Tables of studies.
+
+The table of a study as Markdown, LaTeX, and CSV: mean and spread over seeds, with a paper's figures below them.
+"""
 
 import csv
 import io

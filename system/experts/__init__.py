@@ -1,4 +1,7 @@
-"""The list of experts. To add one, add a file in this folder and import it here. Never imports torch."""
+"""List of experts.
+
+To add one, add a file in this folder and import it here. Never imports torch.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,7 @@
-"""ATST-Frame, frozen: one frame per segment, or 25 per second."""
+"""ATST-Frame, frozen.
+
+ATST-Frame, frozen: one frame per segment, or 25 per second.
+"""
 
 from pathlib import Path
 from typing import Any, ClassVar, Literal

@@ -1,6 +1,9 @@
-"""The front-end of the AudioSet models (VGGish, YAMNet): 100 log-mel columns per second, cut into patches.
+"""Front-end of VGGish and YAMNet.
 
-Source: `mel_features.py` of Google's VGGish; torchvggish contains it unchanged."""
+The front-end of the AudioSet models (VGGish, YAMNet): 100 log-mel columns per second, cut into patches.
+
+Source: `mel_features.py` of Google's VGGish; torchvggish contains it unchanged.
+"""
 
 import numpy as np
 

@@ -1,4 +1,7 @@
-"""The interface of an expert: settings of a frozen audio model, its facts, and a function from waves to frames."""
+"""Interface of an expert.
+
+The interface of an expert: settings of a frozen audio model, its facts, and a function from waves to frames.
+"""
 
 import functools
 import hashlib

@@ -1,4 +1,7 @@
-"""EfficientAT, frozen: one frame per segment, or 3.1 per second."""
+"""EfficientAT, frozen.
+
+EfficientAT, frozen: one frame per segment, or 3.1 per second.
+"""
 
 from pathlib import Path
 from typing import Any, ClassVar, Literal

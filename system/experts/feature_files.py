@@ -1,4 +1,7 @@
-"""Frames that others have computed and published, one file per clip."""
+"""Published frames, one file per clip.
+
+Frames that others have computed and published, one file per clip.
+"""
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 

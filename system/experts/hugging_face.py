@@ -1,4 +1,7 @@
-"""Audio models of the hub, frozen: one frame per segment, or the model's tokens."""
+"""Audio models of the hub, frozen.
+
+Audio models of the hub, frozen: one frame per segment, or the model's tokens.
+"""
 
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self

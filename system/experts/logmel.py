@@ -1,5 +1,8 @@
-"""Log-mel energies: with this kit's scaling, and as in the DCASE 2022 baseline. They need no weights, so that
-everything also runs without any checkpoint."""
+"""Log-mel energies.
+
+Log-mel energies: with this kit's scaling, and as in the DCASE 2022 baseline. They need no weights, so that everything
+also runs without any checkpoint.
+"""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal

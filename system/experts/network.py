@@ -1,6 +1,9 @@
-"""Running frozen networks: exact arithmetic, a fast memory layout, and batches that do not change results.
+"""Run frozen networks exactly and fast.
 
-Imports torch: experts import this inside `load`."""
+Running frozen networks: exact arithmetic, a fast memory layout, and batches that do not change results.
+
+Imports torch: experts import this inside `load`.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence

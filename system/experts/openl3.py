@@ -1,4 +1,7 @@
-"""OpenL3 (mel256, environmental sounds, 512-d), the PyTorch port: frames of one second, one every half second."""
+"""OpenL3, frozen.
+
+OpenL3 (mel256, environmental sounds, 512-d), the PyTorch port: frames of one second, one every half second.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal

@@ -1,4 +1,7 @@
-"""PANNs: Cnn14 at 16 kHz and ResNet-38 at 32 kHz, 2,048-d frames, 3.1 per second, before their pooling over time."""
+"""PANNs (Cnn14, ResNet-38), frozen.
+
+PANNs: Cnn14 at 16 kHz and ResNet-38 at 32 kHz, 2,048-d frames, 3.1 per second, before their pooling over time.
+"""
 
 from pathlib import Path
 from typing import Any, ClassVar, Literal

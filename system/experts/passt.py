@@ -1,4 +1,7 @@
-"""PaSST, frozen: one frame per segment, or 6.2 per second (stride 16) and 9.9 per second (stride 10)."""
+"""PaSST, frozen.
+
+PaSST, frozen: one frame per segment, or 6.2 per second (stride 16) and 9.9 per second (stride 10).
+"""
 
 from pathlib import Path
 from typing import Any, ClassVar, Literal

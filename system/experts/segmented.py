@@ -1,4 +1,7 @@
-"""Frozen networks that process segments of a fixed length: one frame per segment, or the frames within it."""
+"""Frozen networks for segments of fixed length.
+
+Frozen networks that process segments of a fixed length: one frame per segment, or the frames within it.
+"""
 
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Literal, TypeAlias

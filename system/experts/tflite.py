@@ -1,4 +1,7 @@
-"""Reads the layers of the public yamnet.tflite, for the weight file of the expert `yamnet`."""
+"""Read the layers of yamnet.tflite.
+
+Reads the layers of the public yamnet.tflite, for the weight file of the expert `yamnet`.
+"""
 
 import logging
 from collections.abc import Iterator

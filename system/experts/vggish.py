@@ -1,4 +1,7 @@
-"""VGGish: 128-d frames, one per 0.96 s, by default with its post-processing (PCA, 8-bit quantisation)."""
+"""VGGish, frozen.
+
+VGGish: 128-d frames, one per 0.96 s, by default with its post-processing (PCA, 8-bit quantisation).
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal

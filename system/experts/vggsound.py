@@ -1,4 +1,7 @@
-"""VGGSound's ResNet-18 (model H): 512-d frames of the last residual layer, 3.1 per second."""
+"""VGGSound's ResNet-18, frozen.
+
+VGGSound's ResNet-18 (model H): 512-d frames of the last residual layer, 3.1 per second.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal

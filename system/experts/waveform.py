@@ -1,4 +1,7 @@
-"""Unchanged waveforms, for audio networks that are trained or computed again in every training step."""
+"""Unchanged waveforms.
+
+Unchanged waveforms, for audio networks that are trained or computed again in every training step.
+"""
 
 from typing import Any, ClassVar, Literal
 

@@ -1,5 +1,7 @@
-"""YAMNet: MobileNet v1 trained on AudioSet, 1,024-d frames every 0.48 s, with the layers of the public
-`yamnet.tflite`."""
+"""YAMNet, frozen.
+
+YAMNet: MobileNet v1 trained on AudioSet, 1,024-d frames every 0.48 s, with the layers of the public `yamnet.tflite`.
+"""
 
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,1 +1,4 @@
-"""Frames of frozen experts: banks on disk, and the computation of missing frames."""
+"""Banks of frames.
+
+Frames of frozen experts: banks on disk, and the computation of missing frames.
+"""

@@ -1,4 +1,6 @@
-"""A bank: series of vectors by key, in flat memory-mapped files, built by any number of processes, resumable at any
+"""A bank: stored series of vectors.
+
+A bank: series of vectors by key, in flat memory-mapped files, built by any number of processes, resumable at any
 moment.
 
     <folder>/bank.json                  origin (expert, front-end, weights), dimension, dtype

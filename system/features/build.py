@@ -1,4 +1,6 @@
-"""Frames of clips: open the banks of experts, and compute missing frames.
+"""Compute missing frames of clips.
+
+Frames of clips: open the banks of experts, and compute missing frames.
 
 Any number of processes may compute for the same banks at the same time: see dealing.py.
 """

@@ -1,4 +1,7 @@
-"""Content keys of audio files, stored in the folder of the banks."""
+"""Content keys of audio files.
+
+Content keys of audio files, stored in the folder of the banks.
+"""
 
 import sqlite3
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Divide the work on one bank among all processes that add to it: ranks, machines, runs started by hand.
+"""Divide the work on a bank among processes.
+
+Divide the work on one bank among all processes that add to it: ranks, machines, runs started by hand.
 
 No process leads. Each holds the bank's lock briefly, and reads which keys the others have stored or are computing. It
 takes some of the remaining keys, longest first. The keys that a process is computing are in `under_way.json` of its

@@ -1,4 +1,7 @@
-"""Decode the waves of clips ahead of the computation of frames, in threads or processes of this machine."""
+"""Decode waves ahead of the computation.
+
+Decode the waves of clips ahead of the computation of frames, in threads or processes of this machine.
+"""
 
 import os
 import signal

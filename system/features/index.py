@@ -1,4 +1,6 @@
-"""The index of a shard: one JSON line per finished series. A million lines are read in seconds.
+"""Index of a shard.
+
+The index of a shard: one JSON line per finished series. A million lines are read in seconds.
 
 {"key": "9f86...", "first": 0, "rows": 70, "crc32": 1234}     first row in the file of frames, rows, checksum
 """

@@ -1,4 +1,7 @@
-"""Frames of pieces of recordings, which are cut by a sliding window."""
+"""Frames of pieces of recordings.
+
+Frames of pieces of recordings, which are cut by a sliding window.
+"""
 
 from collections.abc import Sequence
 from math import ceil

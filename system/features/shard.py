@@ -1,4 +1,6 @@
-"""A shard: the series that one process after another has added to a bank.
+"""Shard of a bank.
+
+A shard: the series that one process after another has added to a bank.
 
     <folder>/frames.bin      all its series, one after the other
              index.jsonl     one line per finished series; written after its frames

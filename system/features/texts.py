@@ -1,4 +1,7 @@
-"""Vectors of texts in a bank: computed and stored in parts, so that an interrupt costs one part at most."""
+"""Stored vectors of texts.
+
+Vectors of texts in a bank: computed and stored in parts, so that an interrupt costs one part at most.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,4 +1,7 @@
-"""Look up which clips already have frames, without computing or writing anything."""
+"""Look up which clips have frames.
+
+Look up which clips already have frames, without computing or writing anything.
+"""
 
 import sqlite3
 from collections.abc import Iterable, Mapping

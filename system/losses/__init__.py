@@ -1,4 +1,7 @@
-"""The closed list of loss terms. A new one is a file in this folder and its import here. Never imports torch."""
+"""List of loss terms.
+
+A new one is a file in this folder and its import here. Never imports torch.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,7 @@
-"""The interface of a term of the training loss: settings, and its value for a batch. Never imports torch."""
+"""Interface of a loss term.
+
+The interface of a term of the training loss: settings, and its value for a batch. Never imports torch.
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence

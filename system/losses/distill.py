@@ -1,4 +1,7 @@
-"""Distillation: train the distributions of scores over clips and captions to match those of teachers."""
+"""Distillation from teachers.
+
+Distillation: train the distributions of scores over clips and captions to match those of teachers.
+"""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,7 @@
-"""The cross-entropy of frames, with labels that tell whether a frame is in a true moment."""
+"""Cross-entropy of frames.
+
+The cross-entropy of frames, with labels that tell whether a frame is in a true moment.
+"""
 
 from typing import ClassVar, Literal
 

@@ -1,4 +1,7 @@
-"""Matching similarity: minus the mean score of the matching pairs."""
+"""Matching loss.
+
+Matching similarity: minus the mean score of the matching pairs.
+"""
 
 from typing import Literal
 

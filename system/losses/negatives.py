@@ -1,4 +1,6 @@
-"""Choices of negatives: the caption and the clip of a batch that a ranking loss uses as an item's negatives.
+"""Choices of negatives.
+
+Choices of negatives: the caption and the clip of a batch that a ranking loss uses as an item's negatives.
 
 The functions marked `@choice` are the closed list; a new choice is one more function. Each gets the scores of a batch
 and returns the (B,) columns of the negative captions, and the (B,) rows of the negative clips. Items of one clip are

@@ -1,4 +1,7 @@
-"""Normalised temperature-scaled cross entropy: classify each clip's caption among all of the batch, and vice versa."""
+"""NT-Xent loss.
+
+Normalised temperature-scaled cross entropy: classify each clip's caption among all of the batch, and vice versa.
+"""
 
 from typing import Literal
 

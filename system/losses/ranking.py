@@ -1,4 +1,7 @@
-"""Contrastive ranking loss, with a margin that may be relaxed by CIDEr-D. `gaps` applies the margin."""
+"""Contrastive ranking loss.
+
+Contrastive ranking loss, with a margin that may be relaxed by CIDEr-D. `gaps` applies the margin.
+"""
 
 from typing import TYPE_CHECKING, Literal
 

@@ -1,4 +1,7 @@
-"""The training loss of a batch, as the sum of a stage's terms, and its diagnostics: violations and accuracies."""
+"""Sum of the loss terms, and diagnostics.
+
+The training loss of a batch, as the sum of a stage's terms, and its diagnostics: violations and accuracies.
+"""
 
 from collections.abc import Sequence
 

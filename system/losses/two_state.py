@@ -1,4 +1,7 @@
-"""The likelihood of the true moments, as a labelling of all frames by `none` and `moment`."""
+"""Likelihood of the true moments.
+
+The likelihood of the true moments, as a labelling of all frames by `none` and `moment`.
+"""
 
 from typing import ClassVar, Literal
 

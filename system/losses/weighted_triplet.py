@@ -1,4 +1,7 @@
-"""Maximum polynomial loss: polynomials of the scores of the matching pair and of the hardest negative."""
+"""Weighted triplet loss.
+
+Maximum polynomial loss: polynomials of the scores of the matching pair and of the hardest negative.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal

@@ -1,1 +1,4 @@
-"""Retrieval models: audio encoders, text encoders, scores of embeddings."""
+"""Retrieval models.
+
+Retrieval models: audio encoders, text encoders, scores of embeddings.
+"""

@@ -1,4 +1,7 @@
-"""The common interface of the settings of audio and text encoders. Never imports torch."""
+"""Interface of settings of all encoders.
+
+The common interface of the settings of audio and text encoders. Never imports torch.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

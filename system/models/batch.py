@@ -1,4 +1,7 @@
-"""The input of a model: the audio of a batch of clips, and their captions."""
+"""Input of a model.
+
+The input of a model: the audio of a batch of clips, and their captions.
+"""
 
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple

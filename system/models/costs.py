@@ -1,4 +1,6 @@
-"""Count the operations and memory of a training step, by running an encoder on torch's tensors without values.
+"""Count operations and memory of a step.
+
+Count the operations and memory of a training step, by running an encoder on torch's tensors without values.
 
 torch is only imported for counting.
 """

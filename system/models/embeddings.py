@@ -1,4 +1,7 @@
-"""Embeddings of clips and captions: vectors, or series of frames or words."""
+"""Embeddings: vectors or series.
+
+Embeddings of clips and captions: vectors, or series of frames or words.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

@@ -1,4 +1,7 @@
-"""Scores of clips against captions, computed from all pairs of a frame and a word."""
+"""Score frames against words.
+
+Scores of clips against captions, computed from all pairs of a frame and a word.
+"""
 
 from collections.abc import Callable
 from functools import partial

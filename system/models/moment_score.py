@@ -1,4 +1,7 @@
-"""The score of moments, for every frame of a clip against a sentence, and for the whole clip."""
+"""Score of moments.
+
+The score of moments, for every frame of a clip against a sentence, and for the whole clip.
+"""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,7 @@
-"""The model that scores clips against captions: an audio encoder, a text encoder, a score."""
+"""Model of two encoders and a score.
+
+The model that scores clips against captions: an audio encoder, a text encoder, a score.
+"""
 
 from collections.abc import Iterator
 

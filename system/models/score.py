@@ -1,4 +1,7 @@
-"""The closed list of scores of clips against captions. Never imports torch."""
+"""List of scores.
+
+The closed list of scores of clips against captions. Never imports torch.
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""The settings of a model in a recipe: its encoders of clips and captions, and its score. Never imports torch."""
+"""Settings of a model.
+
+The settings of a model in a recipe: its encoders of clips and captions, and its score. Never imports torch.
+"""
 
 from collections.abc import Iterator
 from typing import Annotated

@@ -1,1 +1,4 @@
-"""Find the times at which a sentence is heard: labellings of frames, and windows from scores of frames."""
+"""When a query is heard.
+
+Find the times at which a sentence is heard: labellings of frames, and windows from scores of frames.
+"""

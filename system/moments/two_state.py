@@ -1,5 +1,7 @@
-"""Labellings of a recording's frames by two states, none (0) and moment (1): their likelihood, and the posterior that
-some frames are one whole moment.
+"""Two-state labellings of frames.
+
+Labellings of a recording's frames by two states, none (0) and moment (1): their likelihood, and the posterior that some
+frames are one whole moment.
 
 A labelling y of T frames weighs exp(sum_t y_t e_t + enter #(0 -> 1) + leave #(1 -> 0)). A moment that begins with the
 first frame, or ends with the last one, has no such transition there. Z is the sum over all 2^T labellings.

@@ -1,4 +1,7 @@
-"""Compute windows of a recording, in seconds, from scores of its frames; and labels of frames from windows."""
+"""Windows from frames, and labels from windows.
+
+Compute windows of a recording, in seconds, from scores of its frames; and labels of frames from windows.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal, NamedTuple

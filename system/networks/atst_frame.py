@@ -1,6 +1,9 @@
-"""ATST-Frame: a transformer over slices of 40 ms of a log-mel. Imports torch.
+"""ATST-Frame.
 
-Keys of its tensors are those of the published file without their prefix."""
+ATST-Frame: a transformer over slices of 40 ms of a log-mel. Imports torch.
+
+Keys of its tensors are those of the published file without their prefix.
+"""
 
 import functools
 from pathlib import Path

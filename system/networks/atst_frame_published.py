@@ -1,7 +1,10 @@
-"""The published ATST-Frame checkpoint: its address and its sizes. Never imports torch.
+"""ATST-Frame: address and sizes.
+
+Never imports torch.
 
 Source: Li et al., "Self-Supervised Audio Teacher-Student Transformer for Both Clip-Level and Frame-Level Tasks" (2023);
-github.com/OptimusPrimus/salsa."""
+github.com/OptimusPrimus/salsa.
+"""
 
 ADDRESS = (
     "Google Drive, id 1bGJSZWlAIIJ6GL5Id5dW0PTB72DL-QDQ (atstframe_base.ckpt), "

@@ -1,4 +1,7 @@
-"""Random changes of clips in training: parts of long clips, and masked stripes."""
+"""Random changes of spectrograms in training.
+
+Random changes of clips in training: parts of long clips, and masked stripes.
+"""
 
 import torch
 

@@ -1,4 +1,7 @@
-"""EfficientAT: a MobileNetV3 on log-mels. Imports torch. Keys of its tensors are those of the published files."""
+"""EfficientAT.
+
+EfficientAT: a MobileNetV3 on log-mels. Imports torch. Keys of its tensors are those of the published files.
+"""
 
 from pathlib import Path
 

@@ -1,7 +1,10 @@
-"""The published EfficientAT checkpoints: their addresses and sizes. Never imports torch.
+"""EfficientAT: addresses and sizes.
+
+Never imports torch.
 
 Source: Schmid et al., "Efficient Large-Scale Audio Tagging via Transformer-to-CNN Knowledge Distillation" (2023);
-github.com/fschmid56/EfficientAT."""
+github.com/fschmid56/EfficientAT.
+"""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

@@ -1,6 +1,9 @@
-"""Mel power of waves in float64, by an FFT or by the kernels of published checkpoints; the front-end of PANNs.
+"""Mel power of waves.
 
-Imports torch: experts import this inside `load`."""
+Mel power of waves in float64, by an FFT or by the kernels of published checkpoints; the front-end of PANNs.
+
+Imports torch: experts import this inside `load`.
+"""
 
 import numpy as np
 import torch

@@ -1,5 +1,8 @@
-"""Configurations of models of the hub: from this machine, or built-in sizes for the models of shipped recipes, so that
-`check` can count parameters before they are fetched. Never imports torch."""
+"""Sizes of hub models.
+
+Configurations of models of the hub: from this machine, or built-in sizes for the models of shipped recipes, so that
+`check` can count parameters before they are fetched. Never imports torch.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Audio models of the hub with their feature extractors. Imports torch; transformers only when a model is built."""
+"""Audio models of the hub.
+
+Imports torch; transformers only when a model is built.
+"""
 
 import contextlib
 import io

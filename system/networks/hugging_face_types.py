@@ -1,6 +1,9 @@
-"""Types of audio models of the hub that can be loaded, by the `model_type` of their config.json. Never imports torch.
+"""Supported types of hub models.
 
-Checked with transformers 5.23. A new type needs one row here if its output has one of the three forms of `vector`."""
+Types of audio models of the hub that can be loaded, by the `model_type` of their config.json. Never imports torch.
+
+Checked with transformers 5.23. A new type needs one row here if its output has one of the three forms of `vector`.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Literal

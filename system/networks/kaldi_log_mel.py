@@ -1,6 +1,9 @@
-"""The log-mel of PaSST and EfficientAT: pre-emphasis, then Kaldi's triangles, with random edges in training.
+"""Log-mel of PaSST and EfficientAT.
 
-Imports torch: experts import this inside `load`."""
+The log-mel of PaSST and EfficientAT: pre-emphasis, then Kaldi's triangles, with random edges in training.
+
+Imports torch: experts import this inside `load`.
+"""
 
 from typing import NamedTuple
 

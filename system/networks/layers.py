@@ -1,4 +1,7 @@
-"""Layers that encoders share: a transformer over a series of frames or words, pooling over time, an MLP."""
+"""Layers that encoders share.
+
+Layers that encoders share: a transformer over a series of frames or words, pooling over time, an MLP.
+"""
 
 from typing import Literal
 

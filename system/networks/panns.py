@@ -1,4 +1,7 @@
-"""The networks of PANNs, Cnn14 and ResNet-38: their input, their blocks, and loading published weights."""
+"""Cnn14 and ResNet-38.
+
+The networks of PANNs, Cnn14 and ResNet-38: their input, their blocks, and loading published weights.
+"""
 
 import itertools
 from abc import ABC, abstractmethod

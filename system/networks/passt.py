@@ -1,6 +1,9 @@
-"""PaSST: a transformer over patches of a log-mel; in training, random patches are left out.
+"""PaSST.
 
-Imports torch. Keys of its tensors are those of the published files."""
+PaSST: a transformer over patches of a log-mel; in training, random patches are left out.
+
+Imports torch. Keys of its tensors are those of the published files.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,6 +1,9 @@
-"""The published PaSST checkpoints: their addresses and sizes. Never imports torch.
+"""PaSST: addresses and sizes.
 
-Source: Koutini et al., "Efficient Training of Audio Transformers with Patchout" (2022); github.com/kkoutini/PaSST."""
+Never imports torch.
+
+Source: Koutini et al., "Efficient Training of Audio Transformers with Patchout" (2022); github.com/kkoutini/PaSST.
+"""
 
 from dataclasses import dataclass
 from typing import Literal

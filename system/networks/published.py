@@ -1,6 +1,9 @@
-"""The published networks of PANNs: their addresses and sizes. Never imports torch.
+"""PANNs: addresses and sizes.
 
-Source: Kong et al., PANNs (2020), `ResNet38` and `Cnn14` of github.com/qiuqiangkong/audioset_tagging_cnn."""
+Never imports torch.
+
+Source: Kong et al., PANNs (2020), `ResNet38` and `Cnn14` of github.com/qiuqiangkong/audioset_tagging_cnn.
+"""
 
 from typing import Literal
 

@@ -1,4 +1,7 @@
-"""Batch norms with statistics of the whole batch if it is divided among several processes."""
+"""Batch norms of several processes.
+
+Batch norms with statistics of the whole batch if it is divided among several processes.
+"""
 
 import torch
 import torch.distributed.nn as over_processes

@@ -1,4 +1,7 @@
-"""Blocks of a vision transformer for audio networks on patches, with the keys of timm."""
+"""Blocks of a vision transformer.
+
+Blocks of a vision transformer for audio networks on patches, with the keys of timm.
+"""
 
 import torch
 import torch.nn.functional as F

@@ -1,6 +1,9 @@
-"""Published PyTorch checkpoints: safe reading, checks of every key, and folding batch norms into convolutions.
+"""Read published checkpoints.
 
-Imports torch: experts import this inside `load`."""
+Published PyTorch checkpoints: safe reading, checks of every key, and folding batch norms into convolutions.
+
+Imports torch: experts import this inside `load`.
+"""
 
 import hashlib
 import warnings

@@ -1,1 +1,4 @@
-"""The plan of a recipe: parameters, memory, disk, hours."""
+"""Plan of a recipe.
+
+The plan of a recipe: parameters, memory, disk, hours.
+"""

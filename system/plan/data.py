@@ -1,4 +1,7 @@
-"""The data of a plan: clips, captions and moments of each source, and the files that are missing."""
+"""Data and features of a plan.
+
+The data of a plan: clips, captions and moments of each source, and the files that are missing.
+"""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,7 @@
-"""Estimates for a recipe: parameters, memory and time of a step, disk of the banks. Counting imports torch."""
+"""Estimate parameters, memory, time and disk.
+
+Estimates for a recipe: parameters, memory and time of a step, disk of the banks. Counting imports torch.
+"""
 
 import math
 from array import array

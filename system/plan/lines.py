@@ -1,4 +1,7 @@
-"""The lines of a plan: rows in sections, and problems, each with what fixes it."""
+"""Rows and problems of a plan.
+
+The lines of a plan: rows in sections, and problems, each with what fixes it.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

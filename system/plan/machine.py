@@ -1,4 +1,7 @@
-"""The memory and disk of this machine, and warnings if a recipe needs more."""
+"""Memory and disk of this machine.
+
+The memory and disk of this machine, and warnings if a recipe needs more.
+"""
 
 import os
 import shutil

@@ -1,4 +1,7 @@
-"""The plan of a recipe: data, features, model, stages, ranking, time and disk, and all problems."""
+"""Plan of a recipe.
+
+The plan of a recipe: data, features, model, stages, ranking, time and disk, and all problems.
+"""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Estimates for several processes of torchrun: memory and time of each, and the exchanged bytes."""
+"""Estimates for several processes.
+
+Estimates for several processes of torchrun: memory and time of each, and the exchanged bytes.
+"""
 
 import math
 from collections.abc import Iterator

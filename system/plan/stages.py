@@ -1,4 +1,7 @@
-"""The training stages of a plan: updates, data, learning rates, memory and time of a step."""
+"""Stages of a plan.
+
+The training stages of a plan: updates, data, learning rates, memory and time of a step.
+"""
 
 import os
 from collections.abc import Collection, Iterator

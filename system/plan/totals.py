@@ -1,4 +1,7 @@
-"""The hours and the disk space that a recipe needs in total."""
+"""Hours and disk of a plan.
+
+The hours and the disk space that a recipe needs in total.
+"""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,6 @@
-"""The interface of all rankers: queries and clips become scores. Never imports torch.
+"""Interface of all rankers.
+
+The interface of all rankers: queries and clips become scores. Never imports torch.
 
 A kind of rank entry is one file in this folder: its settings in a recipe, the words of its plan line, and its ranker.
 The list of kinds is `__init__.py`.

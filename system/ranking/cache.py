@@ -1,4 +1,6 @@
-"""A cache of clip embeddings, shared by rank, search, serve and embeddings.
+"""Cache of clip embeddings.
+
+A cache of clip embeddings, shared by rank, search, serve and embeddings.
 
 <cache>/contents.sqlite         the content key of every file, by its path, size and modification time
         embeddings-<model>/     a bank: embeddings by that model, one per content key

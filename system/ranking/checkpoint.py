@@ -1,4 +1,7 @@
-"""Ranking by one checkpoint of a stage, or by a model's published weights. Never imports torch."""
+"""Rank by one checkpoint.
+
+Ranking by one checkpoint of a stage, or by a model's published weights. Never imports torch.
+"""
 
 from pathlib import Path
 from typing import Literal, Self, cast

@@ -1,4 +1,7 @@
-"""Embed clips and captions with a model, and score them against each other; several processes share the work."""
+"""Embed and score clips and captions.
+
+Embed clips and captions with a model, and score them against each other; several processes share the work.
+"""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,7 @@
-"""Score the frames of recordings for queries, and find windows by these scores, with one model or several."""
+"""Score frames, and find windows.
+
+Score the frames of recordings for queries, and find windows by these scores, with one model or several.
+"""
 
 import logging
 import math

@@ -1,4 +1,6 @@
-"""An index of a large pool's vectors. It finds candidates for the best clips of a query without scoring all clips.
+"""Index of large pools.
+
+It finds candidates for the best clips of a query without scoring all clips.
 
 The index stores every value of a vector in 8 bits, a quarter of the memory of float32. It compares a query with every
 vector, so that the candidates do not depend on the distribution of the vectors. Candidates are then scored exactly.

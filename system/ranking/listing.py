@@ -1,4 +1,7 @@
-"""List the clips of a folder or a manifest for ranking."""
+"""List the clips to rank.
+
+List the clips of a folder or a manifest for ranking.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Find the times at which queries are heard in their recordings, by one trained model or the mean of several.
+"""Find moments by any models.
+
+Find the times at which queries are heard in their recordings, by one trained model or the mean of several.
 
 A model of moments scores frames. A model that compares frames with words scores each frame as a clip. For a model of
 whole clips, a window slides over the recording.

@@ -1,4 +1,7 @@
-"""Ranking by the mean of the scores of earlier entries. Never imports torch."""
+"""Rank by the mean of entries.
+
+Ranking by the mean of the scores of earlier entries. Never imports torch.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path

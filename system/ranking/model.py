@@ -1,4 +1,7 @@
-"""Ranking by one trained model, which embeds clips and queries and compares the embeddings."""
+"""Rank by one model.
+
+Ranking by one trained model, which embeds clips and queries and compares the embeddings.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence

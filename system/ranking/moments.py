@@ -1,4 +1,7 @@
-"""The rank kind that finds windows in long recordings. Never imports torch."""
+"""Rank kind of moments.
+
+The rank kind that finds windows in long recordings. Never imports torch.
+"""
 
 from typing import Literal
 

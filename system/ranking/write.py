@@ -1,4 +1,7 @@
-"""Write a ranker's scores of any clips and queries, or the best clips of every query, block by block."""
+"""Write scores block by block.
+
+Write a ranker's scores of any clips and queries, or the best clips of every query, block by block.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,1 +1,4 @@
-"""Recipes: their schema, and a reader that reports every mistake."""
+"""Recipes.
+
+Recipes: their schema, and a reader that reports every mistake.
+"""

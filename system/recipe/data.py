@@ -1,4 +1,7 @@
-"""Load the data of a recipe: read manifests, build features, and list items."""
+"""Load the data of a recipe.
+
+Load the data of a recipe: read manifests, build features, and list items.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Comparison of two resolved recipes, or of the facts of two runs."""
+"""Compare two resolved recipes.
+
+Comparison of two resolved recipes, or of the facts of two runs.
+"""
 
 from collections.abc import Iterator
 from typing import Any

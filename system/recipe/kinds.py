@@ -1,4 +1,7 @@
-"""Rules between the kinds of a recipe: losses, teachers, parts of the model, mixing, as each kind declares them."""
+"""Rules between kinds.
+
+Rules between the kinds of a recipe: losses, teachers, parts of the model, mixing, as each kind declares them.
+"""
 
 from collections.abc import Iterator
 from typing import get_args

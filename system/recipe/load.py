@@ -1,4 +1,7 @@
-"""Reading a recipe: YAML text + settings from the command line -> a checked Recipe, or all mistakes together."""
+"""Read and check a recipe.
+
+Reading a recipe: YAML text + settings from the command line -> a checked Recipe, or all mistakes together.
+"""
 
 import difflib
 import json

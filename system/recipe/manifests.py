@@ -1,4 +1,7 @@
-"""Make the manifests of a recipe with its commands: if they are missing, and again after more audio has arrived."""
+"""Make the manifests of a recipe.
+
+Make the manifests of a recipe with its commands: if they are missing, and again after more audio has arrived.
+"""
 
 import hashlib
 import io

@@ -1,4 +1,7 @@
-"""Reference of every key of a recipe: type, range, default and meaning, generated from the schema."""
+"""Reference of all keys.
+
+Reference of every key of a recipe: type, range, default and meaning, generated from the schema.
+"""
 
 import ast
 import difflib

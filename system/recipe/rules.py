@@ -1,4 +1,7 @@
-"""Rules between the keys of a recipe: names must refer to existing entries, and settings must fit together."""
+"""Rules between keys.
+
+Rules between the keys of a recipe: names must refer to existing entries, and settings must fit together.
+"""
 
 import itertools
 import shlex

@@ -1,8 +1,11 @@
-"""Schema of a recipe: strict models of its YAML, which refuse unknown keys. Nothing here imports torch.
+"""Schema of a recipe.
+
+Schema of a recipe: strict models of its YAML, which refuse unknown keys. Nothing here imports torch.
 
 Sections of the document: `data` names manifests. `model` defines how clips and captions are embedded and scored (see
 system/models). `stages` train it in order; each gives its initial weights, data, batches, rates, end and monitoring.
-`rank` writes score matrices and ranked lists with the trained model. A stage inherits nothing from another one."""
+`rank` writes score matrices and ranked lists with the trained model. A stage inherits nothing from another one.
+"""
 
 from pathlib import Path
 from typing import Annotated, Literal

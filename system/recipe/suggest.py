@@ -1,4 +1,7 @@
-"""Suggestions for a key that a recipe does not have at the given place."""
+"""Suggestions for unknown keys.
+
+Suggestions for a key that a recipe does not have at the given place.
+"""
 
 import difflib
 from collections.abc import Iterator

@@ -1,1 +1,4 @@
-"""A run's folder, its checkpoints, and the uses of a trained model."""
+"""Run folders.
+
+A run's folder, its checkpoints, and the uses of a trained model.
+"""

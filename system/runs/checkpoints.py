@@ -1,4 +1,6 @@
-"""Checkpoints of a stage: the last one, which training resumes from, and the best few by each monitored metric.
+"""Checkpoints of a stage.
+
+Checkpoints of a stage: the last one, which training resumes from, and the best few by each monitored metric.
 
 last.pt            model, optimizer, position, table of the best (loads with weights_only=True); a zip archive, whose
                    own checksums are verified at reading

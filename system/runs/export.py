@@ -1,4 +1,6 @@
-"""Export a trained model to one folder. Another machine can rank with it, or start a stage from it.
+"""Export a model folder.
+
+Another machine can rank with it, or start a stage from it.
 
 model.safetensors        weights
 recipe.json              the resolved recipe

@@ -1,4 +1,7 @@
-"""Find the run of a recipe: one to resume, one to rank again, or a new folder."""
+"""Find the run of a recipe.
+
+Find the run of a recipe: one to resume, one to rank again, or a new folder.
+"""
 
 import json
 import logging

@@ -1,4 +1,6 @@
-"""The folder of a run on disk: settings, provenance, checkpoints and results.
+"""Files of a run folder.
+
+The folder of a run on disk: settings, provenance, checkpoints and results.
 
 <runs>/<date>_<recipe>_s<seed>_<commit>/
   recipe.yaml      the recipe's bytes

@@ -1,4 +1,7 @@
-"""Write a run's messages to its log.txt, and the error that ended it, in any of several processes."""
+"""log.txt of a run.
+
+Write a run's messages to its log.txt, and the error that ended it, in any of several processes.
+"""
 
 import logging
 import os

@@ -1,4 +1,7 @@
-"""Build a model from a recipe, and open a trained one: a run's checkpoint or an exported folder."""
+"""Build and open models.
+
+Build a model from a recipe, and open a trained one: a run's checkpoint or an exported folder.
+"""
 
 import json
 import logging

@@ -1,4 +1,7 @@
-"""The figures of a run: its curves, and the distribution of CIDEr-D in its corpus with the relaxation of the loss."""
+"""Figures of a run.
+
+The figures of a run: its curves, and the distribution of CIDEr-D in its corpus with the relaxation of the loss.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The provenance of a run: versions, machine, and checksums of its data, experts, teachers and starts."""
+"""Versions, machine and checksums of a run.
+
+The provenance of a run: versions, machine, and checksums of its data, experts, teachers and starts.
+"""
 
 import hashlib
 import json

@@ -1,4 +1,6 @@
-"""Convert published retrieval models to exported models: the DCASE 2025 baseline and SALSA (2024).
+"""Convert published retrieval models.
+
+Convert published retrieval models to exported models: the DCASE 2025 baseline and SALSA (2024).
 
 Their files are Lightning checkpoints. The key names were derived from the code that loads them; no such file was opened
 here.

@@ -1,4 +1,7 @@
-"""Rankers of a finished run or an exported model, for clips of any folder or manifest."""
+"""Rankers of runs and exported models.
+
+Rankers of a finished run or an exported model, for clips of any folder or manifest.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Record the clips that a model, its starting model and its teachers were trained on, and refuse teachers that leak.
+"""Clips that a model was trained on.
+
+Record the clips that a model, its starting model and its teachers were trained on, and refuse teachers that leak.
 
 <run or exported model>/trained_on.csv   id, freesound_id (may be empty), sha256 of the audio file
 """

@@ -1,4 +1,7 @@
-"""List the files that determine a trained model's weights. `check` and `run` use it to decide if a model exists."""
+"""Files that determine a model's weights.
+
+`check` and `run` use it to decide if a model exists.
+"""
 
 from pathlib import Path
 

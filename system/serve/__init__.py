@@ -1,1 +1,4 @@
-"""The search page: type a query and listen to the clips that a trained model finds."""
+"""Search page.
+
+The search page: type a query and listen to the clips that a trained model finds.
+"""

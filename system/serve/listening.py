@@ -1,4 +1,7 @@
-"""Serve the search page at an address of this machine until the process is stopped."""
+"""Serve the page at an address.
+
+Serve the search page at an address of this machine until the process is stopped.
+"""
 
 import asyncio
 import errno

@@ -1,4 +1,7 @@
-"""Searches without the web page: find the best clips of a pool for queries."""
+"""Search a pool.
+
+Searches without the web page: find the best clips of a pool for queries.
+"""
 
 import os
 from collections.abc import Sequence

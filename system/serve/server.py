@@ -1,4 +1,7 @@
-"""HTTP server of the search page: the page, searches, and the clips' audio."""
+"""HTTP server of the page.
+
+HTTP server of the search page: the page, searches, and the clips' audio.
+"""
 
 import asyncio
 import base64

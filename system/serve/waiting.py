@@ -1,4 +1,7 @@
-"""Collect the queries that arrive while the model is busy, and answer them together."""
+"""Answer waiting queries together.
+
+Collect the queries that arrive while the model is busy, and answer them together.
+"""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,1 +1,4 @@
-"""Training of stages: steps, learning rates, validation, early stopping, detection of collapse."""
+"""Training.
+
+Training of stages: steps, learning rates, validation, early stopping, detection of collapse.
+"""

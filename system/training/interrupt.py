@@ -1,4 +1,7 @@
-"""Handle Ctrl-C, and SIGTERM from schedulers and torchrun, during training: the state is saved first."""
+"""Save the state on Ctrl-C and SIGTERM.
+
+Handle Ctrl-C, and SIGTERM from schedulers and torchrun, during training: the state is saved first.
+"""
 
 import signal
 from collections.abc import Iterator

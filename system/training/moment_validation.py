@@ -1,4 +1,7 @@
-"""Validation of moments after an epoch: the loss, and the challenge's metrics for the windows."""
+"""Validate moments.
+
+Validation of moments after an epoch: the loss, and the challenge's metrics for the windows.
+"""
 
 from collections.abc import Mapping, Sequence
 

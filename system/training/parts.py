@@ -1,4 +1,7 @@
-"""Parts of a model with learning rates of their own, and parts that are frozen at the start of a stage."""
+"""Learning rates by part, frozen starts.
+
+Parts of a model with learning rates of their own, and parts that are frozen at the start of a stage.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Checks that several processes have the same settings, code, data and state, before they wait for each other."""
+"""Check that all processes agree.
+
+Checks that several processes have the same settings, code, data and state, before they wait for each other.
+"""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""Train one stage: resumable steps, with validation and checkpoints after every epoch."""
+"""Train one stage.
+
+Train one stage: resumable steps, with validation and checkpoints after every epoch.
+"""
 
 import json
 import logging

@@ -1,4 +1,7 @@
-"""Compute the gradients of one update, for the whole batch in one pass or for a few items at a time."""
+"""Gradients of one update.
+
+Compute the gradients of one update, for the whole batch in one pass or for a few items at a time.
+"""
 
 import math
 from collections.abc import Callable

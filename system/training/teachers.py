@@ -1,4 +1,7 @@
-"""Embed every clip and caption of a stage once by its teachers, which are opened and closed for that."""
+"""Embed a stage's data by teachers.
+
+Embed every clip and caption of a stage once by its teachers, which are opened and closed for that.
+"""
 
 import hashlib
 import json

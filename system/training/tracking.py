@@ -1,4 +1,6 @@
-"""Send the lines of metrics.jsonl to TensorBoard, MLflow, or Weights & Biases.
+"""TensorBoard, MLflow, Weights & Biases.
+
+Send the lines of metrics.jsonl to TensorBoard, MLflow, or Weights & Biases.
 
 metrics.jsonl remains the record. If a tracker fails, a warning is logged, and training continues without it.
 """

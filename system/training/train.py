@@ -1,4 +1,7 @@
-"""Train all stages of a recipe, in order, from a model that is prepared once."""
+"""Train all stages.
+
+Train all stages of a recipe, in order, from a model that is prepared once.
+"""
 
 import logging
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The verb check: print all mistakes of a recipe or a study, or its plan."""
+"""Verb check: print mistakes or the plan."""
 
 import argparse
 import math

@@ -1,4 +1,7 @@
-"""The verb convert: converts published files for this kit: YAMNet's tflite, and checkpoints of retrieval models."""
+"""Verb convert: read published checkpoints.
+
+Converts published files for this kit: YAMNet's tflite, and checkpoints of retrieval models.
+"""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The verb download: fetch the published files that a recipe names and that are missing on this machine."""
+"""Verb download: fetch published weights.
+
+Fetch the published files that a recipe names and that are missing on this machine.
+"""
 
 import argparse
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""The verb embeddings: write a trained model's embeddings of clips and captions to a file for other programs."""
+"""Verb embeddings: write embeddings to a file.
+
+Write a trained model's embeddings of clips and captions to a file for other programs.
+"""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The verb experts: list every kind of expert with its cost and weight files. Never imports torch."""
+"""Verb experts: list audio models.
+
+List every kind of expert with its cost and weight files. Never imports torch.
+"""
 
 import argparse
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""The verb export: write a trained model to one folder for another machine."""
+"""Verb export: write a model folder.
+
+Write a trained model to one folder for another machine.
+"""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The verb features: compute the missing frames of a recipe."""
+"""Verb features: compute missing frames."""
 
 import argparse
 

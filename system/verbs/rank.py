@@ -1,4 +1,7 @@
-"""The verb rank: score any clips for any queries with a trained model, or find the times of queries in recordings."""
+"""Verb rank: write scores or windows.
+
+Score any clips for any queries with a trained model, or find the times of queries in recordings.
+"""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The verb recipes: list the shipped recipes, copy one, or print the reference of all keys."""
+"""Verb recipes: list, copy, explain keys.
+
+List the shipped recipes, copy one, or print the reference of all keys.
+"""
 
 import argparse
 import difflib

@@ -1,4 +1,7 @@
-"""The verb relevance: distribution of CIDEr-D over the caption pairs of a corpus, and thresholds for `relax`."""
+"""Verb relevance: CIDEr-D of a corpus.
+
+Distribution of CIDEr-D over the caption pairs of a corpus, and thresholds for `relax`.
+"""
 
 import argparse
 import logging

@@ -1,4 +1,4 @@
-"""The verb run: all steps of a recipe."""
+"""Verb run: all steps of a recipe."""
 
 import argparse
 

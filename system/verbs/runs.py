@@ -1,4 +1,4 @@
-"""The verb runs: a table of all runs, finished or not."""
+"""Verb runs: table of all runs."""
 
 import argparse
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""The verb search: print the clips of a folder that a trained model finds for queries."""
+"""Verb search: best clips for a query.
+
+Print the clips of a folder that a trained model finds for queries.
+"""
 
 import argparse
 import logging

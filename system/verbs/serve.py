@@ -1,4 +1,7 @@
-"""The verb serve: a page on this machine for searching clips with a trained model."""
+"""Verb serve: search page.
+
+A page on this machine for searching clips with a trained model.
+"""
 
 import argparse
 import asyncio

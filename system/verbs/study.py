@@ -1,4 +1,7 @@
-"""The verb study: run a recipe with several seeds and settings, and write the table of results."""
+"""Verb study: several seeds and settings.
+
+Run a recipe with several seeds and settings, and write the table of results.
+"""
 
 import argparse
 import logging

@@ -1,4 +1,7 @@
-"""The verb train: train a recipe's stages, or resume them."""
+"""Verb train: train all stages.
+
+Train a recipe's stages, or resume them.
+"""
 
 import argparse
 from contextlib import ExitStack

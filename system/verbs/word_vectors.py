@@ -1,4 +1,7 @@
-"""The verb word_vectors: write the input embeddings of a pre-trained transformer as word vectors."""
+"""Verb word_vectors: replace Word2Vec.
+
+Write the input embeddings of a pre-trained transformer as word vectors.
+"""
 
 import argparse
 from pathlib import Path

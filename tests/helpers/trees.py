@@ -8,16 +8,12 @@ import re
 from pathlib import Path
 
 FLOORS = ("data_tools", "submission", "system")
-MOST_WORDS = 10
 BLOCK = re.compile(r"(## What is where\n\n```\n).*?(```)", re.DOTALL)
 
 
 def title(module: Path) -> str:
-    """Return the first line of a module's docstring, up to the last comma, colon or full stop within ten words."""
-    line = (ast.get_docstring(ast.parse(module.read_text())) or "").partition("\n")[0]
-    line = re.sub(r"^The verb \w+: ", "", line)
-    ends = [match.start() for match in re.finditer(r"[,:;.](?= |$)|(?= \()|$", line)]
-    return line[: max((end for end in ends if len(line[:end].split()) <= MOST_WORDS), default=0)]
+    """Return the first line of a module's docstring."""
+    return (ast.get_docstring(ast.parse(module.read_text())) or "").partition("\n")[0]
 
 
 def tree(floor: Path) -> str:

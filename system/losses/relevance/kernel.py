@@ -1,4 +1,6 @@
-"""The compiled loops of CIDEr-D: scores of rows against all captions of a set, and counting float32 by their bits.
+"""Compiled loops of CIDEr-D.
+
+The compiled loops of CIDEr-D: scores of rows against all captions of a set, and counting float32 by their bits.
 
 numba compiles them at their first use, in seconds. It caches the code in `__pycache__` here, or, if that cannot be
 written, in the user's cache folder. The loops run without Python's global lock.

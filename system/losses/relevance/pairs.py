@@ -1,4 +1,6 @@
-"""The distribution of CIDEr-D over all ordered pairs of a corpus, with exact percentiles, in bounded memory.
+"""Exact percentiles of CIDEr-D over all pairs.
+
+The distribution of CIDEr-D over all ordered pairs of a corpus, with exact percentiles, in bounded memory.
 
 Non-negative float32 numbers have the same order as their bits. A first pass over all scores counts their upper 17 bits,
 which determines the bin of every percentile. A second pass counts the lower 15 bits of the scores in those bins. No

@@ -1,4 +1,6 @@
-"""The similarity of the captions of a batch, and the relaxation of the ranking loss by it.
+"""Relax margins by the similarity of captions.
+
+The similarity of the captions of a batch, and the relaxation of the ranking loss by it.
 
 Source: "Take it easy" (2022), section 4. The margin between items i and j is multiplied by r(c_ij). c_ij is the CIDEr-D
 of their captions. r decreases from 1 between percentiles of all such scores in a corpus.

@@ -1,4 +1,6 @@
-"""CIDEr-D between captions: tokens -> n-grams -> document frequencies -> features whose products are the scores.
+"""Compute CIDEr-D.
+
+CIDEr-D between captions: tokens -> n-grams -> document frequencies -> features whose products are the scores.
 
 min(a, b) of two counts is the number of k with a >= k and b >= k. With one feature (n-gram, k) per occurrence of an
 n-gram, CIDEr-D's clipping thus becomes a product: all scores are a sparse matrix product times the penalty.

@@ -1,4 +1,6 @@
-"""Tokens of captions for CIDEr-D: Penn Treebank tokens, as in published captioning scores.
+"""Tokenize captions.
+
+Tokens of captions for CIDEr-D: Penn Treebank tokens, as in published captioning scores.
 
 They come from the original tokenizer, or from a regular expression that gives the same tokens without Java.
 """

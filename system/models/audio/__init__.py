@@ -1,4 +1,7 @@
-"""The closed list of audio encoders. A new one is a file in this folder and its import here. Never imports torch."""
+"""List of audio encoders.
+
+A new one is a file in this folder and its import here. Never imports torch.
+"""
 
 from typing import TYPE_CHECKING
 

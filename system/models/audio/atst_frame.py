@@ -1,4 +1,7 @@
-"""ATST-Frame on waveforms, trained or frozen, followed by an embedding layer. Never imports torch."""
+"""ATST-Frame: settings.
+
+ATST-Frame on waveforms, trained or frozen, followed by an embedding layer. Never imports torch.
+"""
 
 from typing import Literal
 

@@ -1,4 +1,7 @@
-"""The interface of a kind of audio encoder: settings, building, costs. torch is imported to build or count it."""
+"""Interface of settings of audio encoders.
+
+The interface of a kind of audio encoder: settings, building, costs. torch is imported to build or count it.
+"""
 
 import math
 from abc import abstractmethod

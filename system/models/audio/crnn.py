@@ -1,4 +1,7 @@
-"""Settings of encoders with a bidirectional GRU: the CRNN of the DCASE 2022 baseline, and a GRU on a frozen expert."""
+"""CRNN and GRU: settings.
+
+Settings of encoders with a bidirectional GRU: the CRNN of the DCASE 2022 baseline, and a GRU on a frozen expert.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal

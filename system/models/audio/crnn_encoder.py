@@ -1,4 +1,7 @@
-"""Encoders that end in a bidirectional GRU: the CRNN of the DCASE 2022 baseline, and a GRU on a frozen expert."""
+"""CRNN and GRU: networks.
+
+Encoders that end in a bidirectional GRU: the CRNN of the DCASE 2022 baseline, and a GRU on a frozen expert.
+"""
 
 from typing import Literal
 

@@ -1,4 +1,7 @@
-"""EfficientAT on waveforms, trained or frozen, followed by an embedding layer. Never imports torch."""
+"""EfficientAT: settings.
+
+EfficientAT on waveforms, trained or frozen, followed by an embedding layer. Never imports torch.
+"""
 
 from typing import Literal
 

@@ -1,4 +1,7 @@
-"""The audio heads of "Take it easy": one small transformer per expert, and the mean of their outputs."""
+"""Heads of "Take it easy": settings.
+
+The audio heads of "Take it easy": one small transformer per expert, and the mean of their outputs.
+"""
 
 from typing import Annotated, Literal
 

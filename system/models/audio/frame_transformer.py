@@ -1,4 +1,7 @@
-"""A transformer over the frames of one frozen expert, which returns an embedding per frame."""
+"""Transformer over frames: settings.
+
+A transformer over the frames of one frozen expert, which returns an embedding per frame.
+"""
 
 from typing import Annotated, ClassVar, Literal
 

@@ -1,4 +1,7 @@
-"""A transformer over the frames of one frozen expert; see frame_transformer.py."""
+"""Transformer over frames: network.
+
+A transformer over the frames of one frozen expert; see frame_transformer.py.
+"""
 
 import torch
 from torch import nn

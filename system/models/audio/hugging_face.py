@@ -1,4 +1,7 @@
-"""Audio models of the hub on waveforms, trained or frozen, followed by an embedding layer. Never imports torch."""
+"""Audio models of the hub: settings.
+
+Audio models of the hub on waveforms, trained or frozen, followed by an embedding layer. Never imports torch.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

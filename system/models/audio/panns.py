@@ -1,4 +1,7 @@
-"""A network of PANNs on waveforms, trained or frozen, followed by an embedding layer."""
+"""PANNs on waveforms: settings.
+
+A network of PANNs on waveforms, trained or frozen, followed by an embedding layer.
+"""
 
 from pathlib import Path
 from typing import ClassVar, Literal

@@ -1,4 +1,7 @@
-"""A network of PANNs on waveforms, trained or frozen, followed by an embedding layer."""
+"""PANNs on waveforms: network.
+
+A network of PANNs on waveforms, trained or frozen, followed by an embedding layer.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""PaSST on waveforms, trained or frozen, followed by an embedding layer. Never imports torch."""
+"""PaSST: settings.
+
+PaSST on waveforms, trained or frozen, followed by an embedding layer. Never imports torch.
+"""
 
 from collections.abc import Iterator
 from typing import Literal

@@ -1,4 +1,7 @@
-"""Frames of a frozen expert, pooled over time, through two linear layers."""
+"""Pooled frames and two linear layers.
+
+Frames of a frozen expert, pooled over time, through two linear layers.
+"""
 
 from typing import Annotated, Literal
 

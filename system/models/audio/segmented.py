@@ -1,4 +1,6 @@
-"""Common settings of networks for segments of a fixed length, trained or frozen, followed by an embedding layer.
+"""Networks for segments: common settings.
+
+Common settings of networks for segments of a fixed length, trained or frozen, followed by an embedding layer.
 
 Never imports torch.
 """

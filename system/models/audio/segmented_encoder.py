@@ -1,4 +1,7 @@
-"""Networks for segments of a fixed length, trained or frozen, followed by an embedding layer."""
+"""Networks for segments: encoder.
+
+Networks for segments of a fixed length, trained or frozen, followed by an embedding layer.
+"""
 
 from pathlib import Path
 

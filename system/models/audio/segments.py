@@ -1,4 +1,7 @@
-"""Cut clips into segments of one length, and pool their vectors, for networks with inputs of a fixed length."""
+"""Cut clips into segments, pool their vectors.
+
+Cut clips into segments of one length, and pool their vectors, for networks with inputs of a fixed length.
+"""
 
 from typing import NamedTuple
 

@@ -1,4 +1,7 @@
-"""The interface of a kind of text encoder: settings, building, costs. torch is imported to build or count it."""
+"""Interface of settings of text encoders.
+
+The interface of a kind of text encoder: settings, building, costs. torch is imported to build or count it.
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable

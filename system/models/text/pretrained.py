@@ -1,4 +1,7 @@
-"""Settings of pre-trained text encoders, by name or folder, which also determines their size. Never imports torch."""
+"""Pre-trained text encoders: settings.
+
+Settings of pre-trained text encoders, by name or folder, which also determines their size. Never imports torch.
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator

@@ -1,4 +1,7 @@
-"""Pre-trained text encoders: their common base, CLAP's, and the first token or the mean of a transformer's tokens."""
+"""Pre-trained text encoders: networks.
+
+Pre-trained text encoders: their common base, CLAP's, and the first token or the mean of a transformer's tokens.
+"""
 
 import hashlib
 from abc import abstractmethod

@@ -1,4 +1,7 @@
-"""Text encoders that sentence-transformers loads: transformers, and models without one."""
+"""sentence-transformers as text encoder.
+
+Text encoders that sentence-transformers loads: transformers, and models without one.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

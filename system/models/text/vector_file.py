@@ -1,4 +1,7 @@
-"""Word vectors in word2vec's binary or text format. They are read from the file at each look-up, to save memory."""
+"""Read files of word vectors.
+
+Word vectors in word2vec's binary or text format. They are read from the file at each look-up, to save memory.
+"""
 
 import mmap
 from array import array
