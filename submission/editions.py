@@ -359,3 +359,10 @@ def _known(name: str | int, editions: Mapping[str, Known]) -> Known:
     if str(name) not in editions:
         raise SubmissionError(f"edition {name} is unknown; choose one of: {', '.join(editions)}")
     return editions[str(name)]
+
+
+def format_metric(metric: str, value: float, sign: str = "") -> str:
+    """Format a metric in the challenge's unit: per cent for moments, shares otherwise. sign: "+" shows both signs."""
+    if any(metric in edition.metrics for edition in MOMENTS.values()):
+        return f"{100 * value:{sign}.2f} %"
+    return f"{value:{sign}.4f}"

@@ -65,7 +65,6 @@ class MomentSummary:
     by_length: Mapping[str, MomentScores | None]
     notes: list[str] = field(default_factory=list)
     median_rank: ClassVar[float] = float("inf")  # moments have no rank
-    digits: ClassVar[str] = ".2%"  # per cent, as published
     sharing: ClassVar[str] = "their recording"
 
     @property
@@ -82,9 +81,9 @@ class MomentSummary:
         """Return the summary as text, one figure per line, in per cent as the official script prints them."""
         table = [("queries", str(len(self.found.texts))), ("recordings", str(self.found.n_pool))]
         for metric, value in self.values.items():
-            low, high = self.bootstraps[metric]
-            table.append((metric, f"{published(value):6.2f}  95 % {format_interval((100 * low, 100 * high), '.2f')}"))
-        table.append(("", "per cent; 95 % by the bootstrap over recordings"))
+            interval = format_interval(self.bootstraps[metric], metric)
+            table.append((metric, f"{published(value):6.2f} %  95 % {interval}"))
+        table.append(("", "95 % by the bootstrap over recordings"))
         if by_length:
             table += self._length_rows()
         if self.chance is not None:

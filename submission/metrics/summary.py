@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from data_tools.cli import counted
 from submission.arrays import Ints, Values
+from submission.editions import format_metric
 from submission.errors import SubmissionError
 from submission.metrics.intervals import Groups, Interval, bootstrap_interval, jackknife_interval
 from submission.metrics.retrieval import average_precision, chance, hit_rate, median_rank, pooled_recall, recall
@@ -64,7 +65,6 @@ class Summary:
     chance: float
     found: RelevantRanks
     notes: list[str] = field(default_factory=list)
-    digits: ClassVar[str] = ".4f"
     sharing: ClassVar[str] = "their clips"
 
     @property
@@ -76,9 +76,11 @@ class Summary:
         """Return the summary as text, one figure per line."""
         table = [("queries", str(len(self.found.texts))), ("pool", str(self.found.n_pool))]
         table += [(name, f"{value:.4f}") for name, value in self.values.items()]
-        table.append(("95 %", f"{format_interval(self.interval)} ({self.primary}, jackknife over queries)"))
+        table.append(
+            ("95 %", f"{format_interval(self.interval, self.primary)} ({self.primary}, jackknife over queries)")
+        )
         sharing = f"{self.primary}, bootstrap over queries that share clips"
-        table.append(("95 %", f"{format_interval(self.bootstrap)} ({sharing})"))
+        table.append(("95 %", f"{format_interval(self.bootstrap, self.primary)} ({sharing})"))
         middle = f"{self.median_rank:g}" if math.isfinite(self.median_rank) else f"above {self.found.depth}"
         table.append(("median", f"{middle} (rank of the first relevant one)"))
         table.append(("chance", f"{self.chance:.4f} ({self.primary} of a random order)"))
@@ -150,7 +152,11 @@ def _summary(found: RelevantRanks, per_query: dict[str, Values], k: int, notes: 
     )
 
 
-def format_interval(interval: Interval, digits: str = ".4f") -> str:
-    """Format both bounds, or the reason why they are missing."""
-    low, high = interval
-    return "none, one group of queries shows no spread" if math.isnan(low) else f"{low:{digits}} to {high:{digits}}"
+def format_interval(interval: Interval, metric: str, sign: str = "") -> str:
+    """Format both bounds in the metric's unit, or the reason why they are missing."""
+    low, high = (format_metric(metric, bound, sign) for bound in interval)
+    return (
+        "none, one group of queries shows no spread"
+        if math.isnan(interval[0])
+        else f"{low.removesuffix(' %')} to {high}"
+    )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple
 
+from submission.editions import format_metric
 from submission.formats.frame_scores import FrameScores
 
 NONE = "–"
@@ -141,9 +142,15 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}{BLANK}%"
 
 
-def spread(interval: tuple[float, float]) -> str:
-    low, high = interval
-    return NONE if math.isnan(low) else f"{low:.4f}{BLANK}to{BLANK}{high:.4f}"
+def figure(metric: str, value: float) -> str:
+    """Format a metric in the challenge's unit; a dash for NaN."""
+    return NONE if math.isnan(value) else format_metric(metric, value).replace(" ", BLANK)
+
+
+def spread(interval: tuple[float, float], metric: str = "") -> str:
+    """Format an interval of a metric, or of scores, in its unit; a dash for NaN."""
+    low, high = (figure(metric, bound) for bound in interval)
+    return NONE if math.isnan(interval[0]) else f"{low.removesuffix(f'{BLANK}%')}{BLANK}to{BLANK}{high}"
 
 
 _START = r"(?<![\w./~…$-])"  # start of a path: no part of a longer path precedes it

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from submission.arrays import Ints, Values
+from submission.editions import format_metric
 from submission.metrics.moments_summary import MomentSummary
 from submission.metrics.summary import Summary
 from submission.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, save
@@ -41,10 +42,10 @@ def draw_systems(
         axes.plot(summary.interval, row, color=colour, linewidth=1.5, label=names[1])
         value = summary.values[metric]
         axes.plot([value], [position], "o", color=colour, markersize=size)
-        _label(axes, f"{name}  {value:.3f}", position, bold=is_first)
+        _label(axes, f"{name}  {format_metric(metric, value)}", position, bold=is_first)
     for position, (name, value) in enumerate(levels.items(), start=len(systems)):
         axes.plot([value], [position], "D", color=ORANGE, markersize=5, fillstyle="none")
-        _label(axes, f"{name}  {value:.3f}", position)
+        _label(axes, f"{name}  {format_metric(metric, value)}", position)
     axes.set(ylim=(rows - 0.6, -0.75), yticks=[])
     axes.set_xlim(0, max(1e-6, axes.get_xlim()[1]))
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False)

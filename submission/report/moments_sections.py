@@ -14,7 +14,7 @@ from data_tools.manifest import read_manifest
 from submission.formats.moments_jsonl import Moments, windows_by_query
 from submission.metrics.moments_summary import MomentSummary, metric_values, summarise_moments
 from submission.report import figures
-from submission.report.elements import NONE, Axis, Drawing, Section, Span, Table, figure4, spread
+from submission.report.elements import NONE, Axis, Drawing, Section, Span, Table, figure, spread
 from submission.report.listening import TITLES, AudioStore
 from submission.report.results import PAIRED, THIS, differences
 from submission.report.statistics import choose_queries
@@ -37,11 +37,11 @@ def result(run: FinishedMoments, this: MomentSummary, others: Mapping[str, Momen
         levels["whole recordings"] = {this.primary: this.chance}
     primary = {name: values[this.primary] for name, values in levels.items() if this.primary in values}
     figures.draw_systems(path, summaries, primary, this.primary)
-    rows = [[name, *(f"{s.values[m]:.4f} ({spread(s.bootstraps[m])})" for m in this.values)]
+    rows = [[name, *(f"{figure(m, s.values[m])} ({spread(s.bootstraps[m], m)})" for m in this.values)]
             for name, s in summaries.items()]  # fmt: skip
-    rows += [[name, *(figure4(values.get(m, np.nan)) for m in this.values)] for name, values in levels.items()]
+    rows += [[name, *(figure(m, values.get(m, np.nan)) for m in this.values)] for name, values in levels.items()]
     table = Table("All figures, with 95 % by bootstrap over recordings", ("system", *this.values), rows)
-    constants = "; ".join(f"{name} {value:.4f}" for name, value in primary.items())
+    constants = "; ".join(f"{name} {figure(this.primary, value)}" for name, value in primary.items())
     tables = [table]
     if others:
         caption, header, compared = differences(this, others, "This entry")
@@ -49,18 +49,22 @@ def result(run: FinishedMoments, this: MomentSummary, others: Mapping[str, Momen
     drawn = Table(
         this.primary,
         ("system", this.primary, "95 % bootstrap"),
-        [[name, figure4(s.values[this.primary]), spread(s.bootstrap)] for name, s in summaries.items()]
-        + [[name, figure4(value), NONE] for name, value in primary.items()],
+        [
+            [name, figure(this.primary, s.values[this.primary]), spread(s.bootstrap, this.primary)]
+            for name, s in summaries.items()
+        ]
+        + [[name, figure(this.primary, value), NONE] for name, value in primary.items()],
     )
-    alt = "; ".join(f"{name} {s.values[this.primary]:.4f} ({spread(s.bootstrap)})" for name, s in summaries.items())
+    shown = {name: (figure(this.primary, s.values[this.primary]), s.bootstrap) for name, s in summaries.items()}
+    alt = "; ".join(f"{name} {value} ({spread(interval, this.primary)})" for name, (value, interval) in shown.items())
     return Section(
         anchor="result",
         title="Result",
         headline=(
-            f"{this.primary} {this.values[this.primary]:.4f}",
-            f"95 % {spread(this.bootstrap)} by bootstrap over recordings; "
+            f"{this.primary} {figure(this.primary, this.values[this.primary])}",
+            f"95 % {spread(this.bootstrap, this.primary)} by bootstrap over recordings; "
             f"{counted(len(this.found.texts), 'query', ',')}, {counted(this.found.n_pool, 'recording', ',')}; "
-            f"{constants}. Metrics are those of edition {run.edition.name}, shares from 0 to 1.",
+            f"{constants}. Metrics are those of edition {run.edition.name}, in per cent.",
         ),
         drawings=[Drawing(path, f"{this.primary} with its 95 % intervals", f"{this.primary}: {alt}.", drawn)],
         tables=tables,
@@ -73,9 +77,9 @@ def lengths(run: FinishedMoments, this: MomentSummary) -> Section:
     rows = []
     for name, (low, high) in run.edition.lengths.items():
         scores, label = this.by_length[name], f"{name}, over {low:g} to {high:g} s"
-        values = [NONE for _ in this.values] if scores is None else map(
-            figure4, metric_values(scores, this.values).values()
-        )  # fmt: skip
+        values = [NONE for _ in this.values] if scores is None else [
+            figure(metric, value) for metric, value in metric_values(scores, this.values).items()
+        ]  # fmt: skip
         rows.append([label, str(len(scores.qids)) if scores else "0", *values])
     text = (
         "In each range, only true windows of that length count. A window that finds another true window is then false, "

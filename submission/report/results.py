@@ -10,7 +10,7 @@ import numpy as np
 
 from data_tools.cli import counted
 from submission.arrays import Ints, Values
-from submission.editions import Edition
+from submission.editions import Edition, format_metric
 from submission.errors import SubmissionError
 from submission.metrics.compare import Comparable, compare
 from submission.metrics.summary import Summary
@@ -111,7 +111,15 @@ def differences(this: Comparable, others: Mapping[str, Comparable], subject: str
             rows.append([name, f"not comparable: {error}", NONE, NONE, NONE])
             continue
         counts = f"{found.better:,} / {found.equal:,} / {found.worse:,}"
-        rows.append([name, f"{found.mean:+.4f}", spread(found.interval), f"{found.p:.4f}", counts])
+        rows.append(
+            [
+                name,
+                format_metric(this.primary, found.mean, "+"),
+                spread(found.interval, this.primary),
+                f"{found.p:.4f}",
+                counts,
+            ]
+        )
     header = ("other", "difference", "95 % bootstrap", "p", "queries better / equal / worse")
     return Table(f"{subject} minus another: {this.primary}, query by query", header, rows)
 

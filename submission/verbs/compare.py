@@ -6,6 +6,7 @@ A paired test between a system and others over the same queries.
 import argparse
 
 from data_tools.cli import add_json, counted
+from submission.editions import format_metric
 from submission.metrics.compare import compare
 from submission.metrics.summary import format_interval
 from submission.verbs.options import SCORED, add_truth_arguments, read_summaries
@@ -30,13 +31,13 @@ def run(arguments: argparse.Namespace) -> int:
         print_report(comparison_of(reports, differences[system.primary]))
         return 0
     for name, summary in zip(names, (system, *others), strict=True):
-        print(f"{summary.values[summary.primary]:{summary.digits}}  {name}")
+        print(f"{format_metric(summary.primary, summary.values[summary.primary])}  {name}")
         for note in summary.notes:
             print(f"        note: {note}")
     other = "the second" if len(others) == 1 else f"the mean of the other {len(others)}"
     for metric, found in differences.items():
-        interval = format_interval(found.interval, f"+{system.digits}")
-        print(f"{found.mean:+{system.digits}}  {metric}, the first minus {other}; 95 % {interval}")
+        interval = format_interval(found.interval, metric, "+")
+        print(f"{format_metric(metric, found.mean, '+')}  {metric}, the first minus {other}; 95 % {interval}")
         print(
             f"p {found.p:.4f}  paired randomisation of {found.n_groups} groups of queries that share {system.sharing}"
         )

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from data_tools.cli import counted
 from data_tools.manifest import Clip
+from submission.editions import format_metric
+from submission.metrics.summary import format_interval
 from submission.runs.record import ExpertFacts, MomentsResult, Parameters, RunResult, SetFacts, SourceFacts
 from system.experiments.blind import absent_lines
 from system.recipe import schema
@@ -83,8 +85,9 @@ def _moment_lines(name: str, entry: MomentsResult) -> Iterator[str]:
         intervals = entry.bootstrap or {}
         for metric, value in entry.figures.items():
             low, high = intervals[metric]
-            others = (f"{called} {100 * figures[metric]:.2f}" for called, figures in _to_compare(entry))
-            yield f"  {metric:<9} {100 * value:.2f}  (95 % {100 * low:.2f} to {100 * high:.2f})  {', '.join(others)}"
+            interval = format_interval((low, high), metric)
+            others = (f"{called} {format_metric(metric, figures[metric])}" for called, figures in _to_compare(entry))
+            yield f"  {metric:<9} {format_metric(metric, value)}  (95 % {interval})  {', '.join(others)}"
         if entry.also_trained_on:
             yield f"  beware     {entry.also_trained_on} of these recordings were also trained on"
     yield f"  file       {entry.answers}"

@@ -27,6 +27,7 @@ from torch import nn
 from data_tools.documents.json_text import read_shaped, require_unharmed
 from data_tools.errors import KitError
 from data_tools.files import replacing, write_text
+from submission.editions import format_metric
 from submission.runs.reading import to_finish
 from submission.runs.record import Checksums, EpochLine
 from system.recipe.schema import LOWER_IS_BETTER
@@ -195,4 +196,4 @@ def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
     path = weights_file(folder, int(epoch))
     require_unharmed(path, done.sha256.get(path.name), hint)
     load_weights(model, path, hint)
-    return f"{folder.name} epoch {int(epoch)}, best {which} {value:.4f}"
+    return f"{folder.name} epoch {int(epoch)}, best {which} {format_metric(which, value)}"

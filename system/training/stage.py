@@ -19,6 +19,7 @@ from torch.amp.grad_scaler import GradScaler
 from data_tools.cli import Progress, counted, progress
 from data_tools.documents.json_text import sha256_of, write_json
 from data_tools.errors import KitError
+from submission.editions import format_metric
 from submission.runs.record import EpochLine
 from system.batches.collate import Feed
 from system.batches.sampler import Sampler
@@ -245,7 +246,7 @@ class StageTraining:
                 file.write(json.dumps(line.document()) + "\n")
         self._save(self.model if epoch in checkpoints.kept_epochs(self.best) else None)
         self.tracking.update()
-        shown = " ".join(f"{name} {value:.4f}" for name, value in values.items())
+        shown = " ".join(f"{name} {format_metric(name, value)}" for name, value in values.items())
         log.info("%s epoch %d: training loss %.4f; validation %s", self.name, epoch, line.loss, shown)
         for what in line.collapsed:
             log.warning("%s epoch %d: COLLAPSED, %s; lower the rate, or use other negatives", self.name, epoch, what)

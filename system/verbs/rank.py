@@ -10,7 +10,7 @@ from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import require_other
 from data_tools.manifest import caption_queries, read_queries
-from submission.editions import get_moments_edition
+from submission.editions import format_metric, get_moments_edition
 from submission.metrics.summary import format_interval
 from system.ranking.listing import list_clips
 from system.ranking.locate import WAYS, Sliding, locate, read_asked, read_for_fit, truth_file, write_windows
@@ -95,8 +95,8 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
     summary = write_windows(arguments.out, asked, located, edition)
     if summary is not None:
         for name, value in summary.values.items():
-            low, high = summary.bootstraps[name]
-            print(f"  {name:9} {100 * value:6.2f}  (95 % {format_interval((100 * low, 100 * high), '.2f')})")
+            interval = format_interval(summary.bootstraps[name], name)
+            print(f"  {name:9} {format_metric(name, value)}  (95 % {interval})")
     size = f"{counted(len(asked.moments), 'query', ',')} in {counted(len(asked.recordings), 'recording', ',')}"
     print(f"wrote {arguments.out}: {size}; next: python -m submission write {arguments.out} --out FILE.jsonl")
     return 0

@@ -8,6 +8,7 @@ from typing import Any
 from data_tools.cli import add_json
 from data_tools.documents.strict import print_report
 from data_tools.files import require_folder
+from submission.editions import format_metric
 from submission.runs.overview import Figure, RunOverview, overviews
 from system.verbs.json_output import RunsReport
 
@@ -57,4 +58,4 @@ def _row(entry: RunOverview, runs: Path) -> tuple[str, ...]:
 
 
 def _figure(figure: Figure | None) -> str:
-    return "-" if figure is None else f"{figure.metric} {figure.value:.4f}"
+    return "-" if figure is None else f"{figure.metric} {format_metric(figure.metric, figure.value)}"

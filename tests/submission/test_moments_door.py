@@ -72,8 +72,8 @@ def test_score_prints_per_cent_and_an_interval_a_figure(capsys: pytest.CaptureFi
     for edition in ([], ["--edition", "2026"]):
         lines = output(capsys, "score", "half.jsonl", "--truth", "truth.jsonl", *edition)
         assert lines[:2] == ["queries     12", "recordings  6"]
-        assert lines[3].startswith("R1@0.7       50.00  95 % ")
-        assert lines[4].startswith("mAP          75.00  95 % ")
+        assert lines[3].startswith("R1@0.7       50.00 %  95 % ")
+        assert lines[4].startswith("mAP          75.00 %  95 % ")
         assert "trivial       0.00  R1@0.7 of whole recordings as the answers" in lines
         assert len(lines) == 9
     bare = output(capsys, "score", "bare.jsonl", "--truth", "truth.jsonl")
@@ -113,14 +113,14 @@ def test_score_writes_a_line_a_query(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_compare_flips_recordings_and_shows_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     lines = output(capsys, "compare", "all.jsonl", "half.jsonl", "--truth", "truth.jsonl")
-    assert lines[:2] == ["100.00%  all.jsonl", "50.00%  half.jsonl"]
-    assert lines[2].startswith("+50.00%  R1@0.7, the first minus the second; 95 % +")
+    assert lines[:2] == ["100.00 %  all.jsonl", "50.00 %  half.jsonl"]
+    assert lines[2].startswith("+50.00 %  R1@0.7, the first minus the second; 95 % +")
     # Three recordings differ, so that 2 of 2^3 ways to flip them are as extreme.
     assert lines[3].endswith("paired randomisation of 6 groups of queries that share their recording")
     assert float(lines[3].split()[1]) == pytest.approx(0.25, abs=0.02)
     assert lines[4] == "6 queries better, 6 equal, 0 worse"
-    assert [line.split()[1] for line in lines[2::3]] == ["R1@0.7,", "R1@0.5,", "mAP,", "mAP@0.5,", "mAP@0.75,"]
-    assert lines[8].startswith("+25.00%  mAP, ")
+    assert [line.split()[2] for line in lines[2::3]] == ["R1@0.7,", "R1@0.5,", "mAP,", "mAP@0.5,", "mAP@0.75,"]
+    assert lines[8].startswith("+25.00 %  mAP, ")
     found = report(capsys, "compare", "all.jsonl", "half.jsonl", "none.jsonl", "--truth", "truth.jsonl")
     assert (found["difference"], found["groups"], found["primary"]) == (0.75, 6, "R1@0.7")
 
@@ -290,4 +290,4 @@ def test_the_baselines_own_predictions_at_the_door(goldens: Path, capsys: pytest
     assert (found["difference"], found["p"], found["groups"]) == (0, 1, 178)
     output(capsys, "write", "p.jsonl", "--out", "o.jsonl")
     assert output(capsys, "score", "o.jsonl", "--truth", "t.jsonl")[2:7] == lines[2:7]  # it is sorted by score
-    assert np.isfinite([float(line.split()[4]) for line in lines[2:7]]).all()
+    assert np.isfinite([float(line.split()[5]) for line in lines[2:7]]).all()

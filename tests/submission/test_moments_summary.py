@@ -140,7 +140,7 @@ def test_of_several_others_the_mean_is_taken() -> None:
 def test_one_recording_shows_no_spread() -> None:
     summary = hits_and_misses({"a_1": 1, "a_2": 0})
     assert all(math.isnan(bound) for interval in summary.bootstraps.values() for bound in interval)
-    assert "R1@0.7       50.00  95 % none, one group of queries shows no spread" in summary.lines()
+    assert "R1@0.7       50.00 %  95 % none, one group of queries shows no spread" in summary.lines()
 
 
 def test_what_is_left_out_is_said() -> None:
@@ -186,7 +186,7 @@ def test_the_baselines_file_gives_its_published_figures(goldens: Path, tmp_path:
     figures = {line.split()[0]: float(line.split()[1]) for line in lines[2:7]}
     assert figures == {"R1@0.5": 27.56, "R1@0.7": 16.19, "mAP": 11.44, "mAP@0.5": 24.02, "mAP@0.75": 10.26}
     low, high = summary.bootstrap
-    assert f"R1@0.7       16.19  95 % {100 * low:.2f} to {100 * high:.2f}" in lines
+    assert f"R1@0.7       16.19 %  95 % {100 * low:.2f} to {100 * high:.2f} %" in lines
     assert 0.06 < high - low < 0.09
     assert 0.06 < summary.interval[1] - summary.interval[0] < 0.09  # queries of these recordings are hardly alike
     by_length = json.loads((goldens / "moments_2026.json").read_text())["castella_val"]["by_length"]

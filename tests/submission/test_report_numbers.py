@@ -236,9 +236,9 @@ def test_a_name_no_font_has_is_escaped_and_a_long_one_cut(drawn: list[Figure], t
     figures.draw_systems(tmp_path / "x.svg", {"this run": own, "雨$x$" + 99 * "y": own}, {"chance": 0.1}, "mAP@10")
     texts = [text.get_text() for text in drawn[0].axes[0].texts]
     value = own.values["mAP@10"]
-    assert texts[0] == f"this run  {value:.3f}"
+    assert texts[0] == f"this run  {value:.4f}"
     assert texts[1].startswith("\\u96e8$x$yyy")
-    assert texts[1].endswith(f"yyy  {value:.3f}")
+    assert texts[1].endswith(f"yyy  {value:.4f}")
     assert len(texts[1]) <= 64
-    assert texts[2] == "chance  0.100"
+    assert texts[2] == "chance  0.1000"
     drawn[0].canvas.draw()  # a formula or a missing letter would warn
