@@ -30,20 +30,20 @@ def prose(path: Path) -> str:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_floors_readme_names_each_of_its_files_and_no_other(root: Path, room: str) -> None:
+def test_readme_tree_lists_every_file_once(root: Path, room: str) -> None:
     tree = blocks((root / room / "README.md").read_text().partition("## What is where")[2], "")[0]
     named = Counter(re.findall(r"[\w.]+\.py", tree))
     there = Counter(path.name for path in (root / room).rglob("*.py") if not path.name.startswith("__"))
     assert named == there
 
 
-def test_readme_is_read_in_minutes(root: Path) -> None:
+def test_main_readme_is_short(root: Path) -> None:
     lines = (root / "README.md").read_text().splitlines()
     assert len(lines) <= 200
     assert all(len(line) <= 165 for line in lines)
 
 
-def test_every_link_leads_to_a_file_and_a_heading(root: Path) -> None:
+def test_every_readme_link_leads_to_a_file_and_heading(root: Path) -> None:
     links = 0
     for path in readmes(root):
         for target in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
@@ -60,7 +60,7 @@ def test_every_link_leads_to_a_file_and_a_heading(root: Path) -> None:
     assert links > 30
 
 
-def test_a_figure_stands_in_one_readme(root: Path) -> None:
+def test_every_figure_appears_in_only_one_readme(root: Path) -> None:
     """Of three decimals or more; spreads (behind ±) and differences (with a sign) may be alike by chance."""
     stands_in: dict[str, Path] = {}
     for path in readmes(root):
@@ -93,7 +93,7 @@ def commands(root: Path) -> list[list[str]]:
     ]
 
 
-def test_every_command_that_is_shown_is_one_the_doors_take(root: Path) -> None:
+def test_every_command_in_a_readme_parses(root: Path) -> None:
     shown = commands(root)
     assert len(shown) > 100
     for words in shown:
@@ -106,7 +106,7 @@ def test_every_command_that_is_shown_is_one_the_doors_take(root: Path) -> None:
                 assert (root / word).is_file(), shlex.join(words)
 
 
-def test_no_placeholder_is_left(root: Path) -> None:
+def test_readmes_have_no_placeholders(root: Path) -> None:
     for path in readmes(root):
         words = set(re.findall(r"\b[A-Z]{4,}_[A-Z_]{3,}\b", path.read_text()))
         variables = {"FREESOUND_API", "FREESOUND_API_KEY", "FREESOUND_ACCESS_TOKEN", "FREESOUND_CONTACT"}
@@ -120,7 +120,7 @@ def test_no_placeholder_is_left(root: Path) -> None:
         assert words <= {"LBAR_SHARED", "TYPE_CHECKING", *variables, *trackers, *ranks}, path
 
 
-def test_the_set_up_commands_name_extras_that_exist(root: Path) -> None:
+def test_set_up_commands_name_existing_extras(root: Path) -> None:
     import tomllib
 
     readme = "".join(path.read_text() for path in readmes(root))

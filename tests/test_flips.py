@@ -96,7 +96,7 @@ FLIPS = [pytest.param(1, id="fast"), pytest.param(60, id="many", marks=pytest.ma
 
 @pytest.mark.parametrize("flips", FLIPS)
 @pytest.mark.parametrize("name", ["resolved.json", "vocabulary.json", "provenance.json", "finetune/done.json", "best"])
-def test_of_a_run_that_ranks(
+def test_bit_flips_in_a_ranking_run_are_noticed(
     unbroken: Path, world: Path, tmp_path: Path, name: str, flips: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
@@ -106,7 +106,7 @@ def test_of_a_run_that_ranks(
 
 
 @pytest.mark.parametrize("flips", FLIPS)
-def test_of_a_last_checkpoint(
+def test_bit_flips_in_a_last_checkpoint_are_noticed(
     unbroken: Path, world: Path, tmp_path: Path, flips: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
@@ -120,7 +120,7 @@ def test_of_a_last_checkpoint(
     ["result.json", "resolved.json", "metrics.jsonl", "scores/evaluation.npy", "scores/evaluation.json",
      "scores/evaluation.clips.csv"],
 )  # fmt: skip
-def test_of_a_run_that_is_reported(
+def test_bit_flips_in_a_reported_run_are_noticed(
     unbroken: Path, tmp_path: Path, name: str, flips: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
@@ -130,7 +130,7 @@ def test_of_a_run_that_is_reported(
 
 @pytest.mark.parametrize("flips", [pytest.param(1, id="fast"), pytest.param(30, id="many", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["finetune/last.pt", "metrics.jsonl", "pretrain/done.json"])
-def test_of_a_run_that_is_resumed(
+def test_bit_flips_in_a_resumed_run_are_noticed(
     unfinished: Path, recipe: Path, name: str, flips: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     require_noticed(unfinished, name, lambda run: resume(recipe, run), flips, capsys)
@@ -138,7 +138,7 @@ def test_of_a_run_that_is_resumed(
 
 @pytest.mark.parametrize("flips", FLIPS)
 @pytest.mark.parametrize("name", ["model.safetensors", "model.json", "recipe.json", "vocabulary.json"])
-def test_of_an_exported_model(
+def test_bit_flips_in_an_exported_model_are_noticed(
     unbroken: Path,
     world: Path,
     tmp_path: Path,
@@ -155,7 +155,7 @@ def test_of_an_exported_model(
 
 @pytest.mark.parametrize("flips", FLIPS)
 @pytest.mark.parametrize("name", ["frames.bin", "index.jsonl", "bank.json"])
-def test_of_a_bank(
+def test_bit_flips_in_a_bank_are_noticed(
     unbroken: Path, world: Path, recipe: Path, tmp_path: Path, name: str, flips: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of frames: those that are read; a series that is gone from the index is computed again."""

@@ -69,7 +69,7 @@ def hang(rank: int, port: int, folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_hangs_in_a_step_is_given_up(tmp_path: Path) -> None:
+def test_hanging_process_in_a_step_ends_with_an_error(tmp_path: Path) -> None:
     spawned(hang, 2, str(tmp_path))
 
 
@@ -89,7 +89,7 @@ def fail(rank: int, port: int, folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_error_of_several_is_said_and_noted_once(tmp_path: Path) -> None:
+def test_same_error_of_several_processes_is_printed_and_logged_once(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text("2026-01-01 00:00:00,000 begun\n")
     spawned(fail, 3, str(tmp_path))
     outcomes = [(tmp_path / str(rank)).read_text() for rank in range(3)]
@@ -104,7 +104,7 @@ def test_the_same_error_of_several_is_said_and_noted_once(tmp_path: Path) -> Non
     ]
 
 
-def test_an_error_of_one_process_is_noted_without_a_rank_and_no_log_is_made(tmp_path: Path) -> None:
+def test_error_of_a_single_process_is_logged_without_rank(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), errors_noted(tmp_path):
         raise ZeroDivisionError("by nothing")
     assert not list(tmp_path.iterdir())
@@ -118,7 +118,7 @@ def test_an_error_of_one_process_is_noted_without_a_rank_and_no_log_is_made(tmp_
 
 
 @pytest.mark.slow
-def test_a_killed_process_and_damaged_frames_are_one_sentence_each(manifest: Path, tmp_path: Path) -> None:
+def test_killed_process_and_damaged_frames_give_one_message_each(manifest: Path, tmp_path: Path) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content(manifest, tmp_path, epochs=400, steps_per_epoch=1))
     run = tmp_path / "run"
     launcher = started(recipe, run, 3)
@@ -183,7 +183,7 @@ def alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 @pytest.mark.parametrize("alone", [name for name in MEETINGS if "nobody" not in name], indirect=True)
-def test_process_without_others_ends_with_an_error(
+def test_process_waiting_alone_ends_with_an_error(
     alone: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(meeting, "MEETING_PATIENCE", timedelta(seconds=0.8))
@@ -196,7 +196,7 @@ def test_process_without_others_ends_with_an_error(
         assert "waits for other processes to start" in caplog.text
 
 
-def test_world_of_one_process_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_world_of_one_process_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")  # as Kubernetes sets it, without a rank
     monkeypatch.delenv("RANK", raising=False)
     with processes(torch.device("cpu")):
@@ -251,7 +251,7 @@ def test_ranks_with_different_settings_are_refused(
     errors = [line for line in capfd.readouterr().err.splitlines() if "error:" in line]
     assert len(errors) == 1
     assert f"rank 1 of 2 differs from rank 0: recipe.{key} is " in errors[0]
-    assert f" and {DIFFERENT[key]} there" in errors[0]
+    assert f" and {DIFFERENT[key]} on rank 1" in errors[0]
     assert not list((tmp_path / "runs").glob("*/")), "no run was begun"
 
 
@@ -262,7 +262,7 @@ def test_ranks_of_another_version_are_refused(
     loaded = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path)))
     monkeypatch.setattr(same_everywhere, "count", lambda: 2)
     monkeypatch.setattr(same_everywhere, "gather_objects", lambda here: [here, here | {what: value}])
-    with pytest.raises(KitError, match=f"rank 1 of 2 differs from rank 0: {what} is .* and '{value}' there"):
+    with pytest.raises(KitError, match=f"rank 1 of 2 differs from rank 0: {what} is .* and '{value}' on rank 1"):
         same_everywhere.require_same_start("run", {"recipe": loaded})
     monkeypatch.setattr(same_everywhere, "gather_objects", lambda here: [here, dict(here)])
     same_everywhere.require_same_start("run", {"recipe": loaded})

@@ -62,7 +62,7 @@ def expected(count: int, text: str, last: int) -> tuple[list[int], list[float]]:
     return rows.tolist(), scores[0, rows].tolist()
 
 
-def test_six_thousand_clips_are_ranked_exactly_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pool_of_6000_clips_is_ranked_without_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     found = searched(6000)
     assert found.pool.index is None
@@ -74,7 +74,7 @@ def test_six_thousand_clips_are_ranked_exactly_as_before(monkeypatch: pytest.Mon
         assert [hit.score for hit in answer.hits] == scores[10:]
 
 
-def test_an_indexed_pool_is_ranked_as_a_small_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_indexed_pool_gives_exact_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of a clip stand by file name, pages follow each other, and scores are those of the vectors themselves."""
     pytest.importorskip("faiss")
     monkeypatch.setattr(index, "MIN_CLIPS", 3000)
@@ -90,7 +90,7 @@ def test_an_indexed_pool_is_ranked_as_a_small_one_is(monkeypatch: pytest.MonkeyP
         assert [hit.score for hit in hits] == pytest.approx(scores, abs=1e-6)
 
 
-def test_the_end_of_an_indexed_pool_is_found_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_clips_of_an_indexed_pool_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("faiss")
     monkeypatch.setattr(index, "MIN_CLIPS", 3000)
     monkeypatch.setattr(model, "MAX_INDEXED", 15)
@@ -103,7 +103,7 @@ def test_the_end_of_an_indexed_pool_is_found_exactly(monkeypatch: pytest.MonkeyP
     assert beyond.hits == []
 
 
-def test_candidates_by_hand() -> None:
+def test_index_candidates_match_hand_values() -> None:
     pytest.importorskip("faiss")
     units = torch.tensor([[1.0, 0], [0, 1], [0, 0], [-1, 0], [0.6, 0.8]])
     found = VectorIndex(units).candidates(torch.tensor([[1.0, 0], [0, -1]]), 3)
@@ -112,7 +112,7 @@ def test_candidates_by_hand() -> None:
     assert VectorIndex(units).candidates(units[:1], 99).shape == (1, 5)
 
 
-def test_pools_without_an_index_say_why(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_pools_without_index_log_the_reason(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     monkeypatch.setattr(index, "MIN_CLIPS", 6)
     assert index_of(prepared(Embedded(torch.ones(5, 3)))) is None
@@ -126,5 +126,5 @@ def test_pools_without_an_index_say_why(monkeypatch: pytest.MonkeyPatch, caplog:
     assert lacking.startswith("a query is scored against all of 7 clips; python -m pip install")
 
 
-def test_fifty_thousand_clips_have_no_index() -> None:
+def test_index_starts_above_50000_clips() -> None:
     assert index.MIN_CLIPS == 50_001

@@ -192,7 +192,7 @@ def statuses(port: int, request: bytes) -> list[int]:
     return [int(code) for code in re.findall(rb"HTTP/1\.[01] (\d{3}) ", received)]
 
 
-def test_nothing_sent_breaks_the_page(unbroken: Path, root: Path) -> None:
+def test_random_requests_never_break_the_server(unbroken: Path, root: Path) -> None:
     requests = [rng.choice([*KINDS, pipelined])(rng) for rng in (random.Random(seed) for seed in range(REQUESTS))]
     with serving(root, unbroken) as (process, port):
         with ThreadPoolExecutor(CLIENTS) as clients:

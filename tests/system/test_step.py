@@ -68,7 +68,7 @@ def scaler() -> torch.amp.GradScaler:
 
 
 @pytest.mark.parametrize("at_once", [1, 5, 24, 99])
-def test_cached_gradients_are_the_plain_ones(world: World, at_once: int) -> None:
+def test_cached_gradients_match_plain_ones(world: World, at_once: int) -> None:
     batch = collate(world.items, world.features, world.relevance)
     stage = world.recipe.stages["only"]
     plain, cached = world.model(0.0), world.model(0.0)
@@ -81,7 +81,7 @@ def test_cached_gradients_are_the_plain_ones(world: World, at_once: int) -> None
     assert len(grads(cached)) == len(grads(plain)) == sum(p.numel() for p in plain.parameters())
 
 
-def test_cached_gradients_replay_the_dropout(world: World) -> None:
+def test_cached_gradients_repeat_the_same_dropout(world: World) -> None:
     batch = collate(world.items, world.features, world.relevance)
     stage = world.recipe.stages["only"].model_copy(update={"grad_cache_chunk": 5})
     one, other = world.model(0.3), world.model(0.3)
@@ -97,7 +97,7 @@ def test_cached_gradients_replay_the_dropout(world: World) -> None:
     assert (grads(one) - grads(another)).abs().max() > 1e-3 * grads(one).abs().max(), "dropout had no part in it"
 
 
-def test_parts_hold_every_clip_and_caption_once_in_place(world: World) -> None:
+def test_parts_contain_every_clip_and_caption_once_in_order(world: World) -> None:
     batch = collate(world.items, world.features)
     model = world.model(0.0).eval()
     with torch.no_grad():
@@ -110,7 +110,7 @@ def test_parts_hold_every_clip_and_caption_once_in_place(world: World) -> None:
             assert torch.allclose(joined(found).rows(parts.order).values, whole.values, atol=1e-5)
 
 
-def test_a_frozen_encoder_has_nothing_to_cache(world: World) -> None:
+def test_gradient_cache_works_with_a_frozen_encoder(world: World) -> None:
     batch = collate(world.items, world.features, world.relevance)
     plain, cached = world.model(0.0), world.model(0.0)
     for model in (plain, cached):
@@ -122,7 +122,7 @@ def test_a_frozen_encoder_has_nothing_to_cache(world: World) -> None:
     assert all(p.grad is None for p in cached.text.parameters())
 
 
-def test_a_loss_that_is_not_finite_leaves_no_gradient(world: World) -> None:
+def test_nan_loss_leaves_no_gradients(world: World) -> None:
     batch = collate(world.items, world.features, world.relevance)
     broken = replace(batch, relax=torch.full_like(batch.relax, torch.nan))  # type: ignore[arg-type]
     for at_once in (None, 4):
@@ -132,7 +132,7 @@ def test_a_loss_that_is_not_finite_leaves_no_gradient(world: World) -> None:
         assert all(p.grad is None for p in model.parameters())
 
 
-def test_a_batch_holds_the_relax_factors_of_its_captions(world: World) -> None:
+def test_batch_has_relax_factors_of_its_captions(world: World) -> None:
     batch = collate(world.items, world.features, world.relevance)
     assert batch.relax is not None
     assert batch.relax.shape == (24, 24)
@@ -144,7 +144,7 @@ def test_a_batch_holds_the_relax_factors_of_its_captions(world: World) -> None:
     assert collate(world.items, world.features).relax is None
 
 
-def test_relax_factors_keep_candidates_in_rows(world: World) -> None:
+def test_relax_factors_have_candidates_in_rows(world: World) -> None:
     class Known:
         def cider_of_items(self, captions: list[str], row_of: np.ndarray) -> np.ndarray:
             assert captions == [caption for item in world.items for caption in item.captions]
@@ -162,7 +162,7 @@ def test_relax_factors_keep_candidates_in_rows(world: World) -> None:
 # feeding
 
 
-def test_resident_frames_are_the_padded_ones(world: World) -> None:
+def test_frames_on_the_device_match_padded_batches(world: World) -> None:
     keys = [world.features.keys[clip.id] for clip in world.clips]
     resident = Resident(keys, world.features, CPU)
     batch = collate([world.items[n] for n in (3, 0, 3, 17)], world.features)
@@ -183,7 +183,7 @@ def batches(feed: Feed, steps: list[int]) -> list[Any]:
 
 
 @pytest.mark.parametrize("resident", [False, True])
-def test_a_fed_batch_depends_on_its_step_alone(world: World, resident: bool) -> None:
+def test_fed_batch_depends_only_on_its_step(world: World, resident: bool) -> None:
     def feed() -> Feed:
         made = Feed(sampler(world), world.features, world.relevance, CPU)
         if resident:
@@ -202,7 +202,7 @@ def test_a_fed_batch_depends_on_its_step_alone(world: World, resident: bool) -> 
 
 
 @pytest.mark.parametrize("with_relevance", [False, True])
-def test_the_next_batches_are_begun_before_they_are_asked_for(world: World, with_relevance: bool) -> None:
+def test_next_batches_are_prefetched(world: World, with_relevance: bool) -> None:
     relevance = world.relevance if with_relevance else None
     asked: list[int] = []
 
@@ -224,7 +224,7 @@ def test_the_next_batches_are_begun_before_they_are_asked_for(world: World, with
         assert sorted(feed._ahead) == [step - 2 for step in ahead], "what is not next is dropped"
 
 
-def test_what_fails_in_the_reading_thread_is_raised(world: World) -> None:
+def test_errors_of_the_reading_thread_are_raised(world: World) -> None:
     broken = Features(world.features.banks, {})
     with pytest.raises(KeyError):
         Feed(sampler(world), broken, None, CPU)
@@ -235,7 +235,7 @@ def test_what_fails_in_the_reading_thread_is_raised(world: World) -> None:
 
 
 @pytest.mark.parametrize("at_once", [None, 5])
-def test_scores_are_in_float32_whatever_the_embeddings_are_in(
+def test_scores_are_float32_for_any_embedding_dtype(
     world: World, at_once: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Embeddings of 16 bits, leaves of the cache too, are widened before they are compared."""

@@ -63,7 +63,7 @@ def distilled(world: Path, tmp_path: Path) -> Path:
     return tmp_path / "self"
 
 
-def test_a_stage_learns_from_an_earlier_one(distilled: Path, tmp_path: Path) -> None:
+def test_stage_learns_from_an_earlier_stage(distilled: Path, tmp_path: Path) -> None:
     recipe, run = load_recipe(tmp_path / "self.yaml").recipe, Run(distilled)
     data = load_data(recipe)
     teachers = open_teachers(["self"], recipe, "finetune", run, data, torch.device("cpu"))
@@ -82,7 +82,7 @@ def test_a_stage_learns_from_an_earlier_one(distilled: Path, tmp_path: Path) -> 
     assert len({0.05, *temperatures}) == 3, "it is trained, in both stages"
 
 
-def test_killed_while_it_learns_it_ends_as_an_unbroken_run(
+def test_killed_and_resumed_distillation_matches_uninterrupted(
     distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from system.training import stage
@@ -108,7 +108,7 @@ def test_killed_while_it_learns_it_ends_as_an_unbroken_run(
     assert np.array_equal(*both)
 
 
-def test_several_teachers_are_a_run_and_an_exported_model(
+def test_run_and_exported_model_can_both_be_teachers(
     distilled: Path, unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["export", str(unbroken), "--out", str(tmp_path / "model")]) == 0
@@ -138,7 +138,7 @@ def test_several_teachers_are_a_run_and_an_exported_model(
     )
 
 
-def test_a_teacher_that_has_heard_what_is_ranked_stops_the_run(
+def test_teacher_trained_on_ranked_clips_is_refused(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     teachers = {"other": {"kind": "model", "folder": str(distilled)}}
@@ -167,7 +167,7 @@ def test_a_teacher_that_has_heard_what_is_ranked_stops_the_run(
     assert "has unknown training data (trained_on.csv is missing" in capsys.readouterr().err
 
 
-def test_the_same_recording_is_known_by_its_freesound_id(
+def test_teacher_training_clips_match_by_freesound_id(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [list(row.values()) for _, row in read_table(distilled / "trained_on.csv", ["id", "freesound_id"])]
@@ -185,7 +185,7 @@ def test_the_same_recording_is_known_by_its_freesound_id(
     assert said in capsys.readouterr().err, "no other that has an id"
 
 
-def test_a_caption_is_its_clips_own(world: Path) -> None:
+def test_caption_keys_differ_by_clip_index_and_text(world: Path) -> None:
     one, other = read_manifest(world)[:2]
     other = other.model_copy(update={"captions": one.captions})
     assert caption_key(one, 0) != caption_key(other, 0)
@@ -195,7 +195,7 @@ def test_a_caption_is_its_clips_own(world: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", ["clip", "pair"])
-def test_items_know_which_captions_they_have(world: Path, unit: str) -> None:
+def test_items_have_the_indexes_of_their_captions(world: Path, unit: str) -> None:
     clips = read_manifest(world)
     for count in (None,) if unit == "pair" else (1, 3, "all"):
         sampler = Sampler([items_of(clips, unit)], "size", 8, count, (1, 2))
@@ -203,7 +203,7 @@ def test_items_know_which_captions_they_have(world: Path, unit: str) -> None:
             assert item.captions == tuple(item.clip.captions[number] for number in item.numbers)
 
 
-def test_mistakes_of_teachers_are_named(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_teachers_are_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = student(world, tmp_path, SELF)
     recipe["stages"]["pretrain"]["losses"] = [NT_XENT, distill("self", "nobody")]
     del recipe["model"]["learned_temperature"]
@@ -229,7 +229,7 @@ def test_mistakes_of_teachers_are_named(world: Path, tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize("use", ["teacher", "start"])
-def test_check_and_run_agree_on_whether_a_model_is_there(
+def test_check_and_run_agree_on_missing_models(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], use: str
 ) -> None:
     """A run that has only begun is none yet; one that trained nothing never will be."""
@@ -254,7 +254,7 @@ def test_check_and_run_agree_on_whether_a_model_is_there(
         (distilled / "result.json").unlink(missing_ok=True)
 
 
-def test_a_teacher_of_series_is_refused(distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frame_word_teacher_is_refused(distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = load_recipe(tmp_path / "self.yaml").recipe
     data = load_data(recipe)
     recipe_of_series = SimpleNamespace(model=SimpleNamespace(score=SimpleNamespace(of_series=True)))
@@ -264,7 +264,7 @@ def test_a_teacher_of_series_is_refused(distilled: Path, tmp_path: Path, monkeyp
         open_teachers(["self"], recipe, "finetune", Run(distilled), data, torch.device("cpu"))
 
 
-def test_teachers_rank_by_the_mean_of_their_cosines(distilled: Path, world: Path, tmp_path: Path) -> None:
+def test_teachers_entry_ranks_with_the_mean_of_cosines(distilled: Path, world: Path, tmp_path: Path) -> None:
     teachers = {
         "first": {"kind": "model", "folder": str(distilled), "stage": "pretrain", "checkpoint": "last"},
         "second": {"kind": "model", "folder": str(distilled), "stage": "finetune", "checkpoint": "last"},
@@ -295,7 +295,7 @@ def test_teachers_rank_by_the_mean_of_their_cosines(distilled: Path, world: Path
     assert (entry["checkpoint"], entry["untrained"]) == ("mean of the cosines of first, second", None)
 
 
-def test_a_stage_starts_from_a_run(distilled: Path, world: Path, tmp_path: Path) -> None:
+def test_stage_starts_from_the_weights_of_a_run(distilled: Path, world: Path, tmp_path: Path) -> None:
     recipe = student(world, tmp_path, SELF)
     recipe["stages"]["pretrain"] |= {"start_from": {"kind": "model", "folder": str(distilled)}, "epochs": 1}
     recipe["stages"]["pretrain"]["optimizer"]["lr"] = 1e-12
@@ -313,9 +313,7 @@ def test_a_stage_starts_from_a_run(distilled: Path, world: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_cells_of_a_study_learn_from_earlier_ones(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_study_cells_learn_from_earlier_cells(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = student(world, tmp_path, SELF)
     stage = recipe["stages"]["pretrain"]
     recipe |= {"stages": {"train": stage}, "teachers": {}}
@@ -362,7 +360,9 @@ def test_cells_of_a_study_learn_from_earlier_ones(
         ({"of": []}, "rank.evaluation.of: needs 1 or more entries, and has 0"),
     ],
 )
-def test_teachers_that_cannot_rank_are_named(world: Path, tmp_path: Path, entry: dict[str, Any], said: str) -> None:
+def test_invalid_teachers_of_a_rank_entry_are_refused(
+    world: Path, tmp_path: Path, entry: dict[str, Any], said: str
+) -> None:
     recipe = student(world, tmp_path, SELF)
     recipe["rank"]["evaluation"] = {"kind": "teachers", "data": "evaluation", "edition": 2022, "csv": False} | entry
     with pytest.raises(RecipeError) as found:
@@ -370,7 +370,7 @@ def test_teachers_that_cannot_rank_are_named(world: Path, tmp_path: Path, entry:
     assert said in str(found.value)
 
 
-def test_embeddings_of_any_model_teach_and_rank(distilled: Path, world: Path, tmp_path: Path) -> None:
+def test_embeddings_file_teaches_and_ranks_like_its_model(distilled: Path, world: Path, tmp_path: Path) -> None:
     """As the model that they are of would."""
     file = tmp_path / "e.npz"
     assert main(["embeddings", str(distilled), str(world), "--out", str(file)]) == 0
@@ -390,7 +390,7 @@ def test_embeddings_of_any_model_teach_and_rank(distilled: Path, world: Path, tm
     assert noted["teachers"]["other"].keys() == {"e.npz"}
 
 
-def test_files_of_embeddings_that_do_not_fit_are_refused(
+def test_incomplete_embeddings_files_are_refused(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, path = tmp_path / "e.npz", tmp_path / "r.yaml"
@@ -417,7 +417,7 @@ def test_files_of_embeddings_that_do_not_fit_are_refused(
         load_recipe(write(student(world, tmp_path, {"other": {"kind": "embeddings", "file": "x"}}), path))
 
 
-def test_a_damaged_file_of_embeddings_is_one_sentence(tmp_path: Path) -> None:
+def test_damaged_embeddings_file_is_refused(tmp_path: Path) -> None:
     """Empty, an array by itself under either suffix, with other bytes within compressed values, or cut."""
     file, array = tmp_path / "e.npz", tmp_path / "e.npy"
     np.savez_compressed(file, kind=["clip"], id=["x"], embedding=np.random.default_rng(0).random((1, 999)))
@@ -433,7 +433,7 @@ def test_a_damaged_file_of_embeddings_is_one_sentence(tmp_path: Path) -> None:
         _read_embeddings("other", array, [], SimpleNamespace())  # type: ignore[arg-type]
 
 
-def test_a_start_that_has_heard_what_is_ranked_stops_the_run(
+def test_start_model_trained_on_ranked_clips_is_refused(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [list(row.values()) for _, row in read_table(distilled / "trained_on.csv", ["id", "freesound_id"])]
@@ -454,7 +454,7 @@ def test_a_start_that_has_heard_what_is_ranked_stops_the_run(
     assert "was trained on" not in error
 
 
-def test_a_run_that_ranks_by_teachers_is_no_model(
+def test_run_that_ranks_with_teachers_cannot_be_opened(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     teachers = {"other": {"kind": "model", "folder": str(distilled)}}
@@ -478,7 +478,7 @@ def test_a_run_that_ranks_by_teachers_is_no_model(
     assert f"{out} is finished, and teacher other changed since; start a new run" in capsys.readouterr().err
 
 
-def test_what_is_not_known_is_not_known_of_the_next_one_either(
+def test_unknown_training_data_stays_unknown_in_students(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A student of embeddings, and what starts from it, do not pass for models of known data."""
