@@ -61,7 +61,7 @@ def test_every_readme_link_leads_to_a_file_and_heading(root: Path) -> None:
 
 
 def test_every_figure_appears_in_only_one_readme(root: Path) -> None:
-    """Of three decimals or more; spreads (behind ±) and differences (with a sign) may be alike by chance."""
+    """Figures of at least three decimals; deviations (after ±) and differences (with a sign) may be equal."""
     stands_in: dict[str, Path] = {}
     for path in readmes(root):
         text = re.sub(r"± [\d.]+", "", path.read_text())

@@ -1,4 +1,4 @@
-"""The door of all three rooms: what it tells of an interrupt, of full memory and disks, and of odd terminals."""
+"""The command line of all three packages: interrupts, full memory and disks, and unusual terminals."""
 
 import errno
 import os

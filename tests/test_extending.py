@@ -1,5 +1,5 @@
 """A new kind is one new file and one line: the guides of the READMEs are followed in a copy, which then checks, trains,
-and makes a manifest with what they add."""
+and makes a manifest with the new kinds."""
 
 import difflib
 import json
@@ -44,7 +44,7 @@ STEP = re.compile(r"`([\w/]+\.py)`(?:(?!```|`[\w/]+\.py`).)*?```python\n(.*?)^``
 
 
 def guide(readme: Path, title: str) -> list[tuple[str, str]]:
-    """(file, code) of a section, in its order: what a new file holds, then the line for a file that is there."""
+    """(file, code) of a section, in its order: the content of a new file, then the line for an existing file."""
     text = readme.read_text()
     start = text.index(f"{title}\n") + len(title)
     following = re.search(r"^#{1,3} ", text[start:], re.MULTILINE)
@@ -70,12 +70,12 @@ def follow(copy: Path, steps: list[tuple[str, str]]) -> None:
             path.write_text(code)
         elif code.count("\n") == 1:
             path.write_text(inserted(path.read_text(), code))
-        else:  # a function behind the others
+        else:  # a function after the others
             path.write_text(f"{path.read_text()}\n\n{code}")
 
 
 def changes(root: Path, copy: Path) -> tuple[list[str], list[str]]:
-    """Files that only the copy has, and the lines by which the others differ, blank ones left out."""
+    """Files that only the copy has, and the lines in which the others differ, without blank ones."""
     names = [path.relative_to(copy).as_posix() for floor in FLOORS for path in sorted((copy / floor).rglob("*.py"))]
     new = [name for name in names if not (root / name).exists()]
     lines: list[str] = []
@@ -99,7 +99,7 @@ NO_TORCH = "assert 'torch' not in sys.modules"
 
 
 def run(copy: Path, floor: str, *words: object, fails: bool = False, then: str = "") -> str:
-    """What the copy's command line prints. then: code to run behind it in the same process."""
+    """Output of the copy's command line. then: code to run after it in the same process."""
     code = f"{MAIN.format(floor=floor, copy=copy)}\nassert main(sys.argv[1:]) == {int(fails)}\n{then}"
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     command = [sys.executable, "-c", code, *map(str, words)]
@@ -109,7 +109,7 @@ def run(copy: Path, floor: str, *words: object, fails: bool = False, then: str =
 
 
 def write_recipe(world: Path, folder: Path, changed: dict[str, Any]) -> Path:
-    """A tiny recipe of one step with what is changed."""
+    """A tiny recipe of one step with changes."""
     stage = tiny.stage(epochs=1, steps_per_epoch=1)
     stage["losses"] = changed.get("losses", stage["losses"])
     content = tiny.recipe(world, folder, only=stage) | {"rank": {}}
@@ -132,7 +132,7 @@ def test_new_kind_needs_one_file_and_one_line(title: str, root: Path, copy: Path
 
 
 def example(root: Path, title: str, **names: object) -> dict[str, Any]:
-    """What the code of a guide's new file defines; names: what stands before it in a file that is there."""
+    """Names that the code of a guide's new file defines. names: those defined before it in an existing file."""
     found: dict[str, Any] = dict(names)
     exec(guide(root / "system/README.md", title)[0][1], found)
     return found
@@ -242,7 +242,7 @@ def test_new_data_set_needs_one_file_and_one_line(root: Path, copy: Path, tmp_pa
 def test_recipe_lines_of_the_readme_run_without_code_changes(
     root: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lines of recipes/README.md, as they stand, in a recipe; no file of the code changes."""
+    """The unchanged lines of recipes/README.md in a recipe; no file of the code changes."""
     text = (root / "recipes/README.md").read_text()
     section = text[text.index("## An idea of your own") : text.index("## Blends of three seeds")]
     encoder, source = (yaml.safe_load(code) for code in re.findall("```yaml\n(.*?)```", section, re.DOTALL))

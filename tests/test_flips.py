@@ -20,7 +20,7 @@ from system.__main__ import main
 from system.recipe.load import load_recipe
 
 SEED = int(os.environ.get("LBAR_SEED", "2022"))
-Use = Callable[[Path], object]  # what a folder's files are for: its result, None for a refusal
+Use = Callable[[Path], object]  # uses the files of a folder: gives a result, or None for a refusal
 
 
 def flip(path: Path, rng: np.random.Generator | None) -> str:
@@ -55,7 +55,7 @@ def resume(recipe: Path, run: Path) -> object:
 
 
 def require_noticed(folder: Path, name: str, use: Use, flips: int, capsys: pytest.CaptureFixture[str]) -> int:
-    """Flip bits of a file one at a time, each in a fresh copy of its folder; returns how many were told."""
+    """Flip bits of a file one at a time, each in a new copy of its folder; return the number of reported ones."""
     rng = np.random.default_rng([SEED, *name.encode()])
     here = folder.parent / f"{folder.name} flipped"
     expected: object = None
@@ -158,9 +158,9 @@ def test_bit_flips_in_an_exported_model_are_noticed(
 def test_bit_flips_in_a_bank_are_noticed(
     unbroken: Path, world: Path, recipe: Path, tmp_path: Path, name: str, flips: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of frames: those that are read; a series that is gone from the index is computed again."""
+    """Frames are checked when they are read; a series that is missing from the index is computed again."""
     banks = recipe.parent / "banks"
-    used = load_recipe(recipe).recipe.model.audio.experts["logmel"].key()  # other tests have banks beside it
+    used = load_recipe(recipe).recipe.model.audio.experts["logmel"].key()  # other tests have banks next to it
     for kept in (banks / used, banks / "contents.sqlite"):
         (shutil.copytree if kept.is_dir() else shutil.copy)(kept, (tmp_path / "banks").joinpath(kept.name))
     use = lambda folder: rank(world, unbroken, "--set", f"banks={folder}")  # noqa: E731

@@ -1,4 +1,4 @@
-"""Training on a GPU, where there is one: the same gradients as on the CPU, 16 bits, frames that stay there."""
+"""Training on a GPU, if available: the same gradients as on the CPU, 16 bits, and frames kept on the GPU."""
 
 import json
 from contextlib import closing

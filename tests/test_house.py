@@ -1,4 +1,4 @@
-"""The walls of the house: imports one way, no torch where it is not needed, files of one purpose, doors with help."""
+"""Structure of the code: import directions, no needless torch, file sizes and docstrings, help of verbs."""
 
 import ast
 import functools
@@ -39,7 +39,7 @@ def test_floors_import_in_one_direction(root: Path, room: str) -> None:
 
 @functools.cache
 def arrows(root: Path) -> dict[str, set[str]]:
-    """What each room imports from: a room is a folder of a floor, or a file such as data_tools.manifest."""
+    """Return the rooms that each room imports: folders of a package, or files such as data_tools.manifest."""
     files = [path.relative_to(root) for floor in ROOMS for path in sources(root, floor)]
     modules = {".".join(path.with_suffix("").parts) for path in files}
     modules |= {name.removesuffix(".__init__") for name in modules}
@@ -105,7 +105,7 @@ def test_floors_have_few_rooms_and_few_imports(root: Path, floor: str) -> None:
 
 @pytest.mark.parametrize("room", ["data_tools", "submission"])
 def test_data_tools_and_submission_never_import_torch(root: Path, room: str) -> None:
-    """But for the classifier, which embeds sentences."""
+    """The classifier is exempt, because it embeds sentences."""
     heavy = {"torch", "torchaudio", "transformers", "sentence_transformers"}
     for path in sources(root, room):
         if path.parent != root / "data_tools" / "classify":

@@ -1,4 +1,4 @@
-"""What the reporting verbs print with --json: one document, of the schema that is published in the floor's folder."""
+"""Output of the reporting verbs with --json: one document that follows the published schema."""
 
 import json
 import shlex

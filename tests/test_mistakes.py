@@ -1,6 +1,6 @@
-"""What participants get wrong: each mistake is one sentence, and the folder is as it was.
+"""Mistakes of participants: each gives one error message, and the folder is unchanged.
 
-A case is a command line, given in a folder with what desk.py makes, and the words that must be in its sentence.
+A case is a command line in the folder that desk.py makes, and words that must be in the error message.
 """
 
 import errno
@@ -252,7 +252,7 @@ def original(world: Path, tmp_path_factory: pytest.TempPathFactory, unbroken: Pa
 
 @pytest.fixture
 def desk(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the folder, which is the current one; it must be as it was at the end."""
+    """A copy of the folder as the current one; it must be unchanged at the end."""
     shutil.copytree(original, tmp_path / "desk")
     monkeypatch.chdir(tmp_path / "desk")
     for variable in ("FREESOUND_API_KEY", "FREESOUND_API"):
@@ -264,7 +264,7 @@ def desk(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def sentence(floor: str, line: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """The one sentence of a command that fails."""
+    """Return the single error message of a failing command."""
     status = import_module(f"{floor}.__main__").main(shlex.split(line))
     output, errors = capsys.readouterr()
     assert status in (1, 2)
@@ -328,7 +328,7 @@ def test_bad_descriptions_are_refused_before_a_model_is_loaded(
 
 
 def test_failed_run_keeps_computed_frames(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was computed is used again; of the run nothing is left."""
+    """Computed frames are used again; nothing is left of the run."""
     for verb in ("run", "train"):
         assert "batch_size 99 needs as many" in sentence("system", f"{verb} large_batch.yaml", capsys)
         assert not (desk / "runs").exists()
@@ -371,7 +371,7 @@ def test_verbs_use_the_singular_for_one_query_and_one_clip(
     original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    """From a folder of one clip to its checked CSV."""
+    """All steps from a folder with one clip to its checked CSV."""
     monkeypatch.chdir(original)
     for floor, line in (
         ("system", "rank run --audio one --queries one.csv --out {}/x.npy"),
@@ -409,7 +409,7 @@ WRITING = [
 def test_read_only_folder_is_reported(
     floor: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As a read-only disk answers: permissions do not stop root, who may run the tests."""
+    """The error is that of a read-only disk: permissions do not stop root, who may run the tests."""
     opened, made = os.open, os.mkdir
 
     def refuse(path: object) -> None:
@@ -434,7 +434,7 @@ def _unless(function: object, refuse: object) -> object:
 
 @pytest.mark.parametrize(("floor", "line"), WRITING[:3])
 def test_full_disk_is_reported(floor: str, line: str, desk: Path, root: Path) -> None:
-    """A file may have 100 bytes: what is longer meets a full disk's fate."""
+    """A file may have 100 bytes; longer ones fail as on a full disk."""
     code = (
         "import resource, sys; from importlib import import_module\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))\n"

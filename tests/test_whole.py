@@ -107,7 +107,7 @@ def test_full_disk_while_saving_a_checkpoint_loses_nothing(tmp_path: Path, root:
 
 
 def exported(run: Path, out: Path, root: Path, bytes_per_file: int) -> str:
-    """Export on a disk that is full; gives the one line that says so."""
+    """Export to a full disk; return the single line that reports it."""
     command = [sys.executable, "-m", "system", "export", str(run), "--out", str(out)]
     before = sorted(out.parent.iterdir())
     done = limited(command, root, bytes_per_file)

@@ -1,4 +1,4 @@
-"""What gradient caching is held against: the same parts with one graph."""
+"""Reference for gradient caching: the same parts in one graph."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The audio encoders: what they hear, what is random in them, what padding and company change."""
+"""Audio encoders: their input, their random draws, and the effects of padding and of other clips in a batch."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_pooled_mlp_applies_dropout_and_two_layers() -> None:
     assert encoder.parts().keys() == {"mlp"}
 
 
-# waves and what is made of them
+# waves and features made from them
 
 
 def test_waveforms_are_stored_exactly_for_16_bit_files_else_rounded() -> None:
@@ -236,7 +236,7 @@ def test_clips_under_one_frame_are_padded_with_silence(narrow: Callable[..., Pan
 
 @pytest.mark.parametrize("kind", [ResNet38, Cnn14])
 def test_receptive_field_of_panns_frames_matches_reach(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
-    """By the places of the input that change one frame, of a network whose every weight is positive."""
+    """Find the input positions that change one frame of a network with positive weights only."""
     monkeypatch.setattr(networks, "RESNET38_STEM", 1)
     monkeypatch.setattr(networks, "RESNET38_LAYERS", ((1, 3), (1, 4), (1, 6), (1, 3)))
     monkeypatch.setattr(networks, "DIM", 1)
@@ -359,7 +359,7 @@ def test_missing_and_wrong_published_weights_are_refused(narrow: Callable[..., P
 # GRUs
 
 
-# where the numbers are 16 bits long
+# with 16-bit numbers
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -1,4 +1,4 @@
-"""EfficientAT and ATST-Frame with filled weights: what the original code gives, and mistakes that must show."""
+"""EfficientAT and ATST-Frame with filled weights: outputs of the original code, and mistakes that must be noticed."""
 
 import functools
 import json
@@ -163,7 +163,7 @@ def test_efficientat_channels_are_multiples_of_eight() -> None:
 
 @pytest.mark.parametrize("name", ["mn04", "mn10", "mn40"])
 def test_efficientat_parameter_count_matches_published(goldens: Path, name: Any) -> None:
-    """But for the classifier."""
+    """The classifier is not counted."""
     described = json.loads((goldens / "keys_audio_encoders_2024.json").read_text())[name]
     classifier = sum(int(np.prod(described["keys"][key]["shape"])) for key in described["keys"] if "classifier" in key)
     assert sum(one.numel() for one in mobile(name).parameters()) == described["n_parameters"] - classifier

@@ -1,4 +1,4 @@
-"""What `check` says of the encoders of all kinds: against the models it speaks of, and worked by hand."""
+"""Estimates of `check` for encoders of all kinds: compared with the models and with hand values."""
 
 import subprocess
 import sys

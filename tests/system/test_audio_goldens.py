@@ -1,4 +1,4 @@
-"""The networks that are trained, with filled weights: what the original code gives, and mistakes that must show."""
+"""Trainable networks with filled weights: outputs of the original code, and mistakes that must be noticed."""
 
 import functools
 import json
@@ -144,7 +144,7 @@ def test_mistakes_in_resnet38_exceed_tolerance(
 
 
 def test_panns_network_keys_match_checkpoints(encoder: PannsEncoder) -> None:
-    """But for the front-end and the classifier; and the values arrive where their names say."""
+    """Front-end and classifier are not compared; every value must be loaded under its name."""
     ignored = ("spectrogram_extractor.", "logmel_extractor.", "fc1.", "fc_audioset.")
     for network, shapes in ((encoder.network, filled.resnet38_shapes()), (Cnn14(), filled.panns_shapes())):
         own = {key: tuple(value.shape) for key, value in network.state_dict().items()}

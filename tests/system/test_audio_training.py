@@ -85,7 +85,7 @@ def mean_average_precision(model: RetrievalModel, clips: list[Clip], features: F
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_narrow_panns_overfits_real_recordings(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From files to ranks: 16-bit waves in a bank, batches, log-mel, training, and evaluation of whole clips."""
+    """All steps from files to ranks: 16-bit waves in a bank, batches, log-mel, training, evaluation of whole clips."""
     narrowed(monkeypatch)
     recipe = made(tmp_path, PANNS | {"dropout": 0.0, "spec_augment": None, "max_seconds": 2})
     clips = recordings(shared)

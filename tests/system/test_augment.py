@@ -54,7 +54,7 @@ def small(folder: Path, suffix: str = ".csv") -> Path:
 def test_caption_replacement_matches_hand_computed_draws(
     tmp_path: Path, suffix: str, seed: int, draws: list[float], expected: list[tuple[str, ...]]
 ) -> None:
-    """Two draws a caption: whether it is replaced (below 0.5), and by which of its alternatives."""
+    """Two draws per caption: whether it is replaced (below 0.5), and the choice of its alternative."""
     assert np.random.default_rng([seed, 1]).random(6).round(2).tolist() == draws
     augmentation = Augmentation(replacing(small(tmp_path, suffix)), [DOGS, RAIN])
     items = [Item(DOGS, tuple(DOGS.captions), (0, 1)), Item(RAIN, tuple(RAIN.captions), (0,))]

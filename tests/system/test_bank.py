@@ -124,7 +124,7 @@ def rewrite_index(folder: Path, edit: Callable[[list[bytes]], list[bytes]]) -> N
      b'{"key": 4, "first": 0, "rows": 1}\n', b'{"key": "4", "first": 0, "rows": 999999}\n'],
 )  # fmt: skip
 def test_damaged_index_line_is_refused_and_dropped_by_verify(tmp_path: Path, line: bytes) -> None:
-    """A kill cuts the index at its end; what stands before a whole line was whole once."""
+    """A kill truncates only the end of the index, so a bad line before a complete one is damage."""
     fill(open_bank(tmp_path / "b", 6, "float32", {}), range(10))
     rewrite_index(tmp_path / "b", lambda lines: [*lines[:4], line, *lines[5:]])
     with pytest.raises(KitError, match=r"index.jsonl, line 5, is damaged; delete .*b and run the same command"):

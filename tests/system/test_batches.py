@@ -1,4 +1,4 @@
-"""Which clips and captions make a batch, and the tensors they become."""
+"""Clips and captions of a batch, and their tensors."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Recipes that are too deep, too long, or ask for what no machine has: a sentence in no time, never a traceback."""
+"""Recipes that are too deep, too long or too large for any machine: a quick error message, never a traceback."""
 
 import json
 from pathlib import Path

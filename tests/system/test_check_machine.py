@@ -1,4 +1,4 @@
-"""What `check` says of this machine: memory, disk, hours, and what is done of a study."""
+"""Report of `check` about this machine: memory, disk, hours, and the state of a study."""
 
 import json
 import os

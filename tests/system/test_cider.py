@@ -40,7 +40,7 @@ def each(captions: list[Tokens]) -> list[list[Tokens]]:
 
 
 def oracle(documents: list[list[Tokens]], candidate: Tokens, reference: Tokens) -> float:
-    """CIDEr-D as the paper says it, with dictionaries."""
+    """CIDEr-D as defined in the paper, with dictionaries."""
 
     def grams(words: Tokens, n: int) -> Counter[tuple[str, ...]]:
         return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))

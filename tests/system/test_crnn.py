@@ -1,4 +1,4 @@
-"""The CRNN and the GRU: what padding and company change, and what the original has."""
+"""The CRNN and the GRU: effects of padding and of other clips, and comparison with the original."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def test_crnn_size_and_init_match_original() -> None:
 
 
 def embedded(encoder: CrnnEncoder | GruEncoder, values: Series, expert: str = "logmel") -> list[torch.Tensor]:
-    """Of every clip its own."""
+    """Embed every clip separately."""
     found = encoder({expert: values})
     if found.lengths is None:
         return list(found.values)

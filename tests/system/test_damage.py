@@ -1,4 +1,4 @@
-"""Damage of what a run holds, done by hand: told in a sentence with a way out that works, and never used."""
+"""Damaged files of a run: refused with an error message whose suggested command works, and never used."""
 
 import json
 import re
@@ -102,7 +102,7 @@ def change_a_digit(settings: Path) -> None:
 
 
 def follow(output: str) -> list[str]:
-    """Delete what a sentence names; the command that it then gives."""
+    """Delete the file that an error message names; return the command that it suggests."""
     delete, command = output[output.index("delete ") :].split(", then what is lost is made again by: python -m system ")
     for path in delete.removeprefix("delete ").split(" and "):
         Path(path).unlink()
@@ -164,7 +164,7 @@ def test_damaged_run_is_reported_instead_of_started_again(
 def test_checksums_of_files_outside_the_model_are_refused(
     unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Else a model from elsewhere would have any file of this machine read, and its owner told to delete it."""
+    """Otherwise a foreign model could have any file read, and ask the user to delete it."""
     model = tmp_path / "model"
     assert main(["export", str(unbroken), "--out", str(model)]) == 0
     secret = tmp_path / "secret"

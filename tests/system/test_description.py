@@ -1,4 +1,4 @@
-"""A run's own facts: what its package and its report are filled from."""
+"""Facts of a run, which fill its package and its report."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Which device computes: the one that is named, where this machine has it."""
+"""Choice of the device: the named one if this machine has it."""
 
 import json
 from pathlib import Path

@@ -201,7 +201,7 @@ def test_killed_run_resumes_with_another_number_of_processes(manifest: Path, tmp
 
 
 def test_processes_ignore_store_entries_of_earlier_starts() -> None:
-    """Three threads stand for three processes; the store holds what two earlier starts left, one of which ended
+    """Three threads replace three processes; the store has entries of two earlier starts, the second of which ended
     halfway."""
     from torch.distributed import HashStore
 
@@ -296,7 +296,7 @@ def test_error_of_one_process_is_printed_once(manifest: Path, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_torchrun_commands_of_the_readme_work(manifest: Path, tmp_path: Path) -> None:
-    """As written; what SLURM would set is set, and `srun` and `scontrol` are stand-ins for one machine."""
+    """The commands run unchanged, with SLURM's variables and stand-ins for `srun` and `scontrol` on one machine."""
     tiny.write_recipe(tmp_path / "mine.yaml", content(manifest, tmp_path, epochs=1))
     text = (ROOT / "system" / "README.md").read_text().split("## Several GPUs, several machines")[1].split("\n## ")[0]
     commands = [block.split("```")[0] for block in text.split("```sh\n")[1:]]

@@ -1,4 +1,4 @@
-"""What several processes say when one of them fails, is killed, or hangs: one sentence, in the run's log too."""
+"""Several processes, of which one fails, is killed or hangs: one error message, also in the run's log."""
 
 import os
 import signal
@@ -144,7 +144,7 @@ def test_killed_process_and_damaged_frames_give_one_message_each(manifest: Path,
 
 
 def damage(folder: Path, manifest: Path) -> None:
-    """Flip a byte in the frames of one clip that is trained on, of which a step's batch is in one process."""
+    """Flip a byte in the frames of one training clip; in a step only one process reads it."""
     clip = next(clip for clip in read_manifest(manifest) if clip.split == "development")
     key = content_key(clip.path)
     shard = Bank(folder, 128, np.dtype("float16"), "", False)._shard_of(key)

@@ -49,8 +49,8 @@ def ranked(manifest: Path, folder: Path) -> Content:
 
 
 def mixed(manifest: Path, folder: Path) -> Content:
-    """Clips of 0.6 to 1.4 s, of which a second is taken, half of them mixed. The rate is so small that float32
-    does not grow apart through batch norms: what is compared is what is drawn."""
+    """Clips of 0.6 to 1.4 s, cut to one second, half of them mixed. The rate is so small that float32 rounding
+    does not grow through batch norms, so that only the draws are compared."""
     rate = {"kind": "adamw", "lr": 1e-7, "weight_decay": 0.01}
     watched = {"data": ["validation"], "metrics": ["loss"], "keep": 1}
     steps = {"epochs": 1, "steps_per_epoch": STEPS // 2, "monitor": watched}

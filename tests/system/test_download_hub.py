@@ -1,4 +1,4 @@
-"""What download fetches of the hub: audio models that are experts or encoders, whole or in shards."""
+"""Audio models that `download` fetches from the hub: experts and encoders, in one file or in shards."""
 
 import json
 import shutil

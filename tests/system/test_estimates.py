@@ -1,4 +1,4 @@
-"""What `check` reckons: worked by hand, and against the models it is about."""
+"""Estimates of `check`: compared with hand values and with the models."""
 
 import json
 import math

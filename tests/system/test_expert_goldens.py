@@ -1,4 +1,4 @@
-"""The five experts with filled weights: what the original code gives, and mistakes that must show."""
+"""The five experts with filled weights: outputs of the original code, and mistakes that must be noticed."""
 
 import functools
 import json
@@ -50,7 +50,7 @@ def frames(golden: Golden) -> Callable[..., dict[str, np.ndarray]]:
 
 @pytest.fixture
 def changed(monkeypatch: pytest.MonkeyPatch) -> Compute:
-    """Frames of one wave by an expert that is loaded anew, after a mistake was planted in code or weights."""
+    """Frames of one wave by an expert that is loaded again after a mistake was planted in code or weights."""
 
     def of(kind: str, samples: np.ndarray, others: Weights | None = None, **settings: Any) -> np.ndarray:
         monkeypatch.setattr("system.networks.weights.read_weights", lambda *_: others or weights(kind))
@@ -68,7 +68,7 @@ def statistics(x: torch.Tensor) -> np.ndarray:
 
 
 def symmetric(weights: Weights, keys: str) -> Weights:
-    """With DFT kernels under a symmetric window."""
+    """Return the weights with DFT kernels under a symmetric window."""
     keys_of = [keys.format(part) for part in ("real", "imag")]
     size = weights.tensors[keys_of[0]].shape[2]
     change = torch.hann_window(size, periodic=False) / torch.hann_window(size).clamp_min(1e-12)

@@ -1,4 +1,4 @@
-"""What an expert's bank is named by, and models that were trained on frames as they were computed before."""
+"""Names of experts' banks, and models that were trained on frames of earlier versions."""
 
 import shutil
 from pathlib import Path

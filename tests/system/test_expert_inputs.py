@@ -78,7 +78,7 @@ def test_frames_in_pieces_match_one_pass(monkeypatch: pytest.MonkeyPatch, kind: 
 
 
 def test_panns_clip_of_exactly_one_frame_is_not_padded() -> None:
-    """Silence behind its 32 columns would stand where the wave is reflected."""
+    """Padding after its 32 columns would replace the reflected end of the wave."""
     wave = noise(5000, 2)
     assert relative(loaded("panns_cnn14_16k")([wave])[0], published.panns(weights("panns_cnn14_16k"), wave)) < 2e-5
 
@@ -106,7 +106,7 @@ def test_vggsound_time_pooling_matches_hand_values() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_ten_minute_clip_stays_within_memory_limit(kind: str) -> None:
-    """In a process of its own, whose largest size is known."""
+    """Run in a separate process, whose peak memory is known."""
     code = f"""
 import numpy as np, torch
 from pathlib import Path

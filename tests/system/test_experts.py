@@ -98,7 +98,7 @@ def test_yamnet_patches_match_hand_values() -> None:
     [(1, 1), (399, 1), (15_600, 1), (15_601, 2), (23_280, 2), (23_281, 3), (80_000, 10), (128_000, 16)],
 )
 def test_yamnet_frame_count_matches_definition(shared: Path, samples: int, count: int) -> None:
-    """As Google's pad_waveform counts them."""
+    """The counts are those of Google's pad_waveform."""
     expert = Yamnet(kind="yamnet", weights=str(shared / YAMNET_FILE))
     frames = expert.load(CPU)([np.full(samples, 0.1, np.float32)])[0]
     assert frames.shape == (count, 1024)
@@ -106,7 +106,7 @@ def test_yamnet_frame_count_matches_definition(shared: Path, samples: int, count
 
 
 def test_yamnet_last_frame_includes_the_end_of_the_clip(shared: Path) -> None:
-    """Its last 0.18 s lie in the last of ten frames alone, which silence fills."""
+    """Its last 0.18 s are only in the last of ten frames, which is padded with silence."""
     wave, _ = soundfile.read(shared / "data/esc10/audio/1-17150-A-12.flac", dtype="float32")
     wave = wave[:80_000]
     other = wave.copy()
@@ -311,7 +311,7 @@ def test_check_warns_about_unpublished_checkpoints(tmp_path: Path) -> None:
 
 
 def test_known_checksums_match_published_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """By the record of Cnn14_16k_mAP=0.438.pth, and the names of torchvggish's files."""
+    """Sources: the record of Cnn14_16k_mAP=0.438.pth, and the names of torchvggish's files."""
     cnn14 = PannsCnn14(kind="panns_cnn14_16k", weights="w.pth")
     vggish = Vggish(kind="vggish", weights="w.pth", pca_weights="p.pth")
     assert cnn14.known_sha256() == {"weights": "e2ee543a27919542c2ea03eabaa70b24dcd4e6c8e05621de6b67a94e4c5058e6"}

@@ -31,7 +31,7 @@ EXPERT = FeatureFiles(
 
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
-    """Annotations of three splits and a blind list as they are published, and a frame a second: frames in which
+    """Annotations of three splits and a blind list in the published form, and one frame per second: frames for which
     sentence k is true have a 1 at place k."""
     features = tmp_path / "published" / "features"
     features.mkdir(parents=True)

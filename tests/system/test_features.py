@@ -101,7 +101,7 @@ def test_series_stored_by_another_process_are_not_computed_again(
 
 
 def recorded_calls(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """What an expert is asked for from now on: a list of lengths a call. Its frame is the mean of the wave."""
+    """Record the calls of an expert from now on: one list of lengths per call. Its frame is the mean of the wave."""
     calls: list[list[int]] = []
 
     def load(self: LogMel, device: torch.device):  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""Frames against words through the real doors: run, export, rank, report, and what is refused."""
+"""Frame-word models on the command line: run, export, rank, report, and refused settings."""
 
 import json
 from pathlib import Path

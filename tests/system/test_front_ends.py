@@ -64,7 +64,7 @@ def mel_power(wave: np.ndarray, window: int, hop: int, basis: np.ndarray) -> np.
 @pytest.mark.parametrize("name", NAMES)
 @torch.inference_mode()
 def test_openl3_log_mel_of_recordings_matches_published_code(recording: Recording, name: str) -> None:
-    """In float32 an FFT is off by 4 to 6 dB, in float64 by 0.3 to 0.9 dB where the kernels' rounding is left out."""
+    """An FFT in float32 has errors of 4 to 6 dB; in float64 without the kernels' rounding 0.3 to 0.9 dB."""
     wave = recording(name, openl3.RATE)
     parts = published.openl3_seconds(wave)[[1, 4]]
     assert torch.equal(parts, torch.from_numpy(openl3.one_second_windows(wave)[[1, 4]]))
@@ -110,7 +110,7 @@ def test_openl3_log_mel_of_silence_and_click_matches_published_code() -> None:
 
 
 def panns_front_end(size: int, mel: np.ndarray) -> Weights:
-    """What a checkpoint of PANNs has of it."""
+    """Return the tensors of the front-end in a checkpoint of PANNs."""
     kernels = zip(("real", "imag"), map(torch.from_numpy, filled.dft_kernels(size)), strict=True)
     tensors = {f"spectrogram_extractor.stft.conv_{part}.weight": own for part, own in kernels}
     return Weights(Path("some.pth"), tensors | {"logmel_extractor.melW": torch.from_numpy(mel)})
@@ -129,7 +129,7 @@ def test_panns_log_mel_of_24_recordings_matches_published_code(shared: Path) -> 
 @pytest.mark.parametrize("name", NAMES[1:3])
 @torch.inference_mode()
 def test_log_mel_front_end_at_32_khz_matches_published_code(recording: Recording, name: str) -> None:
-    """In float32 an FFT is off by 0.08 dB where the recording ends at 8 kHz."""
+    """An FFT in float32 has errors of 0.08 dB for recordings without sound above 8 kHz."""
     checkpoint = panns_front_end(1024, filled.panns_mel(32_000, 1024, 14_000))
     wave = recording(name, 32_000)[:40_000]
     expected = published.panns_log_mel(published.in_float64(checkpoint), wave, 320).numpy()
@@ -149,7 +149,7 @@ def test_panns_checkpoint_without_front_end_is_refused() -> None:
 
 @pytest.mark.parametrize("at_once", [1, 7, 6_000])
 def test_mel_power_of_any_kernels_matches_direct_products(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    """Of kernels far from cosines, too; and however many columns are computed at once."""
+    """The kernels may be far from cosines, and any number of columns may be computed together."""
     monkeypatch.setattr(frontend, "COLUMNS_AT_ONCE", at_once)
     generator = torch.Generator().manual_seed(1)
     real, imaginary = (own + 0.01 * torch.randn(own.shape, generator=generator) for own in frontend.dft_kernels(32))
@@ -166,7 +166,7 @@ def test_mel_power_of_any_kernels_matches_direct_products(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("name", NAMES[:2])
 def test_logmel_slaney_of_recordings_matches_definition(recording: Recording, name: str) -> None:
-    """In float32 it is off by up to 2.5 in bands that are empty; those of Clotho are so above 20 kHz."""
+    """In float32 it has errors of up to 2.5 in empty bands, such as Clotho's above 20 kHz."""
     wave = recording(name, 44_100)[:60_000]
     settings = {"sample_rate": 44_100, "bands": 64, "window_seconds": 0.04, "hop_seconds": 0.02, "lowest": 12}
     expert = LogMelSlaney(kind="logmel_slaney", highest=20_000, **settings)
@@ -214,7 +214,7 @@ def test_audioset_log_mel_matches_definition(
 
 
 def test_vggsound_standardises_with_population_deviation() -> None:
-    """Of one column the divisors 257 and 256 differ by 0.2 %."""
+    """For one column the divisors 257 and 256 differ by 0.2 %."""
     wave = np.random.default_rng(0).normal(0, 0.1, 512).astype(np.float32)
     found = vggsound.spectrogram(wave)
     assert found.shape == (257, 1)

@@ -60,7 +60,7 @@ def network(kind: str) -> HubAudio:
 
 @torch.inference_mode()
 def expected(kind: str, wave: np.ndarray) -> np.ndarray:
-    """What transformers gives of one wave, by its own classes."""
+    """Vector of one wave by the classes of transformers."""
     row = ROWS[KINDS[kind]]  # type: ignore[index]
     folder = hub_folder(kind)
     extractor = getattr(transformers, row.extractor).from_pretrained(folder)

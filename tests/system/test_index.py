@@ -1,4 +1,4 @@
-"""The index of large pools: what it finds, and that small pools are ranked as they were."""
+"""The index of large pools: its results, and unchanged rankings of small pools."""
 
 import sys
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ def searched(count: int) -> Search:
 
 
 def expected(count: int, text: str, last: int) -> tuple[list[int], list[float]]:
-    """As pools were ranked before there was an index."""
+    """Rank without an index."""
     scores = cosine(pool(count), Drawn().embed_alike([text])).T.numpy()
     names = [f"{number:05d}.wav" for number in np.random.default_rng(0).permutation(count)]
     rows = ranked_columns(scores, names, last)[0]
@@ -75,7 +75,7 @@ def test_pool_of_6000_clips_is_ranked_without_index(monkeypatch: pytest.MonkeyPa
 
 
 def test_indexed_pool_gives_exact_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copies of a clip stand by file name, pages follow each other, and scores are those of the vectors themselves."""
+    """Copies of a clip are ordered by file name, pages are consecutive, and scores are exact."""
     pytest.importorskip("faiss")
     monkeypatch.setattr(index, "MIN_CLIPS", 3000)
     monkeypatch.setattr(index, "CLIPS_AT_ONCE", 700)

@@ -1,4 +1,4 @@
-"""Clips longer than what an encoder hears in training: which part of them is read, and that nothing else is."""
+"""Clips longer than an encoder's training input: only the chosen part of them is read."""
 
 from contextlib import closing
 from pathlib import Path

@@ -162,7 +162,7 @@ def test_distillation_matches_hand_values_and_loops() -> None:
 
 
 def test_captions_of_an_item_are_averaged_in_teacher_scores() -> None:
-    """In the teachers' matrix as in the model's: item 1 has two captions."""
+    """Both in the teachers' matrix and in the model's; item 1 has two captions."""
     each, teachers = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
     batch = BatchScores(
         each, torch.tensor([0, 1, 1]), torch.eye(2, dtype=torch.bool), None, lambda: each, lambda: each, None,

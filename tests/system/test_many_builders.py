@@ -51,7 +51,7 @@ def test_bank_built_by_killed_ranks_matches_uninterrupted(tmp_path: Path) -> Non
     under_way: Counter[str] = Counter()  # waves that a process had computed, and not stored, when it was killed
 
     def kill(process: SpawnProcess) -> None:
-        """Stopped first, so that what it had under way is seen as it is at the kill."""
+        """Stop it first, so that its unfinished work is seen in the state of the kill."""
         assert process.pid is not None
         while not any(number == process.pid for number, _ in computed(banks)):
             assert process.is_alive(), "nothing was left for it"

@@ -83,7 +83,7 @@ def recordings(shared: Path) -> list[np.ndarray]:
 
 
 def decibels(wave: np.ndarray) -> float:
-    """Of a wave's mean square, sample by sample."""
+    """Return the level of a wave's mean square in dB."""
     return 10 * np.log10(sum(float(sample) ** 2 for sample in wave.ravel()) / wave.size)
 
 
@@ -100,7 +100,7 @@ def test_mixtures_of_recordings_have_the_requested_level(shared: Path) -> None:
         first = int(place * (abs(len(own) - len(other)) + 1))
         at, to = (first, first + len(own)) if len(own) < len(other) else (0, len(own))
         rest = found.copy()
-        rest[at:to] -= own  # what was added is left
+        rest[at:to] -= own  # only the added part is left
         start, end = (0, len(other)) if len(own) < len(other) else (first, first + len(other))
         added = rest[start:end]
         assert not rest[:start].any()
@@ -118,8 +118,8 @@ def test_captions_are_joined_with_the_given_text() -> None:
 
 
 def test_mixing_matches_hand_computed_draws() -> None:
-    """Four draws an item: whether (below the probability), with which of the other two clips, r in [-5, 5), the place;
-    then which caption of the other one."""
+    """Four draws per item: whether (below the probability), the other clip, r in [-5, 5), the position;
+    then the caption of the other clip."""
     items = [Item(RAIN, ("It rains!",), (0,)), Item(DOGS, ("Two dogs.",), (1,))]
     for seed, probability, first, captions, pick, second in (
         (2, 0.4, [0.351, 0.507, 0.538, 0.17], 2, 1, [0.587, 0.924, 0.729, 0.201]),
@@ -239,7 +239,7 @@ def test_mixing_with_fewer_than_two_clips_is_refused() -> None:
 
 
 def banks(folder: Path) -> Features:
-    """Waves of four clips, the last of which has the content of the first."""
+    """Waves of four clips; the last one has the content of the first."""
     bank = open_bank(folder / "waves", 1, "int16", {})
     tiny.store_all(bank, [("d", wave(100, -100, 100, -100)), ("r", wave(50, 50)), ("c", wave(9, 9, 9))])
     names = {DOGS.id: "d", RAIN.id: "r", CATS.id: "c", "own/train/twin.wav": "d"}

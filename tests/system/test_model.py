@@ -268,7 +268,7 @@ def test_validation_uses_the_same_random_negatives_each_time(world: Any) -> None
     torch.manual_seed(6)
     assert validation(model)[0]["loss"] == first
     torch.manual_seed(5)
-    assert torch.equal(torch.rand(1), after)  # and leaves the training's draws as they are
+    assert torch.equal(torch.rand(1), after)  # and does not change the draws of training
 
 
 def test_validation_with_one_clip_is_refused(world: Any) -> None:

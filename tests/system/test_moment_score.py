@@ -1,4 +1,4 @@
-"""Scores of frames against a sentence, the losses of moments, and the encoder of frames."""
+"""Scores of frames for a query, losses for moments, and the encoder of frames."""
 
 import math
 from itertools import pairwise, product
@@ -125,7 +125,7 @@ def test_moment_loss_without_moments_raises_value_error() -> None:
 
 @pytest.mark.parametrize("positions", [4, 64])
 def test_frame_transformer_ignores_padding(positions: int) -> None:
-    """Of four positions a clip of 9 frames is cut into windows, the last of them of one frame."""
+    """With four positions, a clip of 9 frames is cut into windows; the last one has one frame."""
     torch.manual_seed(0)
     settings = FrameTransformer(
         kind="frame_transformer", experts={"logmel": LOGMEL}, width=16, layers=2, heads=2, ffn_dim=24,
@@ -185,7 +185,7 @@ def test_windows_after_the_end_of_a_recording_are_left_out(caplog: pytest.LogCap
 
 
 def test_validation_loss_is_the_mean_over_moments(tmp_path: Path) -> None:
-    """Of 2 x cosine - 1, in batches of two moments and of one. Every frame of the first two is right by a score of 1,
+    """Scores: 2 x cosine - 1, in batches of two moments and one. Every frame of the first two is right by a score of 1,
     which costs log(1 + 1/e); every frame of the third is wrong by as much, which costs 1 more."""
     bank = open_bank(tmp_path / "frames", 3, "float32", {})
     letters = torch.eye(3)

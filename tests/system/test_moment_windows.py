@@ -32,7 +32,7 @@ def test_frame_grid_matches_hand_values() -> None:
         ([(1.6, 2.4)], [0, 1, 0, 0, 0]),  # between two centres: the nearest to 2.0 is the first of them at 1.5
         ([(1.8, 2.45)], [0, 0, 1, 0, 0]),  # of a start at 1.8 the nearest is 1.5, of the middle it is 2.5
         ([(0.0, 1.0), (4.0, 9.0)], [1, 0, 0, 0, 1]),
-        ([(7.0, 9.0)], [0, 0, 0, 0, 1]),  # behind the last frame
+        ([(7.0, 9.0)], [0, 0, 0, 0, 1]),  # after the last frame
     ],
 )
 def test_frame_labels_match_hand_values(windows: list[tuple[float, float]], expected: list[int]) -> None:
@@ -58,7 +58,7 @@ def test_overlapping_worse_windows_are_left_out() -> None:
 
 
 def test_window_beyond_the_first_candidates_is_found() -> None:
-    """1640 windows of one score, all of which hold frame 40, are more than are looked at first."""
+    """1640 windows with equal scores, all with frame 40, exceed the first candidates."""
     table = table_of(100, {(i, j): 1.0 for i in range(41) for j in range(40, 80)} | {(90, 91): 0.0})
     found = best_windows(table, SECOND.edges(100, 100.0), Decoding(max_iou=0.0))
     assert found == [Found(0, 41, 1.0), Found(90, 92, 0.0)]
@@ -98,7 +98,7 @@ def slow_windows(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> li
 @pytest.mark.parametrize("frames", [1, 2, 7, 40, 80])
 @pytest.mark.parametrize("max_iou", [0.0, 0.3, 0.6])
 def test_best_windows_match_slow_search(frames: int, max_iou: float) -> None:
-    """At 80 frames, and without overlap, windows that are sought lie behind the first candidates."""
+    """With 80 frames and without overlap, best windows are beyond the first candidates."""
     generator = torch.Generator().manual_seed(frames)
     for scale in (0.3, 3.0):
         scores = torch.randn(1, frames, dtype=torch.float64, generator=generator) * scale
@@ -121,7 +121,7 @@ def test_threshold_windows_match_hand_values() -> None:
 
 
 def test_iou_matches_2026_baseline(goldens: Path) -> None:
-    """Of all pairs of its spans that have a length; two empty ones have no IoU."""
+    """Compared for all pairs of the baseline's spans that have a length; two empty ones have no IoU."""
     stored = np.load(goldens / "moments_2026.npz")
     first, second = (stored[f"span_{name}"].astype(float) for name in "ab")
     kept = first[:, 1] > first[:, 0]
@@ -140,7 +140,7 @@ def test_frame_labels_match_2026_baseline_for_whole_seconds(goldens: Path) -> No
 
 
 def test_rounding_matches_2026_baseline(goldens: Path) -> None:
-    """In a recording of 300 s; where it leaves a window no length, ours is a second long."""
+    """In a recording of 300 s; windows that the baseline rounds to no length are one second long here."""
     stored = np.load(goldens / "moments_2026.npz")
     for given, expected in zip(stored["round_in"], stored["round_out"], strict=True):
         edges = np.array([*np.clip(given[:2], 0, 300).astype(float), 300.0])

@@ -135,7 +135,7 @@ def test_moment_metrics_omit_the_score_collapse_check(run: Path) -> None:
 
 
 def test_changed_moments_files_are_refused(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By a finished run, and by one that goes on: what it was trained on is no longer there."""
+    """Both a finished and a resumed run notice them: their training data no longer exists."""
     folder = tmp_path / "world"
     folder.mkdir()
     shutil.copy(manifest.parent / "moments.jsonl", folder)
@@ -198,7 +198,7 @@ def test_finished_moment_run_opens_with_queries_and_answers(run: Path, tmp_path:
 def test_moment_entries_are_scored_and_compared_by_name(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each entry against its own truth; a file beside it needs one."""
+    """Each entry is compared with its truth; a file next to it needs a truth file."""
     posterior, thresholds = (result_of(run).moments[name].figures for name in ("posterior", "thresholds"))
     assert posterior is not None
     assert thresholds is not None
@@ -362,8 +362,8 @@ def test_removed_moment_entries_are_deleted_with_a_warning(
 
 
 def test_fitted_clip_model_finds_windows(manifest: Path, tmp_path: Path) -> None:
-    """Trained on which recordings hold a tone, never on when; scale and transitions are fitted to the validation, and
-    not to windows behind the end."""
+    """Trained on the tones of recordings without their times; scale and transitions are fitted to the validation, and
+    not to windows after the end."""
     made = tiny_moments.recipe(manifest, tmp_path, unit="clip", captions_per_clip=1, epochs=1)
     made["stages"]["only"]["losses"] = [{"kind": "nt_xent", "weight": 1, "temperature": 1.0, "same_clip": "masked"}]
     made["stages"]["only"]["monitor"]["metrics"] = ["loss", "mAP@10"]
@@ -391,7 +391,7 @@ def test_fitted_clip_model_finds_windows(manifest: Path, tmp_path: Path) -> None
 
 
 def test_random_window_baseline_matches_expected_values() -> None:
-    """Of a recording of two frames, which is true as a whole: each of its three windows comes first as often."""
+    """A recording of two frames is true as a whole; each of its three windows comes first equally often."""
     truth = MomentTruth({"q": MomentQuery(1, "q", "?", "v", 2.0, [[0, 2]])}, "truth.jsonl", [])
     found = _of_random_windows(truth, MOMENTS["2026"], {"q": np.array([0.0, 1.0, 2.0])})
     assert found["R1@0.7"] == pytest.approx(1 / 3, abs=0.2)
@@ -402,7 +402,7 @@ def test_random_window_baseline_matches_expected_values() -> None:
 def test_fitted_numbers_are_kept_in_run_and_export(
     manifest: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The windows of the entry are found again by the run and by what is exported of it, without --fit."""
+    """The run and its export find the windows of the entry again, without --fit."""
     made = tiny_moments.recipe(manifest, tmp_path, unit="clip", captions_per_clip=1, epochs=2)
     made["stages"]["only"]["losses"] = [{"kind": "nt_xent", "weight": 1, "temperature": 1.0, "same_clip": "masked"}]
     made["stages"]["only"]["monitor"]["metrics"] = ["loss"]
@@ -438,7 +438,7 @@ def test_fitted_numbers_are_kept_in_run_and_export(
 
 
 def opened_for_page(model: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What is warned of, up to a hint."""
+    """Return the warnings without their hints."""
     caplog.clear()
     ranker = open_ranker(model, cache=cache, with_windows=True)
     Search(ranker, ranker.open(clips_to_rank(model, None)))

@@ -94,7 +94,7 @@ def test_negative_choices_match_loops(name: str, owner: list[int]) -> None:
 
 
 def drawn(name: str, ids: list[int], times: int) -> list[Counter[tuple[int, int]]]:
-    """Of every item, how often each (caption, clip) comes."""
+    """Count how often each item gets each (caption, clip)."""
     torch.manual_seed(7)
     batch = batch_of(np.zeros((len(ids), len(ids))), ids)
     counts: list[Counter[tuple[int, int]]] = [Counter() for _ in ids]

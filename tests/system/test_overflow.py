@@ -1,4 +1,4 @@
-"""Numbers that overflow in training: nothing that is not finite is saved, and what was saved before stays."""
+"""Numeric overflow in training: no infinite or NaN value is saved, and earlier files stay."""
 
 import json
 import signal
@@ -31,7 +31,7 @@ def state_after_one_epoch(run: Path) -> dict[str, Any]:
 
 
 def overflow_at(number: int, monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]) -> None:
-    """Have the update of a step, from 1, make a weight infinite."""
+    """Make the update of a step, numbered from 1, set a weight to infinity."""
     update = torch.optim.AdamW.step
     calls: list[int] = []
 

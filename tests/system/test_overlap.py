@@ -12,7 +12,7 @@ from system.ranking.frame_series import FrameSeries, fitted_score, windows_of, w
 
 
 def series(*rows: tuple[list[float], float]) -> FrameSeries:
-    """Of (values, hop) rows, from second 0 on."""
+    """Return frame series from (values, hop) rows that start at second 0."""
     grids = [Grid(hop, hop / 2) for _, hop in rows]
     edges = [grid.edges(len(values), len(values) * grid.hop) for (values, _), grid in zip(rows, grids, strict=True)]
     return FrameSeries([torch.tensor(values) for values, _ in rows], edges, grids)
@@ -40,7 +40,7 @@ class TestSeveral:
 
     @pytest.mark.parametrize("seed", range(4))
     def test_overlap_probability_matches_sum_over_all_windows(self, seed: int) -> None:
-        """Frames of any width, the last two of none; windows with edges of frames and others, some behind the end."""
+        """Frames of any width, the last two of width 0; windows with any edges, some after the end."""
         rng = np.random.default_rng(seed)
         edges = np.concatenate([[0.0], rng.uniform(0.2, 2.0, 9).cumsum()])
         edges = np.append(edges, edges[[-1, -1]])

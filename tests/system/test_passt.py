@@ -1,4 +1,4 @@
-"""PaSST with filled weights: what the original code gives, mistakes that must show, segments, and learning."""
+"""PaSST with filled weights: outputs of the original code, mistakes that must be noticed, segments, and training."""
 
 import functools
 import json
@@ -152,7 +152,7 @@ SMALL = ("cls_token", "dist_token", "new_pos_embed", "freq_new_pos_embed", "time
 
 @torch.inference_mode()
 def small_features(golden: Golden) -> torch.Tensor:
-    """Of tokens and patches so small that the norms' epsilon shows."""
+    """Features of tokens and patches so small that the norms' epsilon matters."""
     made = network()
     for key, parameter in made.named_parameters():
         if key in SMALL or key.startswith("patch_embed"):
@@ -374,7 +374,7 @@ def batch_of(*waves: np.ndarray) -> dict[str, Series]:
 
 
 def baseline_clips(golden: Golden) -> list[np.ndarray]:
-    """As long as they last: the original fills every clip with silence to 30 s."""
+    """Clips in their real length; the original pads every clip with silence to 30 s."""
     a, b = golden["A_wave_int16"], golden["B_wave_int16"]
     return [a, np.concatenate([b, a]), np.concatenate([a, a[::-1], b])]
 

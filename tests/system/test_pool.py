@@ -63,7 +63,7 @@ def folder(world: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def embedded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many clips every pass of an audio encoder has embedded."""
+    """Record the number of clips in every pass of an audio encoder."""
     counts: list[int] = []
     forward = ExpertHeadsEncoder.with_each
 
@@ -132,7 +132,7 @@ def test_all_verbs_use_the_same_clips_and_report_skipped_files(
 def test_only_new_and_changed_clips_are_embedded(
     unbroken: Path, folder: Path, tmp_path: Path, embedded: list[int]
 ) -> None:
-    """By whatever verb; not even where a file was written over with its size and time kept."""
+    """This holds for all verbs, even if a file was overwritten with the same size and time."""
     (folder / "song.m4a").unlink()
     argv = verbs(unbroken, folder, tmp_path)
     for verb in ("search", "rank", "search", "embeddings"):
@@ -167,7 +167,7 @@ def test_cached_embeddings_equal_computed_ones(unbroken: Path, world: Path, tmp_
 def test_killed_embedding_resumes_from_the_cache(
     unbroken: Path, world: Path, tmp_path: Path, embedded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 24 clips, eight at a time, with two more files of one content, which is embedded once."""
+    """24 clips, eight at a time, and two more files with equal content, which is embedded once."""
     monkeypatch.setattr(cache, "CLIPS_AT_ONCE", 8)
     trained, listed = open_trained(unbroken), list_clips(world, "evaluation")
     twins = [listed.clips[0].model_copy(update={"id": f"twin {n}"}) for n in range(2)]
@@ -197,7 +197,7 @@ def test_killed_embedding_resumes_from_the_cache(
 def test_full_disk_ends_cache_filling_and_keeps_stored_ones(
     unbroken: Path, world: Path, tmp_path: Path, embedded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes twelve embeddings; where a pool is embedded, the others are kept in memory."""
+    """The disk has room for twelve embeddings; for a pool, the others are kept in memory."""
     monkeypatch.setattr(cache, "CLIPS_AT_ONCE", 5)
     trained, listed = open_trained(unbroken), list_clips(world, "evaluation")
     expected = embed(trained, listed, tmp_path / "whole").values
@@ -251,7 +251,7 @@ def test_full_cache_disk_is_reported_and_ranking_continues(
         assert main(argv["rank"]) == 0
     assert stored
     assert re.search(r"new embeddings are not stored \(.*frames.bin: No space left on device\); free", caplog.text)
-    for _ in range(2):  # with what was kept, later
+    for _ in range(2):  # later, with the stored ones
         assert np.allclose(read_scores(tmp_path / "s.npy").values, expected.values, atol=1e-5)
         assert main(argv["rank"]) == 0
 
@@ -287,7 +287,7 @@ def test_cache_folder_follows_xdg_cache_home_or_home(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 def test_two_concurrent_searches_share_the_cache(unbroken: Path, world: Path, tmp_path: Path, root: Path) -> None:
-    """Both answer alike, and leave a cache in which everything stands once."""
+    """Both give the same answer, and leave a cache without duplicates."""
     argv = [unbroken, world.parent / "evaluation", TEXT, "--json", "--cache", tmp_path / "cache"]
     command = [sys.executable, "-m", "system", "search", *map(str, argv)]
     both = [subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) for _ in range(2)]

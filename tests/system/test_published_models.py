@@ -74,7 +74,7 @@ NAMES = {
 
 
 def checkpoint(recipe: Path, path: Path, names: dict[str, str]) -> dict[str, torch.Tensor]:
-    """Random weights, written by these names with what else such a file holds; returned by ours."""
+    """Write random weights by published names, with the other content of such files; return them by our names."""
     torch.manual_seed(11)
     model = build_model(load_recipe(recipe).recipe, [])
     ours = {

@@ -49,7 +49,7 @@ def test_ragged_rows_and_parts_match_hand_values(monkeypatch: pytest.MonkeyPatch
 def test_ragged_scores_match_pairwise_scores(
     reduce: Any, dots: int, values: int, long: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On either side: validation scores clips against clips, too."""
+    """Both sides may be ragged: validation scores clips against clips, too."""
     monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", dots)
     monkeypatch.setattr(embeddings, "MAX_PADDED", values)
     monkeypatch.setattr(scoring, "_LONG", long)
@@ -63,7 +63,7 @@ def test_ragged_scores_match_pairwise_scores(
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 def test_long_clip_stays_within_max_dot_products(reduce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Never more dot products than MAX_DOT_PRODUCTS; of clips that fit, all at once."""
+    """At most MAX_DOT_PRODUCTS dot products at a time; clips that fit are scored together."""
     monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", 1 << 10)
     monkeypatch.setattr(scoring, "_LONG", 16)
     sizes: list[int] = []

@@ -23,7 +23,7 @@ def lists(path: Path) -> list[list[str]]:
 def test_top_lists_are_the_start_of_the_full_ranking(
     unbroken: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, top: int
 ) -> None:
-    """By blocks of two queries, and by one block; the same whether scores are written or ranked."""
+    """In blocks of two queries and in one block; lists and written scores agree."""
     ask = ["rank", str(unbroken), "--audio", str(world), "--split", "evaluation"]
     for name, scores in (("a", 24 * 2), ("b", 1 << 24)):
         monkeypatch.setattr(retrieval, "MAX_SCORES", scores)
@@ -39,7 +39,7 @@ def test_top_lists_are_the_start_of_the_full_ranking(
 
 
 def test_equal_scores_are_ordered_by_file_name(unbroken: Path, world: Path, tmp_path: Path) -> None:
-    """Three copies of one recording, of which two are asked for."""
+    """Three copies of one recording; two are requested."""
     (sound, *_) = sorted((world.parent / "evaluation").glob("*.wav"))
     folder, queries, out = tmp_path / "sounds", tmp_path / "q.csv", tmp_path / "r.csv"
     folder.mkdir()

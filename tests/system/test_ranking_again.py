@@ -1,4 +1,4 @@
-"""What is ranked may change after the training, which is not done again; blind sets are ranked once they are there."""
+"""Rank entries may change after training without training again; blind sets are ranked after they arrive."""
 
 import json
 import re

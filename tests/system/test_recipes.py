@@ -1,4 +1,4 @@
-"""Recipes: every shipped one is valid, every mistake is told at once with its line, and settings never leak."""
+"""Recipes: all shipped ones are valid, all mistakes are reported with their lines, and settings never leak."""
 
 import doctest
 import json

@@ -1,4 +1,4 @@
-"""What training and ranking refuse, in sentences, and what they keep when something fails."""
+"""Errors of training and ranking: their messages, and the files that are kept."""
 
 import json
 import os
@@ -119,7 +119,7 @@ def test_duplicate_queries_or_file_names_are_refused_before_training(
 
 
 def made_recipe(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """A recipe whose data are made by a command, and what it says; paths are relative to the folder."""
+    """A recipe whose data are made by a command, and its content; paths are relative to the folder."""
     make = "python -m data_tools scenes made --seed 1 --development 10 --validation 10 --evaluation 10"
     content = tiny.recipe(folder / "made/manifest.jsonl", folder)
     for source in content["data"].values():
@@ -254,7 +254,7 @@ def test_full_disk_gives_one_error_message_and_loses_nothing(
 def test_full_disk_error_of_a_rust_library_is_reported(
     unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As tokenizers and safetensors tell it."""
+    """The error has the form of tokenizers and safetensors."""
 
     def save_assets(_: object, folder: Path) -> None:
         (folder / "tokenizer.json").touch()

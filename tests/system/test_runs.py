@@ -1,4 +1,4 @@
-"""The table of all runs: finished, unfinished, running and damaged ones, and what it is sorted by."""
+"""The table of all runs: finished, unfinished, running and damaged ones, and its order."""
 
 import json
 import re

@@ -289,7 +289,7 @@ def test_empty_lists_are_refused(model: Retriever, folder: Path) -> None:
 def test_readme_python_example_works(
     root: Path, unbroken: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a run and a folder of the names it uses, and words that the model knows."""
+    """The example gets a run and a folder under the names it uses, and words that the model knows."""
     block = re.search(r"```python\n(from system.retriever.*?)```", (root / "system/README.md").read_text(), re.DOTALL)
     assert block
     (tmp_path / "runs").mkdir()

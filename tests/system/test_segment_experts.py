@@ -1,4 +1,4 @@
-"""Frozen networks that hear segments, as experts: the frames that the same networks give piece by piece."""
+"""Frozen networks on segments as experts: their frames equal those of the networks, segment by segment."""
 
 import json
 from pathlib import Path

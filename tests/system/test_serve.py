@@ -1,4 +1,4 @@
-"""The search page: what it finds, how queries wait, what it answers and refuses, and that it ends well."""
+"""The search page: results, waiting queries, answers, refused requests, and a clean end."""
 
 import asyncio
 import base64
@@ -40,7 +40,7 @@ ROOT_2 = pytest.approx(0.5**0.5)
 
 
 def hand_made(folder: Path) -> Search:
-    """Embeddings by which every score is plain; a.wav and b.wav sound alike, and b.wav stands first."""
+    """Embeddings with simple scores; a.wav and b.wav have equal ones, and b.wav comes first."""
     names = ["z.wav", "b.wav", "a.wav", "c.wav"]
     values = torch.tensor([[2.0, 0, 0], [1, 1, 0], [3, 3, 0], [0, 0, 1]])
     clips = [clip_of(write_tone(folder / name), captions=[f"caption of {name}"]) for name in names[:3]]
@@ -210,7 +210,7 @@ def test_query_that_follows_closely_joins_the_batch() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The hand-made search; c.wav's file is not there."""
+    """The hand-made search; the file c.wav is missing."""
     with served(hand_made(tmp_path_factory.mktemp("site")), about={"recipe": "tiny", "clips": 4}) as found:
         yield found
 
@@ -442,7 +442,7 @@ def test_foreign_host_names_are_refused(site: Served, host: str, taken: bool) ->
     for path in ("/", "/api/search?query=a", "/audio/0", "/nothing"):
         reply = site.ask(path, Host=host)
         assert (reply.status != 421) == taken
-        assert taken or "served as localhost only" in reply.json["error"]
+        assert taken or "served only as localhost" in reply.json["error"]
 
 
 def test_page_for_other_machines_accepts_any_host_name(tmp_path: Path) -> None:
@@ -556,7 +556,7 @@ def test_page_has_no_markup_injection_and_no_external_sources(site: Served) -> N
 
 
 def test_replaced_clip_file_is_not_sent(tmp_path: Path) -> None:
-    """A link that was there at the start is followed; one that was put there since, or another file, is not."""
+    """A link that existed at the start is followed; a later link or another file is not."""
     (tmp_path / "kept").mkdir()
     real, other = write_tone(tmp_path / "kept/real.wav"), write_tone(tmp_path / "secret.wav", 2.0)
     (tmp_path / "link.wav").symlink_to(real)
@@ -589,7 +589,7 @@ def test_replaced_clip_file_is_not_sent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("differs", ["size", "content", "content and times"])
 def test_clip_file_with_changed_content_is_not_sent(tmp_path: Path, differs: str) -> None:
-    """Written over in place; an inode that is free is given to the next file, which cannot be told from that."""
+    """The file is overwritten in place; a new file that reuses the inode looks the same."""
     path = write_tone(tmp_path / "a.wav")
     before, data = path.stat(), path.read_bytes()
     with served(searching(model_of(Letters()), [clip_of(path, "a.wav")], Embedded(torch.ones(1, 3)))) as site:

@@ -1,4 +1,4 @@
-"""Ten thousand requests that nobody should send: the page refuses them, says so, and serves on."""
+"""Ten thousand invalid requests: the server refuses them with error messages and keeps running."""
 
 import random
 import re
@@ -177,9 +177,9 @@ def pipelined(rng: random.Random) -> bytes:
 
 
 def statuses(port: int, request: bytes) -> list[int]:
-    """Of all answers until the connection ends, or nothing more comes: half a request is waited for."""
+    """Return the statuses of all answers until the connection ends or is silent: half a request gets no answer."""
     received = b""
-    # A closed connection is an answer to what is no HTTP.
+    # A closed connection is a valid answer to a request that is not HTTP.
     with (
         socket.create_connection(("127.0.0.1", port), timeout=30) as connection,
         suppress(ConnectionResetError, BrokenPipeError),

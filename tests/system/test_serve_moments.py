@@ -1,4 +1,4 @@
-"""The search page on long recordings: where a sentence is heard, and that it is heard from there."""
+"""The search page on long recordings: it shows the times of a query and plays from there."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ SOUNDS = {
     "late.wav": "....aaa.bb",
     "twice.wav": "aa....aaaa",
     "never.wav": "bbcc......",
-}  # a letter a second, . is none
+}  # one letter per second; "." is silence
 
 
 def search_in(folder: Path, by: str = "posterior") -> Search:
@@ -92,7 +92,7 @@ def test_http_answer_contains_windows_and_frames(tmp_path: Path) -> None:
 
 @pytest.fixture
 def unheard(tmp_path: Path) -> Iterator[Served]:
-    """Recordings of which only published frames are there."""
+    """Recordings with published frames only."""
     search = search_in(tmp_path)
     for name in SOUNDS:
         np.savez(tmp_path / name.replace(".wav", ".npz"), features=np.zeros((10, 3)))

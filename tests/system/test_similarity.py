@@ -20,7 +20,7 @@ REDUCTIONS = typing.get_args(FrameWord.model_fields["reduce"].annotation)
 
 
 def series(*rows: Any, fill: float = 99.0) -> Embedded:
-    """Vectors of several clips or captions; what fills the shorter ones up is loud, so that none of it goes unseen."""
+    """Vectors of several clips or captions; the padding has large values, so that any use of it is noticed."""
     rows = tuple(torch.as_tensor(row, dtype=torch.float64) for row in rows)
     longest = max(len(row) for row in rows)
     values = torch.full((len(rows), longest, rows[0].shape[1]), fill, dtype=torch.float64)
@@ -144,7 +144,7 @@ def test_frame_word_matches_original(goldens: Path) -> None:
 
 def test_frame_word_matches_first_score_of_original_model(goldens: Path) -> None:
     golden = np.load(goldens / "xieh97_frameword.npz")
-    dots = golden["model_frame_word_matrix_00"].astype(np.float64)  # (T, W) dot products, below 0 as they are or at 0
+    dots = golden["model_frame_word_matrix_00"].astype(np.float64)  # (T, W) dot products, unclamped or clamped at 0
     score = frame_word(series(dots), series(np.eye(dots.shape[1])), "mean").item()
     assert score == pytest.approx(golden["model_scores"][0, 0], abs=1e-7)
 

@@ -69,7 +69,7 @@ def take_part(rank: int, port: int, folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
-    """What every process has, in their order."""
+    """Return the results of all processes, in order."""
     folder = tmp_path_factory.mktemp("parts")
     with socket.socket() as free:
         free.bind(("localhost", 0))

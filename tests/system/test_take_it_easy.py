@@ -1,4 +1,4 @@
-"""The recipes of "Take it easy": what they lack is told, their parts are the paper's, and all of it runs in small."""
+"""The recipes of "Take it easy": missing files are reported, parts match the paper, and small versions run."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Teachers: a stage learns from an earlier one, from other runs and from exported models; and what these have heard."""
+"""Teachers: earlier stages, other runs and exported models, and checks of their training clips."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ def distill(*teachers: str) -> dict[str, Any]:
 
 
 def student(world: Path, folder: Path, teachers: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """Two stages, the second of which learns from `teachers` alone."""
+    """Two stages; the second one learns only from `teachers`."""
     stages = tiny.two_stages(losses=[NT_XENT], unit="pair")
     for stage in stages.values():
         stage["captions_per_clip"] = None
@@ -158,7 +158,7 @@ def test_teacher_trained_on_ranked_clips_is_refused(
     assert not out.exists(), "before anything is trained"
     acknowledged = ["--set", "teachers.other.trained_on_test=acknowledged"]
     assert main(["run", str(path), "--out", str(out), *acknowledged]) == 0
-    # What was learned from a model has been heard, too: a student of the student is refused as well.
+    # A student counts as trained on its teacher's clips: a student of the student is refused as well.
     recipe["teachers"]["other"]["folder"] = str(out)
     assert main(["run", str(write(recipe, path)), "--out", str(tmp_path / "second")]) == 1
     assert f"teacher other: {out} was trained on mine/evaluation/x.wav" in capsys.readouterr().err
@@ -232,7 +232,7 @@ def test_invalid_teachers_are_refused(world: Path, tmp_path: Path, capsys: pytes
 def test_check_and_run_agree_on_missing_models(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], use: str
 ) -> None:
-    """A run that has only begun is none yet; one that trained nothing never will be."""
+    """A run that has only started is not a model yet; a run that trained nothing never is."""
     model = {"kind": "model", "folder": str(distilled)}
     recipe = student(world, tmp_path, {"other": model} if use == "teacher" else SELF)
     if use == "start":
@@ -371,7 +371,7 @@ def test_invalid_teachers_of_a_rank_entry_are_refused(
 
 
 def test_embeddings_file_teaches_and_ranks_like_its_model(distilled: Path, world: Path, tmp_path: Path) -> None:
-    """As the model that they are of would."""
+    """The results equal those of the model that made the embeddings."""
     file = tmp_path / "e.npz"
     assert main(["embeddings", str(distilled), str(world), "--out", str(file)]) == 0
     model = {"kind": "model", "folder": str(distilled)}
@@ -481,7 +481,7 @@ def test_run_that_ranks_with_teachers_cannot_be_opened(
 def test_unknown_training_data_stays_unknown_in_students(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A student of embeddings, and what starts from it, do not pass for models of known data."""
+    """A student of embeddings, and models that start from it, have unknown training data."""
     file = tmp_path / "e.npz"
     assert main(["embeddings", str(distilled), str(world), "--out", str(file)]) == 0
     theirs = {"kind": "embeddings", "file": str(file), "trained_on_test": "acknowledged"}

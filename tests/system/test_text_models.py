@@ -1,5 +1,5 @@
-"""Text models as they are published: which files decide their vectors, their prompts, positions and decoders, models
-without a transformer, and embedding that is interrupted."""
+"""Published text models: files that determine their vectors, prompts, positions and decoders, models
+without a transformer, and interrupted embedding."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What TensorBoard, MLflow and Weights & Biases are told of a run: what metrics.jsonl has, every step once."""
+"""Metrics of a run in TensorBoard, MLflow and Weights & Biases: those of metrics.jsonl, every step once."""
 
 import json
 import os
@@ -101,8 +101,8 @@ def test_metrics_without_steps_are_tracked_by_epoch() -> None:
 
 
 class Server:
-    """What stands in for MLflow's and W&B's servers: figures by run. ended: how each run did, as it was told. active:
-    those that have not."""
+    """Stand-in for MLflow's and W&B's servers: figures by run. ended: the reported state of each run. active:
+    runs that have not ended."""
 
     def __init__(self) -> None:
         self.runs: dict[str, list[tuple[int, dict[str, float]]]] = {}
@@ -225,7 +225,7 @@ def test_failing_tracking_server_does_not_end_training(
 def test_every_run_of_a_study_is_a_run_of_the_tracking_server(
     fault: str, recipe: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the tracker of one run fails, it is ended, and the next run has its own."""
+    """If the tracker of one run fails, it is ended, and the next run has a new one."""
     mlflow = sys.modules["mlflow"]
     if fault == "write":
         monkeypatch.setattr(mlflow, "log_metrics", lambda values, step: 1 / 0)

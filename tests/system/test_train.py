@@ -220,7 +220,7 @@ def test_signal_saves_the_step_and_names_how_to_resume(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """SIGTERM is what a scheduler sends when the time of a job is over."""
+    """A scheduler sends SIGTERM when the time of a job is over."""
     step = StageTraining._train_step
 
     def signalled(stage: StageTraining, feed: Any) -> dict[str, float]:

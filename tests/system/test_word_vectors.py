@@ -92,7 +92,7 @@ def test_word_vectors_of_captions_match_hand_values(tmp_path: Path) -> None:
     found = words(["A dog's bark!", "walkie-talkie"])
     assert found.lengths is not None
     assert found.lengths.tolist() == [3, 1]
-    expected = [unit(a), unit(dog), unit(bark)]  # "a" as "A"; "dog's" as "dog", since "s" is not there
+    expected = [unit(a), unit(dog), unit(bark)]  # "a" as "A"; "dog's" as "dog", since "s" is missing
     assert np.allclose(found.values[0].numpy(), expected, atol=1e-6)
     assert np.allclose(found.values[1, 0].numpy(), unit((walkie + talkie) / 2), atol=1e-6)
     assert not found.values[1, 1:].any()

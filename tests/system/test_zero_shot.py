@@ -209,7 +209,7 @@ def test_zero_shot_entry_is_independent_of_a_trained_stage(
     """Neither its audio nor its text encoder is that of the stage, whatever the order of the entries."""
     content = yaml.safe_load(recipe.read_text())
     content["model"]["audio"]["trainable"] = content["model"]["text"]["trainable"] = True
-    manifest = folder / "trained.jsonl"  # beside the sounds that it names
+    manifest = folder / "trained.jsonl"  # next to the sounds that it names
     lines = [json.loads(line) for line in (folder / "m.jsonl").read_text().splitlines()]
     more = [
         line | {"id": f"{split}/{line['id']}", "split": split}
