@@ -13,7 +13,7 @@ from system.batches.parts import Parts
 from system.batches.sampler import Item, Sampler
 from system.batches.shares import parts_of
 from system.batches.teachers import Teachers
-from system.compute.distributed import count, index
+from system.compute.distributed import process_count, process_index
 from system.features.build import Features
 from system.losses.relevance.relax import Relevance
 from system.models.batch import Batch, Series, Share
@@ -253,9 +253,9 @@ class Feed:
 
     def _made(self, items: Sequence[Item], parts: Parts | None) -> Batch:
         share = None
-        if count() > 1:
+        if process_count() > 1:
             lengths = lengths_of(items, self.features, next(iter(self.features.banks)), self.longest)
-            share = Share(parts_of(lengths, self.chunk, count()), index(), count())
+            share = Share(parts_of(lengths, self.chunk, process_count()), process_index(), process_count())
         if self.resident is not None:
             return replace(without_audio(items, self.features, self.relevance, self.teachers), share=share)
         return collate(items, self.features, self.relevance, self.teachers, parts, share, self.alike)

@@ -20,7 +20,7 @@ from submission.editions import get_edition
 from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import ScoreMatrix, of_blocks
 from submission.runs.record import FORMAT, BlindResult, MomentsResult, RankedResult, RunResult
-from system.compute.distributed import count, on_first
+from system.compute.distributed import on_first, process_count
 from system.experiments.blind import (
     BlindSet,
     blind_entries,
@@ -233,7 +233,7 @@ def hardware_of(device: "Device") -> str:
     """Describe the hardware of this process, and the number of processes."""
     from system.compute.device import gpu_of
 
-    several = f", {count()} processes" if count() > 1 else ""
+    several = f", {process_count()} processes" if process_count() > 1 else ""
     return f"{os.cpu_count()} cores {platform.machine()}, {gpu_of(device) or 'no GPU'}{several}"
 
 
@@ -269,7 +269,9 @@ def _kept(
         return kept, kept_blind
     result, before = run.read_result(), load_recipe(run.folder / "resolved.json").recipe
     for name, entry in recipe.rank.items():
-        if before.rank.get(name) != entry or not all(part in kept or part in kept_blind for part in entry.parts):
+        if before.rank.get(name) != entry or not all(
+            other in kept or other in kept_blind for other in entry.combined_entries
+        ):
             continue
         if name in recipe.scored:
             source = recipe.ranked_source(name)

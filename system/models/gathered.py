@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from system.compute.distributed import all_gather, count
+from system.compute.distributed import all_gather, process_count
 from system.models.embeddings import Embedded
 
 # D embedding, L frames or words
@@ -15,7 +15,7 @@ def gather_parts(here: Sequence[Embedded], sizes: Sequence[int], device: torch.d
 
     here: the parts of this process, in order. sizes: rows of all parts. Series are padded with zeros to the longest.
     """
-    processes = count()
+    processes = process_count()
     if processes == 1:
         return [Embedded(part.values.detach(), part.lengths) for part in here]
     dim, longest, is_series = _shape(here)

@@ -21,13 +21,13 @@ from system.batches.collate import Feed
 from system.batches.sampler import Sampler
 from system.batches.teachers import Teachers
 from system.compute.distributed import (
-    count,
+    any_process,
     first_before_others,
-    in_any,
     in_step,
     is_first,
     is_orphan,
     on_first,
+    process_count,
     take_from_first,
 )
 from system.losses import terms
@@ -130,7 +130,7 @@ class StageTraining:
             while self.step < total and not is_over(self.stage.stop, self.history):
                 self._epoch(feed, bar, stop)
                 self._finish_epoch()
-                self._stop_if_asked(in_any(stop["asked"] or is_orphan()))
+                self._stop_if_asked(any_process(stop["asked"] or is_orphan()))
         self.frozen_start.end()
         if self.stage.stop and self.step < total:
             log.info("stage %s ends early: %s", self.name, describe_stop(self.stage.stop))
@@ -181,7 +181,7 @@ class StageTraining:
             if self.step % self.steps == 0:
                 return
             with in_step():
-                asked = in_any(stop["asked"] or is_orphan())
+                asked = any_process(stop["asked"] or is_orphan())
             if asked:
                 self._require_finite()
                 self._save(None)
@@ -274,7 +274,7 @@ def _sampler(name: str, stage: schema.Stage, data: Data, seed: tuple[int, int]) 
     try:
         augment = data.augmentations.get(name)
         if augment is not None:
-            augment = augment.among([clip for source in stage.train.data for clip in data.whole(source)])
+            augment = augment.among([clip for source in stage.train.data for clip in data.readable_clips(source)])
         return Sampler(sources, stage.train.mix, stage.batch_size, stage.captions_per_clip, seed, augment)
     except KitError as error:
         raise KitError(f"stage {name}: {error}") from error
@@ -284,15 +284,15 @@ def _validation(stage: schema.Stage, data: Data, relevance: Relevance | None, te
     sources = stage.monitor.data
     if stage.unit == "moment":
         return MomentValidation(
-            {name: (data.whole(name), data.moments[name]) for name in sources}, stage, data.features
+            {name: (data.readable_clips(name), data.moments[name]) for name in sources}, stage, data.features
         )
-    clips = [clip for name in sources for clip in data.whole(name)]
+    clips = [clip for name in sources for clip in data.readable_clips(name)]
     return Validation(clips, stage, data.features, relevance, teachers)
 
 
 def _make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
     """Synchronise batch norms and compile the audio network, by the settings of the stage."""
-    if count() > 1:
+    if process_count() > 1:
         synchronise(model, stage.batch_norm == "synchronised")
     network: Any = model.audio.parts().get("network", model.audio)
     network._compiled_call_impl = None  # remove that of the previous stage
@@ -307,6 +307,8 @@ def _warn_of_shared_clips(name: str, stage: schema.Stage, data: Data) -> None:
 
 
 def _warn_of_shares(name: str, recipe: schema.Recipe) -> None:
-    if count() > 1 and recipe.model.seen_by_share:
+    if process_count() > 1 and recipe.model.seen_by_share:
         seen = " and ".join(recipe.model.seen_by_share)
-        log.warning("stage %s: each of %d processes computes %s from its own part of a batch", name, count(), seen)
+        log.warning(
+            "stage %s: each of %d processes computes %s from its own part of a batch", name, process_count(), seen
+        )

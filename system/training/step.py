@@ -11,7 +11,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from system.batches.shares import parts_of
-from system.compute.distributed import count, in_any, index, is_first, sum_gradients
+from system.compute.distributed import any_process, is_first, process_count, process_index, sum_gradients
 from system.losses import terms
 from system.losses.base import BatchScores
 from system.models.batch import Batch, Share
@@ -34,7 +34,7 @@ def gradients(
 
     Returns: "loss" and the values of `terms.diagnose`. If the loss is not finite, no gradient is added.
     """
-    if stage.grad_cache_chunk is None and count() == 1:
+    if stage.grad_cache_chunk is None and process_count() == 1:
         return _backward(embedded_scores(model, batch, precision), stage, scaler)
     values = _by_parts(model, batch, stage, precision, scaler)
     if math.isfinite(values["loss"]):
@@ -61,7 +61,7 @@ def _backward(scores: BatchScores, stage: schema.Stage, scaler: GradScaler) -> d
     loss = terms.total(scores, stage.losses)
     seen = {"loss": loss.detach(), **terms.diagnose(scores, stage.losses)}
     values = dict(zip(seen, torch.stack(list(seen.values())).tolist(), strict=True))  # one wait for the GPU, not five
-    if in_any(not math.isfinite(values["loss"])):
+    if any_process(not math.isfinite(values["loss"])):
         return values | {"loss": math.nan if math.isfinite(values["loss"]) else values["loss"]}
     scaler.scale(loss).backward()
     return values
@@ -86,7 +86,7 @@ def _by_parts(
     first = 0
     for side in (clips, captions):
         here = {}
-        for number in range(index(), len(side.parts), count()):
+        for number in range(process_index(), len(side.parts), process_count()):
             begin_part(seed, first + number)
             with torch.set_grad_enabled(size is None), _in_precision(batch, precision):
                 here[number] = side.parts[number]().float()
@@ -176,7 +176,7 @@ def caption_parts(model: RetrievalModel, batch: Batch, size: int | None) -> Part
     if size is not None:
         size = math.ceil(size * len(batch.captions) / len(batch.clip_keys))
     lengths = model.text.lengths(batch.captions) if size is not None else [0] * len(batch.captions)
-    rows = parts_of(lengths, size, count())
+    rows = parts_of(lengths, size, process_count())
     return _parts(lambda rows: model.text([batch.captions[i] for i in rows]), rows)
 
 

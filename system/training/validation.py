@@ -17,7 +17,7 @@ from submission.ordering import relevant_ranks
 from system.batches.collate import without_audio
 from system.batches.sampler import Item, items_of
 from system.batches.teachers import Teachers
-from system.compute.distributed import count, gather_dealt, index, on_first
+from system.compute.distributed import gather_dealt, on_first, process_count, process_index
 from system.features.build import Features
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
@@ -91,7 +91,7 @@ class Validation:
         found = []
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}
         text_row = {text: row for row, text in enumerate(self.texts)}
-        for number in range(index(), len(self.batches), count()):
+        for number in range(process_index(), len(self.batches), process_count()):
             torch.manual_seed(number)  # a batch has the same random negatives in every process
             items, batch = self.batches[number]
             scores = model.batch_scores(
@@ -100,7 +100,7 @@ class Validation:
                 captions.rows([text_row[text] for text in batch.captions]),
             )
             loss = float(terms.total(scores, self.stage.losses))
-            found.append((loss, *terms.accuracies(scores), alike(scores.each)))
+            found.append((loss, *terms.accuracies(scores), share_of_equal_scores(scores.each)))
         every = gather_dealt(found)
         means = [sum(value / len(every) for value in values) for values in zip(*every, strict=True)]
         return dict(zip(("loss", "m1", "m2"), means, strict=False)), means[3]
@@ -140,7 +140,7 @@ def zeros(embedded: Embeddings) -> float:
     return float((largest <= 1e-6).float().mean())
 
 
-def alike(scores: torch.Tensor) -> float:
+def share_of_equal_scores(scores: torch.Tensor) -> float:
     """Return the share of captions whose scores for all clips differ by at most 1e-6.
 
     Clamped scores (frame_word) may all be 0 although the embeddings differ. scores: (B, N) of clips against captions.

@@ -268,7 +268,7 @@ def test_relevance_includes_alternatives(trained: Path) -> None:
     data = load_data(load_recipe(trained / "augmented.yaml").recipe)
     texts = new_texts(data)
     assert len(texts) == 480
-    captions: list[Clip] = data.whole("train")
+    captions: list[Clip] = data.readable_clips("train")
     cider = Cider.model_validate(augmented.tiny.relevance())
     relevance = Relevance(cider, [one.captions for one in captions], trained / "cider")
     found = relevance.between([texts[0], captions[0].captions[0], texts[-1]])

@@ -11,7 +11,7 @@ import torch
 from system.__main__ import main
 from system.models.embeddings import Embedded
 from system.models.frame_word import frame_word
-from system.training.validation import alike, collapsed, spread, watch, zeros
+from system.training.validation import collapsed, share_of_equal_scores, spread, watch, zeros
 
 
 def test_spread_and_zeros_match_hand_values() -> None:
@@ -42,7 +42,9 @@ def test_collapse_is_found_by_spread_zeros_or_equal_scores() -> None:
 
 
 def test_share_of_captions_with_equal_scores_matches_hand_value() -> None:
-    assert alike(torch.tensor([[0.0, 0.3, 1.0], [0.0, 0.3, 2.0], [0.0, 0.3 + 1e-7, 1.0]])) == pytest.approx(2 / 3)
+    assert share_of_equal_scores(
+        torch.tensor([[0.0, 0.3, 1.0], [0.0, 0.3, 2.0], [0.0, 0.3 + 1e-7, 1.0]])
+    ) == pytest.approx(2 / 3)
 
 
 def test_all_zero_clamped_scores_are_a_collapse() -> None:
@@ -51,7 +53,7 @@ def test_all_zero_clamped_scores_are_a_collapse() -> None:
     words = Embedded(-torch.randn(6, 2, 5).abs(), torch.full((6,), 2))
     scores = frame_word(clips, words, "mean")
     assert spread(clips) > 0.01
-    assert alike(scores) == 1
+    assert share_of_equal_scores(scores) == 1
 
 
 @pytest.mark.collapses

@@ -149,7 +149,7 @@ def test_mean_of_checkpoints_embeds_no_clip_again(tmp_path: Path, world: Path, m
     content["rank"]["mean"] = {"kind": "mean", "of": ["loss", "m1", "m2"], "edition": 2022, "csv": True}
     path = tiny.write_recipe(tmp_path / "four.yaml", content)
     embedded: list[int] = []
-    heads, rank = ExpertHeadsEncoder.with_each, run.rank_sources
+    heads, rank = ExpertHeadsEncoder.embed_with_experts, run.rank_sources
 
     def counting(encoder: ExpertHeadsEncoder, audio: dict[str, Series]) -> Any:
         embedded.append(len(audio["logmel"].lengths))
@@ -159,7 +159,7 @@ def test_mean_of_checkpoints_embeds_no_clip_again(tmp_path: Path, world: Path, m
         embedded.clear()
         return rank(*arguments)
 
-    monkeypatch.setattr(ExpertHeadsEncoder, "with_each", counting)
+    monkeypatch.setattr(ExpertHeadsEncoder, "embed_with_experts", counting)
     monkeypatch.setattr(run, "rank_sources", only_ranking)
     made = run.run_recipe(load_recipe(path), tmp_path, tmp_path / "run")
     pool = sum(clip.split == "evaluation" for clip in read_manifest(world))

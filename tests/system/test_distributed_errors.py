@@ -24,7 +24,7 @@ from data_tools.errors import DataError, KitError, SaidElsewhere
 from data_tools.manifest import read_manifest
 from system.__main__ import main
 from system.compute import distributed, meeting
-from system.compute.distributed import in_any, in_step, index, processes
+from system.compute.distributed import any_process, in_step, process_index, processes
 from system.features.bank import Bank
 from system.recipe.load import load_recipe
 from system.runs.log_file import errors_noted
@@ -56,7 +56,7 @@ def hang(rank: int, port: int, folder: str) -> None:
     distributed.STEP_PATIENCE = timedelta(seconds=1)
     with processes(torch.device("cpu")):
         time.sleep(2 * rank)
-        assert not in_any(False)
+        assert not any_process(False)
         if rank == 1:
             wait_for(Path(folder, "given up").exists, 60)
             return
@@ -64,7 +64,7 @@ def hang(rank: int, port: int, folder: str) -> None:
             pytest.raises(KitError, match=r"^rank 0 of 2 has waited about 1 s for another process, which hangs; run"),
             in_step(),
         ):
-            in_any(False)
+            any_process(False)
         Path(folder, "given up").touch()
 
 
@@ -78,9 +78,9 @@ def fail(rank: int, port: int, folder: str) -> None:
     as_rank(rank, 3, port)
     try:
         with processes(torch.device("cpu")), errors_noted(Path(folder)):
-            if index():
+            if process_index():
                 raise DataError("clips.csv is damaged\ndelete it")
-            in_any(False)
+            any_process(False)
     except SaidElsewhere:
         outcome = "silent"
     except DataError as error:
@@ -200,7 +200,7 @@ def test_world_of_one_process_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("WORLD_SIZE", "1")  # as Kubernetes sets it, without a rank
     monkeypatch.delenv("RANK", raising=False)
     with processes(torch.device("cpu")):
-        assert distributed.count() == 1
+        assert distributed.process_count() == 1
 
 
 @pytest.mark.slow
@@ -260,7 +260,7 @@ def test_ranks_of_another_version_are_refused(
     what: str, value: str, manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path)))
-    monkeypatch.setattr(same_everywhere, "count", lambda: 2)
+    monkeypatch.setattr(same_everywhere, "process_count", lambda: 2)
     monkeypatch.setattr(same_everywhere, "gather_objects", lambda here: [here, here | {what: value}])
     with pytest.raises(KitError, match=f"rank 1 of 2 differs from rank 0: {what} is .* and '{value}' on rank 1"):
         same_everywhere.require_same_start("run", {"recipe": loaded})
@@ -273,7 +273,7 @@ def test_ranks_with_stages_in_another_order_are_refused(
 ) -> None:
     """Their settings are equal by name, and their draws are not."""
     given: list[dict[str, object]] = []
-    monkeypatch.setattr(same_everywhere, "count", lambda: 2)
+    monkeypatch.setattr(same_everywhere, "process_count", lambda: 2)
     monkeypatch.setattr(same_everywhere, "gather_objects", lambda here: given.append(here) or given)
     for number, names in enumerate(("ab", "ba")):
         stages = {name: tiny.stage() for name in names}

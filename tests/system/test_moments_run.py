@@ -69,7 +69,7 @@ def test_moment_run_learns_the_times_of_tones(run: Path) -> None:
 def test_validation_windows_match_those_of_the_rank_entry(run: Path) -> None:
     trained, expected = open_trained(run), result_of(run).moments
     data, stage = load_data(trained.recipe), trained.recipe.stages["only"]
-    watched = {"evaluation": (data.whole("evaluation"), data.moments["evaluation"])}
+    watched = {"evaluation": (data.readable_clips("evaluation"), data.moments["evaluation"])}
     series = series_of_moments(trained.model, *watched["evaluation"], data.features)
 
     def found(**monitor: Any) -> dict[str, float]:

@@ -23,7 +23,7 @@ from system.models.batch import Series
 from system.models.costs import count_parameters, weights_left_out
 from system.networks import kaldi_log_mel, passt, transformer_blocks
 from system.networks.kaldi_log_mel import KaldiLogMel, mel_triangles
-from system.networks.passt import Passt, kept, take_published
+from system.networks.passt import Passt, kept_positions, take_published
 from system.networks.passt_published import DIM, VARIANTS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -183,7 +183,7 @@ def test_patchout_and_gradients_match_original(golden: Golden, monkeypatch: pyte
         asked.append((size, left_out))
         return torch.from_numpy(places.get(size, np.arange(size)))
 
-    monkeypatch.setattr(passt, "kept", drawn)
+    monkeypatch.setattr(passt, "kept_positions", drawn)
     made = network(patchout=(15, 2, 0)).train()
     features = made(training_inputs(golden))[:, :2].mean(1)
     assert asked == [(62, 15), (8, 2), (282, 0)]
@@ -209,7 +209,7 @@ def test_unstructured_patchout_matches_original(golden: Golden, monkeypatch: pyt
         assert left_out == 0
         return torch.arange(size)
 
-    monkeypatch.setattr(passt, "kept", drawn)
+    monkeypatch.setattr(passt, "kept_positions", drawn)
     with torch.no_grad():
         found = network(patchout=(0, 0, 100)).train()(training_inputs(golden)[:1])
     assert found.shape[1] == 2 + 396
@@ -462,12 +462,12 @@ def test_only_training_takes_a_random_part() -> None:
 
 
 def test_patchout_keeps_sorted_unique_positions() -> None:
-    places = kept(62, 15, torch.device("cpu"))
+    places = kept_positions(62, 15, torch.device("cpu"))
     assert len(places) == len(set(places.tolist())) == 47
     assert places.tolist() == sorted(places.tolist())
-    assert kept(5, 9, torch.device("cpu")).shape == (1,)
+    assert kept_positions(5, 9, torch.device("cpu")).shape == (1,)
     state = torch.get_rng_state()
-    assert kept(5, 0, torch.device("cpu")).tolist() == [0, 1, 2, 3, 4]
+    assert kept_positions(5, 0, torch.device("cpu")).tolist() == [0, 1, 2, 3, 4]
     assert torch.equal(torch.get_rng_state(), state), "nothing is drawn"
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.multiprocessing
 from torch import nn
 
-from system.compute.distributed import index, processes, sum_gradients
+from system.compute.distributed import process_index, processes, sum_gradients
 from system.networks.synchronised import synchronise
 
 SIZES = [3, 1, 2]  # of the parts
@@ -62,9 +62,9 @@ def take_part(rank: int, port: int, folder: str) -> None:
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     with processes(torch.device("cpu")):
-        begin = sum(SIZES[: index()])
-        part = slice(begin, begin + SIZES[index()])
-        torch.save((outcome(part), trained(part)), Path(folder) / f"{index()}.pt")
+        begin = sum(SIZES[: process_index()])
+        part = slice(begin, begin + SIZES[process_index()])
+        torch.save((outcome(part), trained(part)), Path(folder) / f"{process_index()}.pt")
 
 
 @pytest.fixture(scope="module")
