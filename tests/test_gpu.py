@@ -13,7 +13,7 @@ from several import together
 from data_tools.manifest import read_manifest
 from system.__main__ import main
 from system.batches.collate import Feed, collate
-from system.batches.parts import Parts
+from system.batches.crops import Crops
 from system.batches.sampler import Item, Sampler, items_of
 from system.features.build import build_features
 from system.recipe.load import load_recipe
@@ -51,8 +51,8 @@ def test_frames_on_the_gpu_match_the_banks(world: Path, tmp_path: Path, longest:
     with closing(Feed(sampler, features, None, GPU, None, longest)) as feed:
         assert feed.resident is not None
         found = feed.batch(3)
-    parts = None if longest is None else Parts(longest, sampler.offsets(3))
-    expected = collate(sampler.batch(3), features, parts=parts)
+    crops = None if longest is None else Crops(longest, sampler.offsets(3))
+    expected = collate(sampler.batch(3), features, crops=crops)
     assert found.captions == expected.captions
     assert torch.equal(found.audio["logmel"].values.cpu(), expected.audio["logmel"].values)
 

@@ -86,8 +86,8 @@ def _is_finished(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> 
     result = run.read_result()
     for name, checksum in result.sha256.items():
         require_unharmed(run.folder / name, checksum, run.again(run.folder / name))
-    made_by, now = result.commits[-1], commit()
-    other = "" if made_by == now else f", made by the code of {made_by}, this is {now}; --out makes another"
+    made_by, current = result.commits[-1], commit()
+    other = "" if made_by == current else f", made by the code of {made_by}, this is {current}; --out makes another"
     log.log(logging.WARNING if other else logging.INFO, "finished already: %s%s", run.folder, other)
     if new := changed_entries(loaded.recipe, result.blind):
         log.info("ranking now: %s; nothing is trained again", ", ".join(new))

@@ -12,7 +12,7 @@ from data_tools.manifest import Clip, in_split, read_manifest
 from data_tools.moments import read_moments
 from submission.editions import get_edition
 from system.batches.augment import Augmentation
-from system.features.there import seconds_lacking
+from system.features.stored import seconds_missing
 from system.plan.estimates import ASSUMED_VOCABULARY, CORE_FLOPS, GPUS, Content, Estimates
 from system.plan.machine import GIB, WARNING, disk_warnings
 from system.plan.processes import hours_line, process_lines, share_of
@@ -220,7 +220,7 @@ def _updates(stage: schema.Stage, found: dict[str, Content]) -> int | None:
 
 def _seconds_to_come(recipe: schema.Recipe, estimates: Estimates) -> dict[str, float]:
     """Return the seconds of audio whose frames are missing, by expert."""
-    lacking = seconds_lacking(estimates.clips(), recipe.model.audio.experts, Path(recipe.banks))
+    lacking = seconds_missing(estimates.clips(), recipe.model.audio.experts, Path(recipe.banks))
     return {name: estimates.absent_seconds() + seconds for name, seconds in lacking.items()}
 
 
@@ -363,8 +363,8 @@ def _cost_lines(
 
 
 def _will_not_fit(stage: schema.Stage, estimates: Estimates, where: str, size: float) -> str:
-    by_parts = estimates.recipe.model.embeds_by_parts
-    smaller = estimates.grad_cache_that_fits(stage, MEMORY_SHARE * size) if by_parts else None
+    in_chunks = estimates.recipe.model.embeds_in_chunks
+    smaller = estimates.grad_cache_that_fits(stage, MEMORY_SHARE * size) if in_chunks else None
     cached = f"set grad_cache_chunk to {smaller}, which gives the same gradients in a third more time"
     hint = cached if smaller else "lower batch_size"
     return f"  {WARNING} batch_size {stage.batch_size} will not fit {where}'s {size / GIB:.1f} GiB: {hint}"

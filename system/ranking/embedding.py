@@ -16,7 +16,7 @@ from system.batches.sampler import Item
 from system.compute.distributed import gather_dealt, gather_objects, process_count, process_index
 from system.features.build import Features
 from system.models.embeddings import Embedded, Embeddings, Ragged, joined, prepared, unit_vectors
-from system.models.gathered import gather_parts
+from system.models.gathered import gather_embeddings
 from system.models.retrieval import MAX_SCORES, RetrievalModel
 
 CLIPS_PER_BATCH = 64
@@ -71,14 +71,15 @@ def _embed_pool(
         norms: list[dict[str, torch.Tensor]] = []
         for begin in range(0, len(groups), processes):  # groups of like length, one of each process
             found: list[Embedded] = []
-            now = groups[begin : begin + processes]
-            for group in now[process : process + 1]:
+            current = groups[begin : begin + processes]
+            for group in current[process : process + 1]:
                 batch = collate([Item(clips[i], ()) for i in group], features).to(model.device)
-                embedded, each = model.audio.embed_with_experts(batch.audio)
+                embedded, vectors = model.audio.embed_with_experts(batch.audio)
                 found.append(embedded)
-                norms.append({name: values.norm(dim=1).cpu() for name, values in each.items()})
+                norms.append({name: values.norm(dim=1).cpu() for name, values in vectors.items()})
                 bar.advance(len(group))
-            parts += found if processes == 1 else gather_parts(found, [len(group) for group in now], model.device)
+            counts = [len(group) for group in current]
+            parts += found if processes == 1 else gather_embeddings(found, counts, model.device)
         if processes > 1:
             norms = gather_dealt(norms)
         back = order.argsort().cpu()
@@ -142,7 +143,7 @@ def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedde
     shares = [list(range(first, len(texts), process_count())) for first in range(process_count())]
     here = [embed_texts(model, [texts[i] for i in shares[process_index()]])] if shares[process_index()] else []
     order = torch.tensor([row for share in shares for row in share], device=model.device).argsort()
-    return joined(gather_parts(here, [len(share) for share in shares], model.device)).rows(order)
+    return joined(gather_embeddings(here, [len(share) for share in shares], model.device)).rows(order)
 
 
 def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings) -> Iterator[np.ndarray]:

@@ -81,9 +81,9 @@ class StageTraining:
             with first_before_others():
                 teachers = open_teachers(taught_by, recipe, name, run, data, model.device)
         self.validation = _validation(stage, data, relevance, teachers)
-        alike, longest = not recipe.model.embeds_by_parts, recipe.model.audio.training_frames
+        pad_to_batch, longest = not recipe.model.embeds_in_chunks, recipe.model.audio.training_frames
         made_of = self.sampler, data.features, relevance, self.device, teachers
-        self.feed = partial(Feed, *made_of, longest, stage.grad_cache_chunk, alike)
+        self.feed = partial(Feed, *made_of, longest, stage.grad_cache_chunk, pad_to_batch)
         groups, self.rates = parameter_groups(model, stage.optimizer)
         self.optimizer = torch.optim.AdamW(groups, lr=stage.optimizer.lr, weight_decay=stage.optimizer.weight_decay)
         self.frozen_start = FrozenStart(model, stage.optimizer)
@@ -196,15 +196,15 @@ class StageTraining:
         # Randomness is a function of the step, so that a resumed run has the same draws as an uninterrupted one.
         torch.manual_seed(int(np.random.SeedSequence([*self.seed, self.step]).generate_state(1)[0]))
         batch = feed.batch(self.step)
-        now = rates(self.stage, self.rates, self.step, self.steps, self.history)
-        for group, rate in zip(self.optimizer.param_groups, now, strict=True):
+        learning_rates = rates(self.stage, self.rates, self.step, self.steps, self.history)
+        for group, rate in zip(self.optimizer.param_groups, learning_rates, strict=True):
             group["lr"] = rate
         self.frozen_start.begin_step(self.step)
         self.optimizer.zero_grad()
         with in_step():
-            seen = gradients(self.model, batch, self.stage, self.precision, self.scaler)
-        if not math.isfinite(seen["loss"]):
-            raise KitError(self._overflow(f"the loss is {seen['loss']}"))
+            diagnostics = gradients(self.model, batch, self.stage, self.precision, self.scaler)
+        if not math.isfinite(diagnostics["loss"]):
+            raise KitError(self._overflow(f"the loss is {diagnostics['loss']}"))
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.stage.max_grad_norm or math.inf)
         # In fp16 an overflow is no error: the scaler skips the update, and uses a smaller scale from then on.
@@ -214,7 +214,7 @@ class StageTraining:
         self.scaler.update()
         if self.scaler.is_enabled() and self.scaler.get_scale() < LEAST_SCALE:
             raise KitError(self._overflow("gradients overflow at every scale"))
-        return seen
+        return diagnostics
 
     def _overflow(self, what: str) -> str:
         """Return the error message for numbers that are not finite, in the current step or after the last one."""
@@ -226,7 +226,7 @@ class StageTraining:
         began, epoch = time.monotonic(), self.step // self.steps
         take_from_first(self.model)
         self._require_finite()
-        values, seen = self.validation(self.model)
+        values, diagnostics = self.validation(self.model)
         if lost := [f"{name} {value}" for name, value in values.items() if not math.isfinite(value)]:
             raise KitError(self._overflow(f"validation gives {', '.join(lost)}"))
         self.best = checkpoints.updated(self.best, values, epoch, self.stage.monitor.keep)
@@ -234,7 +234,7 @@ class StageTraining:
         figures = {"stage": self.name, "epoch": epoch, "step": self.step, **means}
         seconds = round(self.seconds + time.monotonic() - began, 2)
         figures |= {"lr": self.optimizer.param_groups[0]["lr"], "seconds": seconds, "validation": values}
-        line = EpochLine.model_validate(figures | seen | {"collapsed": collapsed(seen)})
+        line = EpochLine.model_validate(figures | diagnostics | {"collapsed": collapsed(diagnostics)})
         self.sums, self.seconds = {}, 0.0
         self.lines.append(line)
         if is_first():
@@ -308,7 +308,7 @@ def _warn_of_shared_clips(name: str, stage: schema.Stage, data: Data) -> None:
 
 def _warn_of_shares(name: str, recipe: schema.Recipe) -> None:
     if process_count() > 1 and recipe.model.seen_by_share:
-        seen = " and ".join(recipe.model.seen_by_share)
+        properties = " and ".join(recipe.model.seen_by_share)
         log.warning(
-            "stage %s: each of %d processes computes %s from its own part of a batch", name, process_count(), seen
+            "stage %s: each of %d processes computes %s from its own part of a batch", name, process_count(), properties
         )

@@ -97,7 +97,7 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Se
                 before += done.lines
                 continue
             model.load_state_dict(initial)
-            hint = _less_memory(stage, loaded.recipe.model.embeds_by_parts)
+            hint = _less_memory(stage, loaded.recipe.model.embeds_in_chunks)
             with memory_errors(f"stage {name}: batch_size {stage.batch_size}", hint):
                 before += StageTraining(loaded.recipe, name, run, data, model, relevance, tracking).run_to_end(before)
         on_first(lambda: run.write_metrics(before))

@@ -100,7 +100,7 @@ class Validation:
                 captions.rows([text_row[text] for text in batch.captions]),
             )
             loss = float(terms.total(scores, self.stage.losses))
-            found.append((loss, *terms.accuracies(scores), share_of_equal_scores(scores.each)))
+            found.append((loss, *terms.accuracies(scores), share_of_equal_scores(scores.scores_by_caption)))
         every = gather_dealt(found)
         means = [sum(value / len(every) for value in values) for values in zip(*every, strict=True)]
         return dict(zip(("loss", "m1", "m2"), means, strict=False)), means[3]
@@ -153,23 +153,23 @@ def watch(clips: Embeddings, captions: Embedded, captions_alike: float | None = 
 
     They are the spread and the share of zeros of clips and captions, and captions_alike if it is given.
     """
-    seen = {
+    diagnostics = {
         "spread_of_clips": spread(clips),
         "zeros_of_clips": zeros(clips),
         "spread_of_captions": spread(captions),
         "zeros_of_captions": zeros(captions),
     }
-    return seen if captions_alike is None else seen | {"captions_alike": captions_alike}
+    return diagnostics if captions_alike is None else diagnostics | {"captions_alike": captions_alike}
 
 
-def collapsed(seen: dict[str, float]) -> list[str]:
-    """Return one message per sign of collapse; empty for a healthy model. seen: as `watch` returns it."""
+def collapsed(diagnostics: dict[str, float]) -> list[str]:
+    """Return one message per sign of collapse; empty for a healthy model. diagnostics: as `watch` returns it."""
     found = [
-        f"the {side} have equal or zero embeddings (spread {seen[f'spread_of_{side}']:.1e}, "
-        f"{100 * seen[f'zeros_of_{side}']:.0f} % zeros)"
+        f"the {side} have equal or zero embeddings (spread {diagnostics[f'spread_of_{side}']:.1e}, "
+        f"{100 * diagnostics[f'zeros_of_{side}']:.0f} % zeros)"
         for side in ("clips", "captions")
-        if seen[f"spread_of_{side}"] < ALIKE or seen[f"zeros_of_{side}"] > ZEROS
+        if diagnostics[f"spread_of_{side}"] < ALIKE or diagnostics[f"zeros_of_{side}"] > ZEROS
     ]
-    if seen.get("captions_alike", 0.0) > ZEROS:
-        found.append(f"all clips have the same score for {100 * seen['captions_alike']:.0f} % of captions")
+    if diagnostics.get("captions_alike", 0.0) > ZEROS:
+        found.append(f"all clips have the same score for {100 * diagnostics['captions_alike']:.0f} % of captions")
     return found

@@ -261,7 +261,7 @@ def test_check_reports_augmentation_and_missing_files(
     assert "stages.only.augment.captions.probability: must be 1 or less, not 1.5" in said
     assert "stages.only.augment.caption: unknown key; did you mean caption" in said
     assert main(["check", str(augmented.recipe(world, tmp_path, {}))]) == 0
-    assert "augment" not in capsys.readouterr().out
+    assert "  augment: " not in capsys.readouterr().out
 
 
 def test_relevance_includes_alternatives(trained: Path) -> None:
@@ -271,5 +271,5 @@ def test_relevance_includes_alternatives(trained: Path) -> None:
     captions: list[Clip] = data.readable_clips("train")
     cider = Cider.model_validate(augmented.tiny.relevance())
     relevance = Relevance(cider, [one.captions for one in captions], trained / "cider")
-    found = relevance.between([texts[0], captions[0].captions[0], texts[-1]])
+    found = relevance.cider_between([texts[0], captions[0].captions[0], texts[-1]])
     assert found[0, 1] > found[2, 1]

@@ -84,7 +84,7 @@ def test_padded_parts_stay_within_max_padded(monkeypatch: pytest.MonkeyPatch) ->
     clips = awkward.recordings()
     for bound in (3 * awkward.DIM, 10 * awkward.DIM, 15 * awkward.DIM, 30 * awkward.DIM):
         monkeypatch.setattr(embeddings, "MAX_PADDED", bound)
-        parts = list(clips.parts())
+        parts = list(clips.padded_parts())
         assert sorted(torch.cat([places for places, _ in parts]).tolist()) == [0, 1, 2, 3]
         assert all(part.values.numel() <= bound or len(places) == 1 for places, part in parts)
 

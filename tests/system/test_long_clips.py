@@ -14,7 +14,7 @@ from outcomes import digest, lines
 from data_tools.manifest import Clip
 from system.__main__ import main
 from system.batches.collate import Feed, Resident, collate
-from system.batches.parts import Parts
+from system.batches.crops import Crops
 from system.batches.sampler import Added, Item, Sampler, items_of
 from system.features.bank import open_bank
 from system.features.build import Features
@@ -37,13 +37,13 @@ def sounds(folder: Path) -> tuple[Features, list[Clip]]:
 
 def test_parts_of_long_clips_match_hand_values() -> None:
     frames = np.arange(10)[:, None]
-    parts = Parts(8, np.array([[0.0, 0.999999], [0.34, 0.66], [0.67, 0.0]]))
-    assert [parts.of(frames, item)[0, 0] for item in range(3)] == [0, 1, 2]
-    assert [parts.of(frames, item, added=True)[0, 0] for item in range(3)] == [2, 1, 0]
-    assert [len(parts.of(frames, item)) for item in range(3)] == [8] * 3
-    assert parts.of(frames[:8], 0, added=True).tolist() == frames[:8].tolist()
-    assert parts.of(frames[:3], 1).tolist() == frames[:3].tolist()
-    assert np.shares_memory(parts.of(frames, 1), frames), "the rest is not read"
+    crops = Crops(8, np.array([[0.0, 0.999999], [0.34, 0.66], [0.67, 0.0]]))
+    assert [crops.of(frames, item)[0, 0] for item in range(3)] == [0, 1, 2]
+    assert [crops.of(frames, item, added=True)[0, 0] for item in range(3)] == [2, 1, 0]
+    assert [len(crops.of(frames, item)) for item in range(3)] == [8] * 3
+    assert crops.of(frames[:8], 0, added=True).tolist() == frames[:8].tolist()
+    assert crops.of(frames[:3], 1).tolist() == frames[:3].tolist()
+    assert np.shares_memory(crops.of(frames, 1), frames), "the rest is not read"
 
 
 def test_offsets_depend_on_seed_stage_step_and_item() -> None:
@@ -104,7 +104,7 @@ def test_clips_are_cut_before_mixing(tmp_path: Path) -> None:
 
     def made(first: Clip, second: Clip, *offsets: float) -> list[int]:
         item = Item(first, ("x",), (0,), Added(second, 0.0, 0.5))
-        waves = collate([item], features, parts=Parts(5, np.array([offsets]))).audio["waveform"]
+        waves = collate([item], features, crops=Crops(5, np.array([offsets]))).audio["waveform"]
         assert waves.lengths.tolist() == [5]
         found: list[int] = waves.values[0, :, 0].tolist()
         return found

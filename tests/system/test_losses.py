@@ -112,7 +112,7 @@ def test_loss_with_several_captions_matches_a_loop(captions: list[int]) -> None:
         [[np.mean([each[i, n] for n in range(total) if owner[n] == j]) for j in range(size)] for i in range(size)]
     )
     plain = batch_scores(np.zeros((size, size)), relax=relax)
-    batch = dataclasses.replace(plain, each=torch.tensor(each), row_of=torch.tensor(owner))
+    batch = dataclasses.replace(plain, scores_by_caption=torch.tensor(each), row_of=torch.tensor(owner))
     assert np.allclose(batch.scores.numpy(), expected)
     ids = list(range(size))
     assert RELAXED.value(batch).item() == pytest.approx(slow_ranking(expected, ids, 0.2, relax))

@@ -182,7 +182,7 @@ def test_scores_are_float32_with_16_bit_embeddings(world: Any) -> None:
     model = scratch_model(recipe).train()
     items = [Item(clip, ("a tone", "deep hum")) for clip in clips[:8]]
     scores = embedded_scores(model, collate(items, features), "bf16")
-    assert scores.each.dtype == scores.scores.dtype == torch.float32
+    assert scores.scores_by_caption.dtype == scores.scores.dtype == torch.float32
     loss = losses.total(scores, [RANKING, MATCHING])
     assert loss.dtype == torch.float32
     loss.backward()

@@ -1,5 +1,6 @@
 """Scores of frames for a query, losses for moments, and the encoder of frames."""
 
+import dataclasses
 import math
 from itertools import pairwise, product
 from pathlib import Path
@@ -110,7 +111,7 @@ def test_two_state_without_transitions_equals_cross_entropy() -> None:
         labels[row, length:] = False
     free = batch(drawn(3, 7), lengths, labels)
     frames = free.of_frames()._replace(enter=torch.tensor(0.0), leave=torch.tensor(0.0))
-    free = BatchScores(free.each, free.row_of, free.same_clip, None, free.clip_scores, free.clip_scores, frames=frames)
+    free = dataclasses.replace(free, frames=frames)
     likelihood = TwoState(kind="two_state", weight=1, per_frame=True).value(free)
     entropy = FrameCrossEntropy(kind="frame_cross_entropy", weight=1).value(free)
     assert float(likelihood) == pytest.approx(float(entropy), abs=1e-6)
@@ -118,7 +119,7 @@ def test_two_state_without_transitions_equals_cross_entropy() -> None:
 
 def test_moment_loss_without_moments_raises_value_error() -> None:
     plain = batch(drawn(2, 3), [3, 3], torch.zeros(2, 3, dtype=torch.bool))
-    without = BatchScores(plain.each, plain.row_of, plain.same_clip, None, plain.clip_scores, plain.clip_scores)
+    without = dataclasses.replace(plain, frames=None)
     with pytest.raises(ValueError, match="needs a batch of moments"):
         TwoState(kind="two_state", weight=1, per_frame=True).value(without)
 

@@ -36,10 +36,12 @@ def test_ragged_rows_and_parts_match_hand_values(monkeypatch: pytest.MonkeyPatch
     assert found.lengths.tolist() == [2, 3, 2, 0]
     assert pool.rows(torch.tensor([2])).values.tolist() == [[6, 7]]
     monkeypatch.setattr(embeddings, "MAX_PADDED", 4)  # two frames
-    parts = [(places.tolist(), part.values[..., 0].tolist(), part.lengths.tolist()) for places, part in pool.parts()]
+    parts = [
+        (places.tolist(), part.values[..., 0].tolist(), part.lengths.tolist()) for places, part in pool.padded_parts()
+    ]
     assert parts == [([1, 2], [[0], [6]], [0, 1]), ([3], [[8, 10]], [2]), ([0], [[0, 2, 4]], [3])]
     monkeypatch.setattr(embeddings, "MAX_PADDED", 1 << 24)
-    ((places, part),) = pool.parts()
+    ((places, part),) = pool.padded_parts()
     assert places.tolist() == [1, 2, 3, 0]
     assert part.values[2].tolist() == [[8, 9], [10, 11], [0, 0]]
 

@@ -46,14 +46,14 @@ def test_relevance_between_captions_matches_reference(documents: str, tmp_path: 
     relevance = Relevance(settings(documents=documents), clips, tmp_path)
     relevance.prepare(caption for captions in clips[:4] for caption in captions)
     captions = [clips[0][0], "a zebra barks", clips[7][0], "zebra barks on", clips[0][0], "!!!"]
-    found = relevance.between(captions)
+    found = relevance.cider_between(captions)
     counted = clips if documents == "clip" else [[caption] for captions in clips for caption in captions]
     assert found.dtype == np.float32
     assert found == pytest.approx(plain_scores(counted, captions), rel=1e-5, abs=1e-6)
     assert found[1, 3] > 1  # a new word is shared by new captions
     assert not np.array_equal(found, found.T)
-    assert np.array_equal(relevance.between(captions[::-1]), found[::-1, ::-1])
-    assert relevance.between([]).shape == (0, 0)
+    assert np.array_equal(relevance.cider_between(captions[::-1]), found[::-1, ::-1])
+    assert relevance.cider_between([]).shape == (0, 0)
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
@@ -67,7 +67,7 @@ def test_cider_of_items_matches_loops(of_clips: str, shuffled: bool, tmp_path: P
         order = np.random.default_rng(0).permutation(len(captions))
         row_of, captions = row_of[order], [captions[n] for n in order]
     relevance = Relevance(settings(of_clips=of_clips), corpus(), tmp_path)
-    each = relevance.between(captions)
+    each = relevance.cider_between(captions)
     blocks = [[each[row_of == i][:, row_of == j] for j in range(9)] for i in range(9)]
     mean = np.array([[block.mean() for block in row] for row in blocks])
     expected = {
@@ -101,7 +101,7 @@ def test_relax_thresholds_are_percentiles_of_the_corpus(pairs: str, tmp_path: Pa
     clips = corpus(5, 20)
     relevance = Relevance(settings(pairs=pairs), clips, tmp_path)
     clip_of = np.repeat(np.arange(20), [len(captions) for captions in clips])
-    each = relevance.between([caption for captions in clips for caption in captions])
+    each = relevance.cider_between([caption for captions in clips for caption in captions])
     scores = np.sort(each[clip_of[:, None] != clip_of] if pairs == "other_clips" else each.ravel())
     assert relevance.thresholds == [float(scores[int(q * (len(scores) - 1) // 100)]) for q in (80, 90, 99)]
     assert sum(relevance.distribution.histogram.counts) == len(scores)

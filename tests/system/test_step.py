@@ -21,7 +21,7 @@ from system.models.embeddings import joined
 from system.models.retrieval import RetrievalModel
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
-from system.training.step import audio_parts, caption_parts, gradients
+from system.training.step import audio_chunks, caption_chunks, gradients
 
 CPU = torch.device("cpu")
 CIDER = Cider.model_validate(tiny.relevance())
@@ -89,7 +89,7 @@ def test_cached_gradients_repeat_the_same_dropout(world: World) -> None:
     gradients(one, batch, stage, "float32", scaler())
     torch.manual_seed(8)
     losses.total(in_one_graph(other, batch, 5), stage.losses).backward()
-    assert len(audio_parts(other, batch, 5).parts) == 5
+    assert len(audio_chunks(other, batch, 5).chunks) == 5
     assert (grads(one) - grads(other)).abs().max() / grads(other).abs().max() < 1e-5
     torch.manual_seed(9)
     another = world.model(0.3)
@@ -97,17 +97,17 @@ def test_cached_gradients_repeat_the_same_dropout(world: World) -> None:
     assert (grads(one) - grads(another)).abs().max() > 1e-3 * grads(one).abs().max(), "dropout had no part in it"
 
 
-def test_parts_contain_every_clip_and_caption_once_in_order(world: World) -> None:
+def test_chunks_contain_every_clip_and_caption_once_in_order(world: World) -> None:
     batch = collate(world.items, world.features)
     model = world.model(0.0).eval()
     with torch.no_grad():
-        for parts, whole in (
-            (audio_parts(model, batch, 7), model.audio(batch.audio)),
-            (caption_parts(model, batch, 7), model.text(batch.captions)),
+        for chunks, whole in (
+            (audio_chunks(model, batch, 7), model.audio(batch.audio)),
+            (caption_chunks(model, batch, 7), model.text(batch.captions)),
         ):
-            found = [part() for part in parts.parts]
-            assert [len(one.values) for one in found] == parts.sizes
-            assert torch.allclose(joined(found).rows(parts.order).values, whole.values, atol=1e-5)
+            found = [chunk() for chunk in chunks.chunks]
+            assert [len(one.values) for one in found] == chunks.sizes
+            assert torch.allclose(joined(found).rows(chunks.order).values, whole.values, atol=1e-5)
 
 
 def test_gradient_cache_works_with_a_frozen_encoder(world: World) -> None:
@@ -137,7 +137,8 @@ def test_batch_has_relax_factors_of_its_captions(world: World) -> None:
     assert batch.relax is not None
     assert batch.relax.shape == (24, 24)
     i, j = 3, 11
-    pairs = [world.relevance.between([a, b])[0, 1] for a in world.items[i].captions for b in world.items[j].captions]
+    candidates, references = world.items[i].captions, world.items[j].captions
+    pairs = [world.relevance.cider_between([a, b])[0, 1] for a in candidates for b in references]
     expected = world.relevance.relax(np.array([[np.mean(pairs)]], np.float32))[0, 0]
     assert batch.relax[i, j].item() == pytest.approx(float(expected), abs=1e-5)
     assert len(set(batch.relax.flatten().tolist())) > 3, "no pair of the batch is relaxed"
@@ -246,7 +247,7 @@ def test_scores_are_float32_for_any_embedding_dtype(
     def spied(batch: Any, clips: Any, captions: Any) -> Any:
         seen.update({clips.values.dtype, captions.values.dtype} if at_once else {torch.float32})
         scores = batch_scores(batch, clips, captions)
-        seen.add(scores.each.dtype)
+        seen.add(scores.scores_by_caption.dtype)
         return scores
 
     monkeypatch.setattr(model, "batch_scores", spied)

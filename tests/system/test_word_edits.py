@@ -229,11 +229,11 @@ def test_relax_factors_use_edited_captions_without_storing_them(tmp_path: Path) 
     one, other = (Relevance(settings, captions, tmp_path) for _ in range(2))
     one.prepare(text for own in captions for text in own)
     batch = ["barks dog a loudly", "a cat meows", "barks dog a loudly", "quite new words"]
-    found = one.between(batch)
+    found = one.cider_between(batch)
     assert len(one._rows) == 4
     other.prepare(batch)
-    assert np.array_equal(found, other.between(batch))
-    assert np.array_equal(one.between(["a cat meows"]), found[1:2, 1:2])
+    assert np.array_equal(found, other.cider_between(batch))
+    assert np.array_equal(one.cider_between(["a cat meows"]), found[1:2, 1:2])
 
 
 @pytest.fixture(scope="module")

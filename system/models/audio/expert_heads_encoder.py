@@ -79,5 +79,5 @@ class ExpertHeadsEncoder(AudioEncoder):
         return {name.removeprefix("expert_"): head for name, head in self.heads.items()}
 
     def embed_with_experts(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
-        each = {name: head(audio[name]) for name, head in self.parts().items()}
-        return Embedded(torch.stack(list(each.values())).mean(0)), each
+        by_expert = {name: head(audio[name]) for name, head in self.parts().items()}
+        return Embedded(torch.stack(list(by_expert.values())).mean(0)), by_expert

@@ -75,8 +75,8 @@ class WordVectorsEncoder(TextEncoder):
         mean = self._in_file(word)
         if mean is None:
             parts = [self._in_file(part) for part in re.split("['’-]", word)]
-            there = [vector for vector in parts if vector is not None]
-            mean = np.mean(there, axis=0) if there else None
+            found = [vector for vector in parts if vector is not None]
+            mean = np.mean(found, axis=0) if found else None
         if self.remembers:
             self._vectors[word] = mean
         return mean
