@@ -1,4 +1,4 @@
-"""What every test may ask for: real data, the checkout, a run that a tiny world was trained in.
+"""Fixtures of all tests: real data, the checkout, and a run trained on a tiny data set.
 
 Fast tests: `python -m pytest`; slow ones: `python -m pytest -m slow`.
 """
@@ -46,7 +46,7 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def goldens() -> Path:
-    """What the original implementations give; see its README."""
+    """Folder with outputs of the original implementations; see its README."""
     return ROOT / "tests" / "golden"
 
 

@@ -44,12 +44,12 @@ def test_readmes_are_short(root: Path, page: str, most: int) -> None:
             assert len(path.read_text().split()) <= most, path
 
 
-def test_readme_is_read_in_minutes(root: Path) -> None:
+def test_main_readme_is_short(root: Path) -> None:
     lines = (root / "README.md").read_text().splitlines()
     assert len(lines) <= 200
 
 
-def test_every_link_leads_to_a_file_and_a_heading(root: Path) -> None:
+def test_every_readme_link_leads_to_a_file_and_heading(root: Path) -> None:
     links = 0
     for path in readmes(root):
         for target in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
@@ -66,8 +66,8 @@ def test_every_link_leads_to_a_file_and_a_heading(root: Path) -> None:
     assert links > 30
 
 
-def test_a_figure_stands_in_one_readme(root: Path) -> None:
-    """Of three decimals or more; spreads (behind ±) and differences (with a sign) may be alike by chance."""
+def test_every_figure_appears_in_only_one_readme(root: Path) -> None:
+    """Figures of at least three decimals; deviations (after ±) and differences (with a sign) may be equal."""
     stands_in: dict[str, Path] = {}
     for path in readmes(root):
         text = re.sub(r"± [\d.]+", "", path.read_text())
@@ -99,7 +99,7 @@ def commands(root: Path) -> list[list[str]]:
     ]
 
 
-def test_every_command_that_is_shown_is_one_the_doors_take(root: Path) -> None:
+def test_every_command_in_a_readme_parses(root: Path) -> None:
     shown = commands(root)
     assert len(shown) > 100
     for words in shown:
@@ -112,7 +112,7 @@ def test_every_command_that_is_shown_is_one_the_doors_take(root: Path) -> None:
                 assert (root / word).is_file(), shlex.join(words)
 
 
-def test_no_placeholder_is_left(root: Path) -> None:
+def test_readmes_have_no_placeholders(root: Path) -> None:
     for path in readmes(root):
         words = set(re.findall(r"\b[A-Z]{4,}_[A-Z_]{3,}\b", path.read_text()))
         variables = {"FREESOUND_API", "FREESOUND_API_KEY", "FREESOUND_ACCESS_TOKEN", "FREESOUND_CONTACT"}
@@ -126,7 +126,7 @@ def test_no_placeholder_is_left(root: Path) -> None:
         assert words <= {"LBAR_SHARED", "TYPE_CHECKING", *variables, *trackers, *ranks}, path
 
 
-def test_the_set_up_commands_name_extras_that_exist(root: Path) -> None:
+def test_set_up_commands_name_existing_extras(root: Path) -> None:
     import tomllib
 
     readme = "".join(path.read_text() for path in readmes(root))

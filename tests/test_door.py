@@ -1,4 +1,4 @@
-"""The door of all three rooms: what it tells of an interrupt, of full memory and disks, and of odd terminals."""
+"""The command line of all three packages: interrupts, full memory and disks, and unusual terminals."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ every_room = pytest.mark.parametrize("room", ROOMS)
 
 
 @pytest.mark.parametrize("room", RESUMED)
-def test_every_verb_says_how_to_go_on_when_it_is_interrupted(
+def test_interrupted_verbs_print_how_to_resume(
     room: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def terminated(_: object) -> int:
@@ -70,7 +70,7 @@ def fails(room: str, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> i
         (ModuleNotFoundError("none", name="odd"), 1, "error: the package odd is not installed; set up and activate"),
     ],
 )
-def test_an_error_is_one_sentence(
+def test_errors_print_one_message_and_their_status(
     room: str,
     error: BaseException,
     status: int,
@@ -87,7 +87,7 @@ def test_an_error_is_one_sentence(
 
 
 @every_room
-def test_no_verb_gets_the_help(room: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_without_verb_prints_the_help(room: str, capsys: pytest.CaptureFixture[str]) -> None:
     main = import_module(f"{room}.__main__")
     assert main.main([]) == 2
     shown = capsys.readouterr()
@@ -105,9 +105,7 @@ def test_no_verb_gets_the_help(room: str, capsys: pytest.CaptureFixture[str]) ->
         ("submission", "xyzzy", "no verb 'xyzzy'; there are facts, write, "),
     ],
 )
-def test_a_verb_that_is_not_there_gets_what_was_meant(
-    room: str, given: str, hint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_verb_gets_a_suggestion(room: str, given: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert import_module(f"{room}.__main__").main([given, "x"]) == 2
     shown = capsys.readouterr().err
     assert shown.startswith(f"usage: python -m {room}")
@@ -115,7 +113,7 @@ def test_a_verb_that_is_not_there_gets_what_was_meant(
 
 
 @every_room
-def test_an_argument_that_is_not_utf8_is_refused(room: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_non_utf8_argument_is_refused(room: str, capsys: pytest.CaptureFixture[str]) -> None:
     needed = ["--out", "x.jsonl"] if room == "data_tools" else []
     status = import_module(f"{room}.__main__").main([ROOMS[room], *needed, *(["\udcff"] if needed else [])])
     assert (status, "is not UTF-8" in capsys.readouterr().err) == ((1, True) if needed else (0, False))
@@ -145,7 +143,7 @@ def speaking(root: Path, room: str, text: str, times: int, output: IO[bytes] | i
 
 @every_room
 @pytest.mark.parametrize("times", [1, 20_000])
-def test_a_reader_that_goes_away_is_no_error_message(room: str, root: Path, times: int) -> None:
+def test_closed_pipe_prints_no_error_message(room: str, root: Path, times: int) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with speaking(root, room, "x", times, writing) as process:
@@ -156,14 +154,14 @@ def test_a_reader_that_goes_away_is_no_error_message(room: str, root: Path, time
 
 @every_room
 @pytest.mark.parametrize(("times", "name"), [(1, b"standard output: "), (20_000, b"")])
-def test_an_output_on_a_full_disk_is_told(room: str, root: Path, times: int, name: bytes) -> None:
+def test_full_disk_on_standard_output_is_reported(room: str, root: Path, times: int, name: bytes) -> None:
     with Path("/dev/full").open("wb") as full, speaking(root, room, "x", times, full) as process:
         assert process.communicate(timeout=60)[1] == b"error: " + name + FULL.encode()
         assert process.returncode == 1
 
 
 @every_room
-def test_names_outside_the_terminals_letters_are_shown_escaped(room: str, root: Path) -> None:
+def test_names_outside_the_terminal_encoding_are_escaped(room: str, root: Path) -> None:
     with speaking(root, room, "雨.wav", 1, subprocess.PIPE) as process:
         assert process.communicate(timeout=60) == (b"\\u96e8.wav\n", b"")
         assert process.returncode == 0
@@ -192,7 +190,7 @@ def loud(root: Path, *arguments: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_a_verb_is_quiet_or_says_where_it_is(root: Path) -> None:
+def test_quiet_and_verbose_set_the_amount_of_log(root: Path) -> None:
     assert loud(root) == ("result\n", "step 1\nodd\nerror: it broke\n")
     assert loud(root, "-q") == ("result\n", "odd\nerror: it broke\n")
     result, said = loud(root, "--verbose")
@@ -203,7 +201,7 @@ def test_a_verb_is_quiet_or_says_where_it_is(root: Path) -> None:
 
 
 @every_room
-def test_every_floor_says_its_version(room: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_option_prints_the_version(room: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert import_module(f"{room}.__main__").main(["--version"]) == 0
     assert capsys.readouterr().out == f"lbar-kit {metadata.version('lbar-kit')}\n"
 
@@ -238,13 +236,13 @@ def test_errors_with_closed_streams_still_fail(closed: str, root: Path, tmp_path
     assert done.stdout == b""
 
 
-def test_blanks_and_joiners_of_names_are_shown_as_they_are() -> None:
+def test_unicode_spaces_and_joiners_are_printed_unchanged() -> None:
     name = "a\u00a0b\u3000c\u200dd\u0915\u094d é\t"
     assert cli.printable(name) == name
     assert cli.printable("\x1b[2J \u202e \ud800 \x9b") == "\\x1b[2J \\u202e \\ud800 \\x9b"
 
 
-def test_control_characters_are_shown_escaped(root: Path) -> None:
+def test_control_characters_are_printed_escaped(root: Path) -> None:
     command = [sys.executable, "-m", "data_tools", "check", "a\x1b]0;b\x07.jsonl"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == "error: a\\x1b]0;b\\x07.jsonl: no such file; correct the path\n"

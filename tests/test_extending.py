@@ -1,5 +1,5 @@
 """A new kind is one new file and one line: the guides of the READMEs are followed in a copy, which then checks, trains,
-and makes a manifest with what they add."""
+and makes a manifest with the new kinds."""
 
 import difflib
 import json
@@ -44,7 +44,7 @@ STEP = re.compile(r"`([\w/]+\.py)`(?:(?!```|`[\w/]+\.py`).)*?```python\n(.*?)^``
 
 
 def guide(readme: Path, title: str) -> list[tuple[str, str]]:
-    """(file, code) of a section, in its order: what a new file holds, then the line for a file that is there."""
+    """(file, code) of a section, in its order: the content of a new file, then the line for an existing file."""
     text = readme.read_text()
     start = text.index(f"{title}\n") + len(title)
     following = re.search(r"^#{1,3} ", text[start:], re.MULTILINE)
@@ -70,12 +70,12 @@ def follow(copy: Path, steps: list[tuple[str, str]]) -> None:
             path.write_text(code)
         elif code.count("\n") == 1:
             path.write_text(inserted(path.read_text(), code))
-        else:  # a function behind the others
+        else:  # a function after the others
             path.write_text(f"{path.read_text()}\n\n{code}")
 
 
 def changes(root: Path, copy: Path) -> tuple[list[str], list[str]]:
-    """Files that only the copy has, and the lines by which the others differ, blank ones left out."""
+    """Files that only the copy has, and the lines in which the others differ, without blank ones."""
     names = [path.relative_to(copy).as_posix() for floor in FLOORS for path in sorted((copy / floor).rglob("*.py"))]
     new = [name for name in names if not (root / name).exists()]
     lines: list[str] = []
@@ -99,7 +99,7 @@ NO_TORCH = "assert 'torch' not in sys.modules"
 
 
 def run(copy: Path, floor: str, *words: object, fails: bool = False, then: str = "") -> str:
-    """What the copy's command line prints. then: code to run behind it in the same process."""
+    """Output of the copy's command line. then: code to run after it in the same process."""
     code = f"{MAIN.format(floor=floor, copy=copy)}\nassert main(sys.argv[1:]) == {int(fails)}\n{then}"
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     command = [sys.executable, "-c", code, *map(str, words)]
@@ -109,7 +109,7 @@ def run(copy: Path, floor: str, *words: object, fails: bool = False, then: str =
 
 
 def write_recipe(world: Path, folder: Path, changed: dict[str, Any]) -> Path:
-    """A tiny recipe of one step with what is changed."""
+    """A tiny recipe of one step with changes."""
     stage = tiny.stage(epochs=1, steps_per_epoch=1)
     stage["losses"] = changed.get("losses", stage["losses"])
     content = tiny.recipe(world, folder, only=stage) | {"rank": {}}
@@ -121,7 +121,7 @@ def write_recipe(world: Path, folder: Path, changed: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("title", CHANGED)
-def test_a_kind_is_one_file_and_one_line(title: str, root: Path, copy: Path, world: Path, tmp_path: Path) -> None:
+def test_new_kind_needs_one_file_and_one_line(title: str, root: Path, copy: Path, world: Path, tmp_path: Path) -> None:
     steps = guide(root / "system/EXTENDING.md", title)
     path = write_recipe(world, tmp_path, CHANGED[title])
     refusal = run(copy, "system", "check", path, fails=True, then=NO_TORCH)
@@ -132,7 +132,7 @@ def test_a_kind_is_one_file_and_one_line(title: str, root: Path, copy: Path, wor
 
 
 def example(root: Path, title: str, **names: object) -> dict[str, Any]:
-    """What the code of a guide's new file defines; names: what stands before it in a file that is there."""
+    """Names that the code of a guide's new file defines. names: those defined before it in an existing file."""
     found: dict[str, Any] = dict(names)
     exec(guide(root / "system/EXTENDING.md", title)[0][1], found)
     return found
@@ -144,7 +144,7 @@ def small_batch() -> BatchScores:
     return BatchScores(scores, torch.arange(3), torch.eye(3, dtype=torch.bool), None, lambda: scores, lambda: scores)
 
 
-def test_loudness_is_the_root_mean_square_of_tenths_of_a_second(root: Path) -> None:
+def test_loudness_example_is_the_rms_of_tenths_of_a_second(root: Path) -> None:
     expert = example(root, "### An expert")["Loudness"](kind="loudness")
     (frames,) = expert.load(torch.device("cpu"))([np.full(3300, 0.5, np.float32)])
     assert frames.shape == (3, expert.dim)
@@ -153,18 +153,18 @@ def test_loudness_is_the_root_mean_square_of_tenths_of_a_second(root: Path) -> N
     assert expert.key().startswith("loudness-")
 
 
-def test_soft_max_is_how_far_the_hardest_negative_stands_above_the_pair(root: Path) -> None:
+def test_soft_max_example_matches_hand_value(root: Path) -> None:
     term = example(root, "### A loss term")["SoftMax"](kind="soft_max", weight=1, sharpness=1000)
     assert term.value(small_batch()).item() == pytest.approx((-0.1 + 0.1 - 0.5) / 3, abs=1e-3)
 
 
-def test_second_hardest_gives_second_columns_and_rows(root: Path) -> None:
+def test_second_hardest_example_gives_second_columns_and_rows(root: Path) -> None:
     unlisted = vars(negatives) | {"choice": lambda function: function}
     captions, clips = example(root, CHOICE, **unlisted)["second_hardest"](small_batch())
     assert (captions.tolist(), clips.tolist()) == ([1, 0, 0], [2, 2, 1])
 
 
-def test_last_frame_takes_the_last_one_that_is_no_padding(root: Path) -> None:
+def test_last_frame_example_uses_the_last_unpadded_frame(root: Path) -> None:
     logmel = {"kind": "logmel", "sample_rate": 8000, "bands": 8, "window_seconds": 0.04, "hop_seconds": 0.02}
     settings = {"kind": "last_frame", "experts": {"a": logmel | {"stack": 1}}}
     encoder = example(root, "### An audio encoder")["LastFrame"].model_validate(settings).build(5)
@@ -173,7 +173,7 @@ def test_last_frame_takes_the_last_one_that_is_no_padding(root: Path) -> None:
     assert torch.equal(found, encoder.out(torch.stack([values[0, 2], values[1, 0]])))
 
 
-def test_bag_of_words_is_the_mean_of_known_words(root: Path, tmp_path: Path) -> None:
+def test_bag_of_words_example_is_the_mean_of_known_words(root: Path, tmp_path: Path) -> None:
     settings = example(root, "### A text encoder")["BagOfWords"](kind="bag_of_words", dim=2)
     encoder = settings.build(["a", "dog"], tmp_path)
     encoder.bag.weight.data = torch.tensor([[1.0, 2.0], [3.0, 6.0]])
@@ -181,7 +181,7 @@ def test_bag_of_words_is_the_mean_of_known_words(root: Path, tmp_path: Path) -> 
     assert encoder.unreadable(["zebra", "dog"]) == ["zebra"]
 
 
-def test_what_the_guides_add_is_trained_together(root: Path, copy: Path, world: Path, tmp_path: Path) -> None:
+def test_all_guide_examples_train_together(root: Path, copy: Path, world: Path, tmp_path: Path) -> None:
     everything: dict[str, Any] = {"losses": []}
     for title, changed in CHANGED.items():
         follow(copy, guide(root / "system/EXTENDING.md", title))
@@ -194,7 +194,7 @@ def test_what_the_guides_add_is_trained_together(root: Path, copy: Path, world: 
     assert math.isfinite(line["loss"]), line
 
 
-def test_a_ranker_is_one_file_and_one_line(root: Path, copy: Path, world: Path, tmp_path: Path) -> None:
+def test_new_ranker_needs_one_file_and_one_line(root: Path, copy: Path, world: Path, tmp_path: Path) -> None:
     """A recipe's rank entry, system rank, search and Python give the same scores: those of the seed."""
     steps = guide(root / "system/EXTENDING.md", "### A ranker")
     entry = {"kind": "chance", "data": "evaluation", "seed": 3, "edition": "custom", "csv": True}
@@ -223,7 +223,7 @@ def test_a_ranker_is_one_file_and_one_line(root: Path, copy: Path, world: Path, 
     assert run(copy, "system", "experts", then=python).splitlines()[-1] == str(expected)
 
 
-def test_a_data_set_is_one_file_and_one_line(root: Path, copy: Path, tmp_path: Path) -> None:
+def test_new_data_set_needs_one_file_and_one_line(root: Path, copy: Path, tmp_path: Path) -> None:
     steps = guide(root / "data_tools/README.md", "## How to extend")
     follow(copy, steps)
     assert changes(root, copy) == ([steps[0][0]], [f"+ {steps[1][1]}"])
@@ -239,10 +239,10 @@ def test_a_data_set_is_one_file_and_one_line(root: Path, copy: Path, tmp_path: P
     assert clip["captions"] == ["door wood knock"]
 
 
-def test_a_frozen_published_model_and_ones_own_table_are_pasted_lines(
+def test_recipe_lines_of_the_readme_run_without_code_changes(
     root: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lines of recipes/README.md, as they stand, in a recipe; no file of the code changes."""
+    """The unchanged lines of recipes/README.md in a recipe; no file of the code changes."""
     text = (root / "recipes/README.md").read_text()
     section = text[text.index("## Your own idea") :]
     encoder, source = (yaml.safe_load(code) for code in re.findall("```yaml\n(.*?)```", section, re.DOTALL))

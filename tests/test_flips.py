@@ -20,7 +20,7 @@ from system.__main__ import main
 from system.recipe.load import load_recipe
 
 SEED = int(os.environ.get("LBAR_SEED", "2022"))
-Use = Callable[[Path], object]  # what a folder's files are for: its result, None for a refusal
+Use = Callable[[Path], object]  # uses the files of a folder: gives a result, or None for a refusal
 
 
 def flip(path: Path, rng: np.random.Generator | None) -> str:
@@ -55,7 +55,7 @@ def resume(recipe: Path, run: Path) -> object:
 
 
 def require_noticed(folder: Path, name: str, use: Use, flips: int, capsys: pytest.CaptureFixture[str]) -> int:
-    """Flip bits of a file one at a time, each in a fresh copy of its folder; returns how many were told."""
+    """Flip bits of a file one at a time, each in a new copy of its folder; return the number of reported ones."""
     rng = np.random.default_rng([SEED, *name.encode()])
     here = folder.parent / f"{folder.name} flipped"
     expected: object = None
@@ -96,7 +96,7 @@ FLIPS = [pytest.param(1, id="fast"), pytest.param(60, id="many", marks=pytest.ma
 
 @pytest.mark.parametrize("flips", FLIPS)
 @pytest.mark.parametrize("name", ["resolved.json", "vocabulary.json", "provenance.json", "finetune/done.json", "best"])
-def test_of_a_run_that_ranks(
+def test_bit_flips_in_a_ranking_run_are_noticed(
     unbroken: Path, world: Path, tmp_path: Path, name: str, flips: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
@@ -106,7 +106,7 @@ def test_of_a_run_that_ranks(
 
 
 @pytest.mark.parametrize("flips", FLIPS)
-def test_of_a_last_checkpoint(
+def test_bit_flips_in_a_last_checkpoint_are_noticed(
     unbroken: Path, world: Path, tmp_path: Path, flips: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
@@ -120,7 +120,7 @@ def test_of_a_last_checkpoint(
     ["result.json", "resolved.json", "metrics.jsonl", "scores/evaluation.npy", "scores/evaluation.json",
      "scores/evaluation.clips.csv"],
 )  # fmt: skip
-def test_of_a_run_that_is_reported(
+def test_bit_flips_in_a_reported_run_are_noticed(
     unbroken: Path, tmp_path: Path, name: str, flips: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
@@ -130,7 +130,7 @@ def test_of_a_run_that_is_reported(
 
 @pytest.mark.parametrize("flips", [pytest.param(1, id="fast"), pytest.param(30, id="many", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["finetune/last.pt", "metrics.jsonl", "pretrain/done.json"])
-def test_of_a_run_that_is_resumed(
+def test_bit_flips_in_a_resumed_run_are_noticed(
     unfinished: Path, recipe: Path, name: str, flips: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     require_noticed(unfinished, name, lambda run: resume(recipe, run), flips, capsys)
@@ -138,7 +138,7 @@ def test_of_a_run_that_is_resumed(
 
 @pytest.mark.parametrize("flips", FLIPS)
 @pytest.mark.parametrize("name", ["model.safetensors", "model.json", "recipe.json", "vocabulary.json"])
-def test_of_an_exported_model(
+def test_bit_flips_in_an_exported_model_are_noticed(
     unbroken: Path,
     world: Path,
     tmp_path: Path,
@@ -155,12 +155,12 @@ def test_of_an_exported_model(
 
 @pytest.mark.parametrize("flips", FLIPS)
 @pytest.mark.parametrize("name", ["frames.bin", "index.jsonl", "bank.json"])
-def test_of_a_bank(
+def test_bit_flips_in_a_bank_are_noticed(
     unbroken: Path, world: Path, recipe: Path, tmp_path: Path, name: str, flips: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of frames: those that are read; a series that is gone from the index is computed again."""
+    """Frames are checked when they are read; a series that is missing from the index is computed again."""
     banks = recipe.parent / "banks"
-    used = load_recipe(recipe).recipe.model.audio.experts["logmel"].key()  # other tests have banks beside it
+    used = load_recipe(recipe).recipe.model.audio.experts["logmel"].key()  # other tests have banks next to it
     for kept in (banks / used, banks / "contents.sqlite"):
         (shutil.copytree if kept.is_dir() else shutil.copy)(kept, (tmp_path / "banks").joinpath(kept.name))
     use = lambda folder: rank(world, unbroken, "--set", f"banks={folder}")  # noqa: E731

@@ -1,4 +1,4 @@
-"""In a fresh environment without torch, the data tools and the submission room work."""
+"""data_tools and submission work in a new environment without torch."""
 
 import subprocess
 import sys

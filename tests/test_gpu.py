@@ -1,4 +1,4 @@
-"""Training on a GPU, where there is one: the same gradients as on the CPU, 16 bits, frames that stay there."""
+"""Training on a GPU, if available: the same gradients as on the CPU, 16 bits, and frames kept on the GPU."""
 
 import json
 from contextlib import closing
@@ -13,7 +13,7 @@ from several import together
 from data_tools.manifest import read_manifest
 from system.__main__ import main
 from system.batches.collate import Feed, collate
-from system.batches.parts import Parts
+from system.batches.crops import Crops
 from system.batches.sampler import Item, Sampler, items_of
 from system.features.build import build_features
 from system.recipe.load import load_recipe
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 GPU = torch.device("cuda")
 
 
-def test_a_gpus_gradients_are_the_cpus(world: Path, tmp_path: Path) -> None:
+def test_gpu_gradients_match_cpu_gradients(world: Path, tmp_path: Path) -> None:
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))).recipe
     clips = read_manifest(world)[:12]
     features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks")
@@ -43,7 +43,7 @@ def test_a_gpus_gradients_are_the_cpus(world: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("longest", [None, 9])
-def test_frames_on_the_gpu_are_those_of_the_banks(world: Path, tmp_path: Path, longest: int | None) -> None:
+def test_frames_on_the_gpu_match_the_banks(world: Path, tmp_path: Path, longest: int | None) -> None:
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))).recipe
     clips = read_manifest(world)[:12]
     features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks")
@@ -51,15 +51,15 @@ def test_frames_on_the_gpu_are_those_of_the_banks(world: Path, tmp_path: Path, l
     with closing(Feed(sampler, features, None, GPU, None, longest)) as feed:
         assert feed.resident is not None
         found = feed.batch(3)
-    parts = None if longest is None else Parts(longest, sampler.offsets(3))
-    expected = collate(sampler.batch(3), features, parts=parts)
+    crops = None if longest is None else Crops(longest, sampler.offsets(3))
+    expected = collate(sampler.batch(3), features, crops=crops)
     assert found.captions == expected.captions
     assert torch.equal(found.audio["logmel"].values.cpu(), expected.audio["logmel"].values)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
 @pytest.mark.parametrize("at_once", [None, 3])
-def test_every_precision_trains(world: Path, tmp_path: Path, precision: str, at_once: int | None) -> None:
+def test_training_works_in_every_precision(world: Path, tmp_path: Path, precision: str, at_once: int | None) -> None:
     stage = tiny.stage(epochs=6, steps_per_epoch=6, precision=precision, grad_cache_chunk=at_once)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
@@ -68,7 +68,7 @@ def test_every_precision_trains(world: Path, tmp_path: Path, precision: str, at_
     assert entry["mAP@10"] > 2 * entry["untrained"]
 
 
-def test_one_process_of_torchrun_trains_as_none(world: Path, tmp_path: Path) -> None:
+def test_single_torchrun_process_trains_like_a_plain_one(world: Path, tmp_path: Path) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     assert main(["train", str(recipe), "--out", str(tmp_path / "plain")]) == 0
     done = together(1, [["train", recipe, "--out", tmp_path / "torchrun"]], tmp_path, "cuda")

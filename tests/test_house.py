@@ -1,4 +1,4 @@
-"""The walls of the house: imports one way, no torch where it is not needed, files of one purpose, doors with help."""
+"""Structure of the code: import directions, no needless torch, file sizes and docstrings, help of verbs."""
 
 import ast
 import functools
@@ -31,7 +31,7 @@ def imported(tree: ast.AST) -> set[str]:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_rooms_import_one_way(root: Path, room: str) -> None:
+def test_floors_import_in_one_direction(root: Path, room: str) -> None:
     for path in sources(root, room):
         others = imported(ast.parse(path.read_text())) & set(ROOMS) - {room}
         assert others <= MAY_IMPORT[room], f"{path} imports {others}"
@@ -39,7 +39,7 @@ def test_rooms_import_one_way(root: Path, room: str) -> None:
 
 @functools.cache
 def arrows(root: Path) -> dict[str, set[str]]:
-    """What each room imports from: a room is a folder of a floor, or a file such as data_tools.manifest."""
+    """Return the rooms that each room imports: folders of a package, or files such as data_tools.manifest."""
     files = [path.relative_to(root) for floor in ROOMS for path in sources(root, floor)]
     modules = {".".join(path.with_suffix("").parts) for path in files}
     modules |= {name.removesuffix(".__init__") for name in modules}
@@ -57,7 +57,7 @@ def arrows(root: Path) -> dict[str, set[str]]:
     return found
 
 
-def test_rooms_import_in_no_circle(root: Path) -> None:
+def test_rooms_have_no_circular_imports(root: Path) -> None:
     assert in_circles(arrows(root)) == []
 
 
@@ -89,14 +89,14 @@ def in_circles(graph: dict[str, set[str]]) -> list[str]:
     return sorted(left)
 
 
-def test_files_import_in_no_circle(root: Path) -> None:
+def test_files_have_no_circular_imports(root: Path) -> None:
     assert in_circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
     assert in_circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
     assert in_circles(imports_of_files(root)) == []
 
 
 @pytest.mark.parametrize("floor", ROOMS)
-def test_a_floor_has_few_rooms_and_few_arrows(root: Path, floor: str) -> None:
+def test_floors_have_few_rooms_and_few_imports(root: Path, floor: str) -> None:
     rooms = {path.relative_to(root / floor).parts[0] for path in sources(root, floor) if path.parent != root / floor}
     assert len(rooms) <= 16
     own = (arrows(root).get(f"{floor}.{room}", set()) for room in rooms)
@@ -104,8 +104,8 @@ def test_a_floor_has_few_rooms_and_few_arrows(root: Path, floor: str) -> None:
 
 
 @pytest.mark.parametrize("room", ["data_tools", "submission"])
-def test_torch_free_rooms_never_name_torch(root: Path, room: str) -> None:
-    """But for the classifier, which embeds sentences."""
+def test_data_tools_and_submission_never_import_torch(root: Path, room: str) -> None:
+    """The classifier is exempt, because it embeds sentences."""
     heavy = {"torch", "torchaudio", "transformers", "sentence_transformers"}
     for path in sources(root, room):
         if path.parent != root / "data_tools" / "classify":
@@ -113,14 +113,14 @@ def test_torch_free_rooms_never_name_torch(root: Path, room: str) -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_files_have_one_purpose_and_say_it(root: Path, room: str) -> None:
+def test_files_have_a_docstring_and_at_most_400_lines(root: Path, room: str) -> None:
     for path in sources(root, room):
         text = path.read_text()
         assert len(text.splitlines()) <= 400, f"{path} is past 400 lines"
         assert not text or ast.get_docstring(ast.parse(text)), f"{path} does not say what it is for"
 
 
-def test_top_level_is_the_agreed_one(root: Path) -> None:
+def test_top_level_has_only_known_entries(root: Path) -> None:
     tracked = subprocess.run(["git", "-C", root, "ls-files"], capture_output=True, text=True, check=True).stdout
     top = {line.split("/")[0] for line in tracked.splitlines()}
     agreed = {"README.md", "pyproject.toml", "LICENSE", "recipes", *ROOMS, "tests"}
@@ -133,7 +133,7 @@ def verbs(room: str) -> list[str]:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_every_verb_is_helped_and_in_readme(root: Path, room: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_has_help_and_a_readme_example(root: Path, room: str, capsys: pytest.CaptureFixture[str]) -> None:
     readme = (root / room / "README.md").read_text()
     for verb in verbs(room):
         try:
@@ -154,7 +154,7 @@ def test_every_verb_is_helped_and_in_readme(root: Path, room: str, capsys: pytes
         ["system", "check", "--help"],
     ],
 )
-def test_doors_open_without_torch(root: Path, arguments: list[str]) -> None:
+def test_help_and_check_import_no_torch(root: Path, arguments: list[str]) -> None:
     code = (
         "import sys, runpy\n"
         f"sys.argv = {['-m', *arguments[1:]]!r}\n"
@@ -170,14 +170,14 @@ def test_doors_open_without_torch(root: Path, arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["--nonsense"]])
-def test_wrong_usage_is_told_without_a_traceback(root: Path, room: str, arguments: list[str]) -> None:
+def test_wrong_usage_is_refused_without_a_traceback(root: Path, room: str, arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-m", room, *arguments], capture_output=True, text=True, cwd=root)
     assert done.returncode == 2
     assert "usage:" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_no_model_from_elsewhere_brings_code_along(root: Path) -> None:
+def test_no_loader_trusts_remote_code(root: Path) -> None:
     """Every loader of transformers and sentence-transformers says trust_remote_code=False."""
     found = 0
     for room in ROOMS:
@@ -219,7 +219,7 @@ def words_of_page(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("floor", ROOMS)
-def test_names_are_the_fields_words(root: Path, floor: str) -> None:
+def test_names_use_no_dialect_words(root: Path, floor: str) -> None:
     for path in sources(root, floor):
         assert DIALECT.isdisjoint(path.stem.split("_")), path
         for name in defined_names(path) - FIELD - SOUNDS - ({"real"} if path.name in COMPLEX else set()):
@@ -230,7 +230,7 @@ def test_names_are_the_fields_words(root: Path, floor: str) -> None:
         assert DIALECT.isdisjoint(words_of_page(path)), f"{path}: {DIALECT & words_of_page(path)}"
 
 
-def test_a_word_of_the_dialect_is_noticed(tmp_path: Path) -> None:
+def test_dialect_words_in_names_are_found(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text("def f(beside: int) -> None:\n    self.told, (_MOST, x) = beside, (1, 2)\nclass Heard: ...\n")
     assert defined_names(path) == {"f", "beside", "told", "most", "x", "heard"}

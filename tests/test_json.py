@@ -1,4 +1,4 @@
-"""What the reporting verbs print with --json: one document, of the schema that is published in the floor's folder."""
+"""Output of the reporting verbs with --json: one document that follows the published schema."""
 
 import json
 import shlex
@@ -83,7 +83,7 @@ def document(command: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[in
 
 
 @pytest.mark.parametrize(("command", "expected"), CASES, ids=[command for command, _ in CASES])
-def test_a_report_is_of_the_published_schema(
+def test_json_reports_follow_their_published_schema(
     command: str, expected: int, desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(desk)
@@ -97,7 +97,7 @@ def test_a_report_is_of_the_published_schema(
         assert found["ok"] == (status == 0)
 
 
-def test_reports_say_what_the_verbs_print(
+def test_json_reports_match_printed_values(
     desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(desk)
@@ -118,7 +118,7 @@ def test_reports_say_what_the_verbs_print(
     assert csv["problems"][0]["sentence"].startswith("none of its queries is known")
 
 
-def test_every_verb_with_json_is_published(root: Path) -> None:
+def test_every_json_report_has_a_published_schema(root: Path) -> None:
     """Written again by: PYTHONPATH=. python tests/helpers/schemas.py"""
     with_json = set()
     for floor in ("data_tools", "submission", "system"):
@@ -133,7 +133,7 @@ def test_every_verb_with_json_is_published(root: Path) -> None:
     assert files == {published(*key) for key in REPORTS}
 
 
-def test_shipped_recipes_fit_the_schema_of_recipes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shipped_recipes_follow_the_recipe_schema(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, of_recipes = document(["system", "recipes", "keys", "--json"], capsys)
     validator = Draft202012Validator(of_recipes)
     for path in sorted((root / "recipes").rglob("*.yaml")):

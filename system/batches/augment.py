@@ -123,8 +123,8 @@ class Augmentation:
             return _Partner(Added(other, decibels, offset), (), caption)
         index = int(which * (len(self._pool) - 1))
         other = self._pool[index + (index >= self._position[item.clip.id])]
-        count, there = len(item.captions), len(other.captions)
-        numbers = draw.choice(there, count, replace=there < count).tolist()
+        count, available = len(item.captions), len(other.captions)
+        numbers = draw.choice(available, count, replace=available < count).tolist()
         return _Partner(Added(other, decibels, offset), tuple(numbers), None)
 
     def _mixed(self, item: Item, partner: _Partner, draw: Random) -> Item:
@@ -145,9 +145,9 @@ class Augmentation:
         found = []
         for number in numbers:
             chance, which = draw.random(2)
-            there = self._alternatives.get((clip.id, number))
-            is_replaced = there and chance < self.settings.captions.probability
-            found.append(there[int(which * len(there))] if there and is_replaced else clip.captions[number])
+            others = self._alternatives.get((clip.id, number))
+            is_replaced = others and chance < self.settings.captions.probability
+            found.append(others[int(which * len(others))] if others and is_replaced else clip.captions[number])
         return tuple(found)
 
     def _edited(self, captions: Sequence[str], draw: Random) -> tuple[str, ...]:

@@ -11,12 +11,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from system.batches.crops import Crops
 from system.batches.mixing import mixed
-from system.batches.parts import Parts
 from system.batches.sampler import Item, Sampler
-from system.batches.shares import parts_of
+from system.batches.shares import chunks_of
 from system.batches.teachers import Teachers
-from system.compute.distributed import count, index
+from system.compute.distributed import process_count, process_index
 from system.features.build import Features
 from system.losses.relevance.relax import Relevance
 from system.models.batch import Batch, Series, Share
@@ -35,23 +35,23 @@ def collate(
     features: Features,
     relevance: Relevance | None = None,
     teachers: Teachers | None = None,
-    parts: Parts | None = None,
+    crops: Crops | None = None,
     share: Share | None = None,
-    alike: bool = False,
+    pad_to_batch: bool = False,
 ) -> Batch:
     """Make the batch of items whose clips all have frames, in the dtype of their banks.
 
-    relevance: if a loss needs relax factors. teachers: if a loss learns from them. parts: the used parts of long clips;
-    None: all frames. share: the part of the batch whose audio is loaded; None: all. alike: pad to the longest clip of
-    the batch, even if it is not in the share.
+    relevance: if a loss needs relax factors. teachers: if a loss learns from them. crops: random parts of long clips;
+    None: all frames. share: the part of the batch whose audio is loaded; None: all. pad_to_batch: pad to the longest
+    clip of the batch, even if it is not in the share.
     """
     batch = without_audio(items, features, relevance, teachers)
     rows = range(len(items)) if share is None else share.rows
-    longest = parts.longest if parts else None
+    longest = crops.longest if crops else None
     audio = {}
     for name in features.banks:
-        width = max(lengths_of(items, features, name, longest)) if alike else 0
-        audio[name] = _padded(features, name, items, parts, rows, width)
+        width = max(lengths_of(items, features, name, longest)) if pad_to_batch else 0
+        audio[name] = _padded(features, name, items, crops, rows, width)
     return replace(batch, audio=audio, share=share)
 
 
@@ -98,26 +98,26 @@ def _key(features: Features, item: Item) -> str:
     return "+".join(sorted({key, features.keys[item.added.clip.id]})) if item.added else key
 
 
-def _frames(features: Features, expert: str, items: Sequence[Item], index: int, parts: Parts | None) -> np.ndarray:
-    """Return the (T, D) frames of an item's clip or mixture, only of the used parts of its clips."""
+def _frames(features: Features, expert: str, items: Sequence[Item], index: int, crops: Crops | None) -> np.ndarray:
+    """Return the (T, D) frames of an item's clip or mixture, cut to the crops of its clips."""
     item, added = items[index], items[index].added
     frames = features.frames(expert, item.clip.id)
-    if parts is not None:
-        frames = parts.of(frames, index)
+    if crops is not None:
+        frames = crops.of(frames, index)
     if added is None:
         return frames
     other = features.frames(expert, added.clip.id)
-    if parts is not None:
-        other = parts.of(other, index, added=True)
+    if crops is not None:
+        other = crops.of(other, index, added=True)
     return mixed(frames, other, added.decibels, added.offset)
 
 
 def _padded(
-    features: Features, expert: str, items: Sequence[Item], parts: Parts | None, rows: Sequence[int], width: int
+    features: Features, expert: str, items: Sequence[Item], crops: Crops | None, rows: Sequence[int], width: int
 ) -> Series:
     """Return the padded frames of these rows of a batch, at least `width` frames wide."""
     bank = features.banks[expert]
-    frames = [_frames(features, expert, items, index, parts) for index in rows]
+    frames = [_frames(features, expert, items, index, crops) for index in rows]
     lengths = np.array([len(f) for f in frames], np.int64)
     values = np.zeros((len(frames), max(width, lengths.max(initial=0)), bank.dim), bank.dtype)
     for row, f in zip(values, frames, strict=True):
@@ -155,9 +155,9 @@ class Resident:
             frames[at : at + len(part)] = torch.from_numpy(part).to(device)
         return frames, first.to(device), lengths.to(device)
 
-    def audio(self, keys: Sequence[str], parts: Parts | None = None, among: Sequence[str] = ()) -> dict[str, Series]:
+    def audio(self, keys: Sequence[str], crops: Crops | None = None, among: Sequence[str] = ()) -> dict[str, Series]:
         """Return the audio of these clips as collate does, on the device, padded to the longest of `among`."""
-        return {name: self._series(*table, keys, parts, among) for name, table in self.tables.items()}
+        return {name: self._series(*table, keys, crops, among) for name, table in self.tables.items()}
 
     def _series(
         self,
@@ -165,19 +165,19 @@ class Resident:
         first: torch.Tensor,
         lengths: torch.Tensor,
         keys: Sequence[str],
-        parts: Parts | None,
+        crops: Crops | None,
         among: Sequence[str],
     ) -> Series:
         clips = torch.tensor([self.index_of[key] for key in keys], device=frames.device)
         begin, clip_lengths = first[clips], lengths[clips]
-        if parts is not None:
-            spare = (clip_lengths - parts.longest).clamp(min=0)
-            offsets = torch.from_numpy(parts.offsets[:, 0].copy()).to(frames.device)
+        if crops is not None:
+            spare = (clip_lengths - crops.longest).clamp(min=0)
+            offsets = torch.from_numpy(crops.offsets[:, 0].copy()).to(frames.device)
             skipped = (offsets * (spare + 1)).long().minimum(spare)
-            begin, clip_lengths = begin + skipped, clip_lengths.clamp(max=parts.longest)
+            begin, clip_lengths = begin + skipped, clip_lengths.clamp(max=crops.longest)
         all_lengths = lengths[torch.tensor([self.index_of[key] for key in (*keys, *among)], device=frames.device)]
         width = int(all_lengths.max()) if len(all_lengths) else 0
-        width = width if parts is None else min(width, parts.longest)
+        width = width if crops is None else min(width, crops.longest)
         positions = torch.arange(width, device=frames.device)
         mask = positions < clip_lengths[:, None]
         index = (begin[:, None] + positions).clamp(max=len(frames) - 1)
@@ -203,7 +203,7 @@ class Feed:
     made ahead. A batch is a function of its step, so that working ahead changes no result.
 
     longest: most frames of a clip; a random part of longer ones is used; None: all frames. chunk: clips that are
-    embedded at a time, see parts_of. alike: see collate. With several processes, each only gets its share.
+    embedded at a time, see chunks_of. pad_to_batch: see collate. With several processes, each only gets its share.
     """
 
     def __init__(
@@ -215,9 +215,9 @@ class Feed:
         teachers: Teachers | None = None,
         longest: int | None = None,
         chunk: int | None = None,
-        alike: bool = False,
+        pad_to_batch: bool = False,
     ) -> None:
-        self.chunk, self.alike = chunk, alike
+        self.chunk, self.pad_to_batch = chunk, pad_to_batch
         self.sampler, self.features, self.device, self.longest = sampler, features, device, longest
         self.relevance, self.teachers = relevance, teachers
         keys = {features.keys[item.clip.id] for stream in sampler.streams for item in stream.items}
@@ -240,28 +240,28 @@ class Feed:
                 self._ahead[other] = self._begun(other)
         if self.resident is None:
             return made.to(self.device)
-        keys, parts = made.clip_keys, self._parts(step)
+        keys, crops = made.clip_keys, self._crops(step)
         if made.share:
             rows = made.share.rows
-            keys, parts = [keys[row] for row in rows], parts and parts._replace(offsets=parts.offsets[rows])
-        audio = self.resident.audio(keys, parts, made.clip_keys if self.alike else ())
+            keys, crops = [keys[row] for row in rows], crops and crops._replace(offsets=crops.offsets[rows])
+        audio = self.resident.audio(keys, crops, made.clip_keys if self.pad_to_batch else ())
         return replace(made.to(self.device), audio=audio)
 
-    def _parts(self, step: int) -> Parts | None:
-        return None if self.longest is None else Parts(self.longest, self.sampler.offsets(step))
+    def _crops(self, step: int) -> Crops | None:
+        return None if self.longest is None else Crops(self.longest, self.sampler.offsets(step))
 
     def _begun(self, step: int) -> "Future[Batch]":
         """Start to make a batch. The items are drawn in this thread, since a sampler must stay in one thread."""
-        return self._workers.submit(self._made, self.sampler.batch(step), self._parts(step))
+        return self._workers.submit(self._made, self.sampler.batch(step), self._crops(step))
 
-    def _made(self, items: Sequence[Item], parts: Parts | None) -> Batch:
+    def _made(self, items: Sequence[Item], crops: Crops | None) -> Batch:
         share = None
-        if count() > 1:
+        if process_count() > 1:
             lengths = lengths_of(items, self.features, next(iter(self.features.banks)), self.longest)
-            share = Share(parts_of(lengths, self.chunk, count()), index(), count())
+            share = Share(chunks_of(lengths, self.chunk, process_count()), process_index(), process_count())
         if self.resident is not None:
             return replace(without_audio(items, self.features, self.relevance, self.teachers), share=share)
-        return collate(items, self.features, self.relevance, self.teachers, parts, share, self.alike)
+        return collate(items, self.features, self.relevance, self.teachers, crops, share, self.pad_to_batch)
 
     def close(self) -> None:
         self._workers.shutdown(cancel_futures=True)

@@ -132,5 +132,5 @@ class Sampler:
         return self.augment(chosen, (*self.seed, n + 1, step)) if self.augment else chosen
 
     def offsets(self, step: int) -> np.ndarray:
-        """Return (batch_size, 2) positions in [0, 1) of the used parts of long clips; see Parts."""
+        """Return (batch_size, 2) positions in [0, 1) of the used parts of long clips; see Crops."""
         return np.random.default_rng([*self.seed, len(self.streams) + 2, step]).random((self.batch_size, 2))

@@ -1,6 +1,6 @@
 """Divide a batch among processes and parts.
 
-Divide a batch into parts of clips that are embedded together, by one process each. Without torch.
+Divide a batch into chunks of clips that are embedded together, by one process each. Without torch.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ import numpy as np
 # B clips of a batch
 
 
-def parts_of(lengths: Sequence[int], size: int | None, count: int) -> list[list[int]]:
-    """Divide the clips of a batch into parts. lengths: (B,) of the clips.
+def chunks_of(lengths: Sequence[int], size: int | None, count: int) -> list[list[int]]:
+    """Divide the clips of a batch into chunks. lengths: (B,) of the clips.
 
-    size: clips of similar length per part, with the rest in the last one; the same for any number of processes. None:
-    one part per process, of equal sizes if possible.
+    size: clips of similar length per chunk, with the rest in the last one; the same for any number of processes. None:
+    one chunk per process, of equal sizes if possible.
     """
     if size is not None:
         order = np.argsort(np.asarray(lengths), kind="stable").tolist()

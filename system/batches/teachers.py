@@ -47,13 +47,13 @@ class Teachers:
         """Return (B, N) float32 cosines in [-1, 1], by teacher. keys: content keys of the items' clips."""
         captions = [caption_key(item.clip, number) for item in items for number in item.numbers]
         return {
-            name: torch.from_numpy(units(taught.clips, keys) @ units(taught.captions, captions).T)
+            name: torch.from_numpy(unit_embeddings(taught.clips, keys) @ unit_embeddings(taught.captions, captions).T)
             for name, taught in self.banks.items()
         }
 
 
-def units(bank: Rows, keys: Sequence[str]) -> np.ndarray:
+def unit_embeddings(bank: Rows, keys: Sequence[str]) -> np.ndarray:
     """Return (n, D) float32 embeddings, scaled to length 1. Embeddings of zeros stay zeros."""
     rows = np.concatenate([bank.read(key) for key in keys])
-    units: np.ndarray = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    return units
+    scaled: np.ndarray = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return scaled

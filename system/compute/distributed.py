@@ -56,12 +56,12 @@ class _Group:
 _group = _Group()
 
 
-def count() -> int:
+def process_count() -> int:
     """Return the number of processes."""
     return _group.count
 
 
-def index() -> int:
+def process_index() -> int:
     """Return the rank of this process, from 0."""
     return _group.index
 
@@ -73,12 +73,12 @@ def exchange_group() -> "ProcessGroup | None":
 
 def is_first() -> bool:
     """Return whether this is the first process, which writes all files."""
-    return index() == 0
+    return process_index() == 0
 
 
 def is_orphan() -> bool:
     """Return whether torchrun is dead, which would have ended this process with the others."""
-    return count() > 1 and os.getppid() != _group.launcher
+    return process_count() > 1 and os.getppid() != _group.launcher
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def processes(device: "torch.device | None") -> Iterator[None]:
         raise KitError(f"{describe_process()} cannot meet the others ({str(error).splitlines()[0]}); {hint}") from error
     _group = _Group(dist.get_world_size(), dist.get_rank(), os.getppid(), store, step)
     if is_first():
-        log.info("%d processes; the first computes on %s", count(), device)
+        log.info("%d processes; the first computes on %s", process_count(), device)
     try:
         yield
     except Exception as error:
@@ -141,7 +141,7 @@ def _is_to_say(reason: str) -> bool:
         return True
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # from torchrun, which would end it before its report
-    here = f"{index()} {reason}"
+    here = f"{process_index()} {reason}"
     try:
         found: str = _group.store.compare_set("end", "", here).decode()
     except RuntimeError:  # the store was lost with the first machine
@@ -187,7 +187,7 @@ def in_step() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # gloo and nccl have no exception of their own for a process that is gone
-        if count() == 1 or not any(name in str(error) for name in ("gloo", "NCCL")):
+        if process_count() == 1 or not any(name in str(error) for name in ("gloo", "NCCL")):
             raise
         raise _lost(error) from error
     finally:
@@ -198,7 +198,10 @@ def _lost(error: RuntimeError) -> KitError:
     """Return the error of a failed exchange; SaidElsewhere if another process has reported the reason."""
     if not _is_to_say(""):
         return SaidElsewhere("another process has reported why all end")
-    who, go_on = f"rank {index()} of {count()}", "run the same command again to resume from the last checkpoint"
+    who, go_on = (
+        f"rank {process_index()} of {process_count()}",
+        "run the same command again to resume from the last checkpoint",
+    )
     if "timed out" in str(error).lower():
         waited = about((STEP_PATIENCE if _group.now else PATIENCE).total_seconds())
         return KitError(f"{who} has waited {waited} for another process, which hangs; {go_on}")
@@ -213,7 +216,7 @@ def require_alike(here: object, what: str) -> None:
     every = gather_objects(here)
     if others := [number for number, value in enumerate(every) if value != every[0]]:
         if is_first():
-            raise KitError(f"rank {others[0]} of {count()} differs from rank 0: {what}")
+            raise KitError(f"rank {others[0]} of {process_count()} differs from rank 0: {what}")
         raise SaidElsewhere("the processes differ")
 
 
@@ -222,7 +225,7 @@ def on_first(function: Callable[[], T]) -> T:
 
     If it raises an error, the first process raises it, and the others raise SaidElsewhere.
     """
-    if count() == 1:
+    if process_count() == 1:
         return function()
     import torch.distributed as dist
 
@@ -245,7 +248,7 @@ def on_first(function: Callable[[], T]) -> T:
 @contextmanager
 def first_before_others() -> Iterator[None]:
     """Context that the first process runs first, then all others, which find its stored results."""
-    if count() == 1:
+    if process_count() == 1:
         yield
         return
     if not is_first():
@@ -265,14 +268,14 @@ def _end() -> None:
     raise SaidElsewhere("this process ends")
 
 
-def in_any(here: bool) -> bool:
+def any_process(here: bool) -> bool:
     """Return whether `here` is true in any process."""
-    return each_in_any([here])[0]
+    return any_process_each([here])[0]
 
 
-def each_in_any(here: Sequence[bool]) -> list[bool]:
+def any_process_each(here: Sequence[bool]) -> list[bool]:
     """Return, for each of these values, whether it is true in any process. All processes have the same number."""
-    if count() == 1:
+    if process_count() == 1:
         return list(here)
     import torch
     import torch.distributed as dist
@@ -285,11 +288,11 @@ def each_in_any(here: Sequence[bool]) -> list[bool]:
 
 def gather_objects(here: T) -> list[T]:
     """Return the values of all processes, in the order of ranks, in every process."""
-    if count() == 1:
+    if process_count() == 1:
         return [here]
     import torch.distributed as dist
 
-    found: list[Any] = [None] * count()
+    found: list[Any] = [None] * process_count()
     with _together():
         dist.all_gather_object(found, here)
     return found
@@ -307,7 +310,7 @@ def all_gather(tensor: "torch.Tensor") -> "list[torch.Tensor]":
     import torch
     import torch.distributed as dist
 
-    found = [torch.empty_like(tensor) for _ in range(count())]
+    found = [torch.empty_like(tensor) for _ in range(process_count())]
     with _together():
         dist.all_gather(found, tensor, group=_group.now)
     received["embeddings"] += sum(one.nbytes for one in found)
@@ -316,11 +319,11 @@ def all_gather(tensor: "torch.Tensor") -> "list[torch.Tensor]":
 
 def sum_gradients(parameters: "Sequence[torch.nn.Parameter]") -> None:
     """Replace every parameter's gradient by the sum over all processes, unless no process has one."""
-    if count() == 1:
+    if process_count() == 1:
         return
     import torch
 
-    having = each_in_any([parameter.grad is not None for parameter in parameters])
+    having = any_process_each([parameter.grad is not None for parameter in parameters])
     bucket: list[torch.Tensor] = []
     for parameter, some in zip(parameters, having, strict=True):
         if not some:
@@ -349,7 +352,7 @@ def _sum(gradients: "Sequence[torch.Tensor]") -> None:
 
 def take_from_first(model: "torch.nn.Module") -> None:
     """Copy the first process's weights and statistics to all, so that rounding differences do not accumulate."""
-    if count() == 1:
+    if process_count() == 1:
         return
     import torch.distributed as dist
 

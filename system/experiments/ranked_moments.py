@@ -67,9 +67,9 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
         asked = {moment.clip for moment in data.moments[entry.data]}
         if broken := {clip: why[clip] for clip in sorted(asked & why.keys())}:
             raise KitError(f"rank entry {name}: {unreadable_text(broken, asked)}")
-        require_names(clip for clip in data.whole(entry.data) if clip.id in asked)
+        require_names(clip for clip in data.readable_clips(entry.data) if clip.id in asked)
         if entry.fit is not None:
-            inside_recordings(data.moments[entry.fit], data.whole(entry.fit))
+            inside_recordings(data.moments[entry.fit], data.readable_clips(entry.fit))
         for source in filter(None, (entry.data, entry.fit)):
             known = {moment.windows is not None for moment in data.moments[source]}
             if len(known) > 1 or (source == entry.fit and False in known):
@@ -88,15 +88,15 @@ def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
     recipe, data, found = models.recipe, models.data, {}
     for name, entry in recipe.rank_moments.items():
         moments, edition = data.moments[entry.data], get_moments_edition(entry.edition)
-        by_id = {clip.id: clip for clip in data.whole(entry.data)}
+        by_id = {clip.id: clip for clip in data.readable_clips(entry.data)}
         clips = list({moment.clip: by_id[moment.clip] for moment in moments}.values())
         log.info("ranking %s: %s in %s", name, counted(len(moments), "query", ","), counted(len(clips), "recording"))
         chosen = models.model(entry.stage, entry.checkpoint)
         score, origin, fitted = chosen.model.moments, chosen.origin, None
         if entry.fit is not None:
             readable = [moment for moment in data.moments[entry.fit] if moment.clip in data.features.keys]
-            known = inside_recordings(readable, data.whole(entry.fit))
-            series = series_of_moments(chosen.model, data.whole(entry.fit), known, data.features)
+            known = inside_recordings(readable, data.readable_clips(entry.fit))
+            series = series_of_moments(chosen.model, data.readable_clips(entry.fit), known, data.features)
             score = fitted_score(score, series, known, f"rank entry {name}")
             fitted = score.numbers()
             origin = fitted_text(origin, entry.fit)

@@ -94,7 +94,7 @@ def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[st
         if found is None:
             continue
         matrix, pool, origin = found
-        write_clips(models.run.clips_file(name), data.whole(source), pool.norms)
+        write_clips(models.run.clips_file(name), data.readable_clips(source), pool.norms)
         before = untrained.get(source) if _is_trained(recipe.ranked(name)) else None
         ranked[name] = _result(name, models, matrix, origin, before)
     return {name: ranked[name] for name in recipe.scored if name in ranked}

@@ -23,7 +23,7 @@ from submission.editions import get_edition
 from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import ScoreMatrix, of_blocks
 from submission.runs.record import FORMAT, BlindResult, MomentsResult, RankedResult, RunResult
-from system.compute.distributed import count, on_first
+from system.compute.distributed import on_first, process_count
 from system.experiments.blind import (
     BlindSet,
     blind_entries,
@@ -89,8 +89,8 @@ def _is_finished(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> 
     result = run.read_result()
     for name, checksum in result.sha256.items():
         require_unharmed(run.folder / name, checksum, run.again(run.folder / name))
-    made_by, now = result.commits[-1], commit()
-    other = "" if made_by == now else f", made by the code of {made_by}, this is {now}; --out makes another"
+    made_by, current = result.commits[-1], commit()
+    other = "" if made_by == current else f", made by the code of {made_by}, this is {current}; --out makes another"
     log.log(logging.WARNING if other else logging.INFO, "finished already: %s%s", run.folder, other)
     if new := changed_entries(loaded.recipe, result.blind):
         log.info("ranking now: %s; nothing is trained again", ", ".join(new))
@@ -236,7 +236,7 @@ def hardware_of(device: "Device") -> str:
     """Describe the hardware of this process, and the number of processes."""
     from system.compute.device import gpu_of
 
-    several = f", {count()} processes" if count() > 1 else ""
+    several = f", {process_count()} processes" if process_count() > 1 else ""
     return f"{os.cpu_count()} cores {platform.machine()}, {gpu_of(device) or 'no GPU'}{several}"
 
 
@@ -272,7 +272,9 @@ def _kept(
         return kept, kept_blind
     result, before = run.read_result(), load_recipe(run.folder / "resolved.json").recipe
     for name, entry in recipe.rank.items():
-        if before.rank.get(name) != entry or not all(part in kept or part in kept_blind for part in entry.parts):
+        if before.rank.get(name) != entry or not all(
+            other in kept or other in kept_blind for other in entry.combined_entries
+        ):
             continue
         if name in recipe.scored:
             source = recipe.ranked_source(name)

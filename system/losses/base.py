@@ -41,7 +41,7 @@ class FrameScores(NamedTuple):
 class BatchScores:
     """The inputs of all loss terms for one batch.
 
-    each: (B, N) float32, the score of every clip and every single caption; higher is better.
+    scores_by_caption: (B, N) float32, the score of every clip and every single caption; higher is better.
     row_of: (N,) the item of each caption.
     same_clip: (B, B) bool, whether items i and j have the same audio (true on the diagonal). Such pairs are never
     negatives.
@@ -51,10 +51,11 @@ class BatchScores:
     reads rows as clips and columns as captions, so that with `best_frame` and `best_word` they are not symmetric.
     temperature: trained with the model; its absolute value is used. None if the model has none.
     teachers: (B, N) by the teacher's name, its cosines of every clip and every single caption.
-    frames: of a batch of moments, whose item i is clip i and its one sentence. Then `each` has no gradient.
+    frames: of a batch of moments, whose item i is clip i and its one sentence. Then `scores_by_caption` has no
+    gradient.
     """
 
-    each: Tensor
+    scores_by_caption: Tensor
     row_of: Tensor
     same_clip: Tensor
     relax: "Tensor | None"
@@ -75,7 +76,7 @@ class BatchScores:
         """(N, B) weights that average an item's captions: 1 / n for its own n captions, 0 elsewhere."""
         from torch.nn.functional import one_hot
 
-        membership = one_hot(self.row_of, len(self.each)).to(self.each.dtype)
+        membership = one_hot(self.row_of, len(self.scores_by_caption)).to(self.scores_by_caption.dtype)
         return membership / membership.sum(0)
 
     @cached_property
@@ -84,7 +85,7 @@ class BatchScores:
 
         Source: "Take it easy" (2022), section 4, second equation.
         """
-        return self.each @ self.average
+        return self.scores_by_caption @ self.average
 
     def over(self, temperature: "float | Literal['learned']") -> "float | Tensor":
         """Return the number that scores are divided by."""

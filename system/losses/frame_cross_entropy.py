@@ -22,6 +22,6 @@ class FrameCrossEntropy(Term):
         import torch.nn.functional as F
 
         scores, lengths, labels, _, _ = batch.of_frames()
-        each = F.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="none")
+        losses = F.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="none")
         mask = torch.arange(scores.shape[1], device=scores.device) < lengths[:, None]
-        return (each.masked_fill(~mask, 0.0).sum(1) / lengths).mean()
+        return (losses.masked_fill(~mask, 0.0).sum(1) / lengths).mean()

@@ -25,19 +25,19 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True)
 class Share:
-    """A batch divided into parts that are embedded one at a time. Part i belongs to process i % count.
+    """A batch divided into chunks that are embedded one at a time. Chunk i belongs to process i % count.
 
-    parts: the rows of each part; every row of the batch is in exactly one part. index: of this process.
+    chunks: the rows of each chunk; every row of the batch is in exactly one chunk. index: of this process.
     """
 
-    parts: list[list[int]]
+    chunks: list[list[int]]
     index: int
     count: int
 
     @property
     def rows(self) -> list[int]:
         """The rows that this process embeds. The batch's audio has these rows, in this order."""
-        return [row for part in self.parts[self.index :: self.count] for row in part]
+        return [row for chunk in self.chunks[self.index :: self.count] for row in chunk]
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class Ragged(NamedTuple):
         """Convert to float32."""
         return Ragged(self.values.float(), self.lengths)
 
-    def parts(self) -> Iterator[tuple[torch.Tensor, Embedded]]:
+    def padded_parts(self) -> Iterator[tuple[torch.Tensor, Embedded]]:
         """Yield the series in parts of similar length, shortest first: their indexes (P,), and the padded series.
 
         A part has at most MAX_PADDED values, or one series.

@@ -158,7 +158,7 @@ def frame_word(
     groups = _word_groups(captions, min(longest, _LONG))
     if isinstance(clips, Embedded):
         return _filled_frame_word(clips, groups, reduce)
-    found = [(index, _filled_frame_word(part, groups, reduce)) for index, part in clips.parts()]
+    found = [(index, _filled_frame_word(part, groups, reduce)) for index, part in clips.padded_parts()]
     order = torch.cat([index for index, _ in found]).argsort()
     return torch.cat([scores for _, scores in found])[order]
 

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 
 import torch
 
-from system.compute.distributed import all_gather, count
+from system.compute.distributed import all_gather, process_count
 from system.models.embeddings import Embedded
 
 # D embedding, L frames or words
 
 
-def gather_parts(here: Sequence[Embedded], sizes: Sequence[int], device: torch.device) -> list[Embedded]:
-    """Return the embeddings of all parts, in order and without a graph, in every process. Part i is of process i % n.
+def gather_embeddings(here: Sequence[Embedded], sizes: Sequence[int], device: torch.device) -> list[Embedded]:
+    """Return the embeddings of all chunks, in order and without a graph, in every process. Chunk i is of process i % n.
 
-    here: the parts of this process, in order. sizes: rows of all parts. Series are padded with zeros to the longest.
+    here: the chunks of this process, in order. sizes: rows of all chunks. Series are padded with zeros to the longest.
     """
-    processes = count()
+    processes = process_count()
     if processes == 1:
         return [Embedded(part.values.detach(), part.lengths) for part in here]
     dim, longest, is_series = _shape(here)
@@ -45,7 +45,7 @@ def gather_parts(here: Sequence[Embedded], sizes: Sequence[int], device: torch.d
 
 
 def _shape(here: Sequence[Embedded]) -> tuple[int, int, bool]:
-    """Return D, the largest L of all processes, and whether embeddings are series, also in a process without parts."""
+    """Return D, the largest L of all processes, and whether embeddings are series, also in a process without chunks."""
     mine = [0, 1, 0]
     if here:
         is_series = here[0].lengths is not None

@@ -31,7 +31,7 @@ class MomentScore(nn.Module):
 
     def forward(self, clips: Embeddings, captions: Embedded) -> torch.Tensor:
         if isinstance(clips, Ragged):
-            parts = [(index, self._clip_scores(part, captions)) for index, part in clips.parts()]
+            parts = [(index, self._clip_scores(part, captions)) for index, part in clips.padded_parts()]
             return torch.cat([found for _, found in parts])[torch.cat([index for index, _ in parts]).argsort()]
         return self._clip_scores(clips, captions)
 
@@ -40,8 +40,9 @@ class MomentScore(nn.Module):
         frames = F.normalize(clips.values, dim=-1)
         columns = []
         for words in F.normalize(captions.values, dim=-1).split(max(1, MAX_FRAME_SCORES // frames[..., 0].numel())):
-            each = self.affine(torch.einsum("btd,nd->bnt", frames, words)).flatten(0, 1)
-            scores = _log_odds(log_partition(each, lengths.repeat_interleave(len(words)), self.enter, self.leave))
+            frame_scores = self.affine(torch.einsum("btd,nd->bnt", frames, words)).flatten(0, 1)
+            repeated = lengths.repeat_interleave(len(words))
+            scores = _log_odds(log_partition(frame_scores, repeated, self.enter, self.leave))
             columns.append(scores.view(len(frames), -1))
         return torch.cat(columns, 1)
 

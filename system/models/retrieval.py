@@ -90,9 +90,9 @@ class RetrievalModel(nn.Module):
         numbers = {key: n for n, key in enumerate(dict.fromkeys(batch.clip_keys))}
         number_of = torch.tensor([numbers[key] for key in batch.clip_keys], device=batch.row_of.device)
         with torch.set_grad_enabled(torch.is_grad_enabled() and frames is None):
-            each = self.score(clips, captions)
+            scores_by_caption = self.score(clips, captions)
         return BatchScores(
-            each=each,
+            scores_by_caption=scores_by_caption,
             row_of=batch.row_of,
             same_clip=number_of[:, None] == number_of[None, :],
             relax=batch.relax,

@@ -44,8 +44,8 @@ class Model(Strict):
         return [("audio", self.audio, "frames"), ("text", self.text, "words")]
 
     @property
-    def embeds_by_parts(self) -> bool:
-        """Whether an embedding is the same in parts of a training batch, so that cached gradients are the same."""
+    def embeds_in_chunks(self) -> bool:
+        """Whether embedding a training batch in chunks gives the same embeddings, as cached gradients require."""
         return not any(part.sees_whole_batch for _, part, _ in self._encoders)
 
     @property

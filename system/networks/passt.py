@@ -67,10 +67,10 @@ class Passt(nn.Module):
         x = x + self.time_new_pos_embed[..., :times] + self.freq_new_pos_embed
         if self.training:
             for axis, left_out in zip((3, 2), self.patchout, strict=False):
-                x = x.index_select(axis, kept(x.shape[axis], left_out, x.device))
+                x = x.index_select(axis, kept_positions(x.shape[axis], left_out, x.device))
         patches = x.flatten(2).transpose(1, 2)
         if self.training:
-            patches = patches.index_select(1, kept(patches.shape[1], self.patchout[2], x.device))
+            patches = patches.index_select(1, kept_positions(patches.shape[1], self.patchout[2], x.device))
         tokens = torch.cat([self.cls_token, self.dist_token], 1) + self.new_pos_embed
         x = torch.cat([tokens.expand(len(x), -1, -1), patches], 1)
         for block in self.blocks:
@@ -103,7 +103,7 @@ class PasstOnWaves(SegmentNetwork):
         take_published(self.transformer, path)
 
 
-def kept(size: int, left_out: int, device: torch.device) -> torch.Tensor:
+def kept_positions(size: int, left_out: int, device: torch.device) -> torch.Tensor:
     """Return a random choice of `size - left_out` positions, at least one, in order. Draws from the CPU's random state,
     but not if none is left out."""
     if not left_out:

@@ -8,7 +8,7 @@ import torch.distributed.nn as over_processes
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from system.compute.distributed import count, exchange_group
+from system.compute.distributed import exchange_group, process_count
 
 # n processes, N values of a channel in all of them, C channels
 
@@ -25,7 +25,7 @@ class _Synchronised(_BatchNorm):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if not self.training or count() == 1:
+        if not self.training or process_count() == 1:
             plain: torch.Tensor = super().forward(input)
             return plain
         x = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
@@ -35,7 +35,7 @@ class _Synchronised(_BatchNorm):
         sums = _sum(torch.cat([mean_here * here, mean_here.new_full((1,), here)]))
         mean, total = sums[:-1] / sums[-1], sums[-1].detach()
         variance = _sum((variance + (mean_here - mean).square()) * here) / total
-        self._remember(mean.detach(), (variance * total / (total - 1).clamp(min=1)).detach())
+        self._update_running_stats(mean.detach(), (variance * total / (total - 1).clamp(min=1)).detach())
         shape = [1, -1, *[1] * (x.ndim - 2)]
         found = (x - mean.view(shape)) * (variance + self.eps).rsqrt().view(shape)
         if self.affine:
@@ -43,7 +43,7 @@ class _Synchronised(_BatchNorm):
         as_given: torch.Tensor = found.to(input.dtype)
         return as_given
 
-    def _remember(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
+    def _update_running_stats(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
         """Update the running statistics."""
         if self.running_mean is None or self.running_var is None:
             return

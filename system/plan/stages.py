@@ -145,8 +145,8 @@ def _step_text(stage: schema.Stage, estimates: Estimates) -> str:
 
 
 def _will_not_fit(name: str, stage: schema.Stage, estimates: Estimates, machine: str, size: float) -> Problem:
-    by_parts = estimates.recipe.model.embeds_by_parts
-    smaller = estimates.grad_cache_that_fits(stage, MEMORY_SHARE * size) if by_parts else None
+    in_chunks = estimates.recipe.model.embeds_in_chunks
+    smaller = estimates.grad_cache_that_fits(stage, MEMORY_SHARE * size) if in_chunks else None
     cached = f"set grad_cache_chunk to {smaller}, which gives the same gradients in a third more time"
     cure = cached if smaller else "lower batch_size"
     fault = f"batch_size {stage.batch_size} will not fit {machine}'s {size / GIB:.1f} GiB"

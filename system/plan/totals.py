@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_tools.cli import about
-from system.features.there import seconds_lacking
+from system.features.stored import seconds_missing
 from system.plan.estimates import CORE_FLOPS, GPUS, Content, Estimates
 from system.plan.lines import WARNING, Problem, Row
 from system.plan.machine import GIB, full_disks
@@ -19,7 +19,7 @@ from system.recipe import schema
 
 def missing_seconds(recipe: schema.Recipe, estimates: Estimates) -> dict[str, float]:
     """Return the seconds of audio whose frames are missing, by expert."""
-    missing = seconds_lacking(estimates.clips(), recipe.model.audio.experts, Path(recipe.banks))
+    missing = seconds_missing(estimates.clips(), recipe.model.audio.experts, Path(recipe.banks))
     return {name: estimates.absent_seconds() + seconds for name, seconds in missing.items()}
 
 

@@ -167,7 +167,7 @@ class Models(Protocol):
 class RankEntry(Strict):
     """Base of the kinds of rank entries. A kind that ranks a data source has the keys data, edition and csv.
 
-    parts: names of the earlier entries that this entry combines.
+    combined_entries: names of the earlier entries that this entry combines.
     """
 
     if TYPE_CHECKING:  # keys of most kinds
@@ -176,10 +176,10 @@ class RankEntry(Strict):
         csv: bool
 
     finds_windows: ClassVar[bool] = False  # of long recordings, instead of scoring clips
-    ranks_others: ClassVar[bool] = True  # whether a run that begins with it ranks other clips and queries by it
+    ranks_any_clips: ClassVar[bool] = True  # whether a run that begins with it ranks other clips and queries by it
 
     @property
-    def parts(self) -> list[str]:
+    def combined_entries(self) -> list[str]:
         return []
 
     @property

@@ -16,10 +16,10 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.batches.collate import collate
 from system.batches.sampler import Item
-from system.compute.distributed import count, gather_dealt, gather_objects, index
+from system.compute.distributed import gather_dealt, gather_objects, process_count, process_index
 from system.features.build import Features
 from system.models.embeddings import Embedded, Embeddings, Ragged, joined, prepared, unit_vectors
-from system.models.gathered import gather_parts
+from system.models.gathered import gather_embeddings
 from system.models.retrieval import MAX_SCORES, RetrievalModel
 
 CLIPS_PER_BATCH = 64
@@ -55,8 +55,8 @@ def embed_pool(model: RetrievalModel, clips: Sequence[Clip], features: Features)
 
     With several processes, each embeds its share, and each gets all embeddings.
     """
-    with progress("embedding clips", math.ceil(len(clips) / count()), "clip", keep=False) as bar:
-        return _embed_pool(model, clips, features, bar, index(), count())
+    with progress("embedding clips", math.ceil(len(clips) / process_count()), "clip", keep=False) as bar:
+        return _embed_pool(model, clips, features, bar, process_index(), process_count())
 
 
 def _embed_pool(
@@ -74,14 +74,15 @@ def _embed_pool(
         norms: list[dict[str, torch.Tensor]] = []
         for begin in range(0, len(groups), processes):  # groups of like length, one of each process
             found: list[Embedded] = []
-            now = groups[begin : begin + processes]
-            for group in now[process : process + 1]:
+            current = groups[begin : begin + processes]
+            for group in current[process : process + 1]:
                 batch = collate([Item(clips[i], ()) for i in group], features).to(model.device)
-                embedded, each = model.audio.with_each(batch.audio)
+                embedded, vectors = model.audio.embed_with_experts(batch.audio)
                 found.append(embedded)
-                norms.append({name: values.norm(dim=1).cpu() for name, values in each.items()})
+                norms.append({name: values.norm(dim=1).cpu() for name, values in vectors.items()})
                 bar.advance(len(group))
-            parts += found if processes == 1 else gather_parts(found, [len(group) for group in now], model.device)
+            counts = [len(group) for group in current]
+            parts += found if processes == 1 else gather_embeddings(found, counts, model.device)
         if processes > 1:
             norms = gather_dealt(norms)
         back = order.argsort().cpu()
@@ -140,12 +141,12 @@ def _batches(clips: Sequence[Clip], features: Features, device: torch.device) ->
 
 def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
     """Embed texts as embed_texts does. With several processes, each embeds its share, and each gets all embeddings."""
-    if count() == 1:
+    if process_count() == 1:
         return embed_texts(model, texts)
-    shares = [list(range(first, len(texts), count())) for first in range(count())]
-    here = [embed_texts(model, [texts[i] for i in shares[index()]])] if shares[index()] else []
+    shares = [list(range(first, len(texts), process_count())) for first in range(process_count())]
+    here = [embed_texts(model, [texts[i] for i in shares[process_index()]])] if shares[process_index()] else []
     order = torch.tensor([row for share in shares for row in share], device=model.device).argsort()
-    return joined(gather_parts(here, [len(share) for share in shares], model.device)).rows(order)
+    return joined(gather_embeddings(here, [len(share) for share in shares], model.device)).rows(order)
 
 
 def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings) -> Iterator[np.ndarray]:
@@ -153,15 +154,15 @@ def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings)
 
     With several processes, each scores its share of a block, and each gets all scores, MAX_SCORES at a time.
     """
-    if count() == 1:
+    if process_count() == 1:
         yield from model.score_blocks(captions, clips)
         return
     with torch.inference_mode():
         clips = prepared(clips)
-    together = max(count(), min(QUERIES_TOGETHER, MAX_SCORES // clips.size))
+    together = max(process_count(), min(QUERIES_TOGETHER, MAX_SCORES // clips.size))
     for begin in range(0, captions.size, together):
         rows = np.arange(begin, min(begin + together, captions.size))
-        share = captions.rows(np.array_split(rows, count())[index()].tolist())
+        share = captions.rows(np.array_split(rows, process_count())[process_index()].tolist())
         here = list(model.score_blocks(share, clips)) if share.size else []
         yield from (block for blocks in gather_objects(here) for block in blocks)
 

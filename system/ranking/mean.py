@@ -26,10 +26,10 @@ class RankByMean(RankEntry):
     edition: int | Literal["custom"]  # challenge year, or custom
     csv: bool  # write the edition's CSV
 
-    ranks_others = False
+    ranks_any_clips = False
 
     @property
-    def parts(self) -> list[str]:
+    def combined_entries(self) -> list[str]:
         return self.of
 
     @property

@@ -19,7 +19,7 @@ class RankByTeachers(RankEntry):
     edition: int | Literal["custom"]  # challenge year; it decides the figures and the file
     csv: bool  # write the edition's CSV
 
-    ranks_others = False
+    ranks_any_clips = False
 
     @property
     def how(self) -> str:
@@ -38,7 +38,7 @@ class TeachersRanker(Ranker):
         self.facts = {"recipe": models.recipe_name, "teachers": list(names)}
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
-        from system.batches.teachers import caption_key, units
+        from system.batches.teachers import caption_key, unit_embeddings
 
         keys = {
             query.id: caption_key(clip, number)
@@ -48,7 +48,7 @@ class TeachersRanker(Ranker):
         total = np.zeros((len(queries), len(pool.clips)), np.float32)
         for name in self.names:
             taught = self.models.taught(name, pool.clips)
-            captions = units(taught.captions, [keys[query.id] for query in queries])
-            clips = units(taught.clips, [self.models.contents[clip.id] for clip in pool.clips])
+            captions = unit_embeddings(taught.captions, [keys[query.id] for query in queries])
+            clips = unit_embeddings(taught.clips, [self.models.contents[clip.id] for clip in pool.clips])
             total += captions @ clips.T / len(self.names)
         yield total

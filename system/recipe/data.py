@@ -36,27 +36,27 @@ class Data:
     augmentations: dict[str, Augmentation] = field(default_factory=dict)
     moments: dict[str, list[Moment]] = field(default_factory=dict)
 
-    def whole(self, source: str) -> list[Clip]:
+    def readable_clips(self, source: str) -> list[Clip]:
         """Return the clips of a source that have frames."""
         return [clip for clip in self.clips[source] if clip.id in self.features.keys]
 
     def items(self, source: str, unit: str) -> list[Item]:
         """Return the items of batches, from a source's clips that have frames."""
         if unit == "moment":
-            return items_of_moments(self.whole(source), self.moments[source])
-        return items_of(self.whole(source), unit)
+            return items_of_moments(self.readable_clips(source), self.moments[source])
+        return items_of(self.readable_clips(source), unit)
 
     def shared(self, some: list[str], others: list[str]) -> int:
         """Return the number of clips of the second group of sources that are in the first too.
 
         Clips are the same if they have the same audio file, or the same Freesound recording, since data sets have
         different excerpts of it."""
-        known = [clip for name in some for clip in self.whole(name)]
+        known = [clip for name in some for clip in self.readable_clips(name)]
         contents = {self.features.keys[clip.id] for clip in known}
         recordings = {clip.freesound_id for clip in known} - {None}
         return sum(
             self.features.keys[clip.id] in contents or clip.freesound_id in recordings
-            for clip in {clip.id: clip for name in others for clip in self.whole(name)}.values()
+            for clip in {clip.id: clip for name in others for clip in self.readable_clips(name)}.values()
         )
 
 

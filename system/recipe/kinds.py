@@ -36,7 +36,7 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
             yield from _check_model_parts(("stages", name, "optimizer", key), list(parts), recipe.model.trains)
         yield from _check_mix(("stages", name, "augment", "mix"), stage, recipe)
         yield from _check_moments(("stages", name), stage, recipe)
-        if stage.grad_cache_chunk is not None and not recipe.model.embeds_by_parts:
+        if stage.grad_cache_chunk is not None and not recipe.model.embeds_in_chunks:
             yield ("stages", name, "grad_cache_chunk"), "batch norms and counted padding need the whole batch; set null"
 
 

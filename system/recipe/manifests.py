@@ -94,14 +94,14 @@ def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
         )
     if not again:
         return False
-    now, names_now = _audio_files([folder for folder in folders if folder])
-    before = int(number) if number.isdecimal() else 0
-    if names_now == names or now < before:
+    present, present_names = _audio_files([folder for folder in folders if folder])
+    recorded = int(number) if number.isdecimal() else 0
+    if present_names == names or present < recorded:
         return False
     if sha256_of(manifest) != made:
         log.warning("%s was edited later, and is kept; delete it to make it from all audio files", manifest)
         return False
-    log.info("%s was made from %d audio files, now there are %d: making it again", manifest, before, now)
+    log.info("%s was made from %d audio files, now there are %d: making it again", manifest, recorded, present)
     return True
 
 

@@ -78,11 +78,11 @@ def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Key
 
 
 def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
-    seen: set[str] = set()
+    names_before: set[str] = set()
     for i, name in _names(names):
-        if name in seen:
+        if name in names_before:
             yield (*at, i), f"{name!r} occurs twice; name each once"
-        seen.add(name)
+        names_before.add(name)
 
 
 def _check_parts_of_mean(at: Keys, of: Any, before: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
@@ -93,8 +93,8 @@ def _check_parts_of_mean(at: Keys, of: Any, before: dict[str, Any]) -> Iterator[
     }
     for i, name in _names(of):
         if name not in ranked:
-            there = ", ".join(ranked) or "none"
-            yield (*at, i), f"no earlier entry {name!r} that ranks clips itself; earlier: {there}"
+            earlier = ", ".join(ranked) or "none"
+            yield (*at, i), f"no earlier entry {name!r} that ranks clips itself; earlier: {earlier}"
     yield from _check_once(at, of)
     if len({str(ranked[name]) for _, name in _names(of) if name in ranked}) > 1:
         yield at, "the entries rank different sources; a mean needs one source"

@@ -277,7 +277,7 @@ class Recipe(Strict):
     def ranked(self, name: str) -> RankEntry:
         """Return a rank entry; for a mean, its first part."""
         entry = self.rank[name]
-        return self.ranked(entry.parts[0]) if entry.parts else entry
+        return self.ranked(entry.combined_entries[0]) if entry.combined_entries else entry
 
     def ranked_source(self, name: str) -> str:
         """Return the data source of a rank entry with metrics; for a mean, that of its parts."""

@@ -40,9 +40,9 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
         if same:
             out = ([folder for folder in same if not (folder / "result.json").exists()] or same)[-1]
         else:
-            alike = [path.parent for path in found if _trains_as(path, loaded.recipe)]
-            finished = [folder for folder in alike if (folder / "result.json").exists()]
-            out = (finished or alike or [_new_folder(loaded, runs)])[-1]
+            same_training = [path.parent for path in found if _trains_as(path, loaded.recipe)]
+            finished = [folder for folder in same_training if (folder / "result.json").exists()]
+            out = (finished or same_training or [_new_folder(loaded, runs)])[-1]
     if not (out / "result.json").exists():
         teachers_of(loaded.recipe)  # raises for a missing one, before anything is written
     made = tuple(folder for folder in (out, *out.parents) if not folder.exists())

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from data_tools.errors import SaidElsewhere, sentences
-from system.compute.distributed import count, index, raise_or_leave_to_others
+from system.compute.distributed import process_count, process_index, raise_or_leave_to_others
 
 FORM = "%(asctime)s %(message)s"  # format of a line
 
@@ -65,7 +65,7 @@ def errors_noted(folder: Path) -> Iterator[None]:
 
 
 def _note(log: Path, lines: list[str], kind: str) -> None:
-    rank = f"[rank {index()}] " if count() > 1 else ""
+    rank = f"[rank {process_index()}] " if process_count() > 1 else ""
     with suppress(OSError):
         file = os.open(log, os.O_WRONLY | os.O_APPEND)
         try:

@@ -51,10 +51,10 @@ def training_vocabulary(
     starts = {s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)}
     if len(starts) > 1:
         raise KitError(f"stages start from models with different words ({', '.join(sorted(starts))}); use one model")
-    before = [word for folder in starts for word in _words_of(Path(folder))]
+    recorded = [word for folder in starts for word in _words_of(Path(folder))]
     captions = (caption for source in recipe.trained_on for clip in clips[source] for caption in clip.captions)
     found = vocabulary_of([*captions, *more])
-    return list(dict.fromkeys([*before, *found]))
+    return list(dict.fromkeys([*recorded, *found]))
 
 
 PUBLISHED = "published weights"  # text in place of a checkpoint's name
@@ -258,14 +258,14 @@ def identities(recipe: schema.Recipe) -> dict[str, dict[str, Any]]:
     return {name: expert.identity() for name, expert in recipe.model.audio.experts.items()}
 
 
-def as_trained(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+def as_trained(folder: Path, recorded: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
     """Return the identities of experts by name, with the versions of frames that a model was trained on.
 
     Log a warning for each expert whose version has changed since.
     """
-    taken: dict[str, Any] = json.loads(json.dumps(now))
-    for name in before.keys() & taken.keys():
-        version = before[name].get("version")
+    taken: dict[str, Any] = json.loads(json.dumps(current))
+    for name in recorded.keys() & taken.keys():
+        version = recorded[name].get("version")
         if version != taken[name]["version"]:
             log.warning(
                 "%s was trained on frames of %s that were computed by version %s; they are now computed "
@@ -282,8 +282,8 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
     if (folder / "audio").is_dir():
         changes = [f"model.audio.model={json.dumps(str((folder / 'audio').resolve()))}", *changes]
     recipe = _moved(folder / "recipe.json", changes)
-    now = identities(recipe)
-    for name, identity in as_trained(folder, facts.experts, now).items():
+    current = identities(recipe)
+    for name, identity in as_trained(folder, facts.experts, current).items():
         if identity != facts.experts.get(name):
             raise KitError(
                 f"{folder} was trained on frames of another {name} (its identity is in model.json); "
@@ -298,7 +298,7 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
         )
     load_weights(model, folder / "model.safetensors", EXPORT_AGAIN)
     noted = facts.model_dump(by_alias=True, exclude_unset=True, exclude={"sha256"})
-    return Trained(model, recipe, ModelFacts.model_validate(noted | {"experts": now}), folder)
+    return Trained(model, recipe, ModelFacts.model_validate(noted | {"experts": current}), folder)
 
 
 def start_from(model: RetrievalModel, start: schema.FromModel, banks: Path) -> None:

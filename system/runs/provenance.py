@@ -89,15 +89,15 @@ def _weights_of(folder: Path, what: str) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): file_sha256(path) for path in paths}
 
 
-def require_same(run: Run, now: dict[str, Any], others: Collection[str] = ()) -> None:
+def require_same(run: Run, current: dict[str, Any], others: Collection[str] = ()) -> None:
     """Raise KitError if something that the run depends on has changed.
 
     Not compared are keys that `now` leaves out, data sources that only one of the two has, and `others`: data sources
     whose settings differ.
     """
     before = run.read_provenance().document()
-    known = {key: before[key] for key in now if key in before}
-    compared = json.loads(json.dumps({key: now[key] for key in known}))
+    known = {key: before[key] for key in current if key in before}
+    compared = json.loads(json.dumps({key: current[key] for key in known}))
     for key in ("manifests", "contents"):
         if key in known:
             both = (known[key].keys() & compared[key].keys()).difference(others)
@@ -117,9 +117,9 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapp
     import torch
 
     recipe = loaded.recipe
-    now = made_with(recipe, text, contents)
+    current = made_with(recipe, text, contents)
     if run.provenance.exists():
-        require_same(run, now, _other_sources(run, recipe))
+        require_same(run, current, _other_sources(run, recipe))
         before = run.read_provenance()
         commits = before.commits if before.commits[-1] == commit() else [*before.commits, commit()]
         sums = {"resolved.json": sha256_of(run.folder / "resolved.json"), **before.sha256}
@@ -141,7 +141,7 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapp
         gpu=gpu,
         started_in=os.path.relpath(Path.cwd(), run.folder.resolve()),
         sha256={path.name: sha256_of(path) for path in (run.folder / "resolved.json", run.vocabulary, run.trained_on)},
-        **now,
+        **current,
     )
     write_json(run.provenance, noted.document())
 

@@ -61,7 +61,7 @@ def open_ranker(
 def first_entry(recipe: schema.Recipe) -> RankEntry | None:
     """Return the first rank entry that can rank clips other than the recipe's. Entries with figures take precedence
     over blind ones."""
-    found = [entry for entry in recipe.rank.values() if entry.ranks_others]
+    found = [entry for entry in recipe.rank.values() if entry.ranks_any_clips]
     return min(found, key=lambda entry: isinstance(entry, RankBlind), default=None)
 
 

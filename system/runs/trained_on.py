@@ -49,7 +49,7 @@ def note_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
     here = [
         TrainedClip(clip.id, clip.freesound_id or "", data.features.keys[clip.id])
         for source in recipe.trained_on
-        for clip in data.whole(source)
+        for clip in data.readable_clips(source)
     ]
     write_table(run.trained_on, TrainedClip._fields, dict.fromkeys((*here, *before)))
 
@@ -110,6 +110,6 @@ def _among(trained: list[TrainedClip], recipe: schema.Recipe, data: Data) -> Ite
     """Yield source and clip of every ranked clip that a model was trained on."""
     contents, recordings = {one.sha256 for one in trained}, {one.freesound_id for one in trained} - {""}
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
-        for clip in data.whole(source):
+        for clip in data.readable_clips(source):
             if data.features.keys[clip.id] in contents or (clip.freesound_id or "") in recordings:
                 yield source, clip

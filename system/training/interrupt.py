@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from system.compute.distributed import count
+from system.compute.distributed import process_count
 
 
 class Interrupted(KeyboardInterrupt):
@@ -25,7 +25,7 @@ def interruptible() -> Iterator[dict[str, bool]]:
 
     def note(*_: object) -> None:
         asked["asked"] = True
-        if count() == 1:
+        if process_count() == 1:
             for number in before:
                 signal.signal(number, signal.default_int_handler)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from data_tools.cli import version
 from data_tools.errors import KitError, SaidElsewhere
-from system.compute.distributed import count, gather_objects, is_first, require_alike
+from system.compute.distributed import gather_objects, is_first, process_count, require_alike
 from system.models.retrieval import RetrievalModel
 from system.networks.weights import weights_sha256
 from system.recipe import schema
@@ -30,7 +30,7 @@ def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
     Raises: KitError in the first process if another one has a different verb, setting, commit, or version of the kit
         or of torch. Its message names the rank and both values. The other processes raise SaidElsewhere.
     """
-    if count() == 1:
+    if process_count() == 1:
         return
     import torch
 
@@ -50,7 +50,7 @@ def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
             )
             more = f", and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
             hint = "start every process with the same command, recipe and code"
-            raise KitError(f"rank {number} of {count()} differs from rank 0: {shown}{more}; {hint}")
+            raise KitError(f"rank {number} of {process_count()} differs from rank 0: {shown}{more}; {hint}")
 
 
 def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:
@@ -58,10 +58,10 @@ def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:
 
     name: of the stage.
     """
-    if count() == 1:
+    if process_count() == 1:
         return
-    if stage.batch_size < count():
-        problem = f"stage {name}: batch_size {stage.batch_size} is less than the {count()} processes"
+    if stage.batch_size < process_count():
+        problem = f"stage {name}: batch_size {stage.batch_size} is less than the {process_count()} processes"
         if is_first():
             raise KitError(f"{problem}; start at most {stage.batch_size} processes, or use a larger batch")
         raise SaidElsewhere(problem)
@@ -71,6 +71,6 @@ def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:
 
 def require_same_state(name: str, step: int, model: RetrievalModel, run: Run) -> None:
     """Raise KitError if processes resume from different weights or steps. name: of the stage."""
-    if count() > 1:
+    if process_count() > 1:
         where = f"{run.folder} must be the same folder for all processes, on a disk that all machines share"
         require_alike((step, weights_sha256(model)), f"it would resume stage {name} from another state; {where}")

@@ -25,13 +25,13 @@ from system.batches.collate import Feed
 from system.batches.sampler import Sampler
 from system.batches.teachers import Teachers
 from system.compute.distributed import (
-    count,
+    any_process,
     first_before_others,
-    in_any,
     in_step,
     is_first,
     is_orphan,
     on_first,
+    process_count,
     take_from_first,
 )
 from system.losses import terms
@@ -85,9 +85,9 @@ class StageTraining:
             with first_before_others():
                 teachers = open_teachers(taught_by, recipe, name, run, data, model.device)
         self.validation = _validation(stage, data, relevance, teachers)
-        alike, longest = not recipe.model.embeds_by_parts, recipe.model.audio.training_frames
+        pad_to_batch, longest = not recipe.model.embeds_in_chunks, recipe.model.audio.training_frames
         made_of = self.sampler, data.features, relevance, self.device, teachers
-        self.feed = partial(Feed, *made_of, longest, stage.grad_cache_chunk, alike)
+        self.feed = partial(Feed, *made_of, longest, stage.grad_cache_chunk, pad_to_batch)
         groups, self.rates = parameter_groups(model, stage.optimizer)
         self.optimizer = torch.optim.AdamW(groups, lr=stage.optimizer.lr, weight_decay=stage.optimizer.weight_decay)
         self.frozen_start = FrozenStart(model, stage.optimizer)
@@ -134,7 +134,7 @@ class StageTraining:
             while self.step < total and not is_over(self.stage.stop, self.history):
                 self._epoch(feed, bar, stop)
                 self._finish_epoch()
-                self._stop_if_asked(in_any(stop["asked"] or is_orphan()))
+                self._stop_if_asked(any_process(stop["asked"] or is_orphan()))
         self.frozen_start.end()
         if self.stage.stop and self.step < total:
             log.info("stage %s ends early: %s", self.name, describe_stop(self.stage.stop))
@@ -185,7 +185,7 @@ class StageTraining:
             if self.step % self.steps == 0:
                 return
             with in_step():
-                asked = in_any(stop["asked"] or is_orphan())
+                asked = any_process(stop["asked"] or is_orphan())
             if asked:
                 self._require_finite()
                 self._save(None)
@@ -200,15 +200,15 @@ class StageTraining:
         # Randomness is a function of the step, so that a resumed run has the same draws as an uninterrupted one.
         torch.manual_seed(int(np.random.SeedSequence([*self.seed, self.step]).generate_state(1)[0]))
         batch = feed.batch(self.step)
-        now = rates(self.stage, self.rates, self.step, self.steps, self.history)
-        for group, rate in zip(self.optimizer.param_groups, now, strict=True):
+        learning_rates = rates(self.stage, self.rates, self.step, self.steps, self.history)
+        for group, rate in zip(self.optimizer.param_groups, learning_rates, strict=True):
             group["lr"] = rate
         self.frozen_start.begin_step(self.step)
         self.optimizer.zero_grad()
         with in_step():
-            seen = gradients(self.model, batch, self.stage, self.precision, self.scaler)
-        if not math.isfinite(seen["loss"]):
-            raise KitError(self._overflow(f"the loss is {seen['loss']}"))
+            diagnostics = gradients(self.model, batch, self.stage, self.precision, self.scaler)
+        if not math.isfinite(diagnostics["loss"]):
+            raise KitError(self._overflow(f"the loss is {diagnostics['loss']}"))
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.stage.max_grad_norm or math.inf)
         # In fp16 an overflow is no error: the scaler skips the update, and uses a smaller scale from then on.
@@ -218,7 +218,7 @@ class StageTraining:
         self.scaler.update()
         if self.scaler.is_enabled() and self.scaler.get_scale() < LEAST_SCALE:
             raise KitError(self._overflow("gradients overflow at every scale"))
-        return seen
+        return diagnostics
 
     def _overflow(self, what: str) -> str:
         """Return the error message for numbers that are not finite, in the current step or after the last one."""
@@ -230,7 +230,7 @@ class StageTraining:
         began, epoch = time.monotonic(), self.step // self.steps
         take_from_first(self.model)
         self._require_finite()
-        values, seen = self.validation(self.model)
+        values, diagnostics = self.validation(self.model)
         if lost := [f"{name} {value}" for name, value in values.items() if not math.isfinite(value)]:
             raise KitError(self._overflow(f"validation gives {', '.join(lost)}"))
         self.best = checkpoints.updated(self.best, values, epoch, self.stage.monitor.keep)
@@ -238,7 +238,7 @@ class StageTraining:
         figures = {"stage": self.name, "epoch": epoch, "step": self.step, **means}
         seconds = round(self.seconds + time.monotonic() - began, 2)
         figures |= {"lr": self.optimizer.param_groups[0]["lr"], "seconds": seconds, "validation": values}
-        line = EpochLine.model_validate(figures | seen | {"collapsed": collapsed(seen)})
+        line = EpochLine.model_validate(figures | diagnostics | {"collapsed": collapsed(diagnostics)})
         self.sums, self.seconds = {}, 0.0
         self.lines.append(line)
         if is_first():
@@ -278,7 +278,7 @@ def _sampler(name: str, stage: schema.Stage, data: Data, seed: tuple[int, int]) 
     try:
         augment = data.augmentations.get(name)
         if augment is not None:
-            augment = augment.among([clip for source in stage.train.data for clip in data.whole(source)])
+            augment = augment.among([clip for source in stage.train.data for clip in data.readable_clips(source)])
         return Sampler(sources, stage.train.mix, stage.batch_size, stage.captions_per_clip, seed, augment)
     except KitError as error:
         raise KitError(f"stage {name}: {error}") from error
@@ -288,15 +288,15 @@ def _validation(stage: schema.Stage, data: Data, relevance: Relevance | None, te
     sources = stage.monitor.data
     if stage.unit == "moment":
         return MomentValidation(
-            {name: (data.whole(name), data.moments[name]) for name in sources}, stage, data.features
+            {name: (data.readable_clips(name), data.moments[name]) for name in sources}, stage, data.features
         )
-    clips = [clip for name in sources for clip in data.whole(name)]
+    clips = [clip for name in sources for clip in data.readable_clips(name)]
     return Validation(clips, stage, data.features, relevance, teachers)
 
 
 def _make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
     """Synchronise batch norms and compile the audio network, by the settings of the stage."""
-    if count() > 1:
+    if process_count() > 1:
         synchronise(model, stage.batch_norm == "synchronised")
     network: Any = model.audio.parts().get("network", model.audio)
     network._compiled_call_impl = None  # remove that of the previous stage
@@ -311,6 +311,8 @@ def _warn_of_shared_clips(name: str, stage: schema.Stage, data: Data) -> None:
 
 
 def _warn_of_shares(name: str, recipe: schema.Recipe) -> None:
-    if count() > 1 and recipe.model.seen_by_share:
-        seen = " and ".join(recipe.model.seen_by_share)
-        log.warning("stage %s: each of %d processes computes %s from its own part of a batch", name, count(), seen)
+    if process_count() > 1 and recipe.model.seen_by_share:
+        properties = " and ".join(recipe.model.seen_by_share)
+        log.warning(
+            "stage %s: each of %d processes computes %s from its own part of a batch", name, process_count(), properties
+        )

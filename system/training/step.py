@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch.amp.grad_scaler import GradScaler
 
-from system.batches.shares import parts_of
-from system.compute.distributed import count, in_any, index, is_first, sum_gradients
+from system.batches.shares import chunks_of
+from system.compute.distributed import any_process, is_first, process_count, process_index, sum_gradients
 from system.losses import terms
 from system.losses.base import BatchScores
 from system.models.batch import Batch, Share
 from system.models.embeddings import Embedded, joined
-from system.models.gathered import gather_parts
+from system.models.gathered import gather_embeddings
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema
 
@@ -37,9 +37,9 @@ def gradients(
 
     Returns: "loss" and the values of `terms.diagnose`. If the loss is not finite, no gradient is added.
     """
-    if stage.grad_cache_chunk is None and count() == 1:
+    if stage.grad_cache_chunk is None and process_count() == 1:
         return _backward(embedded_scores(model, batch, precision), stage, scaler)
-    values = _by_parts(model, batch, stage, precision, scaler)
+    values = _by_chunks(model, batch, stage, precision, scaler)
     if math.isfinite(values["loss"]):
         sum_gradients([parameter for parameter in model.parameters() if parameter.requires_grad])
     return values
@@ -62,45 +62,46 @@ def _in_precision(batch: Batch, precision: str) -> AbstractContextManager[object
 
 def _backward(scores: BatchScores, stage: schema.Stage, scaler: GradScaler) -> dict[str, float]:
     loss = terms.total(scores, stage.losses)
-    seen = {"loss": loss.detach(), **terms.diagnose(scores, stage.losses)}
-    values = dict(zip(seen, torch.stack(list(seen.values())).tolist(), strict=True))  # one wait for the GPU, not five
-    if in_any(not math.isfinite(values["loss"])):
+    diagnostics = {"loss": loss.detach(), **terms.diagnose(scores, stage.losses)}
+    stacked = torch.stack(list(diagnostics.values()))
+    values = dict(zip(diagnostics, stacked.tolist(), strict=True))  # one wait for the GPU, not five
+    if any_process(not math.isfinite(values["loss"])):
         return values | {"loss": math.nan if math.isfinite(values["loss"]) else values["loss"]}
     scaler.scale(loss).backward()
     return values
 
 
-def _by_parts(
+def _by_chunks(
     model: RetrievalModel, batch: Batch, stage: schema.Stage, precision: str, scaler: GradScaler
 ) -> dict[str, float]:
-    """Compute the gradients of the embeddings, then those of the encoders, one part of the batch at a time.
+    """Compute the gradients of the embeddings, then those of the encoders, one chunk of the batch at a time.
 
-    With `grad_cache_chunk` (gradient caching) each part is embedded without a graph, and later again with one. This
-    needs the memory of one part and one more forward pass. Without it, the graph of this process's only part is kept.
+    With `grad_cache_chunk` (gradient caching) each chunk is embedded without a graph, and later again with one. This
+    needs the memory of one chunk and one more forward pass. Without it, the graph of this process's only chunk is kept.
 
-    The random state of a part follows from the step and the part's number. Parts of one size thus have the same draws
-    in any process. Source: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"
+    The random state of a chunk follows from the step and the chunk's number. Chunks of one size thus have the same
+    draws in any process. Source: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"
     (2021).
     """
     seed, size, device = torch.initial_seed(), stage.grad_cache_chunk, batch.row_of.device
-    clips, captions = audio_parts(model, batch, size), caption_parts(model, batch, size)
+    clips, captions = audio_chunks(model, batch, size), caption_chunks(model, batch, size)
     sides: list[list[_Embedding]] = []
     gathered = []
     first = 0
     for side in (clips, captions):
         here = {}
-        for number in range(index(), len(side.parts), count()):
-            begin_part(seed, first + number)
+        for number in range(process_index(), len(side.chunks), process_count()):
+            begin_chunk(seed, first + number)
             with torch.set_grad_enabled(size is None), _in_precision(batch, precision):
-                here[number] = side.parts[number]().float()
-        leaves = gather_parts(list(here.values()), side.sizes, device)
+                here[number] = side.chunks[number]().float()
+        leaves = gather_embeddings(list(here.values()), side.sizes, device)
         for leaf in leaves:
             leaf.values.requires_grad_()
         found = joined(leaves).rows(side.order.to(device))
         gathered.append(found)
         kept = here if size is None else {}
-        sides.append([_Embedding(first + n, side.parts[n], kept.get(n), leaves[n]) for n in here])
-        first += len(side.parts)
+        sides.append([_Embedding(first + n, side.chunks[n], kept.get(n), leaves[n]) for n in here])
+        first += len(side.chunks)
     torch.manual_seed(seed)
     values = _backward(model.batch_scores(batch, *gathered), stage, scaler)
     if math.isfinite(values["loss"]):
@@ -112,39 +113,39 @@ def _by_parts(
     return values
 
 
-Part = Callable[[], Embedded]
+Chunk = Callable[[], Embedded]
 
 
-class Parts(NamedTuple):
-    """The parts of one side of a batch, including those of other processes.
+class Chunks(NamedTuple):
+    """The chunks of one side of a batch, including those of other processes.
 
-    parts: functions that embed the rows of a part. sizes: numbers of rows. order: the index of each row of the batch
-    among the rows of all parts.
+    chunks: functions that embed the rows of a chunk. sizes: numbers of rows. order: the index of each row of the batch
+    among the rows of all chunks.
     """
 
-    parts: list[Part]
+    chunks: list[Chunk]
     sizes: list[int]
     order: torch.Tensor
 
 
 class _Embedding(NamedTuple):
-    """A part that this process has embedded.
+    """A chunk that this process has embedded.
 
     found: embedding with its graph; None if the graph was not kept. leaf: the embedding that the loss was computed of.
     """
 
     number: int
-    part: Part
+    chunk: Chunk
     found: Embedded | None
     leaf: Embedded
 
     def backward(self, seed: int, in_precision: Callable[[], AbstractContextManager[object]]) -> None:
-        """Propagate the loss's gradients from the embeddings. Without a graph, the part is embedded again."""
+        """Propagate the loss's gradients from the embeddings. Without a graph, the chunk is embedded again."""
         found = self.found
         if found is None:
-            begin_part(seed, self.number)
+            begin_chunk(seed, self.number)
             with in_precision():
-                found = self.part().float()
+                found = self.chunk().float()
         values = found.values
         if values.requires_grad:  # a frozen encoder without a projection has no trainable parameters
             gradient = self.leaf.values.grad
@@ -152,37 +153,37 @@ class _Embedding(NamedTuple):
             values.backward(gradient if gradient.ndim == 2 else gradient[:, : values.shape[1]])
 
 
-def begin_part(seed: int, number: int) -> None:
-    """Set torch's random state to that of a step's part."""
+def begin_chunk(seed: int, number: int) -> None:
+    """Set torch's random state to that of a step's chunk."""
     torch.manual_seed(int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
 
 
-def audio_parts(model: RetrievalModel, batch: Batch, size: int | None) -> Parts:
-    """Divide the clips into parts of `size` clips of similar length; None: one part per process."""
+def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunks:
+    """Divide the clips into chunks of `size` clips of similar length; None: one chunk per process."""
     lengths = next(iter(batch.audio.values())).lengths
-    share = batch.share or Share(parts_of(lengths.tolist(), size, 1), 0, 1)
+    share = batch.share or Share(chunks_of(lengths.tolist(), size, 1), 0, 1)
     position = {row: n for n, row in enumerate(share.rows)} if batch.share else {}
 
     def embedded(rows: list[int]) -> Embedded:
         audio = batch.audio
         if size is not None:
-            there = torch.tensor([position.get(row, row) for row in rows], device=lengths.device)
-            audio = {name: series.rows(there) for name, series in audio.items()}
-        found: Embedded = model.audio(audio)  # a process's only part keeps its width: see `alike` of collate
+            positions = torch.tensor([position.get(row, row) for row in rows], device=lengths.device)
+            audio = {name: series.rows(positions) for name, series in audio.items()}
+        found: Embedded = model.audio(audio)  # a process's only chunk keeps its width: see `pad_to_batch` of collate
         return found
 
-    return _parts(embedded, share.parts)
+    return _chunks(embedded, share.chunks)
 
 
-def caption_parts(model: RetrievalModel, batch: Batch, size: int | None) -> Parts:
-    """Divide the captions by length into parts with the captions of `size` items; None: one part per process."""
+def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunks:
+    """Divide the captions by length into chunks with the captions of `size` items; None: one chunk per process."""
     if size is not None:
         size = math.ceil(size * len(batch.captions) / len(batch.clip_keys))
     lengths = model.text.lengths(batch.captions) if size is not None else [0] * len(batch.captions)
-    rows = parts_of(lengths, size, count())
-    return _parts(lambda rows: model.text([batch.captions[i] for i in rows]), rows)
+    rows = chunks_of(lengths, size, process_count())
+    return _chunks(lambda rows: model.text([batch.captions[i] for i in rows]), rows)
 
 
-def _parts(embedded: Callable[[list[int]], Embedded], rows: list[list[int]]) -> Parts:
-    order = torch.tensor([row for part in rows for row in part]).argsort()
-    return Parts([partial(embedded, part) for part in rows], [len(part) for part in rows], order)
+def _chunks(embedded: Callable[[list[int]], Embedded], rows: list[list[int]]) -> Chunks:
+    order = torch.tensor([row for chunk in rows for row in chunk]).argsort()
+    return Chunks([partial(embedded, chunk) for chunk in rows], [len(chunk) for chunk in rows], order)

@@ -43,7 +43,7 @@ def open_teachers(
     """
     stage = recipe.stages[stage_name]
     sources = dict.fromkeys((*stage.train.data, *stage.monitor.data))
-    clips = [clip for source in sources for clip in data.whole(source)]
+    clips = [clip for source in sources for clip in data.readable_clips(source)]
     return Teachers({teacher: taught(teacher, recipe, run, clips, data, device) for teacher in names})
 
 

@@ -62,7 +62,7 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
         note_trained_clips(recipe, run, data)
         record_provenance(run, loaded, model.text.identity(), contents, gpu_of(model.device))
     used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
-    captions = [caption for name in sorted(used) for clip in data.whole(name) for caption in clip.captions]
+    captions = [caption for name in sorted(used) for clip in data.readable_clips(name) for caption in clip.captions]
     model.text.prepare([*captions, *_more(sorted(used), data)])
     return model
 
@@ -100,7 +100,7 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Se
                 before += done.lines
                 continue
             model.load_state_dict(initial)
-            hint = _less_memory(stage, loaded.recipe.model.embeds_by_parts)
+            hint = _less_memory(stage, loaded.recipe.model.embeds_in_chunks)
             with memory_errors(f"stage {name}: batch_size {stage.batch_size}", hint):
                 before += StageTraining(loaded.recipe, name, run, data, model, relevance, tracking).run_to_end(before)
         on_first(lambda: run.write_metrics(before))
@@ -133,7 +133,9 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
     if is_first():
         figure.parent.mkdir(exist_ok=True)
         relevance_figure(relevance.distribution, percents, relevance.relax, title, figure)
-    relevance.prepare(caption for name in sorted(used) for clip in data.whole(name) for caption in clip.captions)
+    relevance.prepare(
+        caption for name in sorted(used) for clip in data.readable_clips(name) for caption in clip.captions
+    )
     relevance.prepare(new_texts(data))
     return relevance
 

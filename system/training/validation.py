@@ -17,7 +17,7 @@ from submission.ordering import relevant_ranks
 from system.batches.collate import without_audio
 from system.batches.sampler import Item, items_of
 from system.batches.teachers import Teachers
-from system.compute.distributed import count, gather_dealt, index, on_first
+from system.compute.distributed import gather_dealt, on_first, process_count, process_index
 from system.features.build import Features
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
@@ -91,7 +91,7 @@ class Validation:
         found = []
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}
         text_row = {text: row for row, text in enumerate(self.texts)}
-        for number in range(index(), len(self.batches), count()):
+        for number in range(process_index(), len(self.batches), process_count()):
             torch.manual_seed(number)  # a batch has the same random negatives in every process
             items, batch = self.batches[number]
             scores = model.batch_scores(
@@ -100,7 +100,7 @@ class Validation:
                 captions.rows([text_row[text] for text in batch.captions]),
             )
             loss = float(terms.total(scores, self.stage.losses))
-            found.append((loss, *terms.accuracies(scores), alike(scores.each)))
+            found.append((loss, *terms.accuracies(scores), share_of_equal_scores(scores.scores_by_caption)))
         every = gather_dealt(found)
         means = [sum(value / len(every) for value in values) for values in zip(*every, strict=True)]
         return dict(zip(("loss", "m1", "m2"), means, strict=False)), means[3]
@@ -140,7 +140,7 @@ def zeros(embedded: Embeddings) -> float:
     return float((largest <= 1e-6).float().mean())
 
 
-def alike(scores: torch.Tensor) -> float:
+def share_of_equal_scores(scores: torch.Tensor) -> float:
     """Return the share of captions whose scores for all clips differ by at most 1e-6.
 
     Clamped scores (frame_word) may all be 0 although the embeddings differ. scores: (B, N) of clips against captions.
@@ -153,23 +153,23 @@ def watch(clips: Embeddings, captions: Embedded, captions_alike: float | None = 
 
     They are the spread and the share of zeros of clips and captions, and captions_alike if it is given.
     """
-    seen = {
+    diagnostics = {
         "spread_of_clips": spread(clips),
         "zeros_of_clips": zeros(clips),
         "spread_of_captions": spread(captions),
         "zeros_of_captions": zeros(captions),
     }
-    return seen if captions_alike is None else seen | {"captions_alike": captions_alike}
+    return diagnostics if captions_alike is None else diagnostics | {"captions_alike": captions_alike}
 
 
-def collapsed(seen: dict[str, float]) -> list[str]:
-    """Return one message per sign of collapse; empty for a healthy model. seen: as `watch` returns it."""
+def collapsed(diagnostics: dict[str, float]) -> list[str]:
+    """Return one message per sign of collapse; empty for a healthy model. diagnostics: as `watch` returns it."""
     found = [
-        f"the {side} have equal or zero embeddings (spread {seen[f'spread_of_{side}']:.1e}, "
-        f"{100 * seen[f'zeros_of_{side}']:.0f} % zeros)"
+        f"the {side} have equal or zero embeddings (spread {diagnostics[f'spread_of_{side}']:.1e}, "
+        f"{100 * diagnostics[f'zeros_of_{side}']:.0f} % zeros)"
         for side in ("clips", "captions")
-        if seen[f"spread_of_{side}"] < ALIKE or seen[f"zeros_of_{side}"] > ZEROS
+        if diagnostics[f"spread_of_{side}"] < ALIKE or diagnostics[f"zeros_of_{side}"] > ZEROS
     ]
-    if seen.get("captions_alike", 0.0) > ZEROS:
-        found.append(f"all clips have the same score for {100 * seen['captions_alike']:.0f} % of captions")
+    if diagnostics.get("captions_alike", 0.0) > ZEROS:
+        found.append(f"all clips have the same score for {100 * diagnostics['captions_alike']:.0f} % of captions")
     return found

@@ -123,7 +123,7 @@ def test_batches(shared: Path, tmp_path: Path) -> None:
         taken = []
         for _ in range(9):
             began = time.perf_counter()
-            relevance.between(batch)
+            relevance.cider_between(batch)
             taken.append(time.perf_counter() - began)
         print(f"between {size} captions: {sorted(taken)[4] * 1e3:.1f} ms")
     batch = [caption for n in random.permutation(len(clips))[:512] for caption in clips[n]]

@@ -1,4 +1,4 @@
-"""One small world in which parts that a wrong order would mix up all differ.
+"""A small data set whose parts all differ, so that every wrong order is noticed.
 
 Four recordings last 9, 3, 5 and 7 frames: sorted by length their order is 1, 2, 3, 0, whose inverse is 3, 0, 1, 2, so
 that an order in place of its inverse shows. Embeddings are drawn, so that no two scores are alike. The queries ask for

@@ -1,4 +1,4 @@
-"""A headless browser for tests of pages: Debian's Chromium through playwright, and what it complained of."""
+"""A headless browser for tests of pages: Debian's Chromium through playwright, with its errors."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Browser:
-    """errors: what pages wrote to the console as errors, and exceptions that none of their code caught."""
+    """errors: error messages of pages in the console, and uncaught exceptions."""
 
     def __init__(self, chromium: Any) -> None:
         self._chromium = chromium

@@ -1,4 +1,4 @@
-"""Small data sets on disk, what the door and `check` say about them, and words to look for."""
+"""Small data sets on disk, helpers that run verbs and `check` on them, and words to look for."""
 
 import csv
 import struct

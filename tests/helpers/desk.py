@@ -1,4 +1,4 @@
-"""A participant's folder with what there may be in it, right and wrong, for mistakes to be made in."""
+"""A participant's folder with correct and wrong files, for tests of mistakes."""
 
 import hashlib
 import json
@@ -135,7 +135,7 @@ def _captions(path: Path, clips: list[Clip]) -> None:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Of every file its checksum, by its path; a folder has none."""
+    """Return the checksum of every file by path; None for a folder."""
     return {
         path.relative_to(folder).as_posix(): "" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.rglob("*")

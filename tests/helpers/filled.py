@@ -2,8 +2,8 @@
 
     python -m tests.helpers.filled vggsound data/filled
 
-writes the file or files of one expert under their published names. What comes out of such weights means nothing; it
-only has the right shapes and cost, and the original code filled with the same pattern gives the same numbers."""
+writes the file or files of one expert under their published names. Outputs with such weights are meaningless; the file
+only has the right shapes and cost. The original code filled with the same pattern gives the same numbers."""
 
 import functools
 import math
@@ -131,7 +131,7 @@ def passt_shapes(stride: int = 16, places: int = 62, blocks: int = 12) -> Shapes
 
 
 def rule(key: str, shapes: Shapes) -> str:
-    """Name of the rule by which a tensor is filled."""
+    """Return the name of the rule that fills a tensor."""
     prefix, _, part = key.rpartition(".")
     if key.startswith(FROZEN):
         return "frozen"

@@ -1,4 +1,4 @@
-"""What tests of audio encoders hear: padded series, and small encoders to hear them."""
+"""Inputs for tests of audio encoders: padded series, and small encoders."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The five experts with filled weights, each loaded once, and how far their frames are from what they should be."""
+"""The five experts with filled weights, each loaded once, and the errors of their frames."""
 
 import functools
 from pathlib import Path

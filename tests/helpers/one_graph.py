@@ -1,4 +1,4 @@
-"""What gradient caching is held against: the same parts with one graph."""
+"""Reference for gradient caching: the same chunks in one graph."""
 
 import torch
 
@@ -6,17 +6,17 @@ from system.losses.base import BatchScores
 from system.models.batch import Batch
 from system.models.embeddings import joined
 from system.models.retrieval import RetrievalModel
-from system.training.step import audio_parts, begin_part, caption_parts
+from system.training.step import audio_chunks, begin_chunk, caption_chunks
 
 
 def in_one_graph(model: RetrievalModel, batch: Batch, size: int) -> BatchScores:
-    """Scores from the parts that gradient caching embeds, with the random state of each, and one graph of all."""
+    """Scores from the chunks that gradient caching embeds, with the random state of each, and one graph of all."""
     sides, seed, number = [], torch.initial_seed(), 0
-    for parts in (audio_parts(model, batch, size), caption_parts(model, batch, size)):
+    for chunks in (audio_chunks(model, batch, size), caption_chunks(model, batch, size)):
         found = []
-        for part in parts.parts:
-            begin_part(seed, number)
-            found.append(part())
+        for chunk in chunks.chunks:
+            begin_chunk(seed, number)
+            found.append(chunk())
             number += 1
-        sides.append(joined(found).rows(parts.order))
+        sides.append(joined(found).rows(chunks.order))
     return model.batch_scores(batch, *sides)

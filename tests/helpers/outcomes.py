@@ -1,4 +1,4 @@
-"""What tests look at in a run, how they see a verb refuse, and how they kill one."""
+"""Helpers that read a run, check that a verb refuses, and kill a verb."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from system.__main__ import main
 
 
 def digest(folder: Path) -> str:
-    """Of all weights of a run's last checkpoints and of its best ones."""
+    """Return a digest of all weights of a run's last and best checkpoints."""
     hashes = hashlib.sha256()
     for path in sorted(folder.rglob("*.safetensors")) + sorted(folder.rglob("last.pt")):
         state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, weights_only=True)["model"]
@@ -91,9 +91,9 @@ sys.exit(main(sys.argv[1:]))
 
 
 def ranked_evaluation(model: Path, world: Path, out: Path, banks: Path | None = None) -> np.ndarray:
-    """The scores that a run or an exported model gives a world's evaluation split through the door, (Q, C).
+    """Rank a data set's evaluation split with a run or an exported model; return the scores (Q, C).
 
-    banks: where an exported model's frames are; frames in a bank that was filled in another order may differ by the
+    banks: folder with an exported model's frames; frames of a bank that was filled in another order may differ by the
     rounding of float16.
     """
     more = ["--set", f"banks={banks}"] if banks else []

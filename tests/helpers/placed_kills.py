@@ -42,7 +42,7 @@ HEAVY = [
 
 
 class Ended(NamedTuple):
-    """How a trial ended. status: of the verb, -9 after its kill. operations: that were counted. errors: as printed."""
+    """Result of a trial. status: of the verb, -9 after a kill. operations: their number. errors: printed text."""
 
     status: int
     operations: int
@@ -50,7 +50,7 @@ class Ended(NamedTuple):
 
 
 class Kills:
-    """Trials of a verb. folder: what is counted below."""
+    """Trials of a verb. folder: file operations below it are counted."""
 
     def __init__(self, server: subprocess.Popen[str], folder: Path) -> None:
         self._server, self.folder = server, folder
@@ -91,7 +91,7 @@ class Kills:
 
 @contextmanager
 def killing(folder: Path, library: Path, variables: Mapping[str, str] | None = None) -> Iterator[Kills]:
-    """A server of trials. variables: of its environment, beside the test's own.
+    """A server of trials. variables: of its environment, added to those of the test.
 
     Skips where there is no C compiler, but fails there where LBAR_REQUIRE_DATA is set.
     """
@@ -114,7 +114,7 @@ def killing(folder: Path, library: Path, variables: Mapping[str, str] | None = N
 
 def _serve() -> None:
     """Read tasks, fork for each, tell how it ended."""
-    for name in HEAVY:  # what a fork need not import again
+    for name in HEAVY:  # imported once for all forks
         import_module(name)
     rooms = {name: import_module(f"{name}.__main__") for name in ("data_tools", "submission", "system")}
     library = ctypes.CDLL(os.environ["LBAR_KILLS"])

@@ -1,6 +1,6 @@
 """The experts in the layout they were published in, from the tensors of a checkpoint, in the precision of those.
 
-Batch norm behind every convolution, DFT by convolution (PANNs, OpenL3), pooling behind the ReLU, OpenL3 in batches of 8
+Batch norm after every convolution, DFT by convolution (PANNs, OpenL3), pooling after the ReLU, OpenL3 in batches of 8
 frames. `in_float64` gives what the published code would give without rounding."""
 
 from collections.abc import Callable

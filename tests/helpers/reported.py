@@ -1,4 +1,4 @@
-"""A run to report on, reports of it, and what they hold; what a participant says of a package."""
+"""A run with its reports and their content, and a participant's description of a package."""
 
 import json
 import re
@@ -67,7 +67,7 @@ VOID = {"meta", "link", "img"}  # they have no end
 
 
 class Read(HTMLParser):
-    """What a page holds: its tags, its text outside code, the names of clips, and the audio."""
+    """Content of a page: its tags, its text outside code, the names of clips, and the audio."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

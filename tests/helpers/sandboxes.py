@@ -62,8 +62,8 @@ def run_virtually(work: Coroutine[Any, Any, Result]) -> tuple[Result, float]:
 
 
 class Direct:
-    """A transport to a sandbox in this process. latency: seconds, drawn anew for each request; a request arrives at
-    any moment of it. tamper: what becomes of an answer, by number of request from 1."""
+    """A transport to a sandbox in this process. latency: seconds, drawn for each request; a request arrives at
+    any moment of it. tamper: changes an answer; it gets the number of the request, from 1."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ def read_all(
 
 
 def truth(answers: Answers) -> list[tuple[Any, ...]]:
-    """Id, upload time, description and duration of every sound that is there, by id."""
+    """Id, upload time, description and duration of every existing sound, by id."""
     found = []
     for number in range(answers.corpus.size):
         if number not in answers._hidden and not answers.is_null(number):

@@ -1,4 +1,4 @@
-"""The published schemas of what verbs print with --json: `PYTHONPATH=. python tests/helpers/schemas.py`
+"""The published schemas of the --json output of verbs: `PYTHONPATH=. python tests/helpers/schemas.py`
 writes them."""
 
 import json

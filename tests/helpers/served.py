@@ -39,9 +39,9 @@ class Letters(TextEncoder):
     """Embeds a text by how often it has the letters a, b and c, so that scores can be worked by hand."""
 
     def forward(self, texts: Sequence[str]) -> Embedded:
-        return self.embed_alike(texts)
+        return self.embed_batch(texts)
 
-    def embed_alike(self, texts: Sequence[str]) -> Embedded:
+    def embed_batch(self, texts: Sequence[str]) -> Embedded:
         return Embedded(torch.tensor([[float(text.count(letter)) for letter in "abc"] for text in texts]))
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
@@ -54,7 +54,7 @@ class Letters(TextEncoder):
 
 
 def model_of(text: TextEncoder) -> RetrievalModel:
-    """A model that no clip has to be embedded by: its audio encoder is none."""
+    """A model without audio encoder, for clips whose embeddings are given."""
     model = RetrievalModel.__new__(RetrievalModel)
     torch.nn.Module.__init__(model)
     model.text, model.score = text, cosine
@@ -87,7 +87,7 @@ def searching(
 
 
 def clip_of(path: Path, name: str | None = None, captions: Sequence[str] = ()) -> Clip:
-    """A clip of a second; its file is there or not."""
+    """A clip of one second; its file may be missing."""
     return Clip(
         id=f"served/test/{name or path.name}",
         file_name=name or path.name,
@@ -129,7 +129,7 @@ class Served:
         return f"http://127.0.0.1:{self.port}/"
 
     def ask(self, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Reply:
-        """The answer to a request whose path is sent as it stands. Headers: `_` for `-`."""
+        """Send a request with an unchanged path and return the answer. Headers: `_` for `-`."""
         return ask(self.port, path, method, body, **headers)
 
     def search(self, query: str, **parameters: object) -> Reply:

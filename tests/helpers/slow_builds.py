@@ -22,7 +22,7 @@ def digest(wave: np.ndarray) -> str:
 
 
 def build_slowly(clips: list[Clip], banks: Path, rank: int = 0, count: int = 1) -> None:
-    """In a process of the test's: a line a clip in `computed` of the banks, see `computed`."""
+    """Build slowly in a process of the test; it writes one line per clip, see `computed`."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count)}
     original = LogMel.load
 

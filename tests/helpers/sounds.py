@@ -26,7 +26,7 @@ def tone(frequency: float, seconds: float = 5.0) -> Wave:
 
 
 def beeps(frequency: float, period: float, seconds: float = 5.0) -> Wave:
-    """A tone that is there for the first half of every period."""
+    """A tone in the first half of every period."""
     there = np.arange(int(seconds * RATE)) / RATE % period < period / 2
     return (tone(frequency, seconds) * there).astype(np.float32)
 

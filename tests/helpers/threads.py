@@ -8,7 +8,7 @@ import torch
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """For so little at a time several threads mostly wait for each other."""
+    """Use one thread: with so little work, several mostly wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -132,7 +132,7 @@ def recipe(manifest: Path, folder: Path, **stages: dict[str, Any]) -> dict[str, 
 
 
 def panns(**changes: Any) -> dict[str, Any]:
-    """Settings of a network of PANNs from scratch, with small layers behind it."""
+    """Settings of a network of PANNs from scratch, followed by small layers."""
     return {
         "kind": "panns",
         "network": "resnet38",

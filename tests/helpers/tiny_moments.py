@@ -1,4 +1,4 @@
-"""Recordings of 8 s in which tones come and go, and a recipe that learns when."""
+"""Recordings of 8 s with short tones, and a recipe that learns the times of the tones."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ HOP = 0.08  # of the frames: four log-mel columns of 20 ms
 
 
 def make_moments(folder: Path, sizes: dict[str, int] | None = None) -> Path:
-    """A manifest and, beside it, moments.jsonl: each recording has two pitches, the first of them once or twice."""
+    """Write a manifest and moments.jsonl: each recording has two pitches, the first of them once or twice."""
     clips, moments = [], []
     for number, (split, count) in enumerate((sizes or SIZES).items()):
         (folder / split).mkdir(parents=True)

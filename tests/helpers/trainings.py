@@ -1,4 +1,4 @@
-"""Trainings by several processes, and what they are held against: one process."""
+"""Trainings by several processes and by one, which is the reference."""
 
 import json
 import os

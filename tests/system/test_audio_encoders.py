@@ -1,4 +1,4 @@
-"""The audio encoders: what they hear, what is random in them, what padding and company change."""
+"""Audio encoders: their input, their random draws, and the effects of padding and of other clips in a batch."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +43,7 @@ WIDTH = 16  # of the narrow network's frames
 # pooling and two layers
 
 
-def test_pooling_by_hand_and_without_padded_places() -> None:
+def test_pooling_over_time_ignores_padding_and_matches_hand_values() -> None:
     values = torch.tensor([[[1.0, -4.0], [3.0, -2.0], [torch.nan, torch.inf]], [[2.0, 2.0], [4.0, 0.0], [0.0, 7.0]]])
     lengths = torch.tensor([2, 3])
     for pooling, expected in (
@@ -56,7 +56,7 @@ def test_pooling_by_hand_and_without_padded_places() -> None:
     assert half.item() == 60, "a sum in 16 bits would be infinite"
 
 
-def test_pooled_frames_go_through_two_layers() -> None:
+def test_pooled_mlp_applies_dropout_and_two_layers() -> None:
     settings = {"kind": "pooled_mlp", "experts": expert(8), "pooling": "max_mean", "hidden": 5, "dropout": 0.5}
     encoder = PooledMlp.model_validate(settings).build(3).eval()
     values, lengths = torch.randn(2, 7, 8).half(), torch.tensor([7, 4])
@@ -70,10 +70,10 @@ def test_pooled_frames_go_through_two_layers() -> None:
     assert encoder.parts().keys() == {"mlp"}
 
 
-# waves and what is made of them
+# waves and features made from them
 
 
-def test_waves_are_kept_to_half_a_step_and_16_bit_files_exactly() -> None:
+def test_waveforms_are_stored_exactly_for_16_bit_files_else_rounded() -> None:
     frames = Waveform(kind="waveform", sample_rate=32_000).load(CPU)
     exact = np.array([-32_768, -32_767, -1, 0, 1, 16_385, 32_767])
     (kept,) = frames([(exact / 32_768).astype(np.float32)])
@@ -85,7 +85,7 @@ def test_waves_are_kept_to_half_a_step_and_16_bit_files_exactly() -> None:
     assert np.abs(frames([noise])[0][:, 0] / 32_768 - noise).max() <= 0.5 / 32_768 + 1e-9
 
 
-def test_frames_keep_the_type_of_their_bank_on_the_way_to_a_batch(tmp_path: Path) -> None:
+def test_batch_frames_have_the_dtype_of_their_bank(tmp_path: Path) -> None:
     series = {"a": np.arange(-3, 2)[:, None], "b": 30_000 + np.arange(2)[:, None]}
     for dtype in ("int16", "float32", "float16"):
         bank = open_bank(tmp_path / dtype, 1, dtype, {})
@@ -104,14 +104,14 @@ def test_frames_keep_the_type_of_their_bank_on_the_way_to_a_batch(tmp_path: Path
         assert Resident.size(["a", "b"], features) == 7 * np.dtype(dtype).itemsize
 
 
-def test_log_mel_settings_that_cannot_be() -> None:
+def test_log_mel_frequencies_that_do_not_rise_are_refused() -> None:
     settings = {"kind": "logmel_slaney", "sample_rate": 16_000, "bands": 64, "window_seconds": 0.04}
     for lowest, highest in ((500, 400), (12, 8001)):
         with pytest.raises(ValueError, match=f"lowest {lowest} and highest {highest} Hz: must rise"):
             LogMelSlaney.model_validate(settings | {"hop_seconds": 0.02, "lowest": lowest, "highest": highest})
 
 
-def test_the_front_end_computes_in_float32_under_autocast() -> None:
+def test_front_end_computes_in_float32_under_autocast() -> None:
     waves = 0.1 * torch.randn(2, 9999)
     expected = LogMelFrontEnd()(waves)
     with torch.autocast("cpu", torch.bfloat16):
@@ -119,7 +119,7 @@ def test_the_front_end_computes_in_float32_under_autocast() -> None:
     assert torch.equal(found, expected)
 
 
-def test_random_parts_by_their_places() -> None:
+def test_random_parts_cover_all_positions_of_longer_waves() -> None:
     waves = torch.arange(1, 41).expand(500, 40).contiguous().to(torch.int16)
     lengths = torch.tensor([40, 25, 10, 7, 11] * 100)
     waves = waves.masked_fill(torch.arange(40) >= lengths[:, None], 0)
@@ -141,7 +141,7 @@ def test_random_parts_by_their_places() -> None:
     assert torch.equal(random_parts(waves, lengths, 10)[0], parts)
 
 
-def test_stripes_are_left_out_of_every_clip() -> None:
+def test_spec_augment_masks_random_stripes_of_every_clip() -> None:
     settings = SpecAugment(time_stripes=2, time_width=64, band_stripes=2, band_width=8)
     columns = torch.ones(400, 1, 200, 64)
     torch.manual_seed(0)
@@ -211,7 +211,7 @@ def waves(*seconds: float) -> list[torch.Tensor]:
 
 
 @torch.inference_mode()
-def test_a_clips_embedding_does_not_depend_on_the_others(narrow: Callable[..., PannsEncoder]) -> None:
+def test_clip_embedding_is_independent_of_other_clips_in_the_batch(narrow: Callable[..., PannsEncoder]) -> None:
     encoder = narrow().eval()
     clips = waves(1.0, 1.9, 1.0, 0.1, 0.31, 1.4, 0.00004)
     together = encoder({"waveform": series(clips)}).values
@@ -224,7 +224,7 @@ def test_a_clips_embedding_does_not_depend_on_the_others(narrow: Callable[..., P
 
 
 @torch.inference_mode()
-def test_clips_under_one_frame_are_filled_with_silence(narrow: Callable[..., PannsEncoder]) -> None:
+def test_clips_under_one_frame_are_padded_with_silence(narrow: Callable[..., PannsEncoder]) -> None:
     encoder = narrow().eval()
     (clip,) = waves(0.1)
     filled = F.pad(clip, (0, 0, 0, published.SHORTEST - len(clip)))
@@ -235,8 +235,8 @@ def test_clips_under_one_frame_are_filled_with_silence(narrow: Callable[..., Pan
 
 
 @pytest.mark.parametrize("kind", [ResNet38, Cnn14])
-def test_frames_see_no_further_than_their_reach(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
-    """By the places of the input that change one frame, of a network whose every weight is positive."""
+def test_receptive_field_of_panns_frames_matches_reach(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    """Find the input positions that change one frame of a network with positive weights only."""
     monkeypatch.setattr(networks, "RESNET38_STEM", 1)
     monkeypatch.setattr(networks, "RESNET38_LAYERS", ((1, 3), (1, 4), (1, 6), (1, 3)))
     monkeypatch.setattr(networks, "DIM", 1)
@@ -255,7 +255,7 @@ def test_frames_see_no_further_than_their_reach(monkeypatch: pytest.MonkeyPatch,
 
 
 @torch.inference_mode()
-def test_long_clips_are_computed_in_pieces(
+def test_long_clips_in_pieces_match_one_pass(
     narrow: Callable[..., PannsEncoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = narrow().eval()
@@ -265,7 +265,7 @@ def test_long_clips_are_computed_in_pieces(
     assert torch.allclose(encoder({"waveform": clips}).values, whole, atol=1e-5)
 
 
-def test_folded_norms_change_nothing(narrow: Callable[..., PannsEncoder]) -> None:
+def test_folded_batch_norms_keep_the_output(narrow: Callable[..., PannsEncoder]) -> None:
     network = narrow().network.eval()
     x = torch.randn(1, 1, 70, 64)
     with torch.inference_mode():
@@ -277,7 +277,7 @@ def test_folded_norms_change_nothing(narrow: Callable[..., PannsEncoder]) -> Non
         assert torch.allclose(network(x), expected, atol=1e-5)
 
 
-def test_training_hears_a_part_and_pools_over_real_frames(
+def test_training_uses_a_random_part_and_pools_without_padding(
     narrow: Callable[..., PannsEncoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = narrow().train()
@@ -302,7 +302,7 @@ def test_training_hears_a_part_and_pools_over_real_frames(
     assert 0 < first < SECOND
 
 
-def test_a_frozen_network_stays_as_published(narrow: Callable[..., PannsEncoder]) -> None:
+def test_frozen_network_keeps_published_weights_and_gets_no_gradients(narrow: Callable[..., PannsEncoder]) -> None:
     encoder = narrow(trainable=False, weights="as_published.pth").train()
     before = {name: value.clone() for name, value in encoder.network.state_dict().items()}
     kept: list[torch.Tensor] = []
@@ -319,7 +319,7 @@ def test_a_frozen_network_stays_as_published(narrow: Callable[..., PannsEncoder]
     assert not torch.equal(trained.network.bn0.running_mean, encoder.network.bn0.running_mean)
 
 
-def test_the_same_random_state_gives_the_same_training_embedding(narrow: Callable[..., PannsEncoder]) -> None:
+def test_same_random_state_gives_same_training_embedding(narrow: Callable[..., PannsEncoder]) -> None:
     """Cached gradients embed a part twice: crops, stripes and dropout must come again."""
     encoder = narrow().train()
     clips = series(waves(3.0, 1.0))
@@ -330,7 +330,7 @@ def test_the_same_random_state_gives_the_same_training_embedding(narrow: Callabl
     assert torch.equal(encoder({"waveform": clips}).values, first)
 
 
-def test_published_weights_that_are_missing_or_wrong(narrow: Callable[..., PannsEncoder], tmp_path: Path) -> None:
+def test_missing_and_wrong_published_weights_are_refused(narrow: Callable[..., PannsEncoder], tmp_path: Path) -> None:
     path = tmp_path / "ResNet38_mAP=0.434.pth"
     encoder = narrow(weights=str(path))
     with pytest.raises(KitError, match=f"no weight file {path}"):
@@ -359,11 +359,11 @@ def test_published_weights_that_are_missing_or_wrong(narrow: Callable[..., Panns
 # GRUs
 
 
-# where the numbers are 16 bits long
+# with 16-bit numbers
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_sixteen_bits_on_a_gpu(narrow: Callable[..., PannsEncoder], dtype: torch.dtype) -> None:
+def test_embeddings_in_16_bits_on_gpu_match_float32(narrow: Callable[..., PannsEncoder], dtype: torch.dtype) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     for encoder, audio in (
@@ -379,7 +379,7 @@ def test_sixteen_bits_on_a_gpu(narrow: Callable[..., PannsEncoder], dtype: torch
         assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.parameters())
 
 
-def test_real_recordings_are_embedded(shared: Path, narrow: Callable[..., PannsEncoder]) -> None:
+def test_real_recordings_get_finite_distinct_embeddings(shared: Path, narrow: Callable[..., PannsEncoder]) -> None:
     paths = sorted((shared / "data/esc10/audio").iterdir())[:3]
     (kind,) = Panns.model_validate(tiny.panns()).experts.values()
     clips = [torch.from_numpy(own) for own in kind.load(CPU)([read_audio(path, kind.rate) for path in paths])]

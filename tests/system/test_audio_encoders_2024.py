@@ -1,4 +1,4 @@
-"""EfficientAT and ATST-Frame with filled weights: what the original code gives, and mistakes that must show."""
+"""EfficientAT and ATST-Frame with filled weights: outputs of the original code, and mistakes that must be noticed."""
 
 import functools
 import json
@@ -72,7 +72,7 @@ NAMES = ("mn04", "mn10", "mn40")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_keys_are_the_published_ones(goldens: Path, name: Any) -> None:
+def test_efficientat_keys_match_published_checkpoints(goldens: Path, name: Any) -> None:
     described = json.loads((goldens / "keys_audio_encoders_2024.json").read_text())[name]["keys"]
     made = MobileNet(name).state_dict()
     expected = {key: tuple(one["shape"]) for key, one in described.items() if not key.startswith("classifier")}
@@ -91,7 +91,7 @@ TOLERANCES = {"mn04": 1e-4, "mn10": 1e-4, "mn40": 1e-3}
     ("name", "letter"), [("mn10", "A3"), ("mn10", "A"), ("mn10", "B"), ("mn04", "A3"), ("mn40", "A3")]
 )
 @torch.inference_mode()
-def test_efficientat_is_the_originals(golden: Golden, name: Any, letter: str) -> None:
+def test_efficientat_output_matches_original_code(golden: Golden, name: Any, letter: str) -> None:
     made, waves = on_waves(mobile(name), name), wave(golden, letter)
     maps = made.network(made.front_end(waves))
     assert maps.shape == tuple(golden[f"{name}_{letter}_map_shape"])
@@ -111,7 +111,7 @@ def test_efficientat_is_the_originals(golden: Golden, name: Any, letter: str) ->
 
 
 @torch.inference_mode()
-def test_every_layer_is_the_originals(golden: Golden) -> None:
+def test_efficientat_layers_match_original_statistics(golden: Golden) -> None:
     x = KaldiLogMel(False).eval()(wave(golden, "A3"))[:, None]
     for layer, (mean, deviation, peak, *shape) in zip(
         mobile("mn10").features, json.loads(str(golden["mn10_A3_stages"])).values(), strict=True
@@ -145,7 +145,9 @@ MISTAKES: dict[str, tuple[float, Callable[[MobileNet, pytest.MonkeyPatch], None]
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 @torch.inference_mode()
-def test_a_mistake_shows_in_efficientat(golden: Golden, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_in_efficientat_exceed_tolerance(
+    golden: Golden, mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     least, plant = MISTAKES[mistake]
     made, waves = MobileNet("mn10"), wave(golden, "A3")
     fill(made)
@@ -154,14 +156,14 @@ def test_a_mistake_shows_in_efficientat(golden: Golden, mistake: str, monkeypatc
     assert relative(found, golden["mn10_A3_features"]) > least
 
 
-def test_channels_are_multiples_of_eight() -> None:
+def test_efficientat_channels_are_multiples_of_eight() -> None:
     assert [rounded(number) for number in (1, 6.4, 9.6, 16, 25.6, 35.2, 44.8, 268.8)] == [8, 8, 16, 16, 24, 32, 48, 272]
     assert [VARIANTS[name].dim for name in ("mn04", "mn10", "mn20", "mn40")] == [384, 960, 1920, 3840]
 
 
 @pytest.mark.parametrize("name", ["mn04", "mn10", "mn40"])
-def test_the_number_of_parameters_is_the_published_one(goldens: Path, name: Any) -> None:
-    """But for the classifier."""
+def test_efficientat_parameter_count_matches_published(goldens: Path, name: Any) -> None:
+    """The classifier is not counted."""
     described = json.loads((goldens / "keys_audio_encoders_2024.json").read_text())[name]
     classifier = sum(int(np.prod(described["keys"][key]["shape"])) for key in described["keys"] if "classifier" in key)
     assert sum(one.numel() for one in mobile(name).parameters()) == described["n_parameters"] - classifier
@@ -178,7 +180,7 @@ def atst(is_floor_of_batch: bool = False) -> AtstFrame:
 
 
 @pytest.mark.slow
-def test_the_keys_of_atst_are_the_published_ones(goldens: Path) -> None:
+def test_atst_keys_match_published_checkpoint(goldens: Path) -> None:
     described = json.loads((goldens / "keys_audio_encoders_2024.json").read_text())["atst_frame"]
     expected = {key: tuple(one["shape"]) for key, one in described["keys"].items()}
     assert {key: tuple(value.shape) for key, value in atst().state_dict().items()} == expected
@@ -204,20 +206,20 @@ def frames_error(golden: Golden, made: AtstFrame, letter: str = "A3") -> float:
 
 
 @pytest.mark.parametrize("letter", ["A3", "B", "Q", pytest.param("A", marks=pytest.mark.slow)])
-def test_atst_is_the_originals(golden: Golden, letter: str) -> None:
+def test_atst_frames_match_original_code(golden: Golden, letter: str) -> None:
     if letter != "Q":
         assert atst().log_mel(wave(golden, letter))[:, None].shape == tuple(golden[f"atst_{letter}_mel_shape"])
     assert frames_error(golden, atst(), letter) < 2e-5
 
 
-def test_its_log_mel_is_the_originals(golden: Golden) -> None:
+def test_atst_log_mel_matches_original_code(golden: Golden) -> None:
     assert mel_error(golden, atst()) < 1e-4
     quiet = atst().log_mel(wave(golden, "Q"))
     assert largest(np.array([float(quiet.min()), float(quiet.max())]), golden["atst_Q_mel_min_max"]) < 1e-4
 
 
 @pytest.mark.slow
-def test_the_floor_is_that_of_the_segment_or_of_the_batch(golden: Golden) -> None:
+def test_atst_floor_is_per_segment_or_per_training_batch(golden: Golden) -> None:
     both = torch.cat([wave(golden, "A3"), wave(golden, "B")[:, :96_000] / 100])
     of_batch = atst(True).train().log_mel(both)[1]
     assert torch.equal(atst(True).eval().log_mel(both)[1], atst().log_mel(both[1:])[0]), "in training alone"
@@ -232,7 +234,7 @@ HANN = torch.hann_window
 
 
 @pytest.mark.slow
-def test_mistakes_show_in_the_log_mel_of_atst(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_in_atst_log_mel_exceed_tolerance(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     made = AtstFrame(False)
     made.window = HANN(1024, periodic=False)
     assert mel_error(golden, made) > 1e-3
@@ -260,7 +262,7 @@ def tanh_gelu(_: AtstFrame, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("plant", "least"), [(from_zero, 0.1), (time_major, 0.1), (tanh_gelu, 5e-5)])
 @pytest.mark.slow
-def test_a_mistake_shows_in_atst(
+def test_mistakes_in_atst_exceed_tolerance(
     golden: Golden,
     plant: Callable[[AtstFrame, pytest.MonkeyPatch], None],
     least: float,
@@ -273,13 +275,13 @@ def test_a_mistake_shows_in_atst(
     assert frames_error(golden, made) > least
 
 
-def test_without_the_lowest_value_quiet_clips_differ(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_atst_without_lowest_level_differs_for_quiet_clips(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atst_frame, "LOW", -500.0)
     assert frames_error(golden, atst(), "Q") > 0.05
 
 
 @pytest.mark.slow
-def test_its_file_is_read_by_longer_keys(tmp_path: Path) -> None:
+def test_atst_checkpoint_with_key_prefixes_is_loaded(tmp_path: Path) -> None:
     plain = atst().state_dict()
     student = {f"model.student.encoder.encoder.{key}": torch.zeros_like(value) for key, value in plain.items()}
     teacher = {f"model.teacher.encoder.encoder.{key}": value for key, value in plain.items()}
@@ -293,7 +295,7 @@ def test_its_file_is_read_by_longer_keys(tmp_path: Path) -> None:
         made.take_published(path)
 
 
-def test_frames_that_begin_within_the_clip_by_hand() -> None:
+def test_begun_counts_frames_that_begin_within_the_clip() -> None:
     lengths = torch.tensor([1, 40, 41, 80, 100])
     assert begun(lengths, 100, 5).tolist() == [1, 2, 3, 4, 5]
     assert begun(torch.tensor([1]), 1000, 1).tolist() == [1]
@@ -333,7 +335,7 @@ def one_clip(audio: dict[str, Series], index: int) -> dict[str, Series]:
     [EfficientAT.model_validate(mobile_settings()), AtstSettings.model_validate(atst_settings())],
     ids=["efficientat", "atst_frame"],
 )
-def test_a_clip_is_embedded_alike_alone_and_in_company(settings: EfficientAT | AtstSettings) -> None:
+def test_clip_embedding_is_the_same_alone_and_in_a_batch(settings: EfficientAT | AtstSettings) -> None:
     made, audio = settings.build(8).eval(), clips(5, 0.3, 2)
     with torch.inference_mode():
         together = made(audio).values
@@ -361,18 +363,18 @@ def test_a_clip_is_embedded_alike_alone_and_in_company(settings: EfficientAT | A
         ),
     ],
 )
-def test_settings_that_do_not_fit_are_named(settings: EfficientAT | AtstSettings, said: str) -> None:
+def test_segment_lengths_out_of_range_are_reported(settings: EfficientAT | AtstSettings, said: str) -> None:
     assert [f"{key}: {text}" for key, text in settings.misfits(8)] == [said]
 
 
-def test_the_published_files_are_named_where_they_are_missing() -> None:
+def test_missing_checkpoints_are_reported_with_their_address() -> None:
     ((_, said),) = EfficientAT.model_validate(mobile_settings(network="mn40", weights="x/mn40.pt")).missing_files()
     assert "EfficientAT/releases/download/v0.0.1/mn40_as_ext_mAP_487.pt" in said
     ((_, said),) = AtstSettings.model_validate(atst_settings(weights="x/atst.ckpt")).missing_files()
     assert "github.com/Audio-WestlakeU/audiossl" in said
 
 
-def test_other_files_are_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
     torch.save(mobile("mn04").state_dict(), path)
     made = MobileNet("mn04")
@@ -383,6 +385,6 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("weights", "momentum"), [(None, 0.1), ("x.pt", 0.01)])
-def test_running_statistics_of_a_network_from_scratch_keep_up(weights: str | None, momentum: float) -> None:
+def test_batch_norm_momentum_depends_on_published_weights(weights: str | None, momentum: float) -> None:
     made = EfficientAT.model_validate(mobile_settings(weights=weights)).build(8)
     assert {one.momentum for one in made.modules() if isinstance(one, nn.BatchNorm2d)} == {momentum}

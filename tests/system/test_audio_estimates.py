@@ -1,4 +1,4 @@
-"""What `check` says of the encoders of all kinds: against the models it speaks of, and worked by hand."""
+"""Estimates of `check` for encoders of all kinds: compared with the models and with hand values."""
 
 import subprocess
 import sys
@@ -55,7 +55,7 @@ def audio_settings(content: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(("content", "out"), AUDIO)
-def test_trained_parts_are_the_encoders(content: dict[str, Any], out: int) -> None:
+def test_trained_parts_match_parts_of_the_encoder(content: dict[str, Any], out: int) -> None:
     settings = audio_settings(content)
     with weights_left_out():
         encoder = settings.build_unread(out)
@@ -63,7 +63,7 @@ def test_trained_parts_are_the_encoders(content: dict[str, Any], out: int) -> No
     assert settings.trained_parts == counted
 
 
-def test_sizes_by_hand() -> None:
+def test_passt_cost_matches_hand_values() -> None:
     costs = {}
     for name, changes in {"whole": {}, "frozen": {"trainable": False}}.items():
         settings = audio_settings(PANNS | changes)
@@ -97,7 +97,7 @@ def first_token(**changes: Any) -> FirstToken:
     return FirstToken.model_validate(BERT_BASE | changes)
 
 
-def test_sizes_of_texts(tmp_path: Path) -> None:
+def test_text_parameter_counts_match_hand_values(tmp_path: Path) -> None:
     mlp = 769 * 2048 + 2049 * 1024
     assert text_parameters(first_token()) == (BERT + mlp, 0) == (112_564_736, 0)
     assert text_parameters(first_token(trainable=False)) == (mlp, BERT)
@@ -113,7 +113,7 @@ def test_sizes_of_texts(tmp_path: Path) -> None:
     assert text_parameters(unknown) == (385 * 384, 0)
 
 
-def test_the_size_of_a_real_transformer(tmp_path: Path) -> None:
+def test_parameter_count_matches_real_transformer(tmp_path: Path) -> None:
     from transformers import BertConfig, BertModel
 
     config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
@@ -136,7 +136,7 @@ def made(folder: Path, audio: dict[str, Any], text: dict[str, Any], **stage: Any
     return load_recipe(tiny.write_recipe(folder / "r.yaml", content_of(folder, audio, text, **stage))).recipe
 
 
-def test_the_plan_of_the_papers_model(tmp_path: Path) -> None:
+def test_plan_reports_missing_files_of_the_panns_bert_model(tmp_path: Path) -> None:
     weights = tmp_path / "ResNet38_mAP=0.434.pth"
     recipe = made(tmp_path, PANNS | {"weights": str(weights)}, BERT_BASE)
     text = plan(recipe, gpu_bytes=8 * 2**30)
@@ -161,7 +161,7 @@ def test_the_plan_of_the_papers_model(tmp_path: Path) -> None:
         made(tmp_path, PANNS | {"weights": None, "trainable": False}, BERT_BASE)
 
 
-def test_memory_counts_what_is_trained_and_what_is_only_held(tmp_path: Path) -> None:
+def test_memory_counts_trained_and_frozen_parts(tmp_path: Path) -> None:
     recipe = made(tmp_path, PANNS, BERT_BASE)
     stage = recipe.stages["only"]
     found = {name: Content([], source.expected) for name, source in recipe.data.items()}
@@ -183,7 +183,7 @@ def test_memory_counts_what_is_trained_and_what_is_only_held(tmp_path: Path) -> 
     assert estimates.frame_bytes(stage) == pytest.approx(100 * 10 * 32_000 * 2)
 
 
-def test_word_vectors_that_are_not_there_are_told(tmp_path: Path) -> None:
+def test_missing_word_vectors_are_reported_in_the_plan(tmp_path: Path) -> None:
     words = {"kind": "word_vectors", "vectors": str(tmp_path / "v.bin"), "dim": 300, "unknown": "one"}
     crnn = AUDIO[4][0]
     content = content_of(tmp_path, crnn, words | {"embedding": "words", "padding": "masked"})
@@ -195,7 +195,7 @@ def test_word_vectors_that_are_not_there_are_told(tmp_path: Path) -> None:
     assert "v.bin: published at" not in plan(recipe)
 
 
-def test_a_recipe_with_mistakes_imports_no_torch(root: Path, tmp_path: Path) -> None:
+def test_check_of_a_wrong_recipe_imports_no_torch(root: Path, tmp_path: Path) -> None:
     content = content_of(tmp_path, PANNS | {"hidden": 0}, BERT_BASE)
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
     code = (
@@ -205,7 +205,7 @@ def test_a_recipe_with_mistakes_imports_no_torch(root: Path, tmp_path: Path) -> 
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True)
 
 
-def test_the_plan_without_torch_lacks_only_what_is_counted(root: Path, tmp_path: Path) -> None:
+def test_plan_without_torch_lacks_only_parameters_memory_and_time(root: Path, tmp_path: Path) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", content_of(tmp_path, PANNS, BERT_BASE))
     code = f"import sys; sys.modules['torch'] = None; from system.__main__ import main; main(['check', {str(path)!r}])"
     done = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""The networks that are trained, with filled weights: what the original code gives, and mistakes that must show."""
+"""Trainable networks with filled weights: outputs of the original code, and mistakes that must be noticed."""
 
 import functools
 import json
@@ -67,21 +67,23 @@ def pooled(encoder: PannsEncoder, samples: np.ndarray) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("letter", "ABS")
-def test_log_mel_at_32_khz(golden: Golden, letter: str) -> None:
+def test_log_mel_at_32_khz_matches_panns(golden: Golden, letter: str) -> None:
     content = golden("panns_resnet38")
     found = LogMelFrontEnd()(torch.from_numpy(wave(content, letter))[None])[0]
     assert largest(found, content[f"{letter}_logmel"]) < 2e-3
     assert largest(mel_basis(), content["melW"]) < 1e-7
 
 
-def test_a_symmetric_window_shows_in_the_log_mel(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_symmetric_window_exceeds_log_mel_tolerance(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     content = golden("panns_resnet38")
     monkeypatch.setattr(torch, "hann_window", functools.partial(torch.hann_window, periodic=False))
     assert largest(LogMelFrontEnd()(torch.from_numpy(wave(content, "A"))[None])[0], content["A_logmel"]) > 0.05
 
 
 @pytest.mark.parametrize("letter", "BS")
-def test_the_encoder_pools_what_the_original_pools(golden: Golden, encoder: PannsEncoder, letter: str) -> None:
+def test_resnet38_encoder_matches_original_pooling_and_logits(
+    golden: Golden, encoder: PannsEncoder, letter: str
+) -> None:
     content = golden("panns_resnet38")
     found = pooled(encoder, content[f"{letter}_wave_int16"])
     assert relative(found, content[f"{letter}_pooled"]) < 2e-5
@@ -92,7 +94,7 @@ def test_the_encoder_pools_what_the_original_pools(golden: Golden, encoder: Pann
     assert largest(logits.sigmoid(), content[f"{letter}_clipwise"]) < 2e-5
 
 
-def test_other_poolings_of_the_original_maps(
+def test_all_poolings_of_resnet38_match_original_maps(
     golden: Golden, encoder: PannsEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The frames of the original are means over frequency; its maps are known by their statistics."""
@@ -119,7 +121,7 @@ def test_other_poolings_of_the_original_maps(
 
 
 @pytest.mark.slow
-def test_the_frozen_expert_gives_the_originals_frames(golden: Golden) -> None:
+def test_resnet38_expert_frames_match_original(golden: Golden) -> None:
     content = golden("panns_resnet38")
     found = loaded("panns_resnet38")([wave(content, letter) for letter in "BS"])
     for letter, frames in zip("BS", found, strict=True):
@@ -127,7 +129,7 @@ def test_the_frozen_expert_gives_the_originals_frames(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize(("mistake", "least"), [("batch norm eps", 2e-3), ("constant padding", 2e-4)])
-def test_mistakes_in_resnet38_show(
+def test_mistakes_in_resnet38_exceed_tolerance(
     golden: Golden, encoder: PannsEncoder, monkeypatch: pytest.MonkeyPatch, mistake: str, least: float
 ) -> None:
     content = golden("panns_resnet38")
@@ -141,8 +143,8 @@ def test_mistakes_in_resnet38_show(
     assert relative(pooled(encoder, content["B_wave_int16"]), content["B_pooled"]) > least
 
 
-def test_the_checkpoints_keys_are_the_networks(encoder: PannsEncoder) -> None:
-    """But for the front-end and the classifier; and the values arrive where their names say."""
+def test_panns_network_keys_match_checkpoints(encoder: PannsEncoder) -> None:
+    """Front-end and classifier are not compared; every value must be loaded under its name."""
     ignored = ("spectrogram_extractor.", "logmel_extractor.", "fc1.", "fc_audioset.")
     for network, shapes in ((encoder.network, filled.resnet38_shapes()), (Cnn14(), filled.panns_shapes())):
         own = {key: tuple(value.shape) for key, value in network.state_dict().items()}
@@ -153,7 +155,7 @@ def test_the_checkpoints_keys_are_the_networks(encoder: PannsEncoder) -> None:
 
 @torch.inference_mode()
 @pytest.mark.slow
-def test_cnn14_gives_the_originals_frames(golden: Golden) -> None:
+def test_cnn14_frames_match_original(golden: Golden) -> None:
     """The one for 16 kHz is the same network behind another front-end."""
     content = golden("panns_cnn14_16k")
     network = Cnn14(0.2).eval()
@@ -177,7 +179,7 @@ def crnn(embedding: str = "frames") -> CrnnEncoder:
     return made.eval()
 
 
-def test_the_crnn_is_filled_by_the_pattern(goldens: Path) -> None:
+def test_crnn_keys_and_fill_match_the_golden_description(goldens: Path) -> None:
     described = json.loads((goldens / "keys.json").read_text())["xieh97_dcase2022_crnn"]["keys"]
     described = {key: one for key, one in described.items() if key.startswith("audio_enc")}
     shapes = filled.crnn_shapes()
@@ -190,7 +192,7 @@ def test_the_crnn_is_filled_by_the_pattern(goldens: Path) -> None:
 
 
 @pytest.mark.parametrize("letter", "AB")
-def test_log_mel_of_the_baseline(golden: Golden, letter: str) -> None:
+def test_logmel_slaney_matches_dcase2022_baseline(golden: Golden, letter: str) -> None:
     content = golden("xieh97_dcase2022_crnn")
     found = LogMelSlaney.model_validate(BASELINE).load(CPU)([wave(content, letter)])[0]
     assert found.dtype == np.float32
@@ -202,7 +204,9 @@ def test_log_mel_of_the_baseline(golden: Golden, letter: str) -> None:
 
 
 @pytest.mark.parametrize("mistake", ["symmetric Hann", "no area norm", "highest frequency"])
-def test_mistakes_in_the_baselines_log_mel_show(golden: Golden, monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
+def test_mistakes_in_logmel_slaney_exceed_tolerance(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch, mistake: str
+) -> None:
     settings = dict(BASELINE)
     if mistake == "symmetric Hann":
         monkeypatch.setattr(torch, "hann_window", functools.partial(torch.hann_window, periodic=False))
@@ -219,7 +223,7 @@ def test_mistakes_in_the_baselines_log_mel_show(golden: Golden, monkeypatch: pyt
 
 
 @torch.inference_mode()
-def test_the_crnn_gives_what_the_original_gives_layer_by_layer(golden: Golden) -> None:
+def test_crnn_layers_match_dcase2022_baseline(golden: Golden) -> None:
     content, made = golden("xieh97_dcase2022_crnn"), crnn()
     series = [torch.from_numpy(content[f"{letter}_logmel_reflect"]) for letter in "AB"]
     lengths = torch.tensor([len(one) for one in series])
@@ -244,7 +248,7 @@ def test_the_crnn_gives_what_the_original_gives_layer_by_layer(golden: Golden) -
 
 @torch.inference_mode()
 @pytest.mark.parametrize("mistake", ["pooling", "slope", "direction"])
-def test_mistakes_in_the_crnn_show(golden: Golden, mistake: str) -> None:
+def test_mistakes_in_crnn_exceed_tolerance(golden: Golden, mistake: str) -> None:
     content, made = golden("xieh97_dcase2022_crnn"), crnn("mean")
     if mistake == "pooling":
         made.cnn[3] = torch.nn.LPPool2d(2, (2, 4))
@@ -260,7 +264,7 @@ def test_mistakes_in_the_crnn_show(golden: Golden, mistake: str) -> None:
 
 
 @torch.inference_mode()
-def test_the_crnns_frames_of_the_paper_on_negatives(golden: Golden) -> None:
+def test_crnn_frames_match_xie2023(golden: Golden) -> None:
     """The same encoder, filled by the same pattern under other names, on the same clips cut to one length."""
     content, logmel = golden("xieh97_frameword"), golden("xieh97_dcase2022_crnn")
     made, shapes = crnn(), filled.crnn_shapes()

@@ -84,10 +84,8 @@ def mean_average_precision(model: RetrievalModel, clips: list[Clip], features: F
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
-def test_a_narrow_network_learns_real_recordings_by_heart(
-    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From files to ranks: 16-bit waves in a bank, batches, log-mel, training, and evaluation of whole clips."""
+def test_narrow_panns_overfits_real_recordings(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All steps from files to ranks: 16-bit waves in a bank, batches, log-mel, training, evaluation of whole clips."""
     narrowed(monkeypatch)
     recipe = made(tmp_path, PANNS | {"dropout": 0.0, "spec_augment": None, "max_seconds": 2})
     clips = recordings(shared)
@@ -119,9 +117,7 @@ def noise_batch(clips: int, seconds: float, captions: list[str]) -> Batch:
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_cached_gradients_come_from_the_same_crops_stripes_and_dropout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cached_gradients_use_same_crops_stripes_and_dropout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against one graph over the same parts in the same order."""
     narrowed(monkeypatch)
     recipe = made(tmp_path, PANNS | {"max_seconds": 0.7})
@@ -155,7 +151,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_step_of_the_papers_model_in_its_real_size(tmp_path: Path, bert: Path) -> None:
+def test_full_size_panns_bert_training_step_runs(tmp_path: Path, bert: Path) -> None:
     text = {
         "kind": "first_token",
         "model": str(bert),

@@ -52,10 +52,10 @@ def small(folder: Path, suffix: str = ".csv") -> Path:
         (9, [0.83, 0.37, 0.93, 0.36, 0.48, 0.86], [("Dogs bark.", "Two dogs are barking."), ("Rain",)]),
     ],
 )
-def test_alternatives_by_hand(
+def test_caption_replacement_matches_hand_computed_draws(
     tmp_path: Path, suffix: str, seed: int, draws: list[float], expected: list[tuple[str, ...]]
 ) -> None:
-    """Two draws a caption: whether it is replaced (below 0.5), and by which of its alternatives."""
+    """Two draws per caption: whether it is replaced (below 0.5), and the choice of its alternative."""
     assert np.random.default_rng([seed, 1]).random(6).round(2).tolist() == draws
     augmentation = Augmentation(replacing(small(tmp_path, suffix)), [DOGS, RAIN])
     items = [Item(DOGS, tuple(DOGS.captions), (0, 1)), Item(RAIN, tuple(RAIN.captions), (0,))]
@@ -65,14 +65,14 @@ def test_alternatives_by_hand(
     assert augmentation.texts() == ["a pair of dogs", "dogs, two of them", "Rain"]
 
 
-def test_a_caption_is_known_by_its_index(tmp_path: Path) -> None:
+def test_alternatives_are_found_by_caption_index(tmp_path: Path) -> None:
     rows = [("dogs.wav", 0, "x"), ("dogs.wav", 1, "y")]
     augmentation = Augmentation(replacing(table(tmp_path / "a.csv", ALTERNATIVES, *rows), 1), [DOGS])
     items = [Item(DOGS, (DOGS.captions[1],), (1,)), Item(DOGS, (DOGS.captions[0],), (0,)), Item(DOGS, ("", ""), (1, 0))]
     assert [item.captions for item in augmentation(items, [0])] == [("y",), ("x",), ("y", "x")]
 
 
-def test_shares_of_many_draws(tmp_path: Path) -> None:
+def test_alternatives_are_drawn_with_expected_frequencies(tmp_path: Path) -> None:
     rows = [("dogs.wav", 0, name) for name in ("x", "y", "z")]
     augmentation = Augmentation(replacing(table(tmp_path / "a.csv", ALTERNATIVES, *rows), 0.3), [DOGS])
     items = [Item(DOGS, ("Dogs bark.",), (0,))] * 200
@@ -81,7 +81,7 @@ def test_shares_of_many_draws(tmp_path: Path) -> None:
     assert shares == pytest.approx({"Dogs bark.": 0.7, "x": 0.1, "y": 0.1, "z": 0.1}, abs=0.01)
 
 
-def test_always_and_where_there_is_nothing_to_draw(tmp_path: Path) -> None:
+def test_probability_1_replaces_all_captions_with_alternatives(tmp_path: Path) -> None:
     augmentation = Augmentation(
         replacing(table(tmp_path / "a.csv", ALTERNATIVES, ("rain.wav", 0, "x")), 1), [DOGS, RAIN]
     )
@@ -90,7 +90,7 @@ def test_always_and_where_there_is_nothing_to_draw(tmp_path: Path) -> None:
         assert [item.captions for item in augmentation(items, [step])] == [("x",), ("Dogs bark.",)]
 
 
-def test_clips_and_their_captions_are_drawn_as_without(world: Path, tmp_path: Path) -> None:
+def test_replacing_captions_keeps_the_draws_of_clips_and_captions(world: Path, tmp_path: Path) -> None:
     clips = [one for one in read_manifest(world) if one.split == "development"]
     augmentation = Augmentation(replacing(augmented.alternatives(world, tmp_path / "a.csv")), clips)
     items = items_of(clips, "clip")
@@ -104,7 +104,7 @@ def test_clips_and_their_captions_are_drawn_as_without(world: Path, tmp_path: Pa
     assert again.batch(3) == changed.batch(3)
 
 
-def test_alternatives_are_drawn_anew_at_every_visit(tmp_path: Path) -> None:
+def test_alternatives_are_drawn_again_in_every_step(tmp_path: Path) -> None:
     augmentation = Augmentation(replacing(small(tmp_path)), [DOGS, RAIN])
     sampler = Sampler([[Item(DOGS, (DOGS.captions[1],), (1,))] * 2], "size", 2, None, (1,), augmentation)
     assert len({item.captions for step in range(40) for item in sampler.batch(step)}) == 3
@@ -129,7 +129,9 @@ def test_alternatives_are_drawn_anew_at_every_visit(tmp_path: Path) -> None:
         ([("cats.wav", 0, "x")] * 3, "a.csv: none of its 3 lines fits a training clip; name clips by id or file name"),
     ],
 )
-def test_bad_lines_are_named(tmp_path: Path, rows: list[tuple[object, ...]], said: str) -> None:
+def test_bad_lines_of_an_alternatives_file_are_refused(
+    tmp_path: Path, rows: list[tuple[object, ...]], said: str
+) -> None:
     clips = [DOGS, RAIN, clip("mute.wav"), clip("twin.wav", "a"), clip("twin.wav", "b", source="b")]
     with pytest.raises(DataError, match=said):
         Augmentation(replacing(table(tmp_path / "a.csv", ALTERNATIVES, *rows)), clips)
@@ -152,7 +154,7 @@ def test_bad_lines_are_named(tmp_path: Path, rows: list[tuple[object, ...]], sai
         ("a.csv", "", "a.csv: the file is empty"),
     ],
 )
-def test_files_of_another_form_are_named(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_alternatives_files_of_wrong_format_are_refused(tmp_path: Path, name: str, text: str, said: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=said):
         Augmentation(replacing(tmp_path / name), [DOGS])
@@ -160,7 +162,7 @@ def test_files_of_another_form_are_named(tmp_path: Path, name: str, text: str, s
         Augmentation(replacing(tmp_path / "gone.csv"), [DOGS])
 
 
-def test_lines_of_other_clips_are_counted(tmp_path: Path) -> None:
+def test_alternatives_of_unknown_clips_are_counted(tmp_path: Path) -> None:
     rows = [("dogs.wav", 0, "x"), ("cats.wav", 0, "x"), ("cats.wav", 9, "x")]
     assert Augmentation(replacing(table(tmp_path / "a.csv", ALTERNATIVES, *rows)), [DOGS]).notes == [
         f"{tmp_path / 'a.csv'}: 3 lines; 2 fit no training clip"
@@ -170,7 +172,7 @@ def test_lines_of_other_clips_are_counted(tmp_path: Path) -> None:
     ]
 
 
-def test_a_teacher_judges_the_original(tmp_path: Path) -> None:
+def test_teacher_uses_the_original_caption(tmp_path: Path) -> None:
     augmentation = Augmentation(replacing(small(tmp_path), 1), [DOGS, RAIN])
     banks = [open_bank(tmp_path / name, 3, "float32", {}) for name in ("clips", "captions")]
     draw = np.random.default_rng(0)
@@ -199,7 +201,7 @@ def trained(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("at_step", [2, 5])
-def test_killed_and_resumed_it_ends_as_an_unbroken_run(
+def test_killed_and_resumed_augmented_run_matches_uninterrupted(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_step: int
 ) -> None:
     augmented.killed_and_resumed(trained / "augmented.yaml", tmp_path / "again", at_step, monkeypatch)
@@ -207,17 +209,17 @@ def test_killed_and_resumed_it_ends_as_an_unbroken_run(
     assert lines(tmp_path / "again") == lines(trained / "run")
 
 
-def test_without_a_setting_a_run_is_another(trained: Path, world: Path, tmp_path: Path) -> None:
+def test_run_without_augmentation_differs(trained: Path, world: Path, tmp_path: Path) -> None:
     assert main(["train", str(augmented.recipe(world, tmp_path, None)), "--out", str(tmp_path / "run")]) == 0
     assert lines(tmp_path / "run") != lines(trained / "run")
 
 
-def test_words_of_alternatives_are_known_to_an_encoder_from_scratch(trained: Path) -> None:
+def test_vocabulary_includes_words_of_alternatives(trained: Path) -> None:
     words = json.loads((trained / "run/vocabulary.json").read_text())
     assert {"seems", "apparently", "deep"} <= set(words)
 
 
-def test_a_frozen_encoder_embeds_alternatives_before_training(
+def test_frozen_text_encoder_embeds_alternatives_before_training(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
@@ -226,7 +228,7 @@ def test_a_frozen_encoder_embeds_alternatives_before_training(
     assert set(augmented.column(trained / "alternatives.csv", "alternative")) < set(seen)
 
 
-def test_a_file_that_changed_since_a_run_began_is_refused(
+def test_resuming_with_a_changed_alternatives_file_is_refused(
     trained: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = augmented.alternatives(world, tmp_path / "alternatives.csv")
@@ -240,7 +242,7 @@ def test_a_file_that_changed_since_a_run_began_is_refused(
     assert list(noted["augment"]) == [str(trained / "alternatives.csv")]
 
 
-def test_check_says_what_is_changed_and_what_is_missing(
+def test_check_reports_augmentation_and_missing_files(
     trained: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", str(trained / "augmented.yaml")]) == 0
@@ -261,15 +263,15 @@ def test_check_says_what_is_changed_and_what_is_missing(
     assert "stages.only.augment.captions.probability: must be 1 or less, not 1.5" in said
     assert "stages.only.augment.caption: unknown key; did you mean caption" in said
     assert main(["check", str(augmented.recipe(world, tmp_path, {}))]) == 0
-    assert "augment" not in capsys.readouterr().out
+    assert "  augment: " not in capsys.readouterr().out
 
 
-def test_relevance_knows_alternatives_before_training(trained: Path) -> None:
+def test_relevance_includes_alternatives(trained: Path) -> None:
     data = load_data(load_recipe(trained / "augmented.yaml").recipe)
     texts = new_texts(data)
     assert len(texts) == 480
-    captions: list[Clip] = data.whole("train")
+    captions: list[Clip] = data.readable_clips("train")
     cider = Cider.model_validate(augmented.tiny.relevance())
     relevance = Relevance(cider, [one.captions for one in captions], trained / "cider")
-    found = relevance.between([texts[0], captions[0].captions[0], texts[-1]])
+    found = relevance.cider_between([texts[0], captions[0].captions[0], texts[-1]])
     assert found[0, 1] > found[2, 1]

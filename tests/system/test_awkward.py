@@ -51,7 +51,7 @@ PASST = {"kind": "passt", "network": "s16", "patchout_time": 15, "patchout_bands
 # --- scores ------------------------------------------------------------------------------------------------------
 
 
-def test_recordings_of_unlike_length_keep_their_own_scores() -> None:
+def test_moment_scores_of_mixed_lengths_match_single_recordings() -> None:
     score, clips, captions = MomentScore(), awkward.recordings(), awkward.sentences()
     with torch.inference_mode():
         together = score(clips, captions)
@@ -60,7 +60,7 @@ def test_recordings_of_unlike_length_keep_their_own_scores() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 64])
-def test_queries_get_the_frames_of_their_own_recording(at_once: int) -> None:
+def test_frame_cosines_use_the_recording_of_each_query(at_once: int) -> None:
     clips, captions = awkward.recordings(), awkward.sentences()
     frames = clips.values.split(list(awkward.LENGTHS))
     found = cosines_of_queries(clips, awkward.CLIP_OF, captions, at_once)
@@ -68,8 +68,8 @@ def test_queries_get_the_frames_of_their_own_recording(at_once: int) -> None:
         assert torch.allclose(found[query], F.cosine_similarity(frames[number], captions.values[query], -1), atol=1e-6)
 
 
-def test_unlikely_moments_keep_their_order() -> None:
-    """Of one frame Z - 1 is e^score, so that the log odds are the score."""
+def test_very_low_moment_scores_keep_their_order() -> None:
+    """With one frame, Z - 1 is e^score, so that the log odds equal the score."""
     score = MomentScore()
     clips, captions = Ragged(torch.ones(1, 2), torch.tensor([1])), Embedded(torch.ones(1, 2))
     with torch.inference_mode():
@@ -80,16 +80,16 @@ def test_unlikely_moments_keep_their_order() -> None:
             assert float(score(clips, captions)) == pytest.approx(wanted, abs=0.15)
 
 
-def test_padded_parts_stay_within_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padded_parts_stay_within_max_padded(monkeypatch: pytest.MonkeyPatch) -> None:
     clips = awkward.recordings()
     for bound in (3 * awkward.DIM, 10 * awkward.DIM, 15 * awkward.DIM, 30 * awkward.DIM):
         monkeypatch.setattr(embeddings, "MAX_PADDED", bound)
-        parts = list(clips.parts())
+        parts = list(clips.padded_parts())
         assert sorted(torch.cat([places for places, _ in parts]).tolist()) == [0, 1, 2, 3]
         assert all(part.values.numel() <= bound or len(places) == 1 for places, part in parts)
 
 
-def test_norms_of_experts_belong_to_their_clips(unbroken: Path, world: Path) -> None:
+def test_expert_norms_are_in_clip_order(unbroken: Path, world: Path) -> None:
     trained = open_trained(unbroken)
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
     clips = [clips[n] for n in np.argsort(np.argsort(awkward.LENGTHS)).tolist()]  # 0.9, 0.6, 0.7 and 0.8 s
@@ -105,13 +105,13 @@ def clip(name: str, freesound_id: str | None) -> Clip:
     return Clip(id=name, file_name=name, path=name, seconds=1.0, freesound_id=freesound_id, **known)  # type: ignore[arg-type]
 
 
-def test_excerpts_of_one_freesound_recording_are_shared() -> None:
+def test_excerpts_of_one_freesound_recording_count_as_shared() -> None:
     trained, watched = [clip("a", "7"), clip("b", None)], [clip("c", "7"), clip("d", None), clip("e", "8")]
     features = Features({}, {name: f"content of {name}" for name in "abcde"})
     assert Data({"train": trained, "validation": watched}, features).shared(["train"], ["validation"]) == 1
 
 
-def test_printed_interval_is_the_one_of_the_metric(unbroken: Path) -> None:
+def test_report_prints_the_metric_interval_not_the_bootstrap(unbroken: Path) -> None:
     result = read_result(unbroken)
     entry = result.rank["evaluation"].model_copy(update={"interval": (0.1, 0.2), "bootstrap": (0.3, 0.4)})
     text = in_words(Run(unbroken), result.model_copy(update={"rank": {"evaluation": entry}}))
@@ -121,7 +121,7 @@ def test_printed_interval_is_the_one_of_the_metric(unbroken: Path) -> None:
 # --- banks that several processes build --------------------------------------------------------------------------
 
 
-def test_bank_that_two_begin_at_once_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bank_created_by_two_threads_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written, write, both = [], banks.write_text, threading.Barrier(2, timeout=0.5)
 
     def slow(path: Path, text: str) -> None:
@@ -136,7 +136,7 @@ def test_bank_that_two_begin_at_once_is_written_once(tmp_path: Path, monkeypatch
     assert len(written) == 1
 
 
-def test_work_that_is_left_is_divided_among_processes(tmp_path: Path) -> None:
+def test_remaining_work_is_divided_among_processes(tmp_path: Path) -> None:
     one, other = (open_bank(tmp_path / "bank", 2, "float32", {}) for _ in range(2))
     wanted = {str(n): 1.0 for n in range(9)}
     with dealing(one, wanted, (3, 9.0)) as first, dealing(other, wanted, (16, 99.0)) as second:
@@ -146,7 +146,7 @@ def test_work_that_is_left_is_divided_among_processes(tmp_path: Path) -> None:
         assert taken == ["3", "4", "5", "6", "7"], "five of nine keys at most, so that the first has work too"
 
 
-def test_processes_that_decode_are_few_clips_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_reads_only_a_few_clips_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     class Threads(ThreadPoolExecutor):
         """Replaces the pool of processes."""
 
@@ -167,7 +167,7 @@ def test_processes_that_decode_are_few_clips_ahead(monkeypatch: pytest.MonkeyPat
         assert len(asked) <= decode.DECODED_AHEAD + 2 + 1
 
 
-def test_frames_reach_the_disk_before_their_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_are_synced_before_their_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     monkeypatch.setattr(shard, "sync", lambda path: synced.append(path.name))
     with open_bank(tmp_path / "bank", 2, "float32", {}).writing() as store:
@@ -175,9 +175,7 @@ def test_frames_reach_the_disk_before_their_index(tmp_path: Path, monkeypatch: p
     assert synced[:2] == ["frames.bin", "index.jsonl"]
 
 
-def test_lines_that_others_add_while_a_shard_is_judged_are_no_damage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_added_during_verification_are_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bank = open_bank(tmp_path / "bank", 2, "float32", {})
     with bank.writing() as store:
         for key in "ab":
@@ -198,12 +196,12 @@ def test_lines_that_others_add_while_a_shard_is_judged_are_no_damage(
 # --- networks and their plans ------------------------------------------------------------------------------------
 
 
-def test_shortest_clip_of_panns_makes_one_frame() -> None:
+def test_shortest_panns_clip_gives_one_frame() -> None:
     assert 1 + SHORTEST // HOP == STRIDE
     assert 1 + (SHORTEST - 1) // HOP < STRIDE
 
 
-def test_epsilon_of_a_batch_norm_is_under_the_root() -> None:
+def test_batch_norm_epsilon_is_inside_the_square_root() -> None:
     values = {"weight": 2.0, "bias": 1.0, "running_mean": 0.5, "running_var": 1e-4}
     tensors = {f"bn.{name}": torch.tensor([value]) for name, value in values.items()}
     scale, shift = Weights(Path("w.pth"), tensors).affine("bn", 1, 1e-3)
@@ -217,7 +215,7 @@ def cost(settings: AudioSettings, seconds: float) -> Cost:
     return settings.cost(encoder, 10, seconds, half=False)
 
 
-def test_grouped_convolutions_cost_twice_as_much_backward() -> None:
+def test_grouped_convolution_backward_costs_twice_the_forward() -> None:
     """torch 2.11 itself counts the gradient of their weights as if they had no groups. The front-end has none."""
     settings = {"kind": "efficientat", "network": "mn04"} | SEGMENTS
     whole = cost(EfficientAT.model_validate(settings), 10).flops
@@ -232,13 +230,13 @@ def test_frozen_passt_is_planned_without_patchout() -> None:
     assert cost(Passt.model_validate(frozen | {"patchout_tokens": 200}), 10) == whole
 
 
-def test_attention_pooling_is_not_published() -> None:
+def test_model_with_attention_pooling_is_not_published() -> None:
     values = PASST | {"weights": "x.pt", "head": "none"}
     assert Passt.model_validate(values).is_published
     assert not Passt.model_validate(values | {"segment_pooling": "attention"}).is_published
 
 
-def test_longest_part_may_be_one_segment() -> None:
+def test_max_seconds_may_equal_segment_seconds() -> None:
     def named(**changes: float) -> list[str]:
         return [key for key, _ in Passt.model_validate(PASST | changes).misfits(1024)]
 
@@ -257,7 +255,7 @@ def estimates(manifest: Path, folder: Path, hours: float = 0.0, **stages: Any) -
     return Estimates(recipe, {name: Content([], expected) for name in recipe.data})
 
 
-def test_disk_of_a_run_counts_the_checkpoints_of_every_stage(tmp_path: Path) -> None:
+def test_run_disk_estimate_counts_checkpoints_of_all_stages(tmp_path: Path) -> None:
     one = estimates(tmp_path / "m", tmp_path, a=tiny.stage())
     two = estimates(tmp_path / "m", tmp_path, a=tiny.stage(), b=tiny.stage())
     assert two.run_bytes == 2 * one.run_bytes
@@ -265,7 +263,7 @@ def test_disk_of_a_run_counts_the_checkpoints_of_every_stage(tmp_path: Path) -> 
     assert one.run_bytes == BYTES * ((1 + 3 * 4) * trainable + 2 * trainable)
 
 
-def test_hours_of_a_missing_manifest_count_once(tmp_path: Path) -> None:
+def test_hours_of_a_missing_manifest_are_counted_once(tmp_path: Path) -> None:
     recipe = tiny.recipe(tmp_path / "m", tmp_path)
     recipe["data"]["again"] = recipe["data"]["train"]
     validated = schema.Recipe.model_validate(recipe)
@@ -277,7 +275,7 @@ def test_hours_of_a_missing_manifest_count_once(tmp_path: Path) -> None:
 # --- settings and trackers ---------------------------------------------------------------------------------------
 
 
-def test_mistake_in_a_value_of_set_names_no_line(
+def test_mistake_in_set_value_is_reported_without_line(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, finetune=tiny.stage()))
@@ -287,7 +285,7 @@ def test_mistake_in_a_value_of_set_names_no_line(
     assert "error: --set stages.finetune.optimizer.lr: " in capsys.readouterr().err
 
 
-def test_chunk_as_large_as_the_batch_is_refused(
+def test_grad_cache_chunk_of_batch_size_is_refused(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(grad_cache_chunk=8)))
@@ -296,7 +294,7 @@ def test_chunk_as_large_as_the_batch_is_refused(
     assert main(["check", str(path), "--set", "stages.only.grad_cache_chunk=7"]) == 0
 
 
-def test_captions_of_another_vocabulary_are_kept_apart(unbroken: Path, tmp_path: Path) -> None:
+def test_other_vocabulary_uses_another_caption_bank(unbroken: Path, tmp_path: Path) -> None:
     trained = open_trained(unbroken)
     before = teachers._captions_bank(trained, tmp_path).folder
     assert trained.model.text.vocabulary
@@ -304,14 +302,14 @@ def test_captions_of_another_vocabulary_are_kept_apart(unbroken: Path, tmp_path:
     assert teachers._captions_bank(trained, tmp_path).folder != before
 
 
-def test_wandb_has_every_step_before_its_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_wandb_last_step_is_one_before_its_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: SimpleNamespace(step=5)))
     monkeypatch.setattr(tracking, "_identity", lambda run: "id")
     assert tracking.WandB(Run(tmp_path)).last == 4
 
 
 @pytest.mark.parametrize(("is_first", "tracked"), [(True, ["tracker"]), (False, [])])
-def test_first_process_alone_tracks(is_first: bool, tracked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_first_process_tracks(is_first: bool, tracked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
 
     class Stop(Exception):
@@ -330,7 +328,7 @@ def test_first_process_alone_tracks(is_first: bool, tracked: list[str], monkeypa
     assert given == tracked
 
 
-def test_stages_draw_other_batches(world: Path, tmp_path: Path) -> None:
+def test_equal_stages_draw_different_batches(world: Path, tmp_path: Path) -> None:
     alike = tiny.stage(epochs=1, steps_per_epoch=2)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, a=alike, b=alike))
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0

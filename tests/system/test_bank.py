@@ -31,7 +31,7 @@ def first_row(bank: Bank, key: str) -> int:
     return bank.shards()[0].span(key)[0]
 
 
-def test_bank_gives_back_what_was_stored(tmp_path: Path) -> None:
+def test_bank_returns_stored_series(tmp_path: Path) -> None:
     bank = open_bank(tmp_path / "b", 6, "float16", {"a": 1})
     assert fill(bank, range(20)) == [str(n) for n in range(20)]
     assert fill(bank, range(10, 25)) == [str(n) for n in range(20, 25)]
@@ -44,7 +44,7 @@ def test_bank_gives_back_what_was_stored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", ["index", "index line", "frames", "both"])
-def test_a_half_written_bank_keeps_what_is_whole(tmp_path: Path, cut: str) -> None:
+def test_truncated_bank_keeps_complete_series(tmp_path: Path, cut: str) -> None:
     bank = open_bank(tmp_path / "b", 6, "float16", {})
     fill(bank, range(10))
     index, frames = tmp_path / "b/index.jsonl", tmp_path / "b/frames.bin"
@@ -67,7 +67,7 @@ def test_a_half_written_bank_keeps_what_is_whole(tmp_path: Path, cut: str) -> No
     assert all(np.array_equal(final.read(str(n)), series(n).astype(np.float16)) for n in range(12))
 
 
-def test_bank_refuses_what_something_else_made(tmp_path: Path) -> None:
+def test_bank_of_other_settings_is_refused(tmp_path: Path) -> None:
     open_bank(tmp_path / "b", 6, "float16", {"made by": "a"})
     for dim, dtype, identity in ((7, "float16", {"made by": "a"}), (6, "float16", {"made by": "b"})):
         with pytest.raises(KitError, match="was made by"):
@@ -77,7 +77,7 @@ def test_bank_refuses_what_something_else_made(tmp_path: Path) -> None:
         open_bank(tmp_path / "b", 6, "float16", {"made by": "a"})
 
 
-def test_bank_refuses_frames_of_another_shape_and_keeps_the_rest(tmp_path: Path) -> None:
+def test_frames_of_wrong_shape_are_refused_and_others_kept(tmp_path: Path) -> None:
     bank = open_bank(tmp_path / "b", 6, "float16", {})
     fill(bank, range(3))
     for wrong in (np.zeros((2, 5)), np.zeros((0, 6)), np.zeros(6)):
@@ -86,7 +86,7 @@ def test_bank_refuses_frames_of_another_shape_and_keeps_the_rest(tmp_path: Path)
     assert len(open_bank(tmp_path / "b", 6, "float16", {})) == 3
 
 
-def test_a_second_writer_waits_and_sees_what_the_first_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_second_writer_waits_and_skips_stored_series(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     bank, second = (open_bank(tmp_path / "b", 6, "float16", {}) for _ in range(2))
     asked: list[int] = []
@@ -123,8 +123,8 @@ def rewrite_index(folder: Path, edit: Callable[[list[bytes]], list[bytes]]) -> N
      b'{"key": "4", "first": true, "rows": 2}\n', b'{"key": "4", "first": 0, "rows": 0}\n',
      b'{"key": 4, "first": 0, "rows": 1}\n', b'{"key": "4", "first": 0, "rows": 999999}\n'],
 )  # fmt: skip
-def test_a_damaged_line_before_a_whole_one_is_told_and_dropped_on_verifying(tmp_path: Path, line: bytes) -> None:
-    """A kill cuts the index at its end; what stands before a whole line was whole once."""
+def test_damaged_index_line_is_refused_and_dropped_by_verify(tmp_path: Path, line: bytes) -> None:
+    """A kill truncates only the end of the index, so a bad line before a complete one is damage."""
     fill(open_bank(tmp_path / "b", 6, "float32", {}), range(10))
     rewrite_index(tmp_path / "b", lambda lines: [*lines[:4], line, *lines[5:]])
     with pytest.raises(KitError, match=r"index.jsonl, line 5, is damaged; delete .*b and run the same command"):
@@ -136,7 +136,7 @@ def test_a_damaged_line_before_a_whole_one_is_told_and_dropped_on_verifying(tmp_
     assert all(np.array_equal(again.read(str(n)), series(n)) for n in range(10))
 
 
-def test_another_series_rows_and_another_key_are_damage(tmp_path: Path) -> None:
+def test_changed_rows_and_changed_key_fail_the_checksum(tmp_path: Path) -> None:
     fill(open_bank(tmp_path / "b", 6, "float32", {}), range(10))  # series 5 and 10 have one row, 6 two
     item = json.loads((tmp_path / "b/index.jsonl").read_bytes().splitlines()[5])
     moved = json.dumps(item | {"first": item["first"] - 1}).encode() + b"\n"
@@ -149,7 +149,7 @@ def test_another_series_rows_and_another_key_are_damage(tmp_path: Path) -> None:
         open_bank(tmp_path / "b", 6, "float32", {}).read("50")
 
 
-def test_a_series_is_checked_once_and_an_index_without_checksums_is_damaged(tmp_path: Path) -> None:
+def test_index_without_checksums_is_damaged(tmp_path: Path) -> None:
     folder = tmp_path / "b"
     bank = open_bank(folder, 6, "float32", {})
     fill(bank, range(4))
@@ -172,7 +172,7 @@ def test_a_series_is_checked_once_and_an_index_without_checksums_is_damaged(tmp_
     assert open_bank(folder, 6, "float32", {}).drop_damaged() == 0
 
 
-def test_frames_that_a_power_cut_left_unwritten_are_computed_again(tmp_path: Path) -> None:
+def test_unwritten_frames_after_power_cut_are_computed_again(tmp_path: Path) -> None:
     """The index reached the disk, the last frames did not: the file is as long, and zero."""
     folder = tmp_path / "b"
     bank = open_bank(folder, 6, "float32", {})
@@ -186,7 +186,7 @@ def test_frames_that_a_power_cut_left_unwritten_are_computed_again(tmp_path: Pat
 
 
 @pytest.mark.parametrize("lost", ["frames cut", "no frames", "last line damaged"])
-def test_series_that_are_lost_at_the_end_are_told_and_computed_again(
+def test_lost_last_series_are_reported_and_computed_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: str
 ) -> None:
     folder = tmp_path / "b"
@@ -206,14 +206,14 @@ def test_series_that_are_lost_at_the_end_are_told_and_computed_again(
     assert all(np.array_equal(bank.read(str(n)), series(n)) for n in range(6))
 
 
-def test_a_key_given_twice_in_a_line_is_damage(tmp_path: Path) -> None:
+def test_index_line_with_duplicate_key_is_refused(tmp_path: Path) -> None:
     fill(open_bank(tmp_path / "b", 6, "float32", {}), range(3))
     rewrite_index(tmp_path / "b", lambda lines: [lines[0].replace(b'{"key"', b'{"key": "z", "key"'), *lines[1:]])
     with pytest.raises(KitError, match="line 1, is damaged"):
         open_bank(tmp_path / "b", 6, "float32", {})
 
 
-def test_temporary_files_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
+def test_temporary_files_of_killed_writer_are_removed(tmp_path: Path) -> None:
     bank = open_bank(tmp_path / "b", 6, "float32", {})
     left = tmp_path / "b/.index.jsonl.9999999.part"  # no process has that number
     left.write_bytes(b"half")
@@ -221,7 +221,7 @@ def test_temporary_files_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     assert not left.exists()
 
 
-def test_an_index_line_stands_for_frames_that_are_written(tmp_path: Path) -> None:
+def test_full_disk_writes_no_index_line_without_frames(tmp_path: Path) -> None:
     """A disk that is full at the frames leaves no line that tells of them."""
 
     class Full(io.BytesIO):
@@ -235,14 +235,14 @@ def test_an_index_line_stands_for_frames_that_are_written(tmp_path: Path) -> Non
     assert "1" not in bank
 
 
-def test_what_another_process_dropped_meanwhile_is_stored_again(tmp_path: Path) -> None:
+def test_series_dropped_by_another_process_is_stored_again(tmp_path: Path) -> None:
     bank = open_bank(tmp_path / "b", 6, "float32", {})
     fill(bank, range(6))
     rewrite_index(tmp_path / "b", lambda lines: [line for line in lines if b'"key": "4"' not in line])
     assert fill(bank, range(6)) == ["4"]
 
 
-def test_a_second_shard_is_begun_while_the_first_grows_and_readers_see_one_bank(tmp_path: Path) -> None:
+def test_concurrent_writers_use_two_shards_of_one_bank(tmp_path: Path) -> None:
     first, second, reader = (open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(3))
     with dealing(first, {str(n): 1.0 for n in range(4)}, (2, 9.0)) as one:
         assert list(islice(one.free(), 2)) == ["0", "1"]
@@ -264,7 +264,7 @@ def test_a_second_shard_is_begun_while_the_first_grows_and_readers_see_one_bank(
     assert keys_in(tmp_path / "b") == {"0", "1", "2", "3"}
 
 
-def test_the_longest_are_dealt_first_and_in_small_groups(tmp_path: Path) -> None:
+def test_longest_series_are_dealt_first_in_small_groups(tmp_path: Path) -> None:
     bank = open_bank(tmp_path / "b", 6, "float32", {})
     seconds = {"a": 5.0, "b": 200.0, "c": 70.0, "d": 70.0, "e": 5.0}
     with dealing(bank, seconds, (16, 120.0)) as work:
@@ -275,9 +275,7 @@ def test_the_longest_are_dealt_first_and_in_small_groups(tmp_path: Path) -> None
     assert given == [("b", ["b"]), ("c", ["c", "d"]), ("d", ["c", "d"]), ("a", ["a", "e"]), ("e", ["a", "e"])]
 
 
-def test_what_another_process_has_under_way_is_waited_for_and_taken_over(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unfinished_work_of_another_process_is_taken_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     first, second = (open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(2))
     wanted = {str(n): 1.0 for n in range(3)}
@@ -305,7 +303,7 @@ def test_what_another_process_has_under_way_is_waited_for_and_taken_over(
     assert "it has 3 under way" in caplog.text
 
 
-def test_the_notes_of_a_dead_process_count_for_nothing(tmp_path: Path) -> None:
+def test_reservations_of_a_dead_process_are_ignored(tmp_path: Path) -> None:
     bank = open_bank(tmp_path / "b", 6, "float32", {})
     for notes in (b'["0", "1"]', b'["0", "1', b"3", b"[[]]"):
         (tmp_path / "b/under_way.json").write_bytes(notes)
@@ -313,7 +311,7 @@ def test_the_notes_of_a_dead_process_count_for_nothing(tmp_path: Path) -> None:
             assert list(islice(work.free(), 2)) == ["0", "1"]
 
 
-def test_a_series_that_was_dropped_is_free_after_a_kill_and_while_its_process_waits(tmp_path: Path) -> None:
+def test_dropped_series_is_free_after_kill_or_while_waiting(tmp_path: Path) -> None:
     """It stays in the notes up to the process's next look at the bank."""
     wanted, notes = {str(n): 1.0 for n in range(3)}, tmp_path / "b/under_way.json"
     one, other, third = (open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(3))
@@ -340,7 +338,7 @@ def test_a_series_that_was_dropped_is_free_after_a_kill_and_while_its_process_wa
     assert sorted(open_bank(tmp_path / "b", 6, "float32", {}).keys()) == ["1", "2"]
 
 
-def test_who_mends_a_dead_process_s_shard_holds_up_nobody(tmp_path: Path) -> None:
+def test_locked_shard_does_not_block_other_writers(tmp_path: Path) -> None:
     one, other = (open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(2))
     fill(one, [0])
     (tmp_path / "b/under_way.json").write_text('["1"]')
@@ -348,7 +346,7 @@ def test_who_mends_a_dead_process_s_shard_holds_up_nobody(tmp_path: Path) -> Non
         assert list(islice(work.free(), 1)) == ["1"]
 
 
-def test_a_dead_process_s_shard_is_cut_and_taken_over(tmp_path: Path) -> None:
+def test_shard_of_a_dead_process_is_truncated_and_reused(tmp_path: Path) -> None:
     banks = [open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(3)]
     with dealing(banks[0], {"0": 1.0}, (9, 9.0)) as one, dealing(banks[1], {"1": 1.0}, (9, 9.0)) as other:
         for work in (one, other):
@@ -367,7 +365,7 @@ def test_a_dead_process_s_shard_is_cut_and_taken_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["frames", "line"])
-def test_damage_in_any_shard_is_noticed_and_dropped_on_verifying(tmp_path: Path, damage: str) -> None:
+def test_damage_in_any_shard_is_refused_and_dropped_by_verify(tmp_path: Path, damage: str) -> None:
     banks = [open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(2)]
     with dealing(banks[0], {"0": 1.0}, (9, 9.0)) as work:
         work.store(next(work.free()), series(0))
@@ -394,7 +392,7 @@ def fill_shard(bank: Bank, keys: range) -> None:
                 work.store(key, series(int(key)))
 
 
-def test_foreign_lines_between_usual_ones_are_read_like_these(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_lines_in_other_json_formatting_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spaces and order are as they please in JSON; the fast reading of many lines and that of one agree."""
     fill(open_bank(tmp_path / "b", 6, "float32", {}), range(30))
     expected = {str(n): len(series(n)) for n in range(30)}

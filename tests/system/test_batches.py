@@ -1,4 +1,4 @@
-"""Which clips and captions make a batch, and the tensors they become."""
+"""Clips and captions of a batch, and their tensors."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def fake_clips(count: int, source: str, captions: int) -> list[Clip]:
     ]
 
 
-def test_equal_mix_takes_every_source_equally_often_and_every_item_once_a_turn() -> None:
+def test_equal_mix_draws_sources_equally_and_items_once_per_turn() -> None:
     big, small = items_of(fake_clips(30, "big", 1), "clip"), items_of(fake_clips(6, "small", 1), "clip")
     sampler = Sampler([big, small], "equal", 8, 1, (1,))
     seen = [item for step in range(15) for item in sampler.batch(step)]
@@ -43,7 +43,7 @@ def test_equal_mix_takes_every_source_equally_often_and_every_item_once_a_turn()
     assert bigs[:30] != bigs[30:]
 
 
-def test_size_mix_takes_every_item_equally_often() -> None:
+def test_size_mix_draws_every_item_equally_often() -> None:
     sources = [items_of(fake_clips(n, s, 1), "clip") for n, s in ((30, "big"), (6, "small"))]
     sampler = Sampler(sources, "size", 12, "all", (1,))
     seen = [item.clip.id for step in range(3) for item in sampler.batch(step)]
@@ -51,7 +51,7 @@ def test_size_mix_takes_every_item_equally_often() -> None:
     assert sampler.steps_of_all == 3
 
 
-def test_a_batch_depends_on_nothing_but_seed_and_step() -> None:
+def test_batch_depends_only_on_seed_and_step() -> None:
     make = lambda seed: Sampler([items_of(fake_clips(20, "a", 5), "clip")], "size", 8, 2, seed)  # noqa: E731
     one, other = make((1, 0)), make((1, 0))
     for step in (9, 2, 5):
@@ -65,14 +65,14 @@ def test_a_batch_depends_on_nothing_but_seed_and_step() -> None:
     assert len(texts) == 100, "some captions are never drawn"
 
 
-def test_captions_are_drawn_anew_at_every_visit() -> None:
+def test_captions_of_a_clip_are_drawn_again_in_every_step() -> None:
     sampler = Sampler([items_of(fake_clips(4, "a", 9), "clip")], "size", 4, 2, (0,))
     drawn = {step: {item.clip.id: item.captions for item in sampler.batch(step)} for step in range(6)}
     for clip in drawn[0]:
         assert len({drawn[step][clip] for step in drawn}) > 2
 
 
-def test_pairs_are_items_and_few_captions_are_all_used() -> None:
+def test_pair_items_have_one_caption_and_short_lists_are_used_fully() -> None:
     clips = fake_clips(4, "a", 3)
     assert [item.captions for item in items_of(clips, "pair")][:4] == [("a 0 0",), ("a 0 1",), ("a 0 2",), ("a 1 0",)]
     sampler = Sampler([items_of(clips, "clip")], "size", 4, 5, (0,))
@@ -80,12 +80,12 @@ def test_pairs_are_items_and_few_captions_are_all_used() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[3], [4, 3], [9, 0]])
-def test_too_few_items_are_refused(sizes: list[int]) -> None:
+def test_fewer_items_than_batch_size_are_refused(sizes: list[int]) -> None:
     with pytest.raises(KitError, match="batch_size 8 needs as many training items"):
         Sampler([items_of(fake_clips(n, "a", 1), "clip") for n in sizes], "equal", 8, 1, (0,))
 
 
-def test_every_source_is_shuffled_by_itself() -> None:
+def test_sources_are_shuffled_independently() -> None:
     """Two sources of ten items: the same order in both would pair their items for ever."""
     sources = [items_of(fake_clips(10, name, 1), "clip") for name in ("one", "two")]
     sampler = Sampler(sources, "equal", 20, 1, (1,))
@@ -96,11 +96,11 @@ def test_every_source_is_shuffled_by_itself() -> None:
 
 
 @pytest.mark.parametrize(("items", "steps"), [(8, 1), (15, 1), (16, 2), (31, 3)])
-def test_an_epoch_of_all_items_has_whole_batches_only(items: int, steps: int) -> None:
+def test_epoch_of_all_items_has_only_full_batches(items: int, steps: int) -> None:
     assert Sampler([items_of(fake_clips(items, "a", 1), "clip")], "size", 8, 1, (1,)).steps_of_all == steps
 
 
-def test_a_batch_of_moments_has_all_windows_of_each(tmp_path: Path) -> None:
+def test_moment_batch_labels_cover_all_windows_of_an_item(tmp_path: Path) -> None:
     bank = open_bank(tmp_path / "frames", 1, "float32", {})
     tiny.store_all(bank, [("five", np.zeros((5, 1), np.float32)), ("three", np.zeros((3, 1), np.float32))])
     long, short = fake_clips(2, "a", 1)

@@ -1,4 +1,4 @@
-"""Recipes that are too deep, too long, or ask for what no machine has: a sentence in no time, never a traceback."""
+"""Recipes that are too deep, too long or too large for any machine: a quick error message, never a traceback."""
 
 import json
 from pathlib import Path
@@ -40,11 +40,11 @@ def problems(tmp_path: Path, text: str, *changes: str) -> list[str]:
         ("a: &a [1, 1]\n" + "b: &b [*a, *a]\n" * 1 + "c: [" + "*b, " * 9000 + "*b]", "unfold without end"),
     ],
 )
-def test_documents_without_bounds_are_a_sentence(tmp_path: Path, text: str, words: str) -> None:
+def test_too_deep_or_too_long_yaml_is_refused(tmp_path: Path, text: str, words: str) -> None:
     assert any(words in problem for problem in problems(tmp_path, text))
 
 
-def test_what_is_long_and_sound_is_read() -> None:
+def test_long_valid_yaml_is_read() -> None:
     depth = MAX_DEPTH - 1
     assert parse("[" * depth + "]" * depth).problems == []
     assert parse("x: '" + "9" * 4300 + "'").value == {"x": "9" * 4300}
@@ -54,7 +54,7 @@ def test_what_is_long_and_sound_is_read() -> None:
     assert many.problems == []
 
 
-def test_thousands_of_unknown_keys_are_told_up_to_a_number(world: Path, tmp_path: Path) -> None:
+def test_unknown_keys_beyond_200_are_only_counted(world: Path, tmp_path: Path) -> None:
     content = tiny.recipe(world, tmp_path) | {f"unknown{n}": 1 for n in range(5_000)} | {"x" * 300: 1}
     found = problems(tmp_path, json.dumps(content))
     assert len(found) == 201
@@ -64,7 +64,7 @@ def test_thousands_of_unknown_keys_are_told_up_to_a_number(world: Path, tmp_path
 
 
 @pytest.mark.parametrize("change", ["stages.²=1", "stages.only.losses.٣=1", f"stages.only.losses.{'9' * 5000}=1"])
-def test_odd_digits_in_set_are_keys(world: Path, tmp_path: Path, change: str) -> None:
+def test_odd_digits_in_set_are_treated_as_keys(world: Path, tmp_path: Path, change: str) -> None:
     assert problems(tmp_path, json.dumps(tiny.recipe(world, tmp_path)), change)
 
 
@@ -82,13 +82,13 @@ def test_odd_digits_in_set_are_keys(world: Path, tmp_path: Path, change: str) ->
         ("stages.only.steps_per_epoch", "10000000"),
     ],
 )
-def test_sizes_that_no_machine_has_are_refused(world: Path, tmp_path: Path, key: str, value: str) -> None:
+def test_sizes_beyond_any_machine_are_refused(world: Path, tmp_path: Path, key: str, value: str) -> None:
     found = problems(tmp_path, json.dumps(tiny.recipe(world, tmp_path)), f"{key}={value}")
     assert any(" or less, not" in problem or "a number of" in problem for problem in found)
     assert max(map(len, found)) < 400
 
 
-def test_check_refuses_what_would_take_more_memory_than_any_machine_has(
+def test_check_refuses_models_larger_than_any_memory(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
@@ -102,12 +102,12 @@ def test_check_refuses_what_would_take_more_memory_than_any_machine_has(
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "nan", "inf"])
-def test_memory_of_a_gpu_is_finite_and_above_zero(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gpu_memory_must_be_finite_and_positive(number: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "r.yaml", f"--gpu-memory={number}"]) == 1
     assert capsys.readouterr().err == f"error: --gpu-memory {number}: must be a finite number of GiB above 0\n"
 
 
-def test_memory_that_is_full_is_a_sentence() -> None:
+def test_full_memory_raises_kit_error() -> None:
     def torch_finds_none() -> None:
         torch.empty(2**55)
 
@@ -124,7 +124,7 @@ def test_memory_that_is_full_is_a_sentence() -> None:
         raise RuntimeError("another")
 
 
-def test_a_model_that_does_not_fit_ends_the_run_with_a_sentence(
+def test_model_larger_than_memory_ends_run_with_error_message(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
@@ -135,7 +135,7 @@ def test_a_model_that_does_not_fit_ends_the_run_with_a_sentence(
     assert "the model does not fit this machine's memory" in refused(capsys, "run", path, "--out", tmp_path / "run")
 
 
-def test_a_step_may_fill_four_fifths_of_a_gpu(world: Path, tmp_path: Path) -> None:
+def test_plan_warns_if_step_needs_over_four_fifths_of_gpu(world: Path, tmp_path: Path) -> None:
     """CUDA itself and its cache take the rest."""
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))).recipe
     needed = Estimates(recipe, find_data(recipe)).memory(recipe.stages["only"], "float32")

@@ -1,4 +1,4 @@
-"""What `check` says of this machine: memory, disk, hours, and what is done of a study."""
+"""Report of `check` about this machine: memory, disk, hours, and the state of a study."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def disk_of(monkeypatch: pytest.MonkeyPatch, free: float) -> None:
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: Usage(0, 0, free))
 
 
-def test_memory_that_does_not_suffice_is_a_warning_with_what_to_do(settings: schema.Recipe) -> None:
+def test_too_little_memory_is_a_warning_with_a_cure(settings: schema.Recipe) -> None:
     needed = Estimates(settings, find_data(settings)).memory(settings.stages["only"], "float32")
     assert "WARNING" not in plan(settings, memory_bytes=needed / 0.79)
     text = plan(settings, memory_bytes=needed / 0.85)
@@ -70,7 +70,7 @@ NONE = str((1 << 63) - 4096)  # as version 1 writes that there is no limit
         (None, {"memory.max": MIB}, None),
     ],
 )
-def test_the_least_limit_of_a_job_and_what_holds_it_counts(
+def test_machine_memory_is_the_lowest_cgroup_limit(
     groups: str | None, files: dict[str, object], share: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = {Path("/sys/fs/cgroup", name): f"{limit}\n" for name, limit in files.items()}
@@ -95,7 +95,7 @@ def test_the_least_limit_of_a_job_and_what_holds_it_counts(
         ("", None), ("-1", None), ("7", None), ("GPU-c", None),
     ],
 )  # fmt: skip
-def test_the_first_gpu_that_may_be_used_counts(
+def test_gpu_memory_is_that_of_the_first_visible_gpu(
     visible: str | None, size: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool = tmp_path / "nvidia-smi"
@@ -108,7 +108,7 @@ def test_the_first_gpu_that_may_be_used_counts(
     assert gpu_memory() == (size and size * GIB)
 
 
-def test_folders_of_one_disk_need_room_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_warning_adds_folders_on_one_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk_of(monkeypatch, 10 * GIB)
     banks, runs = tmp_path / "not/yet/banks", tmp_path / "runs"
     assert list(full_disks({banks: 6 * GIB, runs: 4 * GIB})) == []
@@ -122,7 +122,7 @@ def hours(settings: schema.Recipe) -> str:
     return fact(plan(settings), "frames")
 
 
-def test_disk_is_compared_without_the_frames_that_are_there(
+def test_disk_estimate_excludes_existing_frames(
     settings: schema.Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     estimates = Estimates(settings, find_data(settings))
@@ -150,7 +150,7 @@ def test_disk_is_compared_without_the_frames_that_are_there(
     )
 
 
-def test_checkpoints_take_no_more_than_is_said(settings: schema.Recipe, tmp_path: Path) -> None:
+def test_checkpoints_fit_the_disk_estimate(settings: schema.Recipe, tmp_path: Path) -> None:
     assert main(["train", str(tmp_path / "r.yaml"), "--out", str(tmp_path / "run")]) == 0
     paths = [*tmp_path.glob("run/only/*.safetensors"), tmp_path / "run/only/last.pt"]
     found = sum(path.stat().st_size for path in paths)
@@ -160,7 +160,7 @@ def test_checkpoints_take_no_more_than_is_said(settings: schema.Recipe, tmp_path
     )  # and their headers
 
 
-def test_hours_are_said_where_speeds_are_known(
+def test_plan_prints_hours_if_speeds_are_known(
     settings: schema.Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 4)
@@ -184,7 +184,7 @@ def test_hours_are_said_where_speeds_are_known(
         ("sentence-transformers/all-MiniLM-L6-v2", True, "text 22,861,056; "),
     ],
 )
-def test_a_text_model_that_is_not_here_has_no_size(
+def test_plan_of_missing_text_model_has_unknown_size(
     model: str, trainable: bool, words: str, world: Path, tmp_path: Path
 ) -> None:
     content = tiny.recipe(world, tmp_path)
@@ -198,7 +198,7 @@ def test_a_text_model_that_is_not_here_has_no_size(
     assert ("only memory" in text) != is_unknown
 
 
-def test_check_of_a_study_says_what_is_done_of_every_cell(
+def test_check_of_study_reports_state_of_every_cell(
     world: Path, tmp_path: Path, unbroken: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))

@@ -40,7 +40,7 @@ def each(captions: list[Tokens]) -> list[list[Tokens]]:
 
 
 def oracle(documents: list[list[Tokens]], candidate: Tokens, reference: Tokens) -> float:
-    """CIDEr-D as the paper says it, with dictionaries."""
+    """CIDEr-D as defined in the paper, with dictionaries."""
 
     def grams(words: Tokens, n: int) -> Counter[tuple[str, ...]]:
         return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
@@ -63,7 +63,7 @@ def random_captions(random: np.random.Generator, count: int, words: int = 6, lon
     return [random.choice([*"abcdefgh"][:words], random.integers(0, longest)).tolist() for _ in range(count)]
 
 
-def test_three_captions_by_hand() -> None:
+def test_cider_of_three_captions_matches_hand_values() -> None:
     captions = [["a", "dog", "a"], ["a", "dog"], ["rain"]]
     found = scores(each(captions), captions)
     # idf: a, dog, "a dog": log 3/2 = i; "dog a", "a dog a", rain: log 3 = r.
@@ -80,7 +80,7 @@ def test_three_captions_by_hand() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_scores_are_the_slow_oracles(seed: int) -> None:
+def test_cider_matches_slow_reference(seed: int) -> None:
     random = np.random.default_rng(seed)
     corpus = random_captions(random, 23, words=5)
     documents = each(corpus) if seed % 2 else [corpus[:9], corpus[9:10], corpus[10:]]
@@ -90,7 +90,7 @@ def test_scores_are_the_slow_oracles(seed: int) -> None:
     assert scores(documents, captions, np.float32) == pytest.approx(np.array(expected), rel=2e-6, abs=1e-6)
 
 
-def test_any_order_and_repetition_of_members() -> None:
+def test_subset_scores_match_full_scores_in_any_order() -> None:
     random = np.random.default_rng(0)
     captions = random_captions(random, 60)
     whole = scores(each(captions), captions)
@@ -100,7 +100,7 @@ def test_any_order_and_repetition_of_members() -> None:
     assert among.scores(5, 5).shape == (0, 45)
 
 
-def test_captions_added_later_are_the_same() -> None:
+def test_captions_added_later_get_the_same_scores() -> None:
     captions = random_captions(np.random.default_rng(1), 40, words=8)
     captions += [["z", "z", "z"], ["q", "z", "z"]]
     cider = CiderD(each(captions[:20]))
@@ -112,7 +112,7 @@ def test_captions_added_later_are_the_same() -> None:
     assert CiderAmong(later, every).scores(40, 41)[0, 41] > 1
 
 
-def test_nothing_to_weigh() -> None:
+def test_cider_of_empty_or_common_words_is_zero() -> None:
     assert not scores([[["a", "dog"]]], [["a", "dog"], ["a"]]).any()  # one document: log 1 = 0
     assert not scores([[["a"]], [[]], [["a"]], [[]]], [[], []]).any()  # no words
     assert scores([[["a"]], [[]]], [["a"]])[0, 0] == pytest.approx(2.5)  # a document without words counts
@@ -149,7 +149,7 @@ def official(documents: list[list[Tokens]], pairs: Sequence[tuple[Tokens, Tokens
 
 @pytest.mark.parametrize("pairs", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("per_document", [1, 5])
-def test_pycocoevalcap_on_real_captions(shared: Path, pairs: int, per_document: int) -> None:
+def test_cider_matches_pycocoevalcap_on_clotho(shared: Path, pairs: int, per_document: int) -> None:
     captions = tokens_of(clotho(shared, "development"), "regex")
     documents = [captions[i : i + per_document] for i in range(0, len(captions), per_document)]
     random = np.random.default_rng(pairs)
@@ -168,7 +168,7 @@ def stored(goldens: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["ptb", "simple"])
-def test_stored_scores(goldens: Path, kind: str) -> None:
+def test_cider_matches_stored_scores(goldens: Path, kind: str) -> None:
     golden = stored(goldens)
     captions = [text.split() for text in golden[f"tokens_{kind}"]]
     checked = 0
@@ -209,11 +209,11 @@ TOKENS = {
 
 
 @pytest.mark.parametrize("caption", TOKENS)
-def test_tokens_by_hand(caption: str) -> None:
+def test_regex_tokens_match_hand_values(caption: str) -> None:
     assert " ".join(regex_tokens(caption)) == TOKENS[caption]
 
 
-def test_stored_tokens(goldens: Path) -> None:
+def test_regex_tokens_match_stored_ptb_tokens(goldens: Path) -> None:
     golden = stored(goldens)
     assert [" ".join(regex_tokens(text)) for text in golden["raw"]] == golden["tokens_ptb"]
 
@@ -224,7 +224,7 @@ def java() -> None:
 
 
 @pytest.mark.slow
-def test_regex_is_ptb_on_clotho_and_nearly_on_audiocaps(shared: Path) -> None:
+def test_regex_tokens_match_ptb_on_clotho_and_nearly_on_audiocaps(shared: Path) -> None:
     java()
     captions = clotho(shared, "development", "validation", "evaluation")
     assert len(captions) == 29_645
@@ -234,7 +234,7 @@ def test_regex_is_ptb_on_clotho_and_nearly_on_audiocaps(shared: Path) -> None:
     assert sum(ours != theirs for ours, theirs in both) == 20
 
 
-def test_ptb_on_odd_lines() -> None:
+def test_ptb_tokens_of_odd_lines_match_hand_values() -> None:
     java()
     by_hand = {caption: text for caption, text in TOKENS.items() if "!" not in caption}  # PTBTokenizer keeps "!!!"
     assert [" ".join(found) for found in ptb_tokens(list(by_hand))] == list(by_hand.values())
@@ -242,13 +242,13 @@ def test_ptb_on_odd_lines() -> None:
     assert ptb_tokens([]) == []
 
 
-def test_ptb_without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ptb_without_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(KitError, match=r"needs Java.*set tokenizer: regex"):
         ptb_tokens(["a dog"])
 
 
-def test_ptb_with_a_java_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ptb_with_failing_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake = tmp_path / "java"
     fake.write_text("#!/bin/sh\nexit 1\n")
     fake.chmod(0o755)
@@ -276,7 +276,7 @@ def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("clips", [False, True])
 @pytest.mark.parametrize(("seed", "longest"), [(0, 14), (1, 14), (2, 3), (3, 2), (4, 1)])
-def test_distribution_is_that_of_sorting(seed: int, longest: int, clips: bool) -> None:
+def test_distribution_matches_sorted_scores(seed: int, longest: int, clips: bool) -> None:
     """Short captions of few words give many ties; the last corpus has no words at all."""
     random = np.random.default_rng(seed)
     captions = random_captions(random, 50, words=3 if longest < 4 else 8, longest=longest)
@@ -292,7 +292,7 @@ def test_distribution_is_that_of_sorting(seed: int, longest: int, clips: bool) -
     assert sum(found.histogram.counts) == found.pairs
 
 
-def test_no_pair_of_different_clips() -> None:
+def test_distribution_without_pairs_of_different_clips_is_refused() -> None:
     features = CiderD([[["a"]], [["b"]]]).features([["a"], ["b"]])
     with pytest.raises(KitError, match="no pair of captions of different clips"):
         distribution(features, [80.0], np.zeros(2, int))
@@ -311,7 +311,7 @@ def development(shared: Path) -> list[Tokens]:
         (5, False, [0.01509, 0.06118, 0.41389], 5),
     ],
 )
-def test_percentiles_of_clotho_development(
+def test_percentiles_of_clotho_development_match_stored_values(
     development: list[Tokens], per_document: int, other_clips: bool, expected: list[float], digits: int
 ) -> None:
     assert len(development) == 19_195

@@ -11,10 +11,10 @@ import torch
 from system.__main__ import main
 from system.models.embeddings import Embedded
 from system.models.frame_word import frame_word
-from system.training.validation import alike, collapsed, spread, watch, zeros
+from system.training.validation import collapsed, share_of_equal_scores, spread, watch, zeros
 
 
-def test_spread_and_zeros_by_hand() -> None:
+def test_spread_and_zeros_match_hand_values() -> None:
     assert spread(Embedded(torch.tensor([[1.0, 0], [0, 3]]))) == pytest.approx(0.5)  # cosines 1, 0, 0, 1
     assert spread(Embedded(torch.tensor([[2.0, 1], [4, 2]]))) == pytest.approx(0)
     assert spread(Embedded(torch.tensor([[1.0, 0], [-1, 0]]))) == pytest.approx(1)
@@ -22,7 +22,7 @@ def test_spread_and_zeros_by_hand() -> None:
     assert zeros(Embedded(torch.tensor([[0.0, 1e-7], [0, 1], [1e-5, 0]]))) == pytest.approx(1 / 3)
 
 
-def test_of_a_series_only_real_places_count() -> None:
+def test_spread_of_series_ignores_padding() -> None:
     series = torch.tensor([[[1.0, 0], [0, 1]], [[1, 1], [5, -5]]])
     alike = Embedded(series, torch.tensor([2, 1]))  # means (1, 1) and (1, 1)
     assert spread(alike) == pytest.approx(0, abs=1e-12)
@@ -31,7 +31,7 @@ def test_of_a_series_only_real_places_count() -> None:
     assert zeros(half) == pytest.approx(1 / 3)
 
 
-def test_a_side_collapses_by_likeness_or_by_zeros_and_scores_by_likeness() -> None:
+def test_collapse_is_found_by_spread_zeros_or_equal_scores() -> None:
     anywhere = Embedded(torch.eye(4))
     assert collapsed(watch(anywhere, anywhere, 0.5)) == []
     nearly_one = Embedded(torch.ones(4, 2) + 0.001 * torch.eye(4)[:, :2])
@@ -41,21 +41,23 @@ def test_a_side_collapses_by_likeness_or_by_zeros_and_scores_by_likeness() -> No
     assert collapsed(watch(anywhere, anywhere, 0.6)) == ["all clips have the same score for 60 % of captions"]
 
 
-def test_captions_that_all_clips_score_alike_by_hand() -> None:
-    assert alike(torch.tensor([[0.0, 0.3, 1.0], [0.0, 0.3, 2.0], [0.0, 0.3 + 1e-7, 1.0]])) == pytest.approx(2 / 3)
+def test_share_of_captions_with_equal_scores_matches_hand_value() -> None:
+    assert share_of_equal_scores(
+        torch.tensor([[0.0, 0.3, 1.0], [0.0, 0.3, 2.0], [0.0, 0.3 + 1e-7, 1.0]])
+    ) == pytest.approx(2 / 3)
 
 
-def test_clamped_scores_that_are_all_zero_are_a_collapse() -> None:
+def test_all_zero_clamped_scores_are_a_collapse() -> None:
     """Frames that look away from every word: the embeddings differ, the scores do not."""
     clips = Embedded(torch.randn(4, 3, 5).abs(), torch.full((4,), 3))
     words = Embedded(-torch.randn(6, 2, 5).abs(), torch.full((6,), 2))
     scores = frame_word(clips, words, "mean")
     assert spread(clips) > 0.01
-    assert alike(scores) == 1
+    assert share_of_equal_scores(scores) == 1
 
 
 @pytest.mark.collapses
-def test_a_collapse_is_told_in_log_metrics_and_report(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_collapse_appears_in_log_metrics_and_report(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A rate so high that every weight is thrown far out: all clips end in one direction."""
     manifest = tiny.make_world(tmp_path / "data", {"development": 16, "validation": 8, "evaluation": 16})
     stage = tiny.stage(
@@ -79,7 +81,7 @@ def test_a_collapse_is_told_in_log_metrics_and_report(tmp_path: Path, caplog: py
     assert "The model collapsed: in" in (tmp_path / "run/report.html").read_text(encoding="utf-8")
 
 
-def test_embeddings_that_differ_a_little_less_than_a_fresh_models_are_a_collapse() -> None:
+def test_spread_below_1e_5_is_a_collapse() -> None:
     """A fresh model on meaningless audio has a spread of 1e-4; below 1e-5 there is one embedding."""
     healthy = {"spread_of_clips": 1.1e-5, "spread_of_captions": 0.5, "captions_alike": 0.0}
     healthy |= {"zeros_of_clips": 0.0, "zeros_of_captions": 0.0}

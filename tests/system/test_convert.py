@@ -15,7 +15,7 @@ from system.experts.yamnet import shapes
 TFLITE = "data/yamnet/yamnet.tflite"
 
 
-def test_the_layers_are_those_of_the_dequantised_file(shared: Path, tmp_path: Path) -> None:
+def test_converted_yamnet_matches_dequantised_layers(shared: Path, tmp_path: Path) -> None:
     assert main(["convert", str(shared / TFLITE), "--out", str(tmp_path / "made/layers.npz")]) == 0
     expected = np.load(shared / "data/yamnet/yamnet_layers_float32_dequantised.npz")
     with np.load(tmp_path / "made/layers.npz") as found:
@@ -26,7 +26,7 @@ def test_the_layers_are_those_of_the_dequantised_file(shared: Path, tmp_path: Pa
     assert [path.name for path in (tmp_path / "made").iterdir()] == ["layers.npz"]
 
 
-def test_the_layers_are_in_the_described_order_and_shapes(shared: Path) -> None:
+def test_yamnet_layers_have_documented_order_and_shapes(shared: Path) -> None:
     layers = read_layers(shared / TFLITE)
     described = json.loads((shared / "data/yamnet/yamnet_layers.json").read_text())
     assert [one["idx"] for one in described] == list(range(31))
@@ -37,13 +37,13 @@ def test_the_layers_are_in_the_described_order_and_shapes(shared: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_file_is_written_again(shared: Path, tmp_path: Path) -> None:
+def test_converting_twice_writes_identical_files(shared: Path, tmp_path: Path) -> None:
     for name in ("a.npz", "b.npz"):
         main(["convert", str(shared / TFLITE), "--out", str(tmp_path / name)])
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
-def test_files_that_are_not_yamnet_are_told_in_a_sentence(
+def test_damaged_and_foreign_tflite_files_are_refused(
     shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = (shared / TFLITE).read_bytes()
@@ -63,7 +63,7 @@ def test_files_that_are_not_yamnet_are_told_in_a_sentence(
     assert not (tmp_path / "out.npz").exists()
 
 
-def test_another_model_is_refused(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tflite_of_another_model_is_refused(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = dict(read_layers(shared / TFLITE))
     del other["02_b"]
     monkeypatch.setattr("system.experts.tflite._layers", lambda *_: other.items())
@@ -74,7 +74,9 @@ def test_another_model_is_refused(shared: Path, monkeypatch: pytest.MonkeyPatch)
         read_layers(shared / TFLITE)
 
 
-def test_without_the_package_it_says_how_to_get_it(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_convert_without_tflite_package_names_the_install_command(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "tflite", None)
     with pytest.raises(KitError, match=r"needs the package tflite: pip install"):
         read_layers(shared / TFLITE)

@@ -1,4 +1,4 @@
-"""The CRNN and the GRU: what padding and company change, and what the original has."""
+"""The CRNN and the GRU: effects of padding and of other clips, and comparison with the original."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ from system.models.batch import Series
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_the_crnn_has_the_size_of_the_original() -> None:
+def test_crnn_size_and_init_match_original() -> None:
     encoder = crnn(hidden=150)
     assert sum(parameter.numel() for parameter in encoder.parameters() if parameter.requires_grad) == 732_354
     second = encoder.cnn[8].weight
@@ -35,7 +35,7 @@ def test_the_crnn_has_the_size_of_the_original() -> None:
 
 
 def embedded(encoder: CrnnEncoder | GruEncoder, values: Series, expert: str = "logmel") -> list[torch.Tensor]:
-    """Of every clip its own."""
+    """Embed every clip separately."""
     found = encoder({expert: values})
     if found.lengths is None:
         return list(found.values)
@@ -43,7 +43,7 @@ def embedded(encoder: CrnnEncoder | GruEncoder, values: Series, expert: str = "l
 
 
 @pytest.mark.parametrize("embedding", ["frames", "mean"])
-def test_masked_padding_changes_nothing(embedding: str) -> None:
+def test_masked_padding_changes_no_embedding_gradient_or_statistic(embedding: str) -> None:
     """Neither embeddings nor gradients nor what batch norms have seen, in training and in evaluation."""
     clips = frames(30, 11, 4, 47, 3, 1)
     tight = series(clips)
@@ -67,7 +67,7 @@ def test_masked_padding_changes_nothing(embedding: str) -> None:
             assert embedding == "mean" or len(own) == max(len(clip), MIN_FRAMES)
 
 
-def test_batch_norm_of_real_places_by_hand() -> None:
+def test_masked_batch_norm_matches_hand_values() -> None:
     x = torch.randn(3, 2, 5, 4, requires_grad=True)
     lengths = torch.tensor([5, 2, 3])
     norm = torch.nn.BatchNorm2d(2)
@@ -80,7 +80,7 @@ def test_batch_norm_of_real_places_by_hand() -> None:
     assert torch.allclose(norm.running_mean, 0.1 * kept.mean(1))
 
 
-def test_counted_padding_is_heard_in_training_as_in_the_public_code() -> None:
+def test_counted_padding_matches_public_code_in_training() -> None:
     encoder = crnn(padding="counted", embedding="mean").train()
     values = series(frames(30, 11, 47))
     found = encoder({"logmel": values}).values
@@ -99,7 +99,7 @@ def test_counted_padding_is_heard_in_training_as_in_the_public_code() -> None:
         assert torch.equal(evaluated.values, crnn(padding="masked").eval()({"logmel": values}).values)
 
 
-def test_only_what_lacks_of_four_frames_becomes_silence() -> None:
+def test_short_series_are_padded_to_four_frames_with_silence() -> None:
     values, lengths = filled(torch.arange(1.0, 13).view(2, 6, 1), torch.tensor([2, 6]))
     assert values[0, :, 0].tolist() == [1, 2, pytest.approx(SILENCE), pytest.approx(SILENCE), 5, 6]
     assert values[1, :, 0].tolist() == [7, 8, 9, 10, 11, 12]
@@ -110,7 +110,7 @@ def test_only_what_lacks_of_four_frames_becomes_silence() -> None:
 
 
 @torch.inference_mode()
-def test_clips_under_four_frames_are_filled_with_silence() -> None:
+def test_clips_under_four_frames_are_padded_with_silence() -> None:
     encoder = crnn().eval()
     (clip,) = frames(2)
     silence = torch.full((2, 64), SILENCE)
@@ -118,7 +118,7 @@ def test_clips_under_four_frames_are_filled_with_silence() -> None:
 
 
 @pytest.mark.parametrize(("given", "wanted"), [(1, 4), (1, 7), (2, 8), (7, 31), (25, 101), (39, 156)])
-def test_stretching_is_torchs_interpolation(given: int, wanted: int) -> None:
+def test_stretching_matches_torch_interpolation(given: int, wanted: int) -> None:
     values = torch.randn(2, 40, 3)
     found = stretched(values, torch.tensor([given, 40]), torch.tensor([wanted, 163]))
     assert found.shape == (2, 163, 3)
@@ -127,7 +127,7 @@ def test_stretching_is_torchs_interpolation(given: int, wanted: int) -> None:
         assert torch.allclose(found[row, :size], expected[0], atol=1e-5)
 
 
-def test_a_gru_reads_every_series_from_both_of_its_ends() -> None:
+def test_bidirectional_gru_ignores_padding() -> None:
     gru = torch.nn.GRU(3, 4, batch_first=True, bidirectional=True)
     values, lengths = torch.randn(3, 9, 3), torch.tensor([4, 9, 1])
     found = run_gru(gru, values, lengths)
@@ -137,7 +137,7 @@ def test_a_gru_reads_every_series_from_both_of_its_ends() -> None:
 
 
 @pytest.mark.parametrize("embedding", ["frames", "mean"])
-def test_a_gru_on_frozen_frames(embedding: str) -> None:
+def test_gru_encoder_matches_its_definition(embedding: str) -> None:
     settings = {"kind": "gru", "experts": expert(8), "width": 5, "hidden": 4, "dropout": 0.0, "embedding": embedding}
     encoder = Gru.model_validate(settings).build(8)
     assert isinstance(encoder, GruEncoder)

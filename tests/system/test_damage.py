@@ -1,4 +1,4 @@
-"""Damage of what a run holds, done by hand: told in a sentence with a way out that works, and never used."""
+"""Damaged files of a run: refused with an error message whose suggested command works, and never used."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def rank(run: Path, world: Path, out: Path) -> list[str]:
     return ["rank", str(run), "--audio", str(world), "--split", "evaluation", "--out", str(out)]
 
 
-def test_a_folder_with_a_file_of_the_users_is_not_a_fresh_one(
+def test_folder_with_user_files_is_refused_as_run_folder(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("recipe.yaml", ".mine.part", ".recipe.yaml.part"):
@@ -62,7 +62,7 @@ def test_a_folder_with_a_file_of_the_users_is_not_a_fresh_one(
         (lambda result: result.update(sha256={"../other": "0"}), "sha256"),
     ],
 )
-def test_a_result_of_another_shape_is_a_sentence(
+def test_malformed_result_json_is_refused(
     run: Path, recipe: Path, change: Any, at: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edit(without_checksums(run) / "result.json", change)
@@ -71,7 +71,7 @@ def test_a_result_of_another_shape_is_a_sentence(
     assert at in output
 
 
-def test_a_finished_run_shows_no_result_of_damaged_files(
+def test_finished_run_with_damaged_files_is_refused(
     run: Path, recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", str(recipe), "--out", str(run)]) == 0
@@ -85,7 +85,7 @@ def test_a_finished_run_shows_no_result_of_damaged_files(
 
 
 @pytest.mark.parametrize("best", ["[[0.3, 1e999]]", "[[0.3, 1.5]]", "[[0.3, 0]]", "[[0.3]]", '[["a", 1]]'])
-def test_a_table_of_the_best_that_is_none_is_a_sentence(
+def test_malformed_best_table_in_done_json_is_refused(
     run: Path, world: Path, tmp_path: Path, best: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = without_checksums(run) / "finetune/done.json"
@@ -102,7 +102,7 @@ def change_a_digit(settings: Path) -> None:
 
 
 def follow(output: str) -> list[str]:
-    """Delete what a sentence names; the command that it then gives."""
+    """Delete the file that an error message names; return the command that it suggests."""
     separator = ", then make the missing files again with: python -m system "
     delete, command = output[output.index("delete ") :].split(separator)
     for path in delete.removeprefix("delete ").split(" and "):
@@ -111,7 +111,7 @@ def follow(output: str) -> list[str]:
 
 
 @pytest.mark.parametrize("use", ["rank", "report", "export", "run"])
-def test_the_way_out_of_damaged_settings_gives_the_same_scores(
+def test_suggested_command_restores_run_with_damaged_settings(
     run: Path, recipe: Path, world: Path, tmp_path: Path, use: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = read_scores(run / "scores/evaluation.npy").values.tobytes()
@@ -131,7 +131,7 @@ def test_the_way_out_of_damaged_settings_gives_the_same_scores(
     assert read_scores(run / "scores/evaluation.npy").values.tobytes() == expected
 
 
-def test_settings_that_are_no_json_any_more_are_one_sentence(
+def test_damaged_resolved_json_gives_one_error_message(
     run: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run / "resolved.json").write_text("{" + (run / "resolved.json").read_text())
@@ -140,7 +140,7 @@ def test_settings_that_are_no_json_any_more_are_one_sentence(
     assert "resolved.json is damaged" in output
 
 
-def test_what_set_changed_is_in_the_command_that_repeats_a_run(
+def test_suggested_command_includes_set_options(
     run: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rewrite(run / "provenance.json", changes=["seed=8", "a b=c d"])
@@ -150,7 +150,7 @@ def test_what_set_changed_is_in_the_command_that_repeats_a_run(
     assert follow(output) == command
 
 
-def test_a_damaged_run_among_others_is_not_begun_again_in_silence(
+def test_damaged_run_is_reported_instead_of_started_again(
     unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "runs/of last week")
@@ -162,10 +162,10 @@ def test_a_damaged_run_among_others_is_not_begun_again_in_silence(
         open_run(load_recipe(recipe), tmp_path, run)
 
 
-def test_checksums_name_no_files_elsewhere(
+def test_checksums_of_files_outside_the_model_are_refused(
     unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Else a model from elsewhere would have any file of this machine read, and its owner told to delete it."""
+    """Otherwise a foreign model could have any file read, and ask the user to delete it."""
     model = tmp_path / "model"
     assert main(["export", str(unbroken), "--out", str(model)]) == 0
     secret = tmp_path / "secret"
@@ -179,16 +179,16 @@ def test_checksums_name_no_files_elsewhere(
 
 
 @pytest.mark.parametrize("key", ["model", "optimizer", "scaler", "precision", "best", "step", "sums"])
-def test_a_state_without_one_of_its_parts_is_damaged(run: Path, key: str) -> None:
+def test_training_state_with_missing_key_is_refused(run: Path, key: str) -> None:
     path = run / "finetune/last.pt"
     state = torch.load(path, weights_only=True)
     del state[key]
     torch.save(state, path)
-    with pytest.raises(KitError, match=f"is damaged .it has no {key}"):
+    with pytest.raises(KitError, match=f"is damaged .without {key}"):
         checkpoints.load_state(run / "finetune")
 
 
-def test_weights_that_are_not_finite_are_not_taken(tmp_path: Path) -> None:
+def test_weights_with_nan_are_refused(tmp_path: Path) -> None:
     model = torch.nn.Linear(3, 2)
     model.weight.data[0, 0] = torch.nan
     checkpoints.save_weights(model, tmp_path / "w.safetensors")

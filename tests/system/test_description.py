@@ -1,4 +1,4 @@
-"""A run's own facts: what its package and its report are filled from."""
+"""Facts of a run, which fill its package and its report."""
 
 import csv
 import json
@@ -30,7 +30,7 @@ from system.recipe.load import load_recipe
 from system.runs.open import open_trained
 
 
-def test_a_run_says_what_it_is_made_of(unbroken: Path, world: Path) -> None:
+def test_result_lists_parameters_experts_and_data(unbroken: Path, world: Path) -> None:
     result = json.loads((unbroken / "result.json").read_text())
     trained = open_trained(unbroken)
     heads = sum(p.numel() for p in trained.model.audio.parameters())
@@ -47,7 +47,7 @@ def test_a_run_says_what_it_is_made_of(unbroken: Path, world: Path) -> None:
     assert result["data"]["evaluation"]["trains"] == []
 
 
-def test_data_sets_and_licences_of_a_source_are_counted_apart(recipe: Path, world: Path) -> None:
+def test_data_sets_and_licences_of_a_source_are_counted_separately(recipe: Path, world: Path) -> None:
     clips = [clip for clip in read_manifest(world) if clip.split == "development"][:5]
     licences = ["CC0", None, "CC0", "CC BY 4.0", "CC0"]
     mixed = [
@@ -62,7 +62,7 @@ def test_data_sets_and_licences_of_a_source_are_counted_apart(recipe: Path, worl
     }
 
 
-def test_norms_are_those_of_each_clips_own_embedding(unbroken: Path, world: Path) -> None:
+def test_expert_norms_match_single_clip_embeddings(unbroken: Path, world: Path) -> None:
     """Clips of different lengths, so that batches put them in another order."""
     trained = open_trained(unbroken)
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"][:7]
@@ -73,7 +73,7 @@ def test_norms_are_those_of_each_clips_own_embedding(unbroken: Path, world: Path
     assert len({round(norm, 3) for norm in alone}) == 7
 
 
-def test_clips_are_listed_with_their_norms(unbroken: Path, tmp_path: Path, world: Path) -> None:
+def test_clips_csv_lists_paths_and_norms(unbroken: Path, tmp_path: Path, world: Path) -> None:
     with (unbroken / "scores/evaluation.clips.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["clip"] for row in rows] == read_scores(unbroken / "scores/evaluation.npy").clip_ids
@@ -86,7 +86,7 @@ def test_clips_are_listed_with_their_norms(unbroken: Path, tmp_path: Path, world
     assert [(row["seconds"], row["norm a"], row["norm b"]) for row in rows] == [("", "1", "0.25"), ("", "2.5", "3")]
 
 
-def test_frozen_networks_and_word_vectors_reach_report_and_package(unbroken: Path, tmp_path: Path) -> None:
+def test_report_and_package_include_frozen_networks_and_vectors(unbroken: Path, tmp_path: Path) -> None:
     """A run whose audio encoder is a frozen network of PANNs with SpecAugment, and whose words are word2vec's."""
     folder = tmp_path / "run"
     without_checksums(shutil.copytree(unbroken, folder))
@@ -106,7 +106,7 @@ def test_frozen_networks_and_word_vectors_reach_report_and_package(unbroken: Pat
     assert submission(["report", str(folder)]) == 0
 
 
-def test_norms_stand_in_the_order_of_the_clips_whatever_their_lengths(unbroken: Path, world: Path) -> None:
+def test_expert_norms_are_in_clip_order_for_mixed_lengths(unbroken: Path, world: Path) -> None:
     """An order by length that is not its own inverse: of three clips, each goes to the place of the next."""
     trained = open_trained(unbroken)
     pool = sorted((clip for clip in read_manifest(world) if clip.split == "evaluation"), key=lambda clip: clip.seconds)
@@ -117,7 +117,7 @@ def test_norms_stand_in_the_order_of_the_clips_whatever_their_lengths(unbroken: 
     assert norms == pytest.approx(alone, rel=1e-4)
 
 
-def test_clips_without_frames_are_left_out_of_a_score_matrix(unbroken: Path, world: Path) -> None:
+def test_score_matrix_leaves_out_clips_without_frames(unbroken: Path, world: Path) -> None:
     trained = open_trained(unbroken)
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"][:5]
     features = build_features(clips, dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks))
@@ -130,7 +130,7 @@ def test_clips_without_frames_are_left_out_of_a_score_matrix(unbroken: Path, wor
     assert found.values.shape == (len(queries), 4)
 
 
-def test_recordings_in_two_splits_are_counted_by_their_freesound_id(tmp_path: Path, recipe: Path, world: Path) -> None:
+def test_shared_recordings_are_counted_by_freesound_id(tmp_path: Path, recipe: Path, world: Path) -> None:
     """Data sets keep different excerpts of one recording: other bytes, the same id."""
     clips = [clip for clip in read_manifest(world) if clip.split == "development"][:4]
     ids = ["7", None, "7", None]
@@ -141,9 +141,7 @@ def test_recordings_in_two_splits_are_counted_by_their_freesound_id(tmp_path: Pa
     assert Data({"a": named[1:2], "b": named[3:]}, Features({}, keys)).shared(["a"], ["b"]) == 0, "no id is no match"
 
 
-def test_three_checkpoints_and_their_mean_embed_the_pool_four_times(
-    tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mean_of_checkpoints_embeds_no_clip_again(tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once untrained and once a checkpoint: scores and norms of experts come of one pass, a mean of the files."""
     content = tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1))
     one = content["rank"]["evaluation"]
@@ -151,7 +149,7 @@ def test_three_checkpoints_and_their_mean_embed_the_pool_four_times(
     content["rank"]["mean"] = {"kind": "mean", "of": ["loss", "m1", "m2"], "edition": 2022, "csv": True}
     path = tiny.write_recipe(tmp_path / "four.yaml", content)
     embedded: list[int] = []
-    heads, rank = ExpertHeadsEncoder.with_each, run.rank_sources
+    heads, rank = ExpertHeadsEncoder.embed_with_experts, run.rank_sources
 
     def counting(encoder: ExpertHeadsEncoder, audio: dict[str, Series]) -> Any:
         embedded.append(len(audio["logmel"].lengths))
@@ -161,7 +159,7 @@ def test_three_checkpoints_and_their_mean_embed_the_pool_four_times(
         embedded.clear()
         return rank(*arguments)
 
-    monkeypatch.setattr(ExpertHeadsEncoder, "with_each", counting)
+    monkeypatch.setattr(ExpertHeadsEncoder, "embed_with_experts", counting)
     monkeypatch.setattr(run, "rank_sources", only_ranking)
     made = run.run_recipe(load_recipe(path), tmp_path, tmp_path / "run")
     pool = sum(clip.split == "evaluation" for clip in read_manifest(world))
@@ -171,7 +169,7 @@ def test_three_checkpoints_and_their_mean_embed_the_pool_four_times(
     assert made.clips_file("mean").read_text().splitlines()[0] == "clip,path,seconds"
 
 
-def test_a_run_that_ranks_a_single_query_opens_again(
+def test_run_with_a_single_query_is_reported_without_interval(
     tmp_path: Path, world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clips = read_manifest(world)

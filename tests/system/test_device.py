@@ -1,4 +1,4 @@
-"""Which device computes: the one that is named, where this machine has it."""
+"""Choice of the device: the named one if this machine has it."""
 
 import json
 from pathlib import Path
@@ -20,13 +20,13 @@ def _one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_one_gpu")
-def test_cuda_is_taken_where_there_is_one() -> None:
+def test_cuda_is_the_default_if_available() -> None:
     assert [str(device_of(name)) for name in (None, "cuda", "cuda:0", "cpu")] == ["cuda", "cuda", "cuda:0", "cpu"]
     with pytest.raises(KitError, match=r"^no cuda:1 on this machine: its last CUDA device is cuda:0$"):
         device_of("cuda:1")
 
 
-def test_what_this_machine_lacks_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert str(device_of()) == "cpu"
@@ -49,7 +49,7 @@ def test_what_this_machine_lacks_is_a_sentence(monkeypatch: pytest.MonkeyPatch) 
         ["rank", "run", "--audio", "audio", "--out", "a.npy"], ["export", "run", "--out", "model"],
     ],
 )  # fmt: skip
-def test_every_verb_that_computes_refuses_a_device_first(
+def test_verbs_refuse_a_missing_device_before_anything_else(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -57,7 +57,7 @@ def test_every_verb_that_computes_refuses_a_device_first(
     assert "argument --device: no CUDA device on this machine: see what nvidia-smi prints" in capsys.readouterr().err
 
 
-def test_a_named_device_is_used_and_recorded(
+def test_named_device_is_used_and_recorded(
     world: Path, tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1)))
@@ -71,7 +71,7 @@ def test_a_named_device_is_used_and_recorded(
         load_model(unbroken, device="gpu")
 
 
-def test_a_model_in_float64_is_refused_by_a_device_without_it() -> None:
+def test_float64_model_on_mps_is_refused() -> None:
     class OnMps(torch.nn.Module):
         def to(self, *_: object) -> None:  # type: ignore[override]
             raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64")

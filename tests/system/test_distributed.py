@@ -113,7 +113,7 @@ def test_two_processes_train_and_rank_as_one(manifest: Path, tmp_path: Path) -> 
     assert names[0] == names[1]
 
 
-def test_what_one_process_does_is_refused_to_several(
+def test_single_process_verb_under_torchrun_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RANK", "1")
@@ -123,7 +123,7 @@ def test_what_one_process_does_is_refused_to_several(
 
 
 @pytest.mark.slow
-def test_a_study_of_several_processes(manifest: Path, tmp_path: Path) -> None:
+def test_study_with_two_processes_writes_one_table(manifest: Path, tmp_path: Path) -> None:
     recipe = content(manifest, tmp_path, epochs=1)
     recipe["rank"] = tiny.recipe(manifest, tmp_path, only={})["rank"]
     tiny.write_recipe(tmp_path / "r.yaml", recipe)
@@ -140,7 +140,7 @@ def test_a_study_of_several_processes(manifest: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 3])
 @pytest.mark.usefixtures("one_thread")
-def test_every_term_sees_the_whole_batch(manifest: Path, tmp_path: Path, processes: int) -> None:
+def test_losses_of_several_processes_match_one_process(manifest: Path, tmp_path: Path, processes: int) -> None:
     every = cases(manifest, tmp_path)
     paths = {name: tiny.write_recipe(tmp_path / f"{name}.yaml", made) for name, made in every.items()}
     commands = [["train", path, "--out", tmp_path / "several" / name] for name, path in paths.items()]
@@ -154,7 +154,7 @@ def test_every_term_sees_the_whole_batch(manifest: Path, tmp_path: Path, process
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
-def test_batch_norms_and_counted_padding_see_the_whole_batch(manifest: Path, tmp_path: Path) -> None:
+def test_first_loss_with_batch_norms_matches_one_process(manifest: Path, tmp_path: Path) -> None:
     """The first loss; from then on float32 grows apart, through norms and powers of four: see test_synchronised."""
     cases = {}
     for name, padding, norm in (
@@ -178,7 +178,7 @@ def test_batch_norms_and_counted_padding_see_the_whole_batch(manifest: Path, tmp
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
-def test_killed_processes_go_on_in_other_numbers(manifest: Path, tmp_path: Path) -> None:
+def test_killed_run_resumes_with_another_number_of_processes(manifest: Path, tmp_path: Path) -> None:
     settings = content(manifest, tmp_path, epochs=36, steps_per_epoch=2)
     recipe = tiny.write_recipe(tmp_path / "r.yaml", settings)
     assert main(["train", str(recipe), "--out", str(tmp_path / "one")]) == 0
@@ -200,8 +200,8 @@ def test_killed_processes_go_on_in_other_numbers(manifest: Path, tmp_path: Path)
     assert_alike(tmp_path / "one", run)
 
 
-def test_processes_of_one_start_never_read_what_an_earlier_one_wrote() -> None:
-    """Three threads stand for three processes; the store holds what two earlier starts left, one of which ended
+def test_processes_ignore_store_entries_of_earlier_starts() -> None:
+    """Three threads replace three processes; the store has entries of two earlier starts, the second of which ended
     halfway."""
     from torch.distributed import HashStore
 
@@ -220,7 +220,7 @@ def test_processes_of_one_start_never_read_what_an_earlier_one_wrote() -> None:
 
 
 @pytest.mark.slow
-def test_torchrun_starts_again_from_the_last_checkpoint(manifest: Path, tmp_path: Path) -> None:
+def test_torchrun_restart_resumes_from_last_checkpoint(manifest: Path, tmp_path: Path) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content(manifest, tmp_path, epochs=20, steps_per_epoch=2))
     run = tmp_path / "run"
     late = "import os, time\nif os.environ.get('RANK') == '1': time.sleep(3)\n"  # the first looks for the other first
@@ -235,7 +235,7 @@ def test_torchrun_starts_again_from_the_last_checkpoint(manifest: Path, tmp_path
 
 
 @pytest.mark.slow
-def test_processes_with_folders_of_their_own_are_refused(manifest: Path, tmp_path: Path) -> None:
+def test_processes_without_a_shared_folder_are_refused(manifest: Path, tmp_path: Path) -> None:
     """The second process works in another folder, so that it does not see what the first goes on from."""
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content(manifest, tmp_path, epochs=20, steps_per_epoch=2))
     stopped = subprocess.Popen(
@@ -257,7 +257,7 @@ def test_processes_with_folders_of_their_own_are_refused(manifest: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_batch_smaller_than_the_processes_is_refused(
+def test_batch_smaller_than_number_of_processes_is_refused(
     manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", content(manifest, tmp_path, batch_size=2))
@@ -270,7 +270,7 @@ def test_a_batch_smaller_than_the_processes_is_refused(
 
 
 @pytest.mark.slow
-def test_a_death_between_batch_norms_is_a_sentence(manifest: Path, tmp_path: Path) -> None:
+def test_process_killed_between_batch_norms_gives_error_message(manifest: Path, tmp_path: Path) -> None:
     made = content(manifest, tmp_path, CRNN, losses=[NT_XENT], epochs=100, steps_per_epoch=1)
     made["model"] |= {"audio": CRNN, "text": made["model"]["text"] | {"dim": 24}}
     recipe = tiny.write_recipe(tmp_path / "r.yaml", made)
@@ -286,7 +286,7 @@ def test_a_death_between_batch_norms_is_a_sentence(manifest: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_an_error_of_one_process_is_one_sentence(manifest: Path, tmp_path: Path) -> None:
+def test_error_of_one_process_is_printed_once(manifest: Path, tmp_path: Path) -> None:
     settings = content(manifest, tmp_path) | {"teachers": {}}
     recipe = tiny.write_recipe(tmp_path / "r.yaml", settings)
     done = together(2, [["train", recipe, "--out", manifest]], tmp_path)  # a file where a folder is needed
@@ -295,8 +295,8 @@ def test_an_error_of_one_process_is_one_sentence(manifest: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_readme(manifest: Path, tmp_path: Path) -> None:
-    """As written; what SLURM would set is set, and `srun` and `scontrol` are stand-ins for one machine."""
+def test_torchrun_commands_of_the_readme_work(manifest: Path, tmp_path: Path) -> None:
+    """The commands run unchanged, with SLURM's variables and stand-ins for `srun` and `scontrol` on one machine."""
     tiny.write_recipe(tmp_path / "mine.yaml", content(manifest, tmp_path, epochs=1))
     text = (ROOT / "system/DISTRIBUTED.md").read_text().split("# Several GPUs, several machines")[1].split("\n## ")[0]
     commands = [block.split("```")[0] for block in text.split("```sh\n")[1:]]
@@ -319,7 +319,9 @@ def test_the_commands_of_the_readme(manifest: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_plan_says_what_is_exchanged(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_estimates_exchanged_bytes_within_10_percent(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Within 10 % of the bytes that a process got in a step, and no further."""
     for chunk in (None, 2):
         path = tiny.write_recipe(tmp_path / "r.yaml", content(manifest, tmp_path, grad_cache_chunk=chunk, epochs=1))
@@ -334,7 +336,7 @@ def test_the_plan_says_what_is_exchanged(manifest: Path, tmp_path: Path, capsys:
 
 
 @pytest.mark.slow
-def test_gradients_are_as_large_as_those_of_one_process(manifest: Path, tmp_path: Path) -> None:
+def test_gradient_norm_matches_one_process(manifest: Path, tmp_path: Path) -> None:
     """AdamW would not tell a sum from a mean."""
     norms = []
     settings = {"losses": [NT_XENT | {"temperature": "learned"}], "max_grad_norm": None, "epochs": 1}

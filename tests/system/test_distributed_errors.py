@@ -1,4 +1,4 @@
-"""What several processes say when one of them fails, is killed, or hangs: one sentence, in the run's log too."""
+"""Several processes, of which one fails, is killed or hangs: one error message, also in the run's log."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ from data_tools.errors import DataError, KitError, SaidElsewhere
 from data_tools.manifest import read_manifest
 from system.__main__ import main
 from system.compute import distributed, meeting
-from system.compute.distributed import in_any, in_step, index, processes
+from system.compute.distributed import any_process, in_step, process_index, processes
 from system.features.bank import Bank
 from system.recipe.load import load_recipe
 from system.runs.log_file import errors_noted
@@ -56,7 +56,7 @@ def hang(rank: int, port: int, folder: str) -> None:
     distributed.STEP_PATIENCE = timedelta(seconds=1)
     with processes(torch.device("cpu")):
         time.sleep(2 * rank)
-        assert not in_any(False)
+        assert not any_process(False)
         if rank == 1:
             wait_for(Path(folder, "given up").exists, 60)
             return
@@ -64,12 +64,12 @@ def hang(rank: int, port: int, folder: str) -> None:
             pytest.raises(KitError, match=r"^rank 0 of 2 has waited about 1 s for another process, which hangs; run"),
             in_step(),
         ):
-            in_any(False)
+            any_process(False)
         Path(folder, "given up").touch()
 
 
 @pytest.mark.slow
-def test_one_that_hangs_in_a_step_is_given_up(tmp_path: Path) -> None:
+def test_hanging_process_in_a_step_ends_with_an_error(tmp_path: Path) -> None:
     spawned(hang, 2, str(tmp_path))
 
 
@@ -78,9 +78,9 @@ def fail(rank: int, port: int, folder: str) -> None:
     as_rank(rank, 3, port)
     try:
         with processes(torch.device("cpu")), errors_noted(Path(folder)):
-            if index():
+            if process_index():
                 raise DataError("clips.csv is damaged\ndelete it")
-            in_any(False)
+            any_process(False)
     except SaidElsewhere:
         outcome = "silent"
     except DataError as error:
@@ -89,7 +89,7 @@ def fail(rank: int, port: int, folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_error_of_several_is_said_and_noted_once(tmp_path: Path) -> None:
+def test_same_error_of_several_processes_is_printed_and_logged_once(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text("2026-01-01 00:00:00,000 begun\n")
     spawned(fail, 3, str(tmp_path))
     outcomes = [(tmp_path / str(rank)).read_text() for rank in range(3)]
@@ -104,7 +104,7 @@ def test_the_same_error_of_several_is_said_and_noted_once(tmp_path: Path) -> Non
     ]
 
 
-def test_an_error_of_one_process_is_noted_without_a_rank_and_no_log_is_made(tmp_path: Path) -> None:
+def test_error_of_a_single_process_is_logged_without_rank(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), errors_noted(tmp_path):
         raise ZeroDivisionError("by nothing")
     assert not list(tmp_path.iterdir())
@@ -118,7 +118,7 @@ def test_an_error_of_one_process_is_noted_without_a_rank_and_no_log_is_made(tmp_
 
 
 @pytest.mark.slow
-def test_a_killed_process_and_damaged_frames_are_one_sentence_each(manifest: Path, tmp_path: Path) -> None:
+def test_killed_process_and_damaged_frames_give_one_message_each(manifest: Path, tmp_path: Path) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content(manifest, tmp_path, epochs=400, steps_per_epoch=1))
     run = tmp_path / "run"
     launcher = started(recipe, run, 3)
@@ -144,7 +144,7 @@ def test_a_killed_process_and_damaged_frames_are_one_sentence_each(manifest: Pat
 
 
 def damage(folder: Path, manifest: Path) -> None:
-    """Flip a byte in the frames of one clip that is trained on, of which a step's batch is in one process."""
+    """Flip a byte in the frames of one training clip; in a step only one process reads it."""
     clip = next(clip for clip in read_manifest(manifest) if clip.split == "development")
     key = content_key(clip.path)
     shard = Bank(folder, 128, np.dtype("float16"), "", False)._shard_of(key)
@@ -183,7 +183,7 @@ def alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 @pytest.mark.parametrize("alone", [name for name in MEETINGS if "nobody" not in name], indirect=True)
-def test_process_without_others_ends_with_an_error(
+def test_process_waiting_alone_ends_with_an_error(
     alone: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(meeting, "MEETING_PATIENCE", timedelta(seconds=0.8))
@@ -196,11 +196,11 @@ def test_process_without_others_ends_with_an_error(
         assert "waits for other processes to start" in caplog.text
 
 
-def test_world_of_one_process_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_world_of_one_process_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")  # as Kubernetes sets it, without a rank
     monkeypatch.delenv("RANK", raising=False)
     with processes(torch.device("cpu")):
-        assert distributed.count() == 1
+        assert distributed.process_count() == 1
 
 
 @pytest.mark.slow
@@ -251,7 +251,7 @@ def test_ranks_with_different_settings_are_refused(
     errors = [line for line in capfd.readouterr().err.splitlines() if "error:" in line]
     assert len(errors) == 1
     assert f"rank 1 of 2 differs from rank 0: recipe.{key} is " in errors[0]
-    assert f" and {DIFFERENT[key]} there" in errors[0]
+    assert f" and {DIFFERENT[key]} on rank 1" in errors[0]
     assert not list((tmp_path / "runs").glob("*/")), "no run was begun"
 
 
@@ -260,9 +260,9 @@ def test_ranks_of_another_version_are_refused(
     what: str, value: str, manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path)))
-    monkeypatch.setattr(same_everywhere, "count", lambda: 2)
+    monkeypatch.setattr(same_everywhere, "process_count", lambda: 2)
     monkeypatch.setattr(same_everywhere, "gather_objects", lambda here: [here, here | {what: value}])
-    with pytest.raises(KitError, match=f"rank 1 of 2 differs from rank 0: {what} is .* and '{value}' there"):
+    with pytest.raises(KitError, match=f"rank 1 of 2 differs from rank 0: {what} is .* and '{value}' on rank 1"):
         same_everywhere.require_same_start("run", {"recipe": loaded})
     monkeypatch.setattr(same_everywhere, "gather_objects", lambda here: [here, dict(here)])
     same_everywhere.require_same_start("run", {"recipe": loaded})
@@ -273,7 +273,7 @@ def test_ranks_with_stages_in_another_order_are_refused(
 ) -> None:
     """Their settings are equal by name, and their draws are not."""
     given: list[dict[str, object]] = []
-    monkeypatch.setattr(same_everywhere, "count", lambda: 2)
+    monkeypatch.setattr(same_everywhere, "process_count", lambda: 2)
     monkeypatch.setattr(same_everywhere, "gather_objects", lambda here: given.append(here) or given)
     for number, names in enumerate(("ab", "ba")):
         stages = {name: tiny.stage() for name in names}

@@ -49,8 +49,8 @@ def ranked(manifest: Path, folder: Path) -> Content:
 
 
 def mixed(manifest: Path, folder: Path) -> Content:
-    """Clips of 0.6 to 1.4 s, of which a second is taken, half of them mixed. The rate is so small that float32
-    does not grow apart through batch norms: what is compared is what is drawn."""
+    """Clips of 0.6 to 1.4 s, cut to one second, half of them mixed. The rate is so small that float32 rounding
+    does not grow through batch norms, so that only the draws are compared."""
     rate = {"kind": "adamw", "lr": 1e-7, "weight_decay": 0.01}
     watched = {"data": ["validation"], "metrics": ["loss"], "keep": 1}
     steps = {"epochs": 1, "steps_per_epoch": STEPS // 2, "monitor": watched}
@@ -104,11 +104,11 @@ def result_of(run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_losses_and_weights_are_those_of_one_process(one: Path, several: Path, name: str) -> None:
+def test_losses_and_weights_match_one_process(one: Path, several: Path, name: str) -> None:
     assert_alike(one / name, several / name)
 
 
-def test_means_teachers_and_blind_sets_are_ranked_as_by_one(one: Path, several: Path) -> None:
+def test_rankings_of_all_kinds_match_one_process(one: Path, several: Path) -> None:
     names = {path.name for path in (one / "ranked/scores").glob("*.npy")}
     assert names == {f"{name}.npy" for name in ("a", "b", "both", "taught", "blind", "blind_other", "blind_both")}
     for name in names:
@@ -123,7 +123,7 @@ def test_means_teachers_and_blind_sets_are_ranked_as_by_one(one: Path, several: 
     assert np.abs(both - (a + b) / 2).max() < 1e-6
 
 
-def test_moments_are_found_where_one_process_finds_them(one: Path, several: Path) -> None:
+def test_moment_windows_match_one_process(one: Path, several: Path) -> None:
     found, expected = (result_of(folder / "moments")["moments"]["posterior"] for folder in (several, one))
     assert found["figures"] == pytest.approx(expected["figures"], abs=1e-6)
     windows, known = (Path(entry["windows"]).read_text().splitlines() for entry in (found, expected))
@@ -133,7 +133,7 @@ def test_moments_are_found_where_one_process_finds_them(one: Path, several: Path
         assert np.allclose(line["pred_relevant_windows"], other["pred_relevant_windows"], atol=1e-3)
 
 
-def test_mixtures_and_parts_of_clips_are_drawn(one: Path, recipes: dict[str, Path], tmp_path: Path) -> None:
+def test_losses_without_mixing_or_parts_differ(one: Path, recipes: dict[str, Path], tmp_path: Path) -> None:
     """Without them the losses are other ones."""
     losses = []
     for change in ("stages.only.augment=null", "model.audio.max_seconds=30"):

@@ -1,4 +1,4 @@
-"""What download fetches of the hub: audio models that are experts or encoders, whole or in shards."""
+"""Audio models that `download` fetches from the hub: experts and encoders, in one file or in shards."""
 
 import json
 import shutil
@@ -55,7 +55,7 @@ def with_expert(world: Path, tmp_path: Path, **changes: Any) -> Path:
     return tiny.write_recipe(tmp_path / "r.yaml", recipe)
 
 
-def test_an_experts_model_is_fetched(
+def test_download_fetches_the_hub_model_of_an_expert(
     hub: list[str], world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(with_expert(world, tmp_path))
@@ -76,7 +76,7 @@ def test_an_experts_model_is_fetched(
     assert f"expert heard: no weight file {tmp_path}/empty/model.safetensors" in said
 
 
-def test_an_experts_model_may_lie_in_shards(tmp_path: Path) -> None:
+def test_sharded_hub_model_of_an_expert_is_loaded_and_identified(tmp_path: Path) -> None:
     """All of them count in its identity."""
     import transformers
 
@@ -98,7 +98,7 @@ def test_an_experts_model_may_lie_in_shards(tmp_path: Path) -> None:
     assert expert.key() != before
 
 
-def test_an_audio_encoders_model_is_fetched(
+def test_download_fetches_the_hub_model_of_an_audio_encoder(
     hub: list[str], world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     audio: dict[str, Any] = {"kind": "hugging_face", "model": "owner/wavlm", "type": "wavlm", "trainable": False}

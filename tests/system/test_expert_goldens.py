@@ -1,4 +1,4 @@
-"""The five experts with filled weights: what the original code gives, and mistakes that must show."""
+"""The five experts with filled weights: outputs of the original code, and mistakes that must be noticed."""
 
 import functools
 import json
@@ -50,7 +50,7 @@ def frames(golden: Golden) -> Callable[..., dict[str, np.ndarray]]:
 
 @pytest.fixture
 def changed(monkeypatch: pytest.MonkeyPatch) -> Compute:
-    """Frames of one wave by an expert that is loaded anew, after a mistake was planted in code or weights."""
+    """Frames of one wave by an expert that is loaded again after a mistake was planted in code or weights."""
 
     def of(kind: str, samples: np.ndarray, others: Weights | None = None, **settings: Any) -> np.ndarray:
         monkeypatch.setattr("system.networks.weights.read_weights", lambda *_: others or weights(kind))
@@ -68,7 +68,7 @@ def statistics(x: torch.Tensor) -> np.ndarray:
 
 
 def symmetric(weights: Weights, keys: str) -> Weights:
-    """With DFT kernels under a symmetric window."""
+    """Return the weights with DFT kernels under a symmetric window."""
     keys_of = [keys.format(part) for part in ("real", "imag")]
     size = weights.tensors[keys_of[0]].shape[2]
     change = torch.hann_window(size, periodic=False) / torch.hann_window(size).clamp_min(1e-12)
@@ -77,7 +77,7 @@ def symmetric(weights: Weights, keys: str) -> Weights:
 
 
 @pytest.mark.parametrize("kind", GOLDENS)
-def test_the_fill_is_the_pattern_and_its_keys_are_the_published_ones(goldens: Path, kind: str) -> None:
+def test_expert_fills_and_keys_match_golden_description(goldens: Path, kind: str) -> None:
     described = json.loads((goldens / "keys.json").read_text())[GOLDENS[kind]]["keys"]
     shapes = SHAPES[kind]()
     assert {key: list(shape) for key, shape in shapes.items()} == {key: one["shape"] for key, one in described.items()}
@@ -89,7 +89,7 @@ def test_the_fill_is_the_pattern_and_its_keys_are_the_published_ones(goldens: Pa
             assert values.astype(np.float64).sum() == pytest.approx(one["sum"], rel=1e-9, abs=1e-6), key
 
 
-def test_the_computed_front_ends_are_the_original_ones(golden: Golden) -> None:
+def test_computed_mel_bases_match_originals(golden: Golden) -> None:
     assert largest(filled.panns_mel(), golden("panns_cnn14_16k")["melW"]) < 1e-7
     assert largest(filled.openl3_mel(), golden("openl3")["mel_basis"]) < 1e-6
     assert largest(filled.openl3_mel(is_area_normed=True), golden("openl3")["mel_basis_slaney"]) < 1e-7
@@ -115,7 +115,7 @@ def test_the_computed_front_ends_are_the_original_ones(golden: Golden) -> None:
     ],
 )
 @pytest.mark.slow
-def test_the_checkpoints_have_the_parameters_the_paper_counts(kind: str, settings: dict[str, Any], count: int) -> None:
+def test_checkpoint_parameter_counts_match_the_paper(kind: str, settings: dict[str, Any], count: int) -> None:
     expert = KINDS[kind](**{"kind": kind, **filled.files(kind), **settings})
     tensors = dict(weights(kind).tensors)
     if "pca_weights" in expert.weight_files():
@@ -134,7 +134,7 @@ def panns_log_mel(content: dict[str, np.ndarray], letter: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("letter", [pytest.param("A", marks=pytest.mark.slow), "B", "S"])
-def test_panns(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str) -> None:
+def test_panns_matches_original(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str) -> None:
     content = golden("panns_cnn14_16k")
     assert largest(panns_log_mel(content, letter), content[f"{letter}_logmel"]) < 2e-3
     series = torch.from_numpy(frames("panns_cnn14_16k")[letter])
@@ -148,7 +148,7 @@ def test_panns(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], let
 
 @torch.inference_mode()
 @pytest.mark.slow
-def test_panns_block_by_block(golden: Golden) -> None:
+def test_panns_blocks_match_original_statistics(golden: Golden) -> None:
     content = golden("panns_cnn14_16k")
     stages = json.loads(str(content["A_stages"]))
     network = Cnn14()
@@ -167,7 +167,7 @@ def test_panns_block_by_block(golden: Golden) -> None:
     ("mistake", "least"), [("symmetric Hann", 2e-4), ("constant padding", 4e-4), ("batch norm eps", 3e-3)]
 )
 @pytest.mark.slow
-def test_mistakes_in_panns_show(
+def test_mistakes_in_panns_exceed_tolerance(
     changed: Compute, golden: Golden, monkeypatch: pytest.MonkeyPatch, mistake: str, least: float
 ) -> None:
     content, used, pad = golden("panns_cnn14_16k"), weights("panns_cnn14_16k"), torch.nn.functional.pad
@@ -191,18 +191,20 @@ def openl3_log_mel(weights: Weights, content: dict[str, np.ndarray], letter: str
 
 
 @pytest.mark.parametrize("letter", [pytest.param("A", marks=pytest.mark.slow), "B", "S"])
-def test_openl3(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str) -> None:
+def test_openl3_matches_original(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str) -> None:
     content = golden("openl3")
     assert largest(openl3_log_mel(weights("openl3"), content, letter), content[f"{letter}_logmel"]) < 2e-2
     assert relative(frames("openl3")[letter], content[f"{letter}_embedding"]) < 5e-5
 
 
-def test_openl3_without_the_silence_in_front(golden: Golden, frames: Callable[..., dict[str, np.ndarray]]) -> None:
+def test_openl3_without_leading_silence_matches_original(
+    golden: Golden, frames: Callable[..., dict[str, np.ndarray]]
+) -> None:
     assert relative(frames("openl3")["A"][1:], golden("openl3")["A_embedding_center_false"]) < 5e-5
 
 
 @torch.inference_mode()
-def test_openl3_before_its_last_pooling(golden: Golden) -> None:
+def test_openl3_before_last_pooling_matches_original(golden: Golden) -> None:
     content, own = golden("openl3"), weights("openl3")
     scale, shift = own.affine("batch_normalization_1", 1, openl3.EPS)
     columns = openl3.log_mel(
@@ -214,7 +216,7 @@ def test_openl3_before_its_last_pooling(golden: Golden) -> None:
     assert relative(found, content["B_pre_pool_mean_max_per_channel"]) < 5e-5
 
 
-def test_openl3_takes_the_mel_basis_of_its_checkpoint(changed: Compute, golden: Golden) -> None:
+def test_openl3_uses_the_mel_basis_of_its_checkpoint(changed: Compute, golden: Golden) -> None:
     content = golden("openl3")
     area = {"speclayer.mel_basis": torch.from_numpy(filled.openl3_mel(is_area_normed=True))}
     other = Weights(Path("area normed"), {**weights("openl3").tensors, **area})
@@ -226,7 +228,7 @@ def test_openl3_takes_the_mel_basis_of_its_checkpoint(changed: Compute, golden: 
 
 
 @pytest.mark.parametrize(("mistake", "least"), [("symmetric Hann", 5e-4), ("batch norm eps", 2e-3)])
-def test_mistakes_in_openl3_show(
+def test_mistakes_in_openl3_exceed_tolerance(
     changed: Compute,
     golden: Golden,
     monkeypatch: pytest.MonkeyPatch,
@@ -252,7 +254,7 @@ OUTPUTS = {
 
 
 @pytest.mark.parametrize("letter", [pytest.param("A", marks=pytest.mark.slow), "B", "S"])
-def test_vggish(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str) -> None:
+def test_vggish_matches_original(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str) -> None:
     content = golden("vggish")
     columns = audioset.log_mel(wave(content, letter), vggish.OFFSET)
     assert largest(columns, content[f"{letter}_logmel"]) < 1e-4
@@ -266,14 +268,14 @@ def test_vggish(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], le
 
 
 @torch.inference_mode()
-def test_vggish_before_its_dense_layers(golden: Golden) -> None:
+def test_vggish_convolutions_match_original_statistics(golden: Golden) -> None:
     content = golden("vggish")
     parts = torch.from_numpy(vggish.examples(wave(content, "A")).copy())
     maps = vggish.convolutions(weights("vggish"))(parts[:, None])
     assert statistics(maps) == pytest.approx(content["A_conv_stats"], rel=2e-5)
 
 
-def test_a_mel_basis_linear_in_hertz_shows_in_vggish(
+def test_mel_basis_linear_in_hertz_exceeds_vggish_tolerance(
     changed: Compute, golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = golden("vggish")
@@ -284,19 +286,19 @@ def test_a_mel_basis_linear_in_hertz_shows_in_vggish(
     assert relative(changed("vggish", wave(content, "A"), output="raw"), content["A_embedding_raw"]) > 1e-3
 
 
-def test_vggish_names_the_pca_file_exactly_when_it_needs_it() -> None:
+def test_vggish_requires_pca_weights_unless_output_is_raw() -> None:
     with pytest.raises(ValueError, match="output quantised needs pca_weights"):
         Vggish(kind="vggish", weights="a.pth")
     with pytest.raises(ValueError, match="output raw does not use pca_weights"):
         Vggish(kind="vggish", weights="a.pth", pca_weights="b.pth", output="raw")
 
 
-def test_quantising_by_hand() -> None:
+def test_vggish_quantising_matches_hand_values() -> None:
     values = torch.tensor([-3.0, -2.0, -1.0, 0.0, 0.1, 2.0, 9.0])
     assert vggish.quantise(values).tolist() == [0, 0, 64, 128, 134, 255, 255]  # 63.75, 127.5 (to even), 133.875
 
 
-def test_projecting_by_hand() -> None:
+def test_vggish_projection_matches_hand_values() -> None:
     vectors, means = torch.tensor([[1.0, 2.0], [0.0, 3.0]]), torch.tensor([1.0, -1.0])
     assert vggish.project(torch.tensor([[2.0, 1.0]]), vectors, means).tolist() == [[5.0, 6.0]]
 
@@ -310,7 +312,7 @@ def ten_seconds(samples: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["Anotile", "B", "S"])
-def test_vggsound(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], name: str) -> None:
+def test_vggsound_matches_original(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], name: str) -> None:
     content = golden("vggsound")
     found = vggsound.spectrogram(wave(content, name[0]))
     assert list(found.shape) == content[f"{name}_spec_shape"].tolist()
@@ -323,7 +325,7 @@ def test_vggsound(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], 
     assert largest(logits.softmax(0), content[f"{name}_softmax"]) < 2e-5
 
 
-def test_vggsound_as_the_original_repeats_and_cuts(changed: Compute, golden: Golden) -> None:
+def test_vggsound_on_ten_second_input_matches_original(changed: Compute, golden: Golden) -> None:
     content = golden("vggsound")
     repeated = ten_seconds(wave(content, "A"))
     assert largest(vggsound.spectrogram(repeated)[:, ::10], content["A_spec"]) < 1e-4
@@ -331,7 +333,7 @@ def test_vggsound_as_the_original_repeats_and_cuts(changed: Compute, golden: Gol
 
 
 @torch.inference_mode()
-def test_vggsound_before_its_average_over_frequency(golden: Golden) -> None:
+def test_vggsound_layers_match_original_statistics(golden: Golden) -> None:
     content = golden("vggsound")
     network = vggsound.residual_network(weights("vggsound"))
     stages = json.loads(str(content["Anotile_stages"]))
@@ -345,7 +347,7 @@ def test_vggsound_before_its_average_over_frequency(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("mistake", ["no one-sided doubling", "no detrending"])
-def test_mistakes_in_vggsound_show(
+def test_mistakes_in_vggsound_exceed_tolerance(
     changed: Compute, golden: Golden, monkeypatch: pytest.MonkeyPatch, mistake: str
 ) -> None:
     content = golden("vggsound")
@@ -366,7 +368,7 @@ def test_mistakes_in_vggsound_show(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", TIMELY)
-def test_frames_are_the_same_in_the_layout_of_other_devices(
+def test_expert_frames_are_the_same_in_channels_last_layout(
     changed: Compute, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     samples = np.random.default_rng(4).normal(0, 0.1, 24_000).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What an expert's bank is named by, and models that were trained on frames as they were computed before."""
+"""Names of experts' banks, and models that were trained on frames of earlier versions."""
 
 import shutil
 from pathlib import Path
@@ -55,13 +55,13 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("there")
 @pytest.mark.parametrize("key", STAYED)
-def test_banks_of_experts_whose_frames_stayed_are_found(key: str) -> None:
+def test_bank_keys_of_unchanged_experts_stay(key: str) -> None:
     assert STAYED[key].key() == key
     assert "resampling" not in STAYED[key].model_dump(mode="json")
 
 
 @pytest.mark.parametrize("key", CHANGED)
-def test_banks_of_experts_whose_frames_changed_are_kept_apart(there: Path, key: str) -> None:
+def test_changed_experts_use_new_banks(there: Path, key: str) -> None:
     expert = CHANGED[key]
     before = {**expert.identity(), "version": 1}
     bank = open_bank(there / "banks" / key, expert.dim, expert.dtype, before)
@@ -75,7 +75,7 @@ def test_banks_of_experts_whose_frames_changed_are_kept_apart(there: Path, key: 
 
 
 @pytest.mark.usefixtures("there")
-def test_another_resampling_is_another_bank() -> None:
+def test_resampling_setting_changes_the_bank_key() -> None:
     ways = [LOGMEL.model_copy(update={"resampling": how}) for how in ("soxr_hq", "kaiser_best", "kaiser_best_0.2")]
     assert len({expert.key() for expert in ways}) == 3
     assert [expert.model_dump().get("resampling") for expert in ways] == [None, "kaiser_best", "kaiser_best_0.2"]
@@ -88,7 +88,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("later")
-def test_a_model_trained_on_frames_of_before_ranks_with_a_warning(
+def test_model_trained_on_older_frames_ranks_with_a_warning(
     unbroken: Path, world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     words = r"trained on frames of logmel that were computed by version 1"
@@ -107,7 +107,7 @@ def test_a_model_trained_on_frames_of_before_ranks_with_a_warning(
 
 
 @pytest.mark.usefixtures("later")
-def test_training_does_not_go_on_with_other_frames(
+def test_resuming_training_with_other_frames_is_refused(
     unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
@@ -117,7 +117,7 @@ def test_training_does_not_go_on_with_other_frames(
     assert "experts.logmel.version changed since this run began; start a new run" in message
 
 
-def test_another_expert_is_refused_whatever_its_version(
+def test_run_with_changed_expert_settings_is_refused(
     unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")

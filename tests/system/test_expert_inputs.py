@@ -41,7 +41,7 @@ QUICK = [pytest.param(kind, marks=pytest.mark.slow) if kind in LARGE else kind f
 
 
 @pytest.mark.parametrize("kind", QUICK)
-def test_frames_of_any_length_are_counted_by_the_definition_and_finite(kind: str) -> None:
+def test_frame_counts_match_definition_for_any_length(kind: str) -> None:
     rate = KINDS[kind].model_construct().rate
     lengths = [1, 511, 512, 671, 4959, 4960, rate // 2, rate // 2 + 1, 15_599, 15_600, rate, 30_959, 30_960]
     waves = [noise(n, n) for n in lengths] + [np.zeros(n, np.float32) for n in (1, rate // 10, rate)]
@@ -54,7 +54,7 @@ def test_frames_of_any_length_are_counted_by_the_definition_and_finite(kind: str
 
 
 @pytest.mark.parametrize("kind", QUICK)
-def test_frames_do_not_depend_on_the_other_waves_and_come_again_to_the_bit(kind: str) -> None:
+def test_frames_are_independent_of_other_waves_and_reproducible(kind: str) -> None:
     rate = KINDS[kind].model_construct().rate
     waves = [noise(round(rate * seconds), n) for n, seconds in enumerate((1.0, 2.3, 1.0, 0.1, 1.0, 2.3))]
     output = {"output": "pca"} if kind == "vggish" else {}  # quantised values would hide differences, or jump
@@ -68,9 +68,7 @@ def test_frames_do_not_depend_on_the_other_waves_and_come_again_to_the_bit(kind:
     ("kind", "module"), [pytest.param("panns_cnn14_16k", panns, marks=pytest.mark.slow), ("vggsound", vggsound)]
 )
 @pytest.mark.parametrize("samples", [32 * 160 * 11 - 1, *(pytest.param(n, marks=pytest.mark.slow) for n in MORE)])
-def test_clips_computed_in_pieces_have_the_same_frames(
-    monkeypatch: pytest.MonkeyPatch, kind: str, module: Any, samples: int
-) -> None:
+def test_frames_in_pieces_match_one_pass(monkeypatch: pytest.MonkeyPatch, kind: str, module: Any, samples: int) -> None:
     whole = loaded(kind)([noise(samples, 5)])[0]
     monkeypatch.setattr(module, "PIECE", 2)
     assert relative(loaded(kind)([noise(samples, 5)])[0], whole) < 5e-6
@@ -79,20 +77,20 @@ def test_clips_computed_in_pieces_have_the_same_frames(
     assert relative(loaded(kind)([noise(samples, 5)])[0], whole) > 1e-5, "frames see further than is computed"
 
 
-def test_a_clip_that_just_fills_a_frame_of_panns_is_heard_as_it_is() -> None:
-    """Silence behind its 32 columns would stand where the wave is reflected."""
+def test_panns_clip_of_exactly_one_frame_is_not_padded() -> None:
+    """Padding after its 32 columns would replace the reflected end of the wave."""
     wave = noise(5000, 2)
     assert relative(loaded("panns_cnn14_16k")([wave])[0], published.panns(weights("panns_cnn14_16k"), wave)) < 2e-5
 
 
-def test_vggsound_hears_nothing_over_full_scale() -> None:
+def test_vggsound_clips_samples_at_full_scale() -> None:
     loud = 5 * noise(16_000, 3)
     clipped = np.clip(loud, -1, 1)
     assert (loud != clipped).any()
     assert np.array_equal(vggsound.spectrogram(loud), vggsound.spectrogram(clipped))
 
 
-def test_pooling_over_time_by_hand() -> None:
+def test_vggsound_time_pooling_matches_hand_values() -> None:
     samples = noise(16_000, 3)
     series = loaded("vggsound")([samples])[0]
     assert len(series) == 4
@@ -107,8 +105,8 @@ def test_pooling_over_time_by_hand() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_ten_minutes_stay_within_memory(kind: str) -> None:
-    """In a process of its own, whose largest size is known."""
+def test_ten_minute_clip_stays_within_memory_limit(kind: str) -> None:
+    """Run in a separate process, whose peak memory is known."""
     code = f"""
 import numpy as np, torch
 from pathlib import Path
@@ -127,7 +125,7 @@ print(len(frames), samples, peak)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_gpu_gives_the_frames_of_the_cpu(kind: str) -> None:
+def test_gpu_frames_match_cpu_frames(kind: str) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     waves = [noise(100_000, n) for n in range(3)]
@@ -141,7 +139,7 @@ def test_a_gpu_gives_the_frames_of_the_cpu(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TIMELY)
-def test_a_checkpoint_without_a_key_or_of_another_shape_is_named(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_checkpoint_with_missing_key_or_wrong_shape_is_refused(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     def load(tensors: dict[str, Any]) -> None:
         monkeypatch.setattr("system.networks.weights.read_weights", lambda *_: Weights(Path("some.pth"), tensors))
         KINDS[kind].model_construct(kind=kind, weights="some.pth", output="raw", pca_weights=None).load(CPU)
@@ -164,7 +162,7 @@ def test_a_checkpoint_without_a_key_or_of_another_shape_is_named(monkeypatch: py
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_damaged_and_foreign_files_are_told_in_a_sentence(tmp_path: Path, zipped: bool) -> None:
+def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path, zipped: bool) -> None:
     whole = tmp_path / "whole.pth"
     content = {"model": {"a": torch.arange(500.0), "b": np.arange(3.0)}, "queue": [np.int64(7), np.float32(0.5)]}
     torch.save(content, whole, _use_new_zipfile_serialization=zipped)
@@ -186,7 +184,7 @@ def test_damaged_and_foreign_files_are_told_in_a_sentence(tmp_path: Path, zipped
         read_weights(bad)
 
 
-def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
+def test_code_in_a_checkpoint_is_not_executed(tmp_path: Path) -> None:
     class Planted:
         def __reduce__(self) -> tuple[Any, ...]:
             return Path.touch, (tmp_path / "executed",)
@@ -208,7 +206,7 @@ def test_arrays_pickled_by_numpy_1_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_missing_file_is_named_with_where_it_is_published(tmp_path: Path, kind: str) -> None:
+def test_missing_weight_file_is_reported_with_its_address(tmp_path: Path, kind: str) -> None:
     settings = {setting: str(tmp_path / Path(path).name) for setting, path in filled.files(kind).items()}
     expert = KINDS[kind](**{"kind": kind, **settings})
     assert set(expert.published_addresses()) == set(expert.weight_files())

@@ -36,14 +36,14 @@ def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 # YAMNet
 
 
-def test_yamnet_network_gives_the_public_embeddings(shared: Path, goldens: Path) -> None:
+def test_yamnet_network_matches_public_embeddings(shared: Path, goldens: Path) -> None:
     golden = np.load(goldens / "yamnet_esc10.npz")
     embedding, scores = load_network(shared / YAMNET_FILE, CPU)(golden["log_mel"])
     assert cosine(embedding, golden["embedding"]).min() >= 0.999
     assert np.abs(scores - golden["scores"]).max() < 0.03  # int8 against float32
 
 
-def test_the_int8_front_end_gives_other_classes_as_often_as_said(shared: Path, goldens: Path) -> None:
+def test_int8_front_end_changes_3_of_10_best_classes(shared: Path, goldens: Path) -> None:
     """Its own log-mel gives its classes; the definition's gives another one for three of these ten."""
     golden = np.load(goldens / "yamnet_esc10.npz")
     network, expected = load_network(shared / YAMNET_FILE, CPU), golden["scores"].argmax(1)
@@ -54,7 +54,7 @@ def test_the_int8_front_end_gives_other_classes_as_often_as_said(shared: Path, g
     assert (own != expected).sum() == 3
 
 
-def test_yamnet_front_end_is_the_public_one_where_int8_resolves_it(shared: Path, goldens: Path) -> None:
+def test_yamnet_front_end_matches_public_one_within_int8(shared: Path, goldens: Path) -> None:
     golden = np.load(goldens / "yamnet_esc10.npz")
     differences = []
     for name, expected in zip(golden["file_name"], golden["log_mel"], strict=True):
@@ -68,7 +68,7 @@ def test_yamnet_front_end_is_the_public_one_where_int8_resolves_it(shared: Path,
     assert np.median(np.concatenate(differences)) < 0.01
 
 
-def test_yamnet_log_mel_of_a_tone_by_the_definition() -> None:
+def test_yamnet_log_mel_of_a_tone_matches_definition() -> None:
     t = np.arange(16_000) / 16_000
     wave = np.sin(2 * np.pi * 1000 * t).astype(np.float32)
     column = log_mel(wave, OFFSET)[0]
@@ -87,7 +87,7 @@ def test_yamnet_log_mel_of_a_tone_by_the_definition() -> None:
         assert column[band] == pytest.approx(np.log(total + 0.001), abs=1e-3)
 
 
-def test_yamnet_patches_by_hand() -> None:
+def test_yamnet_patches_match_hand_values() -> None:
     columns = np.repeat(np.arange(200, dtype=np.float32)[:, None], 64, 1)
     found = patches(columns, PATCH_HOP)
     assert [(int(p[0, 0]), int(p[-1, 0])) for p in found] == [(0, 95), (48, 143), (96, 191)]
@@ -97,16 +97,16 @@ def test_yamnet_patches_by_hand() -> None:
     ("samples", "count"),
     [(1, 1), (399, 1), (15_600, 1), (15_601, 2), (23_280, 2), (23_281, 3), (80_000, 10), (128_000, 16)],
 )
-def test_yamnet_frames_of_any_length(shared: Path, samples: int, count: int) -> None:
-    """As Google's pad_waveform counts them."""
+def test_yamnet_frame_count_matches_definition(shared: Path, samples: int, count: int) -> None:
+    """The counts are those of Google's pad_waveform."""
     expert = Yamnet(kind="yamnet", weights=str(shared / YAMNET_FILE))
     frames = expert.load(CPU)([np.full(samples, 0.1, np.float32)])[0]
     assert frames.shape == (count, 1024)
     assert np.isfinite(frames).all()
 
 
-def test_yamnet_hears_a_scene_to_its_end(shared: Path) -> None:
-    """Its last 0.18 s lie in the last of ten frames alone, which silence fills."""
+def test_yamnet_last_frame_includes_the_end_of_the_clip(shared: Path) -> None:
+    """Its last 0.18 s are only in the last of ten frames, which is padded with silence."""
     wave, _ = soundfile.read(shared / "data/esc10/audio/1-17150-A-12.flac", dtype="float32")
     wave = wave[:80_000]
     other = wave.copy()
@@ -119,7 +119,7 @@ def test_yamnet_hears_a_scene_to_its_end(shared: Path) -> None:
     assert np.abs(frames[9:] - last).max() < 1e-5
 
 
-def test_missing_and_wrong_yamnet_files(tmp_path: Path) -> None:
+def test_missing_and_wrong_yamnet_files_are_refused(tmp_path: Path) -> None:
     missing = Yamnet(kind="yamnet", weights=str(tmp_path / "none.npz"))
     with pytest.raises(KitError, match=r"no weight file .*none\.npz.*yamnet\.tflite.*put it there"):
         missing.key()
@@ -140,7 +140,7 @@ def test_missing_and_wrong_yamnet_files(tmp_path: Path) -> None:
 # log-mel
 
 
-def test_logmel_of_a_tone_peaks_in_its_band_and_of_silence_is_the_floor() -> None:
+def test_logmel_peaks_at_a_tone_and_is_floor_for_silence() -> None:
     t = np.arange(16_000) / 16_000
     frames = LOGMEL.load(CPU)([np.sin(2 * np.pi * 2000 * t).astype(np.float32), np.zeros(16_000, np.float32)])
     centres = 700 * (10 ** (np.linspace(0, 2595 * np.log10(1 + 8000 / 700), 34)[1:-1] / 2595) - 1)
@@ -149,7 +149,7 @@ def test_logmel_of_a_tone_peaks_in_its_band_and_of_silence_is_the_floor() -> Non
     assert np.allclose(frames[1], (np.log(1e-5) + 6) / 4, atol=1e-5)
 
 
-def test_logmel_columns_by_the_definition() -> None:
+def test_logmel_columns_match_definition() -> None:
     wave = tiny.tone(3, 0.5, 1)
     columns = LOGMEL.load(CPU)([wave])[0].reshape(-1, 32)
     window = np.zeros(1024)
@@ -162,20 +162,20 @@ def test_logmel_columns_by_the_definition() -> None:
 
 
 @pytest.mark.parametrize("samples", [1, 100, 640, 16_000])
-def test_logmel_counts_frames(samples: int) -> None:
+def test_logmel_frame_count_matches_definition(samples: int) -> None:
     frames = LOGMEL.load(CPU)([np.full(samples, 0.1, np.float32)])[0]
     columns = 1 + max(samples, 1024) // 320
     assert frames.shape == (-(-columns // 4), 128)
 
 
-def test_a_clips_frames_do_not_depend_on_its_neighbours() -> None:
+def test_logmel_frames_are_independent_of_other_clips() -> None:
     waves = [tiny.tone(p, 0.5 + p / 3, p) for p in range(4)]
     together = LOGMEL.load(CPU)(waves)
     for wave, frames in zip(waves, together, strict=True):
         assert np.array_equal(LOGMEL.load(CPU)([wave])[0], frames)
 
 
-def test_the_key_follows_every_setting_but_not_the_place_of_the_weights(shared: Path, tmp_path: Path) -> None:
+def test_expert_key_depends_on_settings_but_not_weight_paths(shared: Path, tmp_path: Path) -> None:
     assert LOGMEL.key() != LOGMEL.model_copy(update={"bands": 33}).key()
     there = shared / YAMNET_FILE
     copy = tmp_path / "copy.npz"
@@ -189,7 +189,7 @@ def test_the_key_follows_every_setting_but_not_the_place_of_the_weights(shared: 
 # running networks in batches
 
 
-def test_rows_are_computed_in_batches_whichever_series_they_are_of() -> None:
+def test_by_rows_fills_batches_across_series() -> None:
     sizes: list[int] = []
 
     def twice(rows: np.ndarray) -> np.ndarray:
@@ -203,14 +203,14 @@ def test_rows_are_computed_in_batches_whichever_series_they_are_of() -> None:
     assert all(np.array_equal(one, 2 * whole[:, 0]) for one, whole in zip(found, wholes, strict=True))
 
 
-def test_places_of_one_length_come_together() -> None:
+def test_of_one_length_groups_equal_lengths() -> None:
     assert list(of_one_length([5, 3, 5, 5, 9, 3], 10)) == [[1, 5], [0, 2], [3], [4]]
     assert list(of_one_length([20], 10)) == [[0]]
 
 
 @pytest.mark.parametrize("size", [4, 5, 7, 8, 9, 23, 24, 40, 41])
 @pytest.mark.parametrize("is_ceiled", [False, True])
-def test_pieces_give_the_whole(size: int, is_ceiled: bool) -> None:
+def test_in_pieces_matches_one_pass(size: int, is_ceiled: bool) -> None:
     """Means of 4 over a sum of 9 neighbours: an output sees one output to either side."""
 
     def network(x: torch.Tensor) -> torch.Tensor:
@@ -229,7 +229,7 @@ def test_pieces_give_the_whole(size: int, is_ceiled: bool) -> None:
         assert not torch.allclose(in_pieces(network, x, 2, 4, 0, 2), whole)
 
 
-def test_arithmetic_is_exact_inside_and_as_it_was_outside() -> None:
+def test_exact_context_restores_precision_settings() -> None:
     torch.set_float32_matmul_precision("high")
     try:
         with exact():
@@ -243,7 +243,7 @@ def test_arithmetic_is_exact_inside_and_as_it_was_outside() -> None:
 # the table
 
 
-def test_the_table_names_every_kind_with_its_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_experts_table_lists_every_kind_with_its_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     from typing import get_args
 
     kinds = {get_args(one.model_fields["kind"].annotation)[0] for one in get_args(get_args(Expert)[0])}
@@ -261,7 +261,9 @@ def test_the_table_names_every_kind_with_its_files(capsys: pytest.CaptureFixture
     assert "data/weights/vggish-10086976.pth" in capsys.readouterr().out
 
 
-def test_the_table_of_a_recipe_has_its_experts(capsys: pytest.CaptureFixture[str], tmp_path: Path, root: Path) -> None:
+def test_experts_table_of_a_recipe_lists_its_experts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, root: Path
+) -> None:
     assert main(["experts", str(root / "recipes/esc_scenes.yaml")]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line]
     assert names == ["expert", "yamnet", "weights", "yamnet.weights"]
@@ -269,7 +271,7 @@ def test_the_table_of_a_recipe_has_its_experts(capsys: pytest.CaptureFixture[str
     assert "no such file; shipped ones are in recipes/" in capsys.readouterr().err
 
 
-def test_the_table_imports_no_torch(root: Path) -> None:
+def test_experts_table_imports_no_torch(root: Path) -> None:
     code = (
         "import sys; from system.__main__ import main; assert not main(['experts']); assert 'torch' not in sys.modules"
     )
@@ -277,7 +279,7 @@ def test_the_table_imports_no_torch(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ten_minutes_of_audio(tmp_path: Path, shared: Path) -> None:
+def test_logmel_and_yamnet_process_ten_minutes(tmp_path: Path, shared: Path) -> None:
     wave = np.random.default_rng(0).normal(0, 0.05, 600 * 16_000).astype(np.float32)
     assert LOGMEL.load(CPU)([wave])[0].shape == (7501, 128)
     frames = Yamnet(kind="yamnet", weights=str(shared / YAMNET_FILE)).load(CPU)([wave])[0]
@@ -285,9 +287,7 @@ def test_ten_minutes_of_audio(tmp_path: Path, shared: Path) -> None:
     assert np.isfinite(frames).all()
 
 
-def test_a_checkpoint_that_is_not_the_published_one_is_said_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unpublished_checkpoint_is_warned_about_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "w.pth").write_bytes(b"another file")
     (tmp_path / "pca.pth").write_bytes(b"another one")
     expert = Vggish(kind="vggish", weights=str(tmp_path / "w.pth"), pca_weights=str(tmp_path / "pca.pth"))
@@ -299,7 +299,7 @@ def test_a_checkpoint_that_is_not_the_published_one_is_said_once(
     assert len(caplog.records) == 2
 
 
-def test_check_warns_of_a_checkpoint_that_is_not_the_published_one(tmp_path: Path) -> None:
+def test_check_warns_about_unpublished_checkpoints(tmp_path: Path) -> None:
     for name in ("w.pth", "pca.pth"):
         (tmp_path / name).write_bytes(b"another file")
     content = tiny.recipe(tmp_path / "m.jsonl", tmp_path)
@@ -309,8 +309,8 @@ def test_check_warns_of_a_checkpoint_that_is_not_the_published_one(tmp_path: Pat
     assert f"{tmp_path / 'w.pth'}, {tmp_path / 'pca.pth'}: it differs from the published file (checksum)" in text
 
 
-def test_the_known_checksums_are_those_of_the_published_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """By the record of Cnn14_16k_mAP=0.438.pth, and the names of torchvggish's files."""
+def test_known_checksums_match_published_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Sources: the record of Cnn14_16k_mAP=0.438.pth, and the names of torchvggish's files."""
     cnn14 = PannsCnn14(kind="panns_cnn14_16k", weights="w.pth")
     vggish = Vggish(kind="vggish", weights="w.pth", pca_weights="p.pth")
     assert cnn14.known_sha256() == {"weights": "e2ee543a27919542c2ea03eabaa70b24dcd4e6c8e05621de6b67a94e4c5058e6"}

@@ -31,7 +31,7 @@ EXPERT = FeatureFiles(
 
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
-    """Annotations of three splits and a blind list as they are published, and a frame a second: frames in which
+    """Annotations of three splits and a blind list in the published form, and one frame per second: frames for which
     sentence k is true have a 1 at place k."""
     features = tmp_path / "published" / "features"
     features.mkdir(parents=True)
@@ -71,7 +71,9 @@ def recipe(manifest: Path, folder: Path) -> dict[str, Any]:
     return content
 
 
-def test_features_alone_make_a_system(published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_system_runs_on_published_features_without_audio(
+    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     manifest = made(published)
     assert "test: 12 queries in 6 of 6 recordings, with 12 windows; features of 6 of 6 found" in capsys.readouterr().out
     assert {(clip.seconds, Path(clip.path).suffix) for clip in read_manifest(manifest)} == {(SECONDS, ".npz")}
@@ -97,7 +99,7 @@ def test_features_alone_make_a_system(published: Path, tmp_path: Path, capsys: p
             for window in json.loads(line)["pred_relevant_windows"] for w in window].count(0.0) > 0  # fmt: skip
 
 
-def test_a_recording_without_features_is_counted_and_named(
+def test_recording_without_features_is_counted_and_left_out(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (published / "features" / "-test_02.npz").unlink()
@@ -114,7 +116,7 @@ def test_a_recording_without_features_is_counted_and_named(
     )
 
 
-def test_files_are_read_as_they_are(tmp_path: Path) -> None:
+def test_feature_files_are_read_unchanged(tmp_path: Path) -> None:
     frames = np.arange(36, dtype=np.float16).reshape(3, VALUES)
     np.savez(tmp_path / "a.npz", features=frames, other=frames[:1])
     np.save(tmp_path / "b.npy", frames)
@@ -135,13 +137,13 @@ def test_files_are_read_as_they_are(tmp_path: Path) -> None:
         (np.array([["a"] * VALUES]), "holds <U1 of shape"),
     ],
 )
-def test_what_is_not_frames(tmp_path: Path, content: np.ndarray, said: str) -> None:
+def test_arrays_that_are_no_frames_are_refused(tmp_path: Path, content: np.ndarray, said: str) -> None:
     np.savez(tmp_path / "a.npz", features=content)
     with pytest.raises(AudioError, match=said):
         EXPERT.read(str(tmp_path / "a.npz"))
 
 
-def test_other_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_files_without_frames_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", hidden=np.zeros((2, VALUES)))
     with pytest.raises(AudioError, match="has no array 'features'; name it by the expert's setting array"):
         EXPERT.read(str(tmp_path / "a.npz"))
@@ -159,7 +161,7 @@ def test_other_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
         EXPERT.read(str(tmp_path / "f.wav"))
 
 
-def test_check_reads_frames_and_not_audio(published: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reads_feature_files_instead_of_audio(published: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = made(published)
     moments = ["--moments", str(published.parent / "moments.jsonl")]
     assert data_tools(["check", str(manifest), *moments]) == 0
@@ -175,7 +177,7 @@ def test_check_reads_frames_and_not_audio(published: Path, capsys: pytest.Captur
         assert re.search(r"cannot be read as frames \(.*\); fetch it again: castella/val/-val_02.npz", said)
 
 
-def test_frames_of_another_length_than_the_recording_are_named(
+def test_frames_of_another_length_than_the_recording_are_reported(
     published: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clips = [clip for clip in read_manifest(made(published)) if clip.split == "test"]

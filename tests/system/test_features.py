@@ -43,7 +43,7 @@ def broken_world(tmp_path: Path) -> list[Clip]:
     return clips
 
 
-def test_broken_audio_is_named_counted_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_broken_audio_is_counted_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clips = broken_world(tmp_path)
     with caplog.at_level("INFO"):
         features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
@@ -56,7 +56,7 @@ def test_broken_audio_is_named_counted_and_left_out(tmp_path: Path, caplog: pyte
 
 
 @pytest.mark.parametrize(("rate", "channels"), [(8_000, 1), (16_000, 8), (44_100, 2), (192_000, 1)])
-def test_any_rate_and_channel_count_goes_in(tmp_path: Path, rate: int, channels: int) -> None:
+def test_any_sample_rate_and_channel_count_is_accepted(tmp_path: Path, rate: int, channels: int) -> None:
     clip = read_manifest(tiny.make_world(tmp_path / "world", {"development": 1}))[0]
     t = np.arange(rate) / rate
     wave = np.repeat(np.sin(2 * np.pi * 1000 * t)[:, None] * 0.3, channels, 1)
@@ -68,7 +68,7 @@ def test_any_rate_and_channel_count_goes_in(tmp_path: Path, rate: int, channels:
     assert (found[2:-2].reshape(-1, 32).argmax(1) == reference[2:-2].reshape(-1, 32).argmax(1)).all()
 
 
-def test_content_decides_not_name_and_a_changed_file_is_seen(tmp_path: Path) -> None:
+def test_frames_follow_file_content_not_name(tmp_path: Path) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 4}))
     Path(clips[1].path).write_bytes(Path(clips[0].path).read_bytes())
     build = lambda: build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")  # noqa: E731
@@ -81,7 +81,9 @@ def test_content_decides_not_name_and_a_changed_file_is_seen(tmp_path: Path) -> 
     assert len(again.frames("logmel", clips[1].id)) != len(features.frames("logmel", clips[0].id))
 
 
-def test_what_another_process_stored_meanwhile_is_not_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_series_stored_by_another_process_are_not_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 4}))
     elsewhere = build_features(clips, {"logmel": LOGMEL}, tmp_path / "other")
     computed: list[int] = []
@@ -99,7 +101,7 @@ def test_what_another_process_stored_meanwhile_is_not_computed(tmp_path: Path, m
 
 
 def recorded_calls(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """What an expert is asked for from now on: a list of lengths a call. Its frame is the mean of the wave."""
+    """Record the calls of an expert from now on: one list of lengths per call. Its frame is the mean of the wave."""
     calls: list[list[int]] = []
 
     def load(self: LogMel, device: torch.device):  # type: ignore[no-untyped-def]
@@ -121,9 +123,7 @@ def write_levels(folder: Path, count: int, seconds: float) -> list[Clip]:
     return clips
 
 
-def test_clips_are_computed_in_groups_and_a_broken_one_loses_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_clip_in_a_group_does_not_affect_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clips = write_levels(tmp_path / "world", 2 * GROUP_CLIPS + 3, 0.5)
     for n in (0, GROUP_CLIPS, len(clips) - 1):
         Path(clips[n].path).write_bytes(b"no sound %d" % n)
@@ -136,7 +136,7 @@ def test_clips_are_computed_in_groups_and_a_broken_one_loses_no_other(
             assert features.frames("logmel", clip.id)[0, 0] == (n + 1) / 256, "frames of another clip"
 
 
-def test_every_clip_of_a_broken_content_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_clips_with_the_same_broken_content_are_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clips = write_levels(tmp_path / "world", 4, 0.5)
     for n in (1, 3):
         Path(clips[n].path).write_bytes(b"no sound")
@@ -147,14 +147,14 @@ def test_every_clip_of_a_broken_content_is_broken(tmp_path: Path, monkeypatch: p
         assert Path(clips[n].path).name in features.broken[clips[n].id]
 
 
-def test_a_group_of_long_clips_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_clips_are_computed_in_small_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clips = write_levels(tmp_path / "world", 5, 50)
     calls = recorded_calls(monkeypatch)
     build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
     assert calls == [[800_000] * 3, [800_000] * 2]  # two minutes are reached by the third
 
 
-def test_clips_are_decoded_ahead_but_not_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clips_are_decoded_a_limited_number_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clips = write_levels(tmp_path / "world", 40, 0.1)
     decoded: list[str] = []
     threads: set[str] = set()
@@ -186,7 +186,7 @@ def test_clips_are_decoded_ahead_but_not_far(tmp_path: Path, monkeypatch: pytest
     assert threading.current_thread().name not in threads
 
 
-def test_content_keys_are_remembered_and_a_damaged_store_is_named(tmp_path: Path) -> None:
+def test_content_keys_are_cached_and_a_damaged_cache_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.wav"
     file.write_bytes(b"one")
     keys = []
@@ -206,7 +206,7 @@ def test_content_keys_are_remembered_and_a_damaged_store_is_named(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_killed_build_computes_no_finished_clip_again(tmp_path: Path) -> None:
+def test_killed_build_computes_no_finished_clip_again(tmp_path: Path) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 200}))
     waves = {content_key(clip.path): digest(read_audio(clip.path, LOGMEL.rate)) for clip in clips}
     banks = tmp_path / "banks"
@@ -258,9 +258,7 @@ def test_all_weights_are_opened_before_any_frame_is_computed(tmp_path: Path) -> 
     assert not len(open_bank(tmp_path / "banks" / logmel.key(), 8, "float16", logmel.identity()))
 
 
-def test_audio_that_changed_at_equal_size_and_time_is_noticed_where_frames_are_computed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changed_audio_of_equal_size_and_time_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Remembered contents are not trusted for a clip whose frames are about to be computed."""
     clips = write_levels(tmp_path / "world", 3, 0.5)
     fine = LogMel(**LOGMEL.model_dump() | {"bands": 16})
@@ -278,9 +276,7 @@ def test_audio_that_changed_at_equal_size_and_time_is_noticed_where_frames_are_c
     assert np.array_equal(after.frames("logmel", clips[1].id), fresh.frames("logmel", clips[1].id))
 
 
-def test_verify_reads_all_audio_again_and_computes_damaged_frames_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_verify_rereads_audio_and_recomputes_damaged_frames(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clips = write_levels(tmp_path / "world", 4, 0.5)
     expected = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
     frames = expected.banks["logmel"].folder / "frames.bin"
@@ -306,7 +302,7 @@ def test_verify_reads_all_audio_again_and_computes_damaged_frames_again(
     assert all(len(again.frames("logmel", clip.id)) for clip in clips)
 
 
-def test_a_file_of_the_same_size_and_another_time_is_read_again(tmp_path: Path) -> None:
+def test_file_with_new_modification_time_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"one")
     with closing(ContentKeys(tmp_path / "keys")) as keys:
         before = keys(str(tmp_path / "a"))
@@ -323,7 +319,7 @@ def _remember(paths: list[str], banks: Path, number: int) -> None:
 
 
 @pytest.mark.slow
-def test_contents_are_remembered_by_several_processes_at_once(tmp_path: Path) -> None:
+def test_content_keys_are_cached_by_concurrent_processes(tmp_path: Path) -> None:
     paths = [tmp_path / f"{n}.wav" for n in range(200)]
     for path in paths:
         path.write_bytes(path.name.encode())
@@ -339,7 +335,7 @@ def test_contents_are_remembered_by_several_processes_at_once(tmp_path: Path) ->
         assert keys._execute("select count(*) from files") == [(200,)]
 
 
-def test_of_ranks_each_begins_to_read_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_start_reading_at_different_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clips = write_levels(tmp_path / "world", 6, 0.5)
     read: list[str] = []
     monkeypatch.setattr(ContentKeys, "again", lambda self, path: read.append(path) or content_key(path))
@@ -352,7 +348,7 @@ def test_of_ranks_each_begins_to_read_elsewhere(tmp_path: Path, monkeypatch: pyt
         assert list(features.keys) == [clip.id for clip in clips]
 
 
-def test_a_changed_content_that_other_clips_still_have_is_computed_of_these(
+def test_frames_shared_with_a_changed_clip_come_from_other_clips(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clips = write_levels(tmp_path / "world", 3, 0.5)

@@ -36,7 +36,7 @@ def first_tokens(model: str, texts: list[str]) -> np.ndarray:
         )
 
 
-def test_frozen_first_tokens_equal_the_library_and_are_kept(minilm: str, tmp_path: Path) -> None:
+def test_frozen_first_tokens_match_transformers_and_are_stored(minilm: str, tmp_path: Path) -> None:
     encoder = settings(minilm).build([], tmp_path)
     expected = encoder.mlp(torch.from_numpy(first_tokens(minilm, TEXTS)))
     assert torch.allclose(encoder(TEXTS).values, expected, atol=1e-5)
@@ -52,7 +52,7 @@ def test_frozen_first_tokens_equal_the_library_and_are_kept(minilm: str, tmp_pat
     assert len(encoder.bank) == 3
 
 
-def test_a_trained_one_does_not_depend_on_its_neighbours(minilm: str, tmp_path: Path) -> None:
+def test_trainable_first_tokens_are_independent_of_other_texts(minilm: str, tmp_path: Path) -> None:
     encoder = settings(minilm, trainable=True, dropout=0.2).build([], tmp_path).eval()
     assert encoder.frozen_parameters() == 0
     expected = encoder.mlp(torch.from_numpy(first_tokens(minilm, TEXTS)))
@@ -64,7 +64,7 @@ def test_a_trained_one_does_not_depend_on_its_neighbours(minilm: str, tmp_path: 
     assert all(p.grad is not None for p in encoder.parameters())
 
 
-def test_characters_are_taken_out(minilm: str, tmp_path: Path) -> None:
+def test_removed_characters_do_not_change_embeddings(minilm: str, tmp_path: Path) -> None:
     encoder = settings(minilm, removed=',.!?;:"').build([], tmp_path)
     with torch.no_grad():
         assert torch.equal(encoder(['A "dog", barks!']).values, encoder(["A dog barks"]).values)
@@ -72,7 +72,7 @@ def test_characters_are_taken_out(minilm: str, tmp_path: Path) -> None:
     assert encoder.unreadable(["...", "dog", ""]) == ["...", ""]
 
 
-def test_what_it_saves_it_can_be_made_from(minilm: str, tmp_path: Path) -> None:
+def test_encoder_is_rebuilt_from_saved_assets(minilm: str, tmp_path: Path) -> None:
     encoder = settings(minilm, trainable=True).build([], tmp_path).eval()
     encoder.save_assets(tmp_path)
     again = settings(str(tmp_path / "text"), trainable=True).build([], tmp_path).eval()
@@ -81,7 +81,7 @@ def test_what_it_saves_it_can_be_made_from(minilm: str, tmp_path: Path) -> None:
         assert torch.equal(again(TEXTS).values, encoder(TEXTS).values)
 
 
-def test_faults_are_sentences(minilm: str, tmp_path: Path) -> None:
+def test_missing_model_and_unsupported_dropout_are_refused(minilm: str, tmp_path: Path) -> None:
     with pytest.raises(KitError, match=r"text model .*nowhere: no such folder; name one"):
         settings(str(tmp_path / "nowhere")).build([], tmp_path)
     from transformers import DistilBertConfig
@@ -91,7 +91,7 @@ def test_faults_are_sentences(minilm: str, tmp_path: Path) -> None:
         settings(str(tmp_path / "other"), dropout=0.2).build([], tmp_path)
 
 
-def test_a_model_without_a_first_token_is_refused(minilm: str, tmp_path: Path) -> None:
+def test_model_without_first_token_is_refused(minilm: str, tmp_path: Path) -> None:
     from transformers import AutoTokenizer, GPT2Config, GPT2Model
 
     GPT2Model(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=40_000)).save_pretrained(tmp_path / "causal")
@@ -102,7 +102,7 @@ def test_a_model_without_a_first_token_is_refused(minilm: str, tmp_path: Path) -
         settings(str(tmp_path / "causal")).build([], tmp_path)
 
 
-def test_one_linear_layer_behind_and_captions_cut(minilm: str, tmp_path: Path) -> None:
+def test_single_linear_layer_and_max_tokens_match_transformers(minilm: str, tmp_path: Path) -> None:
     encoder = settings(minilm, trainable=True, hidden=None, max_tokens=5).build([], tmp_path).eval()
     assert isinstance(encoder.mlp, torch.nn.Linear)
     assert encoder.lengths([TEXTS[1], "siren"]) == [5, 3]
@@ -117,7 +117,7 @@ def test_one_linear_layer_behind_and_captions_cut(minilm: str, tmp_path: Path) -
     assert count_parameters(counted, trainable=True) == sum(one.numel() for one in encoder.parameters())
 
 
-def test_the_mean_of_tokens_equals_the_library_and_is_kept_by_itself(minilm: str, tmp_path: Path) -> None:
+def test_mean_of_tokens_matches_transformers_and_has_its_own_bank(minilm: str, tmp_path: Path) -> None:
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer, network = AutoTokenizer.from_pretrained(minilm), AutoModel.from_pretrained(minilm).eval()
@@ -136,7 +136,7 @@ def test_the_mean_of_tokens_equals_the_library_and_is_kept_by_itself(minilm: str
     assert kept == ["first_token", "first_token_of_6", "mean_tokens"]
 
 
-def test_captions_are_cleaned_as_the_originals_of_2024_and_2025(goldens: Path) -> None:
+def test_caption_cleaning_matches_systems_of_2024_and_2025(goldens: Path) -> None:
     content = np.load(goldens / "losses_2025.npz")
     of = settings("x", removed=string.punctuation, lowercase=True)
     assert [of.cleaned(text) for text in content["clean_in"].tolist()] == content["clean_out"].tolist()

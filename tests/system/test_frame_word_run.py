@@ -1,4 +1,4 @@
-"""Frames against words through the real doors: run, export, rank, report, and what is refused."""
+"""Frame-word models on the command line: run, export, rank, report, and refused settings."""
 
 import json
 from pathlib import Path
@@ -60,14 +60,14 @@ def done(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_a_stage_slows_down_and_ends_early(done: Path) -> None:
+def test_stage_lowers_learning_rate_and_ends_early(done: Path) -> None:
     assert [line["lr"] for line in lines(done)] == pytest.approx([1e-3, 1e-3, 1e-4])
     assert json.loads((done / "only/done.json").read_text())["epochs"] == 3
     assert "ends early: the standard deviation of loss over 2 epochs is at most 9" in (done / "log.txt").read_text()
     assert json.loads((done / "result.json").read_text())["parameters"]["frozen"]["text"] > 0
 
 
-def test_the_exported_model_ranks_as_the_run_did(done: Path, world: Path, tmp_path: Path) -> None:
+def test_exported_model_ranks_like_its_run(done: Path, world: Path, tmp_path: Path) -> None:
     expected = read_scores(done / "scores/evaluation.npy").values
     assert np.ptp(expected) > 0
     assert main(["export", str(done), "--out", str(tmp_path / "model")]) == 0
@@ -77,7 +77,7 @@ def test_the_exported_model_ranks_as_the_run_did(done: Path, world: Path, tmp_pa
         assert np.allclose(found, expected, atol=1e-6)
 
 
-def test_other_word_vectors_are_refused(
+def test_ranking_with_other_word_vectors_is_refused(
     done: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["export", str(done), "--out", str(tmp_path / "model")])
@@ -91,7 +91,7 @@ def test_other_word_vectors_are_refused(
     assert "no word vectors" in refused(capsys, "rank", tmp_path / "model", *ask, *gone)
 
 
-def test_a_missing_file_of_vectors_is_told_before_anything_is_made(
+def test_missing_word_vectors_are_reported_before_any_work(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content(world, tmp_path))
@@ -101,7 +101,7 @@ def test_a_missing_file_of_vectors_is_told_before_anything_is_made(
     assert "words.bin: published at" in capsys.readouterr().out
 
 
-def test_search_and_report_of_series(done: Path, world: Path, tmp_path: Path) -> None:
+def test_search_and_report_work_for_series_models(done: Path, world: Path, tmp_path: Path) -> None:
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
     ranker = open_ranker(done, cache=tmp_path)
     search, again = (Search(ranker, ranker.open(Listed(some))) for some in (clips, clips[::-1]))
@@ -116,7 +116,7 @@ def test_search_and_report_of_series(done: Path, world: Path, tmp_path: Path) ->
     assert "only (3 epochs)" in (done / "report.html").read_text(encoding="utf-8")
 
 
-def test_settings_that_do_not_go_together_are_told(
+def test_incompatible_score_and_embedding_settings_are_refused(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content(world, tmp_path))

@@ -63,8 +63,8 @@ def mel_power(wave: np.ndarray, window: int, hop: int, basis: np.ndarray) -> np.
 
 @pytest.mark.parametrize("name", NAMES)
 @torch.inference_mode()
-def test_openl3_hears_recordings_as_published(recording: Recording, name: str) -> None:
-    """In float32 an FFT is off by 4 to 6 dB, in float64 by 0.3 to 0.9 dB where the kernels' rounding is left out."""
+def test_openl3_log_mel_of_recordings_matches_published_code(recording: Recording, name: str) -> None:
+    """An FFT in float32 has errors of 4 to 6 dB; in float64 without the kernels' rounding 0.3 to 0.9 dB."""
     wave = recording(name, openl3.RATE)
     parts = published.openl3_seconds(wave)[[1, 4]]
     assert torch.equal(parts, torch.from_numpy(openl3.one_second_windows(wave)[[1, 4]]))
@@ -76,7 +76,7 @@ def test_openl3_hears_recordings_as_published(recording: Recording, name: str) -
 
 
 @torch.inference_mode()
-def test_openl3_frames_of_a_recording(recording: Recording) -> None:
+def test_openl3_frames_of_a_recording_match_published_code(recording: Recording) -> None:
     wave = recording("44 1-110389-A-0.flac", openl3.RATE)[:40_000]
     columns = published.openl3_log_mel(published.in_float64(weights("openl3")), published.openl3_seconds(wave))
     expected = published.openl3_network(weights("openl3"), columns.float())
@@ -85,7 +85,7 @@ def test_openl3_frames_of_a_recording(recording: Recording) -> None:
 
 @pytest.mark.slow
 @torch.inference_mode()
-def test_openl3_frames_of_whole_recordings_in_float64(recording: Recording) -> None:
+def test_openl3_frames_match_published_code_in_float64(recording: Recording) -> None:
     own, worst = published.in_float64(weights("openl3")), {}
     for name in ("1-31748-A-21.flac", *NAMES[-2:]):
         wave = recording(name, openl3.RATE)
@@ -95,7 +95,7 @@ def test_openl3_frames_of_whole_recordings_in_float64(recording: Recording) -> N
 
 
 @torch.inference_mode()
-def test_openl3_hears_silence_and_single_samples_as_published() -> None:
+def test_openl3_log_mel_of_silence_and_click_matches_published_code() -> None:
     click = np.zeros(20_000, np.float32)
     click[15_000:15_100] = 1e-6
     waves = [np.zeros(1, np.float32), np.ones(1, np.float32), click]
@@ -110,14 +110,14 @@ def test_openl3_hears_silence_and_single_samples_as_published() -> None:
 
 
 def panns_front_end(size: int, mel: np.ndarray) -> Weights:
-    """What a checkpoint of PANNs has of it."""
+    """Return the tensors of the front-end in a checkpoint of PANNs."""
     kernels = zip(("real", "imag"), map(torch.from_numpy, filled.dft_kernels(size)), strict=True)
     tensors = {f"spectrogram_extractor.stft.conv_{part}.weight": own for part, own in kernels}
     return Weights(Path("some.pth"), tensors | {"logmel_extractor.melW": torch.from_numpy(mel)})
 
 
 @torch.inference_mode()
-def test_panns_hear_24_recordings_as_published(shared: Path) -> None:
+def test_panns_log_mel_of_24_recordings_matches_published_code(shared: Path) -> None:
     checkpoint = panns_front_end(512, filled.panns_mel())
     front_end, doubled = published_log_mel(checkpoint, 512, 160), published.in_float64(checkpoint)
     for path in sorted((shared / "data/esc10/audio").glob("*.flac"))[::17][:24]:
@@ -128,8 +128,8 @@ def test_panns_hear_24_recordings_as_published(shared: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES[1:3])
 @torch.inference_mode()
-def test_the_front_end_of_32_khz_is_the_published_one(recording: Recording, name: str) -> None:
-    """In float32 an FFT is off by 0.08 dB where the recording ends at 8 kHz."""
+def test_log_mel_front_end_at_32_khz_matches_published_code(recording: Recording, name: str) -> None:
+    """An FFT in float32 has errors of 0.08 dB for recordings without sound above 8 kHz."""
     checkpoint = panns_front_end(1024, filled.panns_mel(32_000, 1024, 14_000))
     wave = recording(name, 32_000)[:40_000]
     expected = published.panns_log_mel(published.in_float64(checkpoint), wave, 320).numpy()
@@ -137,7 +137,7 @@ def test_the_front_end_of_32_khz_is_the_published_one(recording: Recording, name
     assert largest(published_log_mel(checkpoint, 1024, 320)(torch.from_numpy(wave)[None]), expected) < 2e-5
 
 
-def test_a_checkpoint_of_panns_without_its_front_end_is_named() -> None:
+def test_panns_checkpoint_without_front_end_is_refused() -> None:
     tensors = dict(panns_front_end(512, filled.panns_mel()).tensors)
     tensors.pop("spectrogram_extractor.stft.conv_imag.weight")
     with pytest.raises(KitError, match=r"^some\.pth has no tensor spectrogram_extractor\.stft\.conv_imag\.weight"):
@@ -148,8 +148,8 @@ def test_a_checkpoint_of_panns_without_its_front_end_is_named() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 6_000])
-def test_power_of_any_kernels_is_that_of_their_products(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    """Of kernels far from cosines, too; and however many columns are computed at once."""
+def test_mel_power_of_any_kernels_matches_direct_products(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    """The kernels may be far from cosines, and any number of columns may be computed together."""
     monkeypatch.setattr(frontend, "COLUMNS_AT_ONCE", at_once)
     generator = torch.Generator().manual_seed(1)
     real, imaginary = (own + 0.01 * torch.randn(own.shape, generator=generator) for own in frontend.dft_kernels(32))
@@ -165,8 +165,8 @@ def test_power_of_any_kernels_is_that_of_their_products(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", NAMES[:2])
-def test_the_baselines_log_mel_of_recordings_by_the_definition(recording: Recording, name: str) -> None:
-    """In float32 it is off by up to 2.5 in bands that are empty; those of Clotho are so above 20 kHz."""
+def test_logmel_slaney_of_recordings_matches_definition(recording: Recording, name: str) -> None:
+    """In float32 it has errors of up to 2.5 in empty bands, such as Clotho's above 20 kHz."""
     wave = recording(name, 44_100)[:60_000]
     settings = {"sample_rate": 44_100, "bands": 64, "window_seconds": 0.04, "hop_seconds": 0.02, "lowest": 12}
     expert = LogMelSlaney(kind="logmel_slaney", highest=20_000, **settings)
@@ -177,7 +177,7 @@ def test_the_baselines_log_mel_of_recordings_by_the_definition(recording: Record
     assert expected.min() < -20, "no band is empty"
 
 
-def test_silence_in_the_baselines_log_mel_is_36_below() -> None:
+def test_logmel_slaney_of_silence_is_minus_36() -> None:
     settings = {"sample_rate": 16_000, "bands": 8, "window_seconds": 0.04, "hop_seconds": 0.02}
     expert = LogMelSlaney(kind="logmel_slaney", lowest=0, highest=8_000, **settings)
     found = frames_of(expert, np.zeros(16_000, np.float32))
@@ -186,7 +186,7 @@ def test_silence_in_the_baselines_log_mel_is_36_below() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES[1:4])
-def test_log_mel_of_recordings_by_the_definition(recording: Recording, name: str) -> None:
+def test_logmel_of_recordings_matches_definition(recording: Recording, name: str) -> None:
     wave = recording(name, 48_000)[:60_000]
     settings = {"sample_rate": 48_000, "bands": 64, "window_seconds": 0.02, "hop_seconds": 0.01, "stack": 1}
     basis = filled.triangles(filled.htk_edges(64, 0, 24_000), 48_000, 1024).T
@@ -196,7 +196,7 @@ def test_log_mel_of_recordings_by_the_definition(recording: Recording, name: str
 
 @pytest.mark.parametrize("offset", [0.001, 0.01])
 @pytest.mark.parametrize("name", NAMES[:2])
-def test_log_mel_of_the_audioset_models_by_the_definition(
+def test_audioset_log_mel_matches_definition(
     recording: Recording, monkeypatch: pytest.MonkeyPatch, name: str, offset: float
 ) -> None:
     monkeypatch.setattr(audioset, "COLUMNS_AT_ONCE", 50)
@@ -213,8 +213,8 @@ def test_log_mel_of_the_audioset_models_by_the_definition(
     assert largest(found, expected) < 5e-7
 
 
-def test_vggsound_standardises_by_the_deviation_of_all_values() -> None:
-    """Of one column the divisors 257 and 256 differ by 0.2 %."""
+def test_vggsound_standardises_with_population_deviation() -> None:
+    """For one column the divisors 257 and 256 differ by 0.2 %."""
     wave = np.random.default_rng(0).normal(0, 0.1, 512).astype(np.float32)
     found = vggsound.spectrogram(wave)
     assert found.shape == (257, 1)

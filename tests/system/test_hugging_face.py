@@ -60,7 +60,7 @@ def network(kind: str) -> HubAudio:
 
 @torch.inference_mode()
 def expected(kind: str, wave: np.ndarray) -> np.ndarray:
-    """What transformers gives of one wave, by its own classes."""
+    """Vector of one wave by the classes of transformers."""
     row = ROWS[KINDS[kind]]  # type: ignore[index]
     folder = hub_folder(kind)
     extractor = getattr(transformers, row.extractor).from_pretrained(folder)
@@ -84,7 +84,7 @@ def batch(waves: list[np.ndarray], size: int) -> tuple[torch.Tensor, torch.Tenso
 
 @LIBRARY
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_vector_is_transformers_own_alone_and_among_others(kind: str) -> None:
+def test_hub_vectors_match_transformers_alone_and_in_batches(kind: str) -> None:
     made, waves = network(kind), [samples(kind, seconds, n) for n, seconds in enumerate(SECONDS)]
     with torch.inference_mode():
         together = made(*batch(waves, max(map(len, waves)) + 999))
@@ -99,7 +99,7 @@ def test_a_vector_is_transformers_own_alone_and_among_others(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_frames_are_the_tokens_that_begin_within_the_clip(kind: str) -> None:
+def test_hub_frames_are_tokens_that_begin_within_the_clip(kind: str) -> None:
     made, wave = network(kind), samples(kind, 1.0)
     with torch.inference_mode():
         frames, lengths = made.frames(*batch([wave], len(wave)))
@@ -114,7 +114,7 @@ def test_frames_are_the_tokens_that_begin_within_the_clip(kind: str) -> None:
 
 @LIBRARY
 @pytest.mark.parametrize("kind", ["clap_audio_model", "wavlm", "pe_audio_encoder"])
-def test_a_clip_shorter_than_a_tenth_of_a_second_is_heard(kind: str) -> None:
+def test_clip_under_a_tenth_of_a_second_is_padded(kind: str) -> None:
     made, wave = network(kind), samples(kind, 0.01)
     with torch.inference_mode():
         found = made(*batch([wave], 48_000))[0]
@@ -139,7 +139,7 @@ def clips(kind: str, *seconds: float) -> dict[str, Series]:
 
 
 @pytest.mark.parametrize("kind", ["clap", "wav2vec2_normed"])
-def test_in_segments_of_a_recipe(kind: str) -> None:
+def test_hub_encoder_averages_segments_of_a_clip(kind: str) -> None:
     """A clip of 5 s is the mean of three, the last of 1 s."""
     made = settings(kind, head="none").build(network(kind).dim)
     made.load_pretrained()
@@ -152,7 +152,7 @@ def test_in_segments_of_a_recipe(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["audio-spectrogram-transformer", "wavlm", "wav2vec2-bert"])
-def test_it_learns_and_draws_from_torchs_random_state_alone(kind: str) -> None:
+def test_hub_training_is_reproducible_with_torch_seed(kind: str) -> None:
     made = settings(kind).build(4)
     made.load_pretrained()
     made.train()
@@ -167,7 +167,7 @@ def test_it_learns_and_draws_from_torchs_random_state_alone(kind: str) -> None:
     assert torch.equal(*results)
 
 
-def test_another_type_is_refused_by_name(tmp_path: Path) -> None:
+def test_model_of_another_type_is_refused(tmp_path: Path) -> None:
     folder = hub_folder("wavlm")
     with pytest.raises(KitError, match=r"its config.json says model_type wavlm, not hubert; set type: wavlm"):
         read_folder("hubert", folder)
@@ -189,7 +189,7 @@ def test_another_type_is_refused_by_name(tmp_path: Path) -> None:
         read_folder("wavlm", path.parent)
 
 
-def test_another_rate_and_missing_weights_are_refused(tmp_path: Path) -> None:
+def test_wrong_sample_rate_and_missing_weights_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(hub_folder("wavlm"), folder)
     path = folder / "preprocessor_config.json"
@@ -210,7 +210,7 @@ def test_another_rate_and_missing_weights_are_refused(tmp_path: Path) -> None:
         made.take_published(folder)
 
 
-def test_a_model_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_hub_model_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub.constants as constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
@@ -223,7 +223,7 @@ def test_a_model_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("kind", ["audio-spectrogram-transformer", "clap", "whisper", "wav2vec2", "pe_audio_encoder"])
-def test_sizes_are_read_from_its_config(kind: str) -> None:
+def test_sizes_and_costs_are_read_from_config_json(kind: str) -> None:
     of = settings(kind)
     assert of.vector_dim == network(kind).dim
     assert of.sample_rate == network(kind).extractor.sampling_rate
@@ -244,19 +244,19 @@ def test_sizes_are_read_from_its_config(kind: str) -> None:
         ({"head": "none", "hidden": 4}, "head: is none, but hidden adds a layer; set hidden: null, or head: linear"),
     ],
 )
-def test_settings_that_do_not_fit_are_named(changes: dict[str, Any], said: str) -> None:
+def test_incompatible_hub_settings_are_reported(changes: dict[str, Any], said: str) -> None:
     of = settings("clap", **changes)
     assert said.format(of.model) in [f"{key}: {text}" for key, text in of.misfits(8)]
 
 
-def test_which_types_depend_on_the_batch_in_training() -> None:
+def test_sees_whole_batch_depends_on_model_type() -> None:
     """These take no cached gradients."""
     kinds = ("clap", "wavlm", "pe_audio_encoder", "audio-spectrogram-transformer", "whisper")
     assert [settings(kind).sees_whole_batch for kind in kinds] == [True, True, True, False, False]
     assert not settings("clap", trainable=False).sees_whole_batch
 
 
-def test_a_changed_extractor_makes_another_identity(tmp_path: Path) -> None:
+def test_changed_feature_extractor_changes_the_identity(tmp_path: Path) -> None:
     shutil.copytree(hub_folder("wavlm"), tmp_path / "m")
     before = settings("wavlm", model=str(tmp_path / "m")).file_checksums()
     assert before == settings("wavlm").file_checksums(), "wherever it lies"

@@ -1,4 +1,4 @@
-"""The index of large pools: what it finds, and that small pools are ranked as they were."""
+"""The index of large pools: its results, and unchanged rankings of small pools."""
 
 import sys
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ class Drawn(TextEncoder):
     """Embeds a text by its number."""
 
     def forward(self, texts: Sequence[str]) -> Embedded:
-        return self.embed_alike(texts)
+        return self.embed_batch(texts)
 
-    def embed_alike(self, texts: Sequence[str]) -> Embedded:
+    def embed_batch(self, texts: Sequence[str]) -> Embedded:
         seeds = [int(text) if text.isdigit() else 0 for text in texts]
         return Embedded(torch.stack([torch.randn(32, generator=torch.manual_seed(seed)) for seed in seeds]))
 
@@ -55,14 +55,14 @@ def searched(count: int) -> Search:
 
 
 def expected(count: int, text: str, last: int) -> tuple[list[int], list[float]]:
-    """As pools were ranked before there was an index."""
-    scores = cosine(pool(count), Drawn().embed_alike([text])).T.numpy()
+    """Rank without an index."""
+    scores = cosine(pool(count), Drawn().embed_batch([text])).T.numpy()
     names = [f"{number:05d}.wav" for number in np.random.default_rng(0).permutation(count)]
     rows = ranked_columns(scores, names, last)[0]
     return rows.tolist(), scores[0, rows].tolist()
 
 
-def test_six_thousand_clips_are_ranked_exactly_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pool_of_6000_clips_is_ranked_without_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     found = searched(6000)
     assert found.pool.index is None
@@ -74,8 +74,8 @@ def test_six_thousand_clips_are_ranked_exactly_as_before(monkeypatch: pytest.Mon
         assert [hit.score for hit in answer.hits] == scores[10:]
 
 
-def test_an_indexed_pool_is_ranked_as_a_small_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copies of a clip stand by file name, pages follow each other, and scores are those of the vectors themselves."""
+def test_indexed_pool_gives_exact_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of a clip are ordered by file name, pages are consecutive, and scores are exact."""
     pytest.importorskip("faiss")
     monkeypatch.setattr(index, "MIN_CLIPS", 3000)
     monkeypatch.setattr(index, "CLIPS_AT_ONCE", 700)
@@ -90,7 +90,7 @@ def test_an_indexed_pool_is_ranked_as_a_small_one_is(monkeypatch: pytest.MonkeyP
         assert [hit.score for hit in hits] == pytest.approx(scores, abs=1e-6)
 
 
-def test_the_end_of_an_indexed_pool_is_found_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_clips_of_an_indexed_pool_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("faiss")
     monkeypatch.setattr(index, "MIN_CLIPS", 3000)
     monkeypatch.setattr(model, "MAX_INDEXED", 15)
@@ -103,7 +103,7 @@ def test_the_end_of_an_indexed_pool_is_found_exactly(monkeypatch: pytest.MonkeyP
     assert beyond.hits == []
 
 
-def test_candidates_by_hand() -> None:
+def test_index_candidates_match_hand_values() -> None:
     pytest.importorskip("faiss")
     units = torch.tensor([[1.0, 0], [0, 1], [0, 0], [-1, 0], [0.6, 0.8]])
     found = VectorIndex(units).candidates(torch.tensor([[1.0, 0], [0, -1]]), 3)
@@ -112,7 +112,7 @@ def test_candidates_by_hand() -> None:
     assert VectorIndex(units).candidates(units[:1], 99).shape == (1, 5)
 
 
-def test_pools_without_an_index_say_why(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_pools_without_index_log_the_reason(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     monkeypatch.setattr(index, "MIN_CLIPS", 6)
     assert index_of(prepared(Embedded(torch.ones(5, 3)))) is None
@@ -126,5 +126,5 @@ def test_pools_without_an_index_say_why(monkeypatch: pytest.MonkeyPatch, caplog:
     assert lacking.startswith("a query is scored against all of 7 clips; python -m pip install")
 
 
-def test_fifty_thousand_clips_have_no_index() -> None:
+def test_index_starts_above_50000_clips() -> None:
     assert index.MIN_CLIPS == 50_001

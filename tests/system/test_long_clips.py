@@ -1,4 +1,4 @@
-"""Clips longer than what an encoder hears in training: which part of them is read, and that nothing else is."""
+"""Clips longer than an encoder's training input: only the chosen part of them is read."""
 
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +14,7 @@ from outcomes import digest, lines
 from data_tools.manifest import Clip
 from system.__main__ import main
 from system.batches.collate import Feed, Resident, collate
-from system.batches.parts import Parts
+from system.batches.crops import Crops
 from system.batches.sampler import Added, Item, Sampler, items_of
 from system.features.bank import open_bank
 from system.features.build import Features
@@ -35,18 +35,18 @@ def sounds(folder: Path) -> tuple[Features, list[Clip]]:
     return Features({"waveform": bank}, {one.id: name for one, name in zip(clips, LENGTHS, strict=True)}), clips
 
 
-def test_parts_by_hand() -> None:
+def test_parts_of_long_clips_match_hand_values() -> None:
     frames = np.arange(10)[:, None]
-    parts = Parts(8, np.array([[0.0, 0.999999], [0.34, 0.66], [0.67, 0.0]]))
-    assert [parts.of(frames, item)[0, 0] for item in range(3)] == [0, 1, 2]
-    assert [parts.of(frames, item, added=True)[0, 0] for item in range(3)] == [2, 1, 0]
-    assert [len(parts.of(frames, item)) for item in range(3)] == [8] * 3
-    assert parts.of(frames[:8], 0, added=True).tolist() == frames[:8].tolist()
-    assert parts.of(frames[:3], 1).tolist() == frames[:3].tolist()
-    assert np.shares_memory(parts.of(frames, 1), frames), "the rest is not read"
+    crops = Crops(8, np.array([[0.0, 0.999999], [0.34, 0.66], [0.67, 0.0]]))
+    assert [crops.of(frames, item)[0, 0] for item in range(3)] == [0, 1, 2]
+    assert [crops.of(frames, item, added=True)[0, 0] for item in range(3)] == [2, 1, 0]
+    assert [len(crops.of(frames, item)) for item in range(3)] == [8] * 3
+    assert crops.of(frames[:8], 0, added=True).tolist() == frames[:8].tolist()
+    assert crops.of(frames[:3], 1).tolist() == frames[:3].tolist()
+    assert np.shares_memory(crops.of(frames, 1), frames), "the rest is not read"
 
 
-def test_offsets_are_of_seed_stage_step_and_item() -> None:
+def test_offsets_depend_on_seed_stage_step_and_item() -> None:
     def made(*seed: int) -> Sampler:
         return Sampler([items_of([clip(f"{n}.wav", "x") for n in range(9)], "clip")], "size", 8, 1, seed)
 
@@ -71,7 +71,7 @@ def fed(folder: Path, steps: list[int], resident: bool, longest: int | None) -> 
 
 
 @pytest.mark.parametrize("resident", [False, True])
-def test_batches_hold_a_part_of_long_clips(tmp_path: Path, resident: bool) -> None:
+def test_batches_have_a_random_part_of_long_clips(tmp_path: Path, resident: bool) -> None:
     found = fed(tmp_path, list(range(60)), resident, 10)
     begins: dict[str, set[int]] = {name: set() for name in LENGTHS}
     for batch in found.values():
@@ -94,7 +94,7 @@ def test_batches_hold_a_part_of_long_clips(tmp_path: Path, resident: bool) -> No
     assert whole.values.shape[1] == 1000
 
 
-def test_clips_are_cut_before_they_are_mixed(tmp_path: Path) -> None:
+def test_clips_are_cut_before_mixing(tmp_path: Path) -> None:
     """The item's own clip is in the mixture, whatever is added to it, and whichever of both is the longer."""
     dog, rising, falling = (clip(f"{name}.wav", name) for name in "drc")
     bank = open_bank(tmp_path / "waves", 1, "int16", {})
@@ -104,7 +104,7 @@ def test_clips_are_cut_before_they_are_mixed(tmp_path: Path) -> None:
 
     def made(first: Clip, second: Clip, *offsets: float) -> list[int]:
         item = Item(first, ("x",), (0,), Added(second, 0.0, 0.5))
-        waves = collate([item], features, parts=Parts(5, np.array([offsets]))).audio["waveform"]
+        waves = collate([item], features, crops=Crops(5, np.array([offsets]))).audio["waveform"]
         assert waves.lengths.tolist() == [5]
         found: list[int] = waves.values[0, :, 0].tolist()
         return found
@@ -127,14 +127,14 @@ def test_clips_are_cut_before_they_are_mixed(tmp_path: Path) -> None:
     assert made(rising, falling, 0, 0.999) == rounded(cats, [10, 20, 30, 40, 50])
 
 
-def test_what_kinds_of_encoders_hear(tmp_path: Path) -> None:
+def test_training_frames_depend_on_the_encoder_kind(tmp_path: Path) -> None:
     content = tiny.recipe(tmp_path / "m.jsonl", tmp_path)
     assert load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe.model.audio.training_frames is None
     content["model"]["audio"] = tiny.panns(max_seconds=1.5)
     assert load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe.model.audio.training_frames == 48_000
 
 
-def test_training_hears_parts_validation_whole_clips_and_a_kill_changes_nothing(
+def test_training_cuts_clips_and_validation_does_not(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.narrowed(monkeypatch)

@@ -51,7 +51,7 @@ def batch_scores(scores: Any, clip_ids: list[int] | None = None, relax: Any = No
     )
 
 
-def test_losses_by_hand() -> None:
+def test_ranking_and_matching_losses_match_hand_values() -> None:
     scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
     # Rows (captions as negatives): .2 + .8 - .9 = .1; .2 + .6 - .5 = .3. Columns (clips): .2 + .3 - .5 = 0;
     # .2 + .8 - .7 = .3; .2 + .6 - .7 = .1. Sum .8, three items.
@@ -61,13 +61,13 @@ def test_losses_by_hand() -> None:
     assert losses.total(batch, [RANKING, MATCHING]).item() == pytest.approx(0.8 / 3 - 2.1)
 
 
-def test_same_clip_pairs_are_never_negatives() -> None:
+def test_pairs_of_one_clip_are_never_negatives() -> None:
     scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
     # Items 0 and 2 show one clip: cells (0, 2) and (2, 0) leave the sum: -.1 (row 0) and -.3 (column 2).
     assert RANKING.value(batch_scores(scores, [7, 1, 7])).item() == pytest.approx(0.4 / 3)
 
 
-def test_relaxed_ranking_by_hand() -> None:
+def test_relaxed_ranking_matches_hand_values() -> None:
     scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
     relax = [[0.0, 1.0, 0.4], [0.7, 0.0, 0.4], [1.0, 0.7, 0.0]]  # r(c_ij), not symmetric; the diagonal plays no part
     # i = 0: j = 1: .2 + .3 - .9 < 0, .2 + .1 - .9 < 0; j = 2: .08 + .8 - .9 < 0 (s_ij), .08 + .0 - .9 < 0 (s_ji).
@@ -91,7 +91,7 @@ def slow_ranking(scores: np.ndarray, ids: list[int], margin: float, relax: np.nd
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 13])
-def test_ranking_equals_the_equation(size: int) -> None:
+def test_ranking_matches_its_equation(size: int) -> None:
     random = np.random.default_rng(size)
     scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
     relax = random.uniform(0.4, 1, (size, size))
@@ -103,7 +103,7 @@ def test_ranking_equals_the_equation(size: int) -> None:
 
 
 @pytest.mark.parametrize("captions", [[1] * 7, [5] * 7, [1, 5, 2, 3, 1, 4, 5]])
-def test_the_loss_of_several_captions_equals_a_loop_over_them(captions: list[int]) -> None:
+def test_loss_with_several_captions_matches_a_loop(captions: list[int]) -> None:
     random = np.random.default_rng(sum(captions))
     size, total = len(captions), sum(captions)
     owner = np.repeat(np.arange(size), captions)
@@ -112,14 +112,14 @@ def test_the_loss_of_several_captions_equals_a_loop_over_them(captions: list[int
         [[np.mean([each[i, n] for n in range(total) if owner[n] == j]) for j in range(size)] for i in range(size)]
     )
     plain = batch_scores(np.zeros((size, size)), relax=relax)
-    batch = dataclasses.replace(plain, each=torch.tensor(each), row_of=torch.tensor(owner))
+    batch = dataclasses.replace(plain, scores_by_caption=torch.tensor(each), row_of=torch.tensor(owner))
     assert np.allclose(batch.scores.numpy(), expected)
     ids = list(range(size))
     assert RELAXED.value(batch).item() == pytest.approx(slow_ranking(expected, ids, 0.2, relax))
     assert MATCHING.value(batch).item() == pytest.approx(-np.diagonal(expected).mean())
 
 
-def test_a_relaxed_loss_without_factors_is_a_mistake_in_the_code() -> None:
+def test_relaxed_loss_without_factors_raises_value_error() -> None:
     with pytest.raises(ValueError, match="needs the relax factors"):
         RELAXED.value(batch_scores(torch.ones(2, 2)))
 
@@ -134,19 +134,19 @@ def slow_nt_xent(scores: np.ndarray, ids: list[int], temperature: float) -> floa
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 13])
-def test_nt_xent_equals_its_definition(size: int) -> None:
+def test_nt_xent_matches_its_definition(size: int) -> None:
     random = np.random.default_rng(size)
     scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
     assert NT_XENT.value(batch_scores(scores, ids)).item() == pytest.approx(slow_nt_xent(scores, ids, 0.07))
 
 
-def test_nt_xent_by_hand() -> None:
+def test_nt_xent_matches_hand_values() -> None:
     # Rows: -ln(e / (e + 1)) twice; columns the same: ln(1 + 1/e).
     found = NtXent(kind="nt_xent", weight=1, temperature=1.0).value(batch_scores([[1.0, 0.0], [0.0, 1.0]]))
     assert found.item() == pytest.approx(np.log(1 + np.exp(-1)))
 
 
-def test_nt_xent_with_same_clip_negatives_and_as_a_sum() -> None:
+def test_nt_xent_options_same_clip_and_directions() -> None:
     random = np.random.default_rng(3)
     scores, ids = random.uniform(-1, 1, (5, 5)), [0, 0, 1, 2, 2]
     public = PUBLIC_NT_XENT.value(batch_scores(scores, ids)).item()
@@ -156,7 +156,7 @@ def test_nt_xent_with_same_clip_negatives_and_as_a_sum() -> None:
     assert equation.value(batch_scores(scores, ids)).item() == pytest.approx(2 * public)
 
 
-def test_what_the_loss_sees_by_hand() -> None:
+def test_loss_diagnostics_match_hand_values() -> None:
     scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
     relax = np.full((3, 3), 0.4)
     batch = batch_scores(scores, relax=relax)
@@ -193,7 +193,7 @@ ORIGINAL = {
 
 
 @pytest.mark.parametrize("name", ORIGINAL)
-def test_the_four_objectives_equal_the_original_code_and_its_gradients(name: str, goldens: Path) -> None:
+def test_metric_learning_losses_and_gradients_match_original(name: str, goldens: Path) -> None:
     golden = np.load(goldens / "losses.npz")
     assert len(golden["cases"]) == 15
     for case in golden["cases"]:
@@ -209,7 +209,7 @@ def test_the_four_objectives_equal_the_original_code_and_its_gradients(name: str
             assert np.abs(leaf.grad.numpy() - expected).max() < 1e-9
 
 
-def test_weighted_triplet_by_hand() -> None:
+def test_weighted_triplet_matches_hand_values() -> None:
     scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
     # P(.9) = .5 - .63 + .162 = .032, P(.5) = .2, P(.7) = .108. Hardest caption .8, .6, .2, clip .1, .3, .8:
     # N(.8) = .03 - .32 + .576 = .286, N(.6) = .114, N(.2) = -.014; N(.1) = -.001, N(.3) = -.009, N(.8) = .286.
@@ -238,7 +238,7 @@ def slow_weighted(scores: np.ndarray, ids: list[int], settings: WeightedTriplet)
 
 @pytest.mark.parametrize("clamp", WEIGHTED)
 @pytest.mark.parametrize("size", [1, 2, 5, 13])
-def test_weighted_triplet_equals_its_definition(size: int, clamp: str) -> None:
+def test_weighted_triplet_matches_its_definition(size: int, clamp: str) -> None:
     random = np.random.default_rng(size)
     scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
     settings = WEIGHTED[clamp].model_copy(update={"positive": [0.1, -0.3, 0.2, 0.4], "negative": [-0.2, 0.9]})
@@ -246,7 +246,7 @@ def test_weighted_triplet_equals_its_definition(size: int, clamp: str) -> None:
     assert found == pytest.approx(slow_weighted(scores, ids, settings))
 
 
-def test_a_collapsed_model_has_a_loss_where_the_original_fails() -> None:
+def test_weighted_triplet_is_finite_for_a_collapsed_model() -> None:
     # P(1) = 0 and N(1) = .53, in both directions of every item.
     for clamp in WEIGHTED.values():
         found = clamp.value(batch_scores(torch.ones(3, 3))).item()
@@ -260,7 +260,7 @@ def slow_gaps(scores: np.ndarray, ids: list[int], relax: np.ndarray, i: int) -> 
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 13])
-def test_reductions_equal_their_definitions(size: int) -> None:
+def test_reductions_match_their_definitions(size: int) -> None:
     random = np.random.default_rng(size)
     scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
     relax = random.uniform(0.4, 1, (size, size))
@@ -276,7 +276,7 @@ def test_reductions_equal_their_definitions(size: int) -> None:
     assert mean >= hinge_of_mean
 
 
-def test_reductions_by_hand() -> None:
+def test_reductions_match_hand_values() -> None:
     scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
     # Gaps with a margin of .2: captions -.4 and .1 | -.2 and .3 | -.5 and -.3, clips -.6 and -.7 | 0 and -.1 | .3 and
     # .1. Means of the hinges .05, .15, 0, 0, 0, .2; of the gaps -.15, .05, -.4, -.65, -.05, .2.
@@ -288,7 +288,7 @@ def test_reductions_by_hand() -> None:
 
 
 @pytest.mark.parametrize("negatives", ANY_NEGATIVES[1:])
-def test_of_one_negative_all_reductions_are_one(negatives: str) -> None:
+def test_with_one_negative_all_reductions_agree(negatives: str) -> None:
     random = np.random.default_rng(5)
     batch = batch_scores(random.uniform(-1, 1, (6, 6)), [0, 1, 2, 2, 3, 4], random.uniform(0, 1, (6, 6)))
     found = set()
@@ -304,7 +304,7 @@ def every_term() -> list[Loss]:
 
 
 @pytest.mark.parametrize("term", every_term(), ids=str)
-def test_items_without_a_negative_add_nothing(term: Loss) -> None:
+def test_items_without_negatives_add_no_loss_or_gradient(term: Loss) -> None:
     """A batch of one clip, and one whose items are all captions of one; same-clip NT-Xent has negatives even there."""
     for ids in ([0], [3, 3, 3, 3]):
         scores = torch.rand(len(ids), len(ids), requires_grad=True)
@@ -318,7 +318,7 @@ def test_items_without_a_negative_add_nothing(term: Loss) -> None:
 
 
 @pytest.mark.parametrize("term", every_term(), ids=str)
-def test_a_batch_that_is_told_apart_has_no_active_triplet(term: Loss) -> None:
+def test_perfectly_separated_batch_has_zero_hinge_losses(term: Loss) -> None:
     scores = torch.full((4, 4), -1.0).fill_diagonal_(0.5).requires_grad_()
     if term.kind != "nt_xent" and term is not WEIGHTED["sum"]:
         loss = losses.total(batch_scores(scores, relax=np.ones((4, 4))), [term])
@@ -328,7 +328,7 @@ def test_a_batch_that_is_told_apart_has_no_active_triplet(term: Loss) -> None:
         assert not scores.grad.any()
 
 
-def test_gradients_in_double() -> None:
+def test_losses_pass_gradcheck_in_float64() -> None:
     scores = torch.rand(5, 5, dtype=torch.float64, requires_grad=True)
     relax = torch.rand(5, 5, dtype=torch.float64)
     assert torch.autograd.gradcheck(
@@ -339,7 +339,7 @@ def test_gradients_in_double() -> None:
     )
 
 
-def test_accuracies_by_hand_and_ties_are_misses() -> None:
+def test_accuracies_match_hand_values_and_ties_are_misses() -> None:
     scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
     assert losses.accuracies(batch_scores(scores)) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
     # Rows: .9 loses against .95, .5 against .6, .7 wins. Columns: .9 wins, .5 wins, .7 loses against .95.
@@ -351,7 +351,7 @@ def test_accuracies_by_hand_and_ties_are_misses() -> None:
     assert losses.accuracies(batch_scores(torch.ones(2, 2), [3, 3])) == (1.0, 1.0)
 
 
-def test_the_violations_shown_are_those_of_the_first_margin() -> None:
+def test_violations_use_the_first_ranking_margin() -> None:
     """Gaps of -0.3: below a margin of 0.2, above one of 0.5."""
     batch = batch_scores([[0.5, 0.2], [0.2, 0.5]])
     narrow, wide = ranking(margin=0.2), ranking(margin=0.5)
@@ -360,7 +360,7 @@ def test_the_violations_shown_are_those_of_the_first_margin() -> None:
     assert losses.diagnose(batch, [MATCHING, wide, narrow])["violations"] == 1
 
 
-def test_a_hardest_negative_below_zero_goes_into_the_polynomial_as_it_is() -> None:
+def test_weighted_triplet_keeps_negative_scores_unclamped() -> None:
     """N(-1) = .03 + .4 + .9 = 1.33, where N(0) is .03; P(.5) = .5 - .35 + .05 = .2."""
     batch = batch_scores([[0.5, -1.0], [-1.0, 0.5]])
     assert WEIGHTED["sum"].value(batch).item() == pytest.approx(2 * (0.2 + 1.33))

@@ -59,7 +59,7 @@ def case_of(golden: dict[str, Any], name: str) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_several_positives_are_the_originals_with_gradients(golden: dict[str, Any], name: str) -> None:
+def test_nt_xent_with_positives_matches_original_with_gradients(golden: dict[str, Any], name: str) -> None:
     case = case_of(golden, name)
     found = POSITIVES.value(case.batch)
     assert found.item() == pytest.approx(golden[f"{name}_ntxent"], abs=1e-9)
@@ -68,7 +68,7 @@ def test_several_positives_are_the_originals_with_gradients(golden: dict[str, An
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_distillation_is_the_originals_with_gradients(golden: dict[str, Any], name: str) -> None:
+def test_distillation_matches_original_with_gradients(golden: dict[str, Any], name: str) -> None:
     case = case_of(golden, name)
     found = case.distill.value(case.batch)
     assert found.item() == pytest.approx(golden[f"{name}_distill"], abs=1e-9)
@@ -77,7 +77,7 @@ def test_distillation_is_the_originals_with_gradients(golden: dict[str, Any], na
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_terms_are_added_by_plain_weights(golden: dict[str, Any], name: str) -> None:
+def test_losses_are_summed_with_plain_weights(golden: dict[str, Any], name: str) -> None:
     """The original squares the first weight: its half is a quarter."""
     case = case_of(golden, name)
     mixed = losses.total(case.batch, [POSITIVES, case.distill])
@@ -88,7 +88,7 @@ def test_terms_are_added_by_plain_weights(golden: dict[str, Any], name: str) -> 
     assert quarter.item() == pytest.approx(golden[f"{name}_half"], abs=1e-9)
 
 
-def test_a_fixed_temperature_is_the_learned_one_that_does_not_move(golden: dict[str, Any]) -> None:
+def test_fixed_and_learned_temperature_give_equal_losses(golden: dict[str, Any]) -> None:
     for name in ("c0", "c2", "c3"):
         case, tau = case_of(golden, name), float(golden[f"{name}_tau"])
         fixed = POSITIVES.model_copy(update={"temperature": tau})
@@ -100,7 +100,7 @@ def test_a_fixed_temperature_is_the_learned_one_that_does_not_move(golden: dict[
         POSITIVES.value(batch_of(*case.leaves[:2], golden["c3_clip"], None, None))  # type: ignore[arg-type]
 
 
-def test_equal_captions_of_two_clips_have_each_their_own_row(golden: dict[str, Any]) -> None:
+def test_equal_captions_of_two_clips_keep_separate_rows(golden: dict[str, Any]) -> None:
     audio, text = (torch.from_numpy(golden[f"dup_{part}"]) for part in ("audio", "text"))
     own = np.stack([golden["dup_teacher_audio"], golden["dup_teacher_text"]], axis=2)
     last = {key: row for row, key in enumerate(golden["dup_caption_key"])}
@@ -128,7 +128,7 @@ def plain(scores: Any, clips: Any, teachers: Any = None) -> BatchScores:
     return BatchScores(scores, torch.arange(len(ids)), same, None, lambda: scores, lambda: scores, None, taught_by)
 
 
-def test_several_positives_by_hand_and_by_loops() -> None:
+def test_nt_xent_with_positives_matches_hand_values_and_loops() -> None:
     term = POSITIVES.model_copy(update={"temperature": 1.0})
     # Two items of one clip, all scores 0: four cells, each ln 1/2 in both directions.
     assert term.value(plain(np.zeros((2, 2)), [5, 5])).item() == pytest.approx(np.log(2))
@@ -143,7 +143,7 @@ def test_several_positives_by_hand_and_by_loops() -> None:
     assert found == pytest.approx([found[0]] * 3), "with every clip once, all three are one"
 
 
-def test_distillation_by_hand_and_by_loops() -> None:
+def test_distillation_matches_hand_values_and_loops() -> None:
     term = taught("one", temperature=1.0)
     # A teacher that is sure of the diagonal, a model that knows nothing: ln 2.
     sure = [[1000.0, 0.0], [0.0, 1000.0]]
@@ -161,8 +161,8 @@ def test_distillation_by_hand_and_by_loops() -> None:
         assert changed.value(plain(scores, np.arange(5), teacher)).item() == pytest.approx(total)
 
 
-def test_several_captions_of_an_item_are_averaged_alike() -> None:
-    """In the teachers' matrix as in the model's: item 1 has two captions."""
+def test_captions_of_an_item_are_averaged_in_teacher_scores() -> None:
+    """Both in the teachers' matrix and in the model's; item 1 has two captions."""
     each, teachers = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
     batch = BatchScores(
         each, torch.tensor([0, 1, 1]), torch.eye(2, dtype=torch.bool), None, lambda: each, lambda: each, None,
@@ -180,7 +180,7 @@ def stage(until: float, lr: float, start: float = 1e-7, shape: str = "cosine") -
     return schema.Stage.model_construct(epochs=20, schedule=schedule, optimizer=optimizer)
 
 
-def test_schedules_are_the_originals(golden: dict[str, Any]) -> None:
+def test_epoch_schedules_match_original(golden: dict[str, Any]) -> None:
     steps = int(golden["lr25_steps_per_epoch"])
     for (epoch, batch), large, small in zip(
         golden["lr25_epoch_batch"], golden["lr25"], golden["lr25_small_batch"], strict=True
@@ -195,7 +195,7 @@ def test_schedules_are_the_originals(golden: dict[str, Any]) -> None:
         assert rates(stage(15, 2e-5, 0, "linear"), [2e-5], step, steps, []) == pytest.approx([line], abs=1e-12, rel=0)
 
 
-def test_a_schedule_must_have_epochs_to_fall_in() -> None:
+def test_epoch_schedule_without_falling_epochs_is_refused() -> None:
     with pytest.raises(ValueError, match="must be more than warmup_epochs, so that the rate can fall"):
         stage(1, 1e-3)
     without = schema.EpochSchedule(

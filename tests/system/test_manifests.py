@@ -54,7 +54,7 @@ def wavcaps_command(folder: Path, more: str = "") -> str:
 
 
 @pytest.mark.parametrize("expected", [10, None])
-def test_a_manifest_is_made_again_once_more_files_are_present(wavcaps: Path, expected: int | None) -> None:
+def test_manifest_is_made_again_after_new_files_arrive(wavcaps: Path, expected: int | None) -> None:
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", expected)
     make_missing(recipe)
     assert len(read_manifest(wavcaps / "m.jsonl")) == 3
@@ -63,7 +63,7 @@ def test_a_manifest_is_made_again_once_more_files_are_present(wavcaps: Path, exp
     assert len(read_manifest(wavcaps / "m.jsonl")) == 10
 
 
-def test_a_manifest_is_kept_if_no_file_has_arrived(wavcaps: Path) -> None:
+def test_manifest_is_kept_without_new_files(wavcaps: Path) -> None:
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     before = (wavcaps / "m.jsonl").stat().st_mtime_ns
@@ -74,7 +74,7 @@ def test_a_manifest_is_kept_if_no_file_has_arrived(wavcaps: Path) -> None:
     assert (wavcaps / "m.jsonl").stat().st_mtime_ns == before
 
 
-def test_a_manifest_made_by_hand_is_kept(wavcaps: Path) -> None:
+def test_manifest_written_by_hand_is_kept(wavcaps: Path) -> None:
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     (wavcaps / "m.jsonl.made_by").unlink()
@@ -83,7 +83,7 @@ def test_a_manifest_made_by_hand_is_kept(wavcaps: Path) -> None:
     assert len(read_manifest(wavcaps / "m.jsonl")) == 3
 
 
-def test_an_edited_manifest_is_kept(wavcaps: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_edited_manifest_is_kept_with_a_warning(wavcaps: Path, caplog: pytest.LogCaptureFixture) -> None:
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     lines = (wavcaps / "m.jsonl").read_text().splitlines(keepends=True)
@@ -94,7 +94,7 @@ def test_an_edited_manifest_is_kept(wavcaps: Path, caplog: pytest.LogCaptureFixt
     assert "m.jsonl was edited later, and is kept; delete it" in caplog.text
 
 
-def test_a_manifest_is_made_again_of_as_many_other_files(wavcaps: Path) -> None:
+def test_manifest_is_made_again_after_files_are_renamed(wavcaps: Path) -> None:
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     (wavcaps / "audio/0.wav").rename(wavcaps / "audio/7.wav")
@@ -102,7 +102,7 @@ def test_a_manifest_is_made_again_of_as_many_other_files(wavcaps: Path) -> None:
     assert [clip.file_name for clip in read_manifest(wavcaps / "m.jsonl")] == ["1.wav", "2.wav", "7.wav"]
 
 
-def test_files_of_every_folder_that_a_command_reads_count(tmp_path: Path) -> None:
+def test_audio_files_of_all_input_folders_are_counted(tmp_path: Path) -> None:
     """Clotho's folder has subfolders; a command may also name several folders."""
     for name in ("a", "b"):
         write_wav(tmp_path / name / "1.wav", 1)
@@ -112,7 +112,7 @@ def test_files_of_every_folder_that_a_command_reads_count(tmp_path: Path) -> Non
     assert _audio_files([f"{tmp_path}/a", f"{tmp_path}/b"])[0] == 2
 
 
-def test_a_run_that_has_begun_keeps_its_manifest(wavcaps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_started_run_keeps_its_manifest(wavcaps: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arrive(wavcaps, range(3, 8))
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", None)
     command = [str(wavcaps / "tiny.yaml"), "--out", str(wavcaps / "run")]
@@ -124,7 +124,7 @@ def test_a_run_that_has_begun_keeps_its_manifest(wavcaps: Path, capsys: pytest.C
     assert len(read_manifest(wavcaps / "m.jsonl")) == 10
 
 
-def test_a_manifest_of_another_command_is_refused(wavcaps: Path) -> None:
+def test_manifest_of_another_command_is_refused(wavcaps: Path) -> None:
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     (wavcaps / "m.jsonl.made_by").write_text(wavcaps_command(wavcaps, " --name other") + "\n3\n")
@@ -132,7 +132,7 @@ def test_a_manifest_of_another_command_is_refused(wavcaps: Path) -> None:
         make_missing(recipe)
 
 
-def test_few_of_the_published_clips_are_missing(wavcaps: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_published_clips_are_reported(wavcaps: Path, caplog: pytest.LogCaptureFixture) -> None:
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     text = plan(recipe)
@@ -146,14 +146,14 @@ def test_few_of_the_published_clips_are_missing(wavcaps: Path, caplog: pytest.Lo
     assert f"get the others, then make {wavcaps}/m.jsonl again" in plan(recipe)
 
 
-def test_a_tenth_of_the_published_clips_may_be_gone(wavcaps: Path) -> None:
+def test_tenth_of_published_clips_may_be_missing(wavcaps: Path) -> None:
     arrive(wavcaps, range(3, 9))
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     assert "9 clips, 9 captions, 0.00 h (published: 10 clips, 10 captions)" in plan(recipe)
 
 
-def test_clotho_without_audio_leaves_no_manifest_and_is_made_after_unpacking(tmp_path: Path) -> None:
+def test_clotho_manifest_is_made_only_after_unpacking(tmp_path: Path) -> None:
     root = small_clotho(tmp_path, ["a.wav", "b.wav"], [])
     command = f"python -m data_tools clotho {root} --splits development --out {root}/m.jsonl"
     recipe = recipe_of(root, command, "development", 2)

@@ -41,7 +41,7 @@ def _start(clips: list[Clip], banks: Path, count: int) -> list[SpawnProcess]:
 
 
 @pytest.mark.slow
-def test_a_bank_of_killed_ranks_equals_one_built_in_one_go(tmp_path: Path) -> None:
+def test_bank_built_by_killed_ranks_matches_uninterrupted(tmp_path: Path) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": CLIPS}))
     wave_of = {content_key(clip.path): digest(read_audio(clip.path, LOGMEL.rate)) for clip in clips}
     assert len(wave_of) == CLIPS
@@ -51,7 +51,7 @@ def test_a_bank_of_killed_ranks_equals_one_built_in_one_go(tmp_path: Path) -> No
     under_way: Counter[str] = Counter()  # waves that a process had computed, and not stored, when it was killed
 
     def kill(process: SpawnProcess) -> None:
-        """Stopped first, so that what it had under way is seen as it is at the kill."""
+        """Stop it first, so that its unfinished work is seen in the state of the kill."""
         assert process.pid is not None
         while not any(number == process.pid for number, _ in computed(banks)):
             assert process.is_alive(), "nothing was left for it"
@@ -85,7 +85,7 @@ def test_a_bank_of_killed_ranks_equals_one_built_in_one_go(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_ranks_by_the_launcher_of_torch(tmp_path: Path) -> None:
+def test_ranks_of_torchrun_build_one_bank(tmp_path: Path) -> None:
     """All of them see one bank; the first alone prints, warnings of the other say whose they are."""
     world = tiny.make_world(tmp_path / "world", {"development": 40, "validation": 4, "evaluation": 4})
     (tmp_path / "world/development/development 003.wav").write_bytes(b"")
@@ -107,7 +107,7 @@ def test_ranks_by_the_launcher_of_torch(tmp_path: Path) -> None:
     assert "error: " in strict.stderr
 
 
-def test_decoding_processes_give_the_frames_of_threads(tmp_path: Path) -> None:
+def test_decoding_processes_and_threads_give_equal_frames(tmp_path: Path) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 20}))
     Path(clips[4].path).write_bytes(b"no sound")
     threads = build_features(clips, {"logmel": LOGMEL}, tmp_path / "threads")
@@ -119,7 +119,7 @@ def test_decoding_processes_give_the_frames_of_threads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", ["0", "-1", "two"])
-def test_a_number_of_workers_that_is_none_is_refused(workers: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_number_of_workers_is_refused(workers: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["features", "recipes/quickstart.yaml", f"--workers={workers}"]) == 2
     assert "is not a whole number of at least 1" in capsys.readouterr().err
 
@@ -158,9 +158,7 @@ def test_decoding_process_killed_in_a_write_is_an_error(tmp_path: Path) -> None:
         build_features(clips, {"logmel": _HalfSent(**LOGMEL.model_dump())}, tmp_path / "banks", workers=2)
 
 
-def test_decoding_processes_that_are_killed_under_way_are_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decoding_processes_killed_during_work_raise_kit_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the first group is computed, of more clips than are decoded ahead."""
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 48}))
     load = LogMel.load
@@ -220,7 +218,7 @@ def _children(process: int) -> list[int]:
     [({}, (0, 1)), ({"RANK": "2", "WORLD_SIZE": "3"}, (2, 3)), ({"RANK": "3", "WORLD_SIZE": "3"}, (0, 1)),
      ({"RANK": "1"}, (0, 1)), ({"RANK": "-1", "WORLD_SIZE": "3"}, (0, 1)), ({"RANK": "x", "WORLD_SIZE": "3"}, (0, 1))],
 )  # fmt: skip
-def test_the_rank_is_that_of_the_environment(
+def test_ranks_are_read_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: tuple[int, int]
 ) -> None:
     for name in ("RANK", "WORLD_SIZE"):
@@ -230,9 +228,7 @@ def test_the_rank_is_that_of_the_environment(
     assert ranks() == expected
 
 
-def test_ranks_but_the_first_print_errors_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranks_above_0_print_only_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for rank, printed, error in (("0", True, "error: "), ("1", False, "[rank 1] error: ")):
         monkeypatch.setenv("RANK", rank)
         monkeypatch.setenv("WORLD_SIZE", "2")
@@ -248,7 +244,7 @@ def test_ranks_but_the_first_print_errors_alone(
         assert capsys.readouterr().err.startswith(f"{error}absent.yaml")
 
 
-def test_every_process_of_a_machine_has_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_uses_the_gpu_of_its_local_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     cases = ((False, "1", "cpu"), (True, "", "cuda"), (True, "0", "cuda:0"), (True, "1", "cuda:1"))
     for there, local, expected in cases:

@@ -64,7 +64,7 @@ def wave(*samples: int) -> np.ndarray:
         ((-32_768, 0), (-32_768, 0), 0, 0.0, [-32_767, 0]),
     ],
 )
-def test_mixtures_by_hand(own: Any, other: Any, decibels: float, place: float, expected: list[int]) -> None:
+def test_mixtures_match_hand_values(own: Any, other: Any, decibels: float, place: float, expected: list[int]) -> None:
     waves = wave(*own), wave(*other)
     for one in waves:
         one.flags.writeable = False  # as a bank gives them
@@ -83,11 +83,11 @@ def recordings(shared: Path) -> list[np.ndarray]:
 
 
 def decibels(wave: np.ndarray) -> float:
-    """Of a wave's mean square, sample by sample."""
+    """Return the level of a wave's mean square in dB."""
     return 10 * np.log10(sum(float(sample) ** 2 for sample in wave.ravel()) / wave.size)
 
 
-def test_levels_of_real_recordings_are_those_asked_for(shared: Path) -> None:
+def test_mixtures_of_recordings_have_the_requested_level(shared: Path) -> None:
     waves, draw = recordings(shared), np.random.default_rng(1)
     assert len(waves) == 10
     seen = 0
@@ -100,7 +100,7 @@ def test_levels_of_real_recordings_are_those_asked_for(shared: Path) -> None:
         first = int(place * (abs(len(own) - len(other)) + 1))
         at, to = (first, first + len(own)) if len(own) < len(other) else (0, len(own))
         rest = found.copy()
-        rest[at:to] -= own  # what was added is left
+        rest[at:to] -= own  # only the added part is left
         start, end = (0, len(other)) if len(own) < len(other) else (first, first + len(other))
         added = rest[start:end]
         assert not rest[:start].any()
@@ -111,15 +111,15 @@ def test_levels_of_real_recordings_are_those_asked_for(shared: Path) -> None:
     assert seen >= 5
 
 
-def test_captions_are_joined() -> None:
+def test_captions_are_joined_with_the_given_text() -> None:
     assert joined("Dogs bark. ", "It rains!", "and") == "Dogs bark and It rains!"
     assert joined("Dogs bark", "It rains", "") == "Dogs bark It rains"
     assert joined("?!", "It rains", " while ") == "while It rains"
 
 
-def test_draws_by_hand() -> None:
-    """Four draws an item: whether (below the probability), with which of the other two clips, r in [-5, 5), the place;
-    then which caption of the other one."""
+def test_mixing_matches_hand_computed_draws() -> None:
+    """Four draws per item: whether (below the probability), the other clip, r in [-5, 5), the position;
+    then the caption of the other clip."""
     items = [Item(RAIN, ("It rains!",), (0,)), Item(DOGS, ("Two dogs.",), (1,))]
     for seed, probability, first, captions, pick, second in (
         (2, 0.4, [0.351, 0.507, 0.538, 0.17], 2, 1, [0.587, 0.924, 0.729, 0.201]),
@@ -143,7 +143,7 @@ def test_draws_by_hand() -> None:
             assert other.added.decibels == pytest.approx(4.6, abs=0.01)
 
 
-def test_shares_of_many_draws() -> None:
+def test_mixing_draws_have_expected_frequencies() -> None:
     clips = [CATS, DOGS, RAIN, clip("bell.wav", "A bell")]
     augmentation = Augmentation(mixing(0.25, low_db=-3, high_db=9), [*clips, MUTE])
     items = [Item(DOGS, ("Dogs bark.",), (0,))] * 100
@@ -163,7 +163,7 @@ def test_shares_of_many_draws() -> None:
     assert {text: count / cats for text, count in texts.items()} == pytest.approx(expected, abs=0.04)
 
 
-def test_every_caption_of_an_item_gets_one_of_the_other_clip() -> None:
+def test_every_caption_is_joined_with_one_of_the_other_clip() -> None:
     augmentation = Augmentation(mixing(), [CATS, RAIN])
     (many,) = augmentation([Item(CATS, tuple(CATS.captions), (0, 1, 2))], [0])
     assert many.captions == ("A cat and It rains!", "Cats meow and It rains!", "Meowing and It rains!")
@@ -172,7 +172,7 @@ def test_every_caption_of_an_item_gets_one_of_the_other_clip() -> None:
         assert len({text.split(" and ")[1] for text in two.captions}) == 2, "each once, where there are enough"
 
 
-def test_alternatives_and_edits_are_of_mixtures_too(tmp_path: Path) -> None:
+def test_alternatives_and_edits_apply_to_mixtures(tmp_path: Path) -> None:
     rows = [("rain.wav", 0, "rainfall"), ("dogs.wav", 0, "Barking"), ("dogs.wav", 1, "barks")]
     captions = {"file": str(table(tmp_path / "a.csv", augmented.ALTERNATIVES, *rows)), "probability": 0.5}
     plain = Augment.model_validate({"captions": captions})
@@ -194,7 +194,7 @@ def test_alternatives_and_edits_are_of_mixtures_too(tmp_path: Path) -> None:
 PAIRS = ("clip", "other", "caption")
 
 
-def test_captions_of_merged_pairs(tmp_path: Path) -> None:
+def test_merged_captions_come_from_the_pair_file(tmp_path: Path) -> None:
     rows = [("dogs.wav", "own/train/rain.wav", "dogs in rain"), ("rain.wav", "dogs.wav", "rain on dogs")]
     file = table(tmp_path / "m.jsonl", PAIRS, *rows, ("dogs.wav", "mute.wav", "x"), ("cats.wav", "gone.wav", "x"))
     augmentation = Augmentation(mixing(joined_by=None, merged=str(file)), [DOGS, RAIN, CATS, MUTE])
@@ -224,13 +224,13 @@ def test_captions_of_merged_pairs(tmp_path: Path) -> None:
         (("dogs.wav", "gone.wav", "x"), "m.csv: none of its 1 lines fits a pair of training clips; name clips by id"),
     ],
 )
-def test_bad_lines_of_pairs_are_named(tmp_path: Path, row: tuple[str, ...], said: str) -> None:
+def test_bad_lines_of_a_pair_file_are_refused(tmp_path: Path, row: tuple[str, ...], said: str) -> None:
     file = table(tmp_path / "m.csv", PAIRS, row)
     with pytest.raises(DataError, match=said):
         Augmentation(mixing(joined_by=None, merged=str(file)), [DOGS, RAIN])
 
 
-def test_one_clip_cannot_be_mixed() -> None:
+def test_mixing_with_fewer_than_two_clips_is_refused() -> None:
     with pytest.raises(KitError, match="mix needs at least two training clips with captions"):
         Augmentation(mixing(), [DOGS, DOGS, MUTE])
     augmentation = Augmentation(mixing(), [DOGS, RAIN])
@@ -239,14 +239,14 @@ def test_one_clip_cannot_be_mixed() -> None:
 
 
 def banks(folder: Path) -> Features:
-    """Waves of four clips, the last of which has the content of the first."""
+    """Waves of four clips; the last one has the content of the first."""
     bank = open_bank(folder / "waves", 1, "int16", {})
     tiny.store_all(bank, [("d", wave(100, -100, 100, -100)), ("r", wave(50, 50)), ("c", wave(9, 9, 9))])
     names = {DOGS.id: "d", RAIN.id: "r", CATS.id: "c", "own/train/twin.wav": "d"}
     return Features({"waveform": bank}, names)
 
 
-def test_a_mixture_is_a_clip_of_its_own_for_losses(tmp_path: Path) -> None:
+def test_mixture_counts_as_a_separate_clip_in_losses(tmp_path: Path) -> None:
     features = banks(tmp_path)
     twin = clip("twin.wav", "t")
     items = [
@@ -282,7 +282,7 @@ def test_a_mixture_is_a_clip_of_its_own_for_losses(tmp_path: Path) -> None:
     ]
 
 
-def test_frames_are_not_kept_on_the_gpu_where_clips_are_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_stay_off_the_gpu_if_clips_are_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     features, clips = banks(tmp_path), [DOGS, RAIN, CATS]
     monkeypatch.setattr(collating, "_fits", lambda size, device: True)
     for augment, kept in ((None, True), (Augmentation(mixing(), clips), False)):
@@ -299,7 +299,9 @@ def test_frames_are_not_kept_on_the_gpu_where_clips_are_mixed(tmp_path: Path, mo
 MIX = {"probability": 0.5, "low_db": -5, "high_db": 5, "joined_by": "and"}
 
 
-def test_who_may_not_mix(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mixing_with_stored_frames_or_teachers_is_refused(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = refused(capsys, "check", augmented.recipe(world, tmp_path, {"mix": MIX}))
     whose = "model.audio reads frames of logmel, which are stored and cannot be mixed; remove mix, or use an encoder on"
     assert f"stages.only.augment.mix: {whose}" in said
@@ -310,7 +312,7 @@ def test_who_may_not_mix(world: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     content["model"]["audio"] = tiny.panns()
     said = refused(capsys, "check", tiny.write_recipe(tmp_path / "taught.yaml", content))
     assert "stages.only.augment.mix: teachers cannot judge mixed clips; remove mix, or the loss with teachers" in said
-    assert "stored" not in said
+    assert "which are stored" not in said
     stages["only"]["augment"] = {"edits": {"probability": 1, "rate": 0.2, "synonyms": None}}
     assert main(["check", str(tiny.write_recipe(tmp_path / "taught.yaml", content))]) == 0
 
@@ -324,13 +326,13 @@ def test_who_may_not_mix(world: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         ({"high_db": 61}, "augment.mix.high_db: must be 60 or less, not 61"),
     ],
 )
-def test_settings_that_do_not_fit(
+def test_invalid_mix_settings_are_refused(
     world: Path, tmp_path: Path, changes: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said in refused(capsys, "check", augmented.recipe(world, tmp_path, {"mix": MIX | changes}))
 
 
-def test_a_clip_whose_audio_is_broken_is_not_mixed(
+def test_clip_with_broken_audio_is_not_mixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tiny.narrowed(monkeypatch)
@@ -344,7 +346,7 @@ def test_a_clip_whose_audio_is_broken_is_not_mixed(
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_it_ends_as_an_unbroken_run(
+def test_killed_and_resumed_mixing_run_matches_uninterrupted(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny.narrowed(monkeypatch)

@@ -74,7 +74,7 @@ def slow_head(head: ExpertHead, frames: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("lengths", [[7], [3, 10, 1], [25, 4, 10, 11, 30]])
-def test_a_head_equals_its_definition_for_any_length(lengths: list[int]) -> None:
+def test_expert_head_matches_its_definition_for_any_length(lengths: list[int]) -> None:
     torch.manual_seed(0)
     head = ExpertHead(8, 12, **sizes()).eval()
     series = [torch.randn(length, 8) for length in lengths]
@@ -87,7 +87,7 @@ def test_a_head_equals_its_definition_for_any_length(lengths: list[int]) -> None
             assert torch.allclose(row, slow_head(head, values), atol=1e-5)
 
 
-def test_training_mode_ignores_padding_too() -> None:
+def test_expert_head_ignores_padding_in_training() -> None:
     torch.manual_seed(0)
     head = ExpertHead(8, 12, **sizes(dropout=0.0)).train()
     frames = torch.randn(1, 7, 8)
@@ -106,7 +106,7 @@ def test_experts_are_averaged_without_normalising() -> None:
         assert torch.allclose(both({"a": series, "b": series}).values, expected, atol=1e-6)
 
 
-def test_cosine_by_hand_and_of_nothing() -> None:
+def test_cosine_matches_hand_values_and_is_0_for_zero_vectors() -> None:
     clips, captions = torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([[1.0, 0.0], [-6.0, -8.0]])
     assert cosine(Embedded(clips), Embedded(captions)).tolist() == [
         [pytest.approx(0.6), pytest.approx(-1.0)],
@@ -131,7 +131,7 @@ def scratch_model(recipe: schema.Recipe) -> RetrievalModel:
     return build_model(recipe, ["tone", "deep", "a", "low", "note", "sounds", "hum"])
 
 
-def test_same_clip_and_caption_alone_and_in_mixed_batches(world: Any) -> None:
+def test_embeddings_are_the_same_alone_and_in_mixed_batches(world: Any) -> None:
     recipe, clips, features = world
     model = scratch_model(recipe).eval()
     texts = ["a tone", "deep", "a low hum " * 30, "A deep, low tone sounds note a hum"]
@@ -147,7 +147,7 @@ def test_same_clip_and_caption_alone_and_in_mixed_batches(world: Any) -> None:
         assert torch.equal(again, embed_clips(model.train(), clips, features).values)
 
 
-def test_several_captions_are_averaged_into_a_column(world: Any) -> None:
+def test_scores_of_several_captions_are_averaged(world: Any) -> None:
     recipe, clips, features = world
     model = scratch_model(recipe).eval()
     items = [
@@ -168,7 +168,7 @@ def test_several_captions_are_averaged_into_a_column(world: Any) -> None:
         assert torch.allclose(found.clip_scores().diagonal(), torch.ones(3), atol=1e-5)
 
 
-def test_items_of_one_audio_are_one_clip_whatever_their_ids(world: Any) -> None:
+def test_items_with_the_same_audio_count_as_one_clip(world: Any) -> None:
     recipe, clips, features = world
     twin = clips[0].model_copy(update={"id": "twin"})
     doubled = Features(features.banks, features.keys | {"twin": features.keys[clips[0].id]})
@@ -177,26 +177,26 @@ def test_items_of_one_audio_are_one_clip_whatever_their_ids(world: Any) -> None:
     assert same.tolist() == [[True, False, True], [False, True, False], [True, False, True]]
 
 
-def test_scores_stay_in_float32_in_16_bits(world: Any) -> None:
+def test_scores_are_float32_with_16_bit_embeddings(world: Any) -> None:
     recipe, clips, features = world
     model = scratch_model(recipe).train()
     items = [Item(clip, ("a tone", "deep hum")) for clip in clips[:8]]
     scores = embedded_scores(model, collate(items, features), "bf16")
-    assert scores.each.dtype == scores.scores.dtype == torch.float32
+    assert scores.scores_by_caption.dtype == scores.scores.dtype == torch.float32
     loss = losses.total(scores, [RANKING, MATCHING])
     assert loss.dtype == torch.float32
     loss.backward()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
 
 
-def test_unknown_words_are_passed_over(world: Any) -> None:
+def test_unknown_words_are_ignored_in_embeddings(world: Any) -> None:
     model = scratch_model(world[0]).eval()
     with torch.no_grad():
         assert torch.allclose(model.text(["a zebra tone"]).values, model.text(["a tone"]).values)
     assert model.text.unreadable(["a tone", "zebra", "低い音", "..."]) == ["zebra", "低い音", "..."]
 
 
-def test_series_of_a_pool_come_in_the_clips_order_and_unpadded(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pool_series_are_unpadded_and_in_clip_order(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, clips, features = world
     experts = {name: expert.model_dump() for name, expert in recipe.model.audio.experts.items()}
     settings = {"kind": "gru", "experts": experts, "width": 4, "hidden": 3, "dropout": 0, "embedding": "frames"}
@@ -214,7 +214,7 @@ def test_series_of_a_pool_come_in_the_clips_order_and_unpadded(world: Any, monke
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_embedding_leaves_the_mode_of_every_layer_as_it_was(world: Any, training: bool) -> None:
+def test_embedding_restores_training_mode(world: Any, training: bool) -> None:
     recipe, clips, features = world
     model = scratch_model(recipe).train(training)
     for embed in (lambda: embed_pool(model, clips[:2], features), lambda: embed_texts(model, ["a tone"])):
@@ -225,7 +225,7 @@ def test_embedding_leaves_the_mode_of_every_layer_as_it_was(world: Any, training
 # validation
 
 
-def test_validation_figures_equal_slow_ones(world: Any) -> None:
+def test_validation_metrics_match_slow_reference(world: Any) -> None:
     recipe, clips, features = world
     model = scratch_model(recipe).eval()
     own = [clip for clip in clips if clip.split == "validation"]
@@ -255,7 +255,7 @@ def test_validation_figures_equal_slow_ones(world: Any) -> None:
     assert 0 < seen["spread_of_captions"] < 1
 
 
-def test_validation_draws_the_same_random_negatives_every_time(world: Any) -> None:
+def test_validation_uses_the_same_random_negatives_each_time(world: Any) -> None:
     recipe, clips, features = world
     model = scratch_model(recipe).eval()
     own = [clip for clip in clips if clip.split == "validation"]
@@ -268,10 +268,10 @@ def test_validation_draws_the_same_random_negatives_every_time(world: Any) -> No
     torch.manual_seed(6)
     assert validation(model)[0]["loss"] == first
     torch.manual_seed(5)
-    assert torch.equal(torch.rand(1), after)  # and leaves the training's draws as they are
+    assert torch.equal(torch.rand(1), after)  # and does not change the draws of training
 
 
-def test_validation_needs_clips(world: Any) -> None:
+def test_validation_with_one_clip_is_refused(world: Any) -> None:
     recipe, clips, features = world
     with pytest.raises(KitError, match="at least two clips with captions"):
         Validation(clips[:1], recipe.stages["only"], features)

@@ -1,5 +1,6 @@
-"""Scores of frames against a sentence, the losses of moments, and the encoder of frames."""
+"""Scores of frames for a query, losses for moments, and the encoder of frames."""
 
+import dataclasses
 import math
 from itertools import pairwise, product
 from pathlib import Path
@@ -45,7 +46,7 @@ def score_of(scale: float, offset: float, enter: float, leave: float) -> MomentS
     return score
 
 
-def test_frames_by_hand() -> None:
+def test_moment_frame_scores_match_hand_values() -> None:
     """Cosines 1, 0 and -0.6, and 0 of a frame of zeros: 2 x cosine - 1."""
     clips = Embedded(torch.tensor([[[3.0, 0], [0, 5], [-3, 4], [0, 0]]]), torch.tensor([4]))
     scores, lengths = score_of(2, -1, 0, 0).frames(clips, Embedded(torch.tensor([[7.0, 0]])))
@@ -53,7 +54,7 @@ def test_frames_by_hand() -> None:
     assert lengths.tolist() == [4]
 
 
-def test_a_clip_scores_the_log_odds_of_any_moment() -> None:
+def test_clip_score_is_the_log_odds_of_any_moment() -> None:
     score = score_of(3.0, -1.0, -0.5, 0.7)
     clips, captions = Embedded(drawn(2, 5, 6), torch.tensor([5, 3])), Embedded(drawn(3, 6, seed=1))
     with torch.inference_mode():
@@ -70,7 +71,7 @@ def test_a_clip_scores_the_log_odds_of_any_moment() -> None:
                 assert float(found[row, column]) == pytest.approx(math.log(total - 1), abs=1e-4)
 
 
-def test_a_clip_without_any_sign_of_a_moment_has_a_finite_score() -> None:
+def test_extreme_frame_scores_give_finite_clip_scores() -> None:
     clips, captions = Embedded(torch.zeros(1, 4, 2), torch.tensor([4])), Embedded(torch.ones(1, 2))
     for offset in (-200.0, 200.0):
         score = score_of(1.0, offset, -50.0, -50.0)
@@ -89,7 +90,7 @@ def batch(scores: torch.Tensor, lengths: list[int], labels: torch.Tensor) -> Bat
     return BatchScores(each, torch.arange(items), nothing, None, lambda: each, lambda: each, frames=frames)
 
 
-def test_losses_by_hand() -> None:
+def test_moment_losses_match_hand_values() -> None:
     """One clip of two frames, the second heard: log Z = log(1 + e^(s0 + leave) + e^(s1 + enter) + e^(s0 + s1))."""
     s0, s1 = 0.3, 0.8
     labels = torch.tensor([[False, True, False]])
@@ -103,29 +104,29 @@ def test_losses_by_hand() -> None:
     assert float(found) == pytest.approx(entropy, abs=1e-6)
 
 
-def test_without_transitions_the_likelihood_is_the_cross_entropy() -> None:
+def test_two_state_without_transitions_equals_cross_entropy() -> None:
     labels = drawn(3, 7, seed=2) > 0
     lengths = [7, 4, 1]
     for row, length in enumerate(lengths):
         labels[row, length:] = False
     free = batch(drawn(3, 7), lengths, labels)
     frames = free.of_frames()._replace(enter=torch.tensor(0.0), leave=torch.tensor(0.0))
-    free = BatchScores(free.each, free.row_of, free.same_clip, None, free.clip_scores, free.clip_scores, frames=frames)
+    free = dataclasses.replace(free, frames=frames)
     likelihood = TwoState(kind="two_state", weight=1, per_frame=True).value(free)
     entropy = FrameCrossEntropy(kind="frame_cross_entropy", weight=1).value(free)
     assert float(likelihood) == pytest.approx(float(entropy), abs=1e-6)
 
 
-def test_a_loss_of_moments_needs_moments() -> None:
+def test_moment_loss_without_moments_raises_value_error() -> None:
     plain = batch(drawn(2, 3), [3, 3], torch.zeros(2, 3, dtype=torch.bool))
-    without = BatchScores(plain.each, plain.row_of, plain.same_clip, None, plain.clip_scores, plain.clip_scores)
+    without = dataclasses.replace(plain, frames=None)
     with pytest.raises(ValueError, match="needs a batch of moments"):
         TwoState(kind="two_state", weight=1, per_frame=True).value(without)
 
 
 @pytest.mark.parametrize("positions", [4, 64])
-def test_what_fills_a_batch_up_changes_no_frame(positions: int) -> None:
-    """Of four positions a clip of 9 frames is cut into windows, the last of them of one frame."""
+def test_frame_transformer_ignores_padding(positions: int) -> None:
+    """With four positions, a clip of 9 frames is cut into windows; the last one has one frame."""
     torch.manual_seed(0)
     settings = FrameTransformer(
         kind="frame_transformer", experts={"logmel": LOGMEL}, width=16, layers=2, heads=2, ffn_dim=24,
@@ -144,7 +145,7 @@ def test_what_fills_a_batch_up_changes_no_frame(positions: int) -> None:
     assert settings.trained_parts.keys() == encoder.parts().keys()
 
 
-def test_frames_within_the_positions_know_each_other() -> None:
+def test_frames_attend_within_one_window_of_positions() -> None:
     settings = FrameTransformer(
         kind="frame_transformer", experts={"logmel": LOGMEL}, width=16, layers=1, heads=2, ffn_dim=24,
         max_positions=4, dropout=0.0, embedding="frames",
@@ -160,7 +161,7 @@ def test_frames_within_the_positions_know_each_other() -> None:
             assert changed.tolist() == [n in window for n in range(8)]
 
 
-def test_items_keep_their_windows() -> None:
+def test_moment_items_keep_their_windows() -> None:
     clip = Clip(id="c", path="c.wav", captions=[])  # type: ignore[call-arg]
     heard = Moment(id="1", text="A dog barks", clip="c", windows=[(1.0, 2.0)])
     elsewhere = Moment(id="2", text="A dog barks", clip="d", windows=[(1.0, 2.0)])
@@ -169,7 +170,7 @@ def test_items_keep_their_windows() -> None:
         items_of_moments([clip], [Moment(id="3", text="A dog barks", clip="c", windows=None)])
 
 
-def test_windows_behind_the_end_of_a_recording_are_not_learned_from(caplog: pytest.LogCaptureFixture) -> None:
+def test_windows_after_the_end_of_a_recording_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     clip = Clip(id="c", source="x", split="train", path="c.wav", captions=[], seconds=60.0)
     some = Moment(id="1", text="A dog barks", clip="c", windows=[(70.0, 80.0), (59.0, 62.0), (60.0, 61.0)])
     none = Moment(id="2", text="A cat mews", clip="c", windows=[(60.5, 61.0)])
@@ -184,8 +185,8 @@ def test_windows_behind_the_end_of_a_recording_are_not_learned_from(caplog: pyte
         items_of_moments([clip], [none])
 
 
-def test_the_loss_of_a_validation_is_the_mean_of_its_moments(tmp_path: Path) -> None:
-    """Of 2 x cosine - 1, in batches of two moments and of one. Every frame of the first two is right by a score of 1,
+def test_validation_loss_is_the_mean_over_moments(tmp_path: Path) -> None:
+    """Scores: 2 x cosine - 1, in batches of two moments and one. Every frame of the first two is right by a score of 1,
     which costs log(1 + 1/e); every frame of the third is wrong by as much, which costs 1 more."""
     bank = open_bank(tmp_path / "frames", 3, "float32", {})
     letters = torch.eye(3)
@@ -202,11 +203,11 @@ def test_the_loss_of_a_validation_is_the_mean_of_its_moments(tmp_path: Path) -> 
     model: Any = model_of(Letters())
     model.score, model.temperature = score_of(2.0, -1.0, 0.0, 0.0), None
     embedded = Ragged(torch.cat([known, silent]), torch.tensor([2, 2]))
-    found = validation._values(model, embedded, model.text.embed_alike(validation.texts))
+    found = validation._values(model, embedded, model.text.embed_batch(validation.texts))
     assert found == {"loss": pytest.approx(math.log(1 + math.exp(-1)) + 1 / 3, abs=1e-6)}
 
 
-def test_a_fit_is_the_likeliest_per_frame() -> None:
+def test_fit_maximises_the_likelihood_per_frame() -> None:
     """However long a recording is, it counts as any other: no number may be moved without a loss."""
     values = [drawn(length, seed=length) for length in (4, 24)]
     windows = [[(1.0, 3.0)], [(2.0, 5.0), (9.0, 10.0), (20.0, 22.0)]]

@@ -14,7 +14,7 @@ SECOND = Grid(hop=1.0, first=0.5)
 PLAIN = Decoding()
 
 
-def test_a_grid_by_hand() -> None:
+def test_frame_grid_matches_hand_values() -> None:
     yamnet = Grid(hop=0.48, first=0.4875)
     assert yamnet.centres(3).tolist() == pytest.approx([0.4875, 0.9675, 1.4475])
     assert yamnet.edges(3, 60.0).tolist() == pytest.approx([0.0, 0.7275, 1.2075, 1.6875])
@@ -32,10 +32,10 @@ def test_a_grid_by_hand() -> None:
         ([(1.6, 2.4)], [0, 1, 0, 0, 0]),  # between two centres: the nearest to 2.0 is the first of them at 1.5
         ([(1.8, 2.45)], [0, 0, 1, 0, 0]),  # of a start at 1.8 the nearest is 1.5, of the middle it is 2.5
         ([(0.0, 1.0), (4.0, 9.0)], [1, 0, 0, 0, 1]),
-        ([(7.0, 9.0)], [0, 0, 0, 0, 1]),  # behind the last frame
+        ([(7.0, 9.0)], [0, 0, 0, 0, 1]),  # after the last frame
     ],
 )
-def test_labels_by_hand(windows: list[tuple[float, float]], expected: list[int]) -> None:
+def test_frame_labels_match_hand_values(windows: list[tuple[float, float]], expected: list[int]) -> None:
     assert labels_of(windows, 5, SECOND).astype(int).tolist() == expected
 
 
@@ -46,7 +46,7 @@ def table_of(size: int, scores: dict[tuple[int, int], float]) -> np.ndarray:
     return table
 
 
-def test_windows_that_overlap_a_better_one_are_left_out() -> None:
+def test_overlapping_worse_windows_are_left_out() -> None:
     table = table_of(10, {(0, 4): -1.0, (0, 3): -2.0, (0, 2): -3.0, (6, 9): -2.5})
     found = best_windows(table, SECOND.edges(10, 10.0), PLAIN)
     assert found == [Found(0, 5, -1.0), Found(6, 10, -2.5), Found(0, 3, -3.0)], "0 to 4 has IoU 0.8, 0 to 3 0.6"
@@ -57,18 +57,18 @@ def test_windows_that_overlap_a_better_one_are_left_out() -> None:
     assert [one[:2] for one in found] == [(2, 3), (2, 4), (5, 7)], "equal scores: the earlier, then the shorter"
 
 
-def test_a_window_behind_all_candidates_is_found() -> None:
-    """1640 windows of one score, all of which hold frame 40, are more than are looked at first."""
+def test_window_beyond_the_first_candidates_is_found() -> None:
+    """1640 windows with equal scores, all with frame 40, exceed the first candidates."""
     table = table_of(100, {(i, j): 1.0 for i in range(41) for j in range(40, 80)} | {(90, 91): 0.0})
     found = best_windows(table, SECOND.edges(100, 100.0), Decoding(max_iou=0.0))
     assert found == [Found(0, 41, 1.0), Found(90, 92, 0.0)]
 
 
-def test_edges_have_four_digits() -> None:
+def test_window_edges_are_rounded_to_four_digits() -> None:
     assert best_windows(np.zeros((1, 1)), np.array([0.12344, 1.98766]), PLAIN) == [Found(0.1234, 1.9877, 0.0)]
 
 
-def test_rounded_windows_have_a_length_and_end_with_the_recording() -> None:
+def test_rounded_windows_have_length_and_stay_in_the_recording() -> None:
     grid = Grid(hop=0.4, first=0.2)
     whole = Decoding(round_to=1.0)
     edges = grid.edges(25, 9.7)
@@ -97,8 +97,8 @@ def slow_windows(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> li
 
 @pytest.mark.parametrize("frames", [1, 2, 7, 40, 80])
 @pytest.mark.parametrize("max_iou", [0.0, 0.3, 0.6])
-def test_against_a_slow_search(frames: int, max_iou: float) -> None:
-    """At 80 frames, and without overlap, windows that are sought lie behind the first candidates."""
+def test_best_windows_match_slow_search(frames: int, max_iou: float) -> None:
+    """With 80 frames and without overlap, best windows are beyond the first candidates."""
     generator = torch.Generator().manual_seed(frames)
     for scale in (0.3, 3.0):
         scores = torch.randn(1, frames, dtype=torch.float64, generator=generator) * scale
@@ -107,7 +107,7 @@ def test_against_a_slow_search(frames: int, max_iou: float) -> None:
         assert best_windows(table, edges, decoding) == slow_windows(table, edges, decoding)
 
 
-def test_thresholds_by_hand() -> None:
+def test_threshold_windows_match_hand_values() -> None:
     scores = np.array([0.05, 0.95, 0.95, 0.45, 0.05, 0.25])
     found = threshold_windows(scores, SECOND.edges(6, 6.0), PLAIN)
     assert [one[:2] for one in found] == [(1, 3), (5, 6)], "1 to 4 has IoU 2/3 with the best"
@@ -120,8 +120,8 @@ def test_thresholds_by_hand() -> None:
     assert threshold_windows(np.ones(3), SECOND.edges(3, 3.0), PLAIN) == [Found(0, 3, 1.0)]
 
 
-def test_overlap_is_the_baselines(goldens: Path) -> None:
-    """Of all pairs of its spans that have a length; two empty ones have no IoU."""
+def test_iou_matches_2026_baseline(goldens: Path) -> None:
+    """Compared for all pairs of the baseline's spans that have a length; two empty ones have no IoU."""
     stored = np.load(goldens / "moments_2026.npz")
     first, second = (stored[f"span_{name}"].astype(float) for name in "ab")
     kept = first[:, 1] > first[:, 0]
@@ -129,7 +129,7 @@ def test_overlap_is_the_baselines(goldens: Path) -> None:
         assert np.abs(iou(first[kept], other) - stored["span_iou"][kept, column]).max() < 1e-5
 
 
-def test_labels_are_the_baselines_for_whole_seconds(goldens: Path) -> None:
+def test_frame_labels_match_2026_baseline_for_whole_seconds(goldens: Path) -> None:
     cases = json.loads(str(np.load(goldens / "moments_2026.npz")["labels_json"]))
     others = []
     for case in cases:
@@ -139,8 +139,8 @@ def test_labels_are_the_baselines_for_whole_seconds(goldens: Path) -> None:
     assert others == [([70.9, 81.2], 71, 70, 80, 80)]
 
 
-def test_rounding_is_the_baselines(goldens: Path) -> None:
-    """In a recording of 300 s; where it leaves a window no length, ours is a second long."""
+def test_rounding_matches_2026_baseline(goldens: Path) -> None:
+    """In a recording of 300 s; windows that the baseline rounds to no length are one second long here."""
     stored = np.load(goldens / "moments_2026.npz")
     for given, expected in zip(stored["round_in"], stored["round_out"], strict=True):
         edges = np.array([*np.clip(given[:2], 0, 300).astype(float), 300.0])
@@ -159,7 +159,7 @@ def test_rounding_is_the_baselines(goldens: Path) -> None:
     ("window", "end", "expected"),
     [((2.55, 3.3), 8.0, (2, 3)), ((2.7, 3.4), 8.0, (3, 4)), ((4.5675, 5.2), 5.2, (4, 5)), ((0.0, 0.4), 8.0, (0, 1))],
 )
-def test_a_window_that_rounds_to_nothing_is_the_second_of_its_middle(
+def test_window_rounded_to_nothing_becomes_its_middle_second(
     window: tuple[float, float], end: float, expected: tuple[int, int]
 ) -> None:
     edges = np.array([*window, end])
@@ -167,7 +167,7 @@ def test_a_window_that_rounds_to_nothing_is_the_second_of_its_middle(
     assert found[:2] == expected
 
 
-def test_rounded_edges_are_written_as_one_would() -> None:
+def test_rounded_edges_have_no_float_noise() -> None:
     table = np.log(np.full((3, 3), 0.1))
     found = best_windows(table, np.array([0.0, 0.11, 0.29, 0.71]), Decoding(round_to=0.1, max_iou=1.0))
     assert {(window.start, window.end) for window in found} == {

@@ -33,7 +33,7 @@ def opened(made: Path) -> FinishedMoments:
     return open_finished_moments(str(made))
 
 
-def test_its_figures_are_the_runs(made: Path, opened: FinishedMoments) -> None:
+def test_moment_report_shows_the_metrics_of_the_run(made: Path, opened: FinishedMoments) -> None:
     html = (made / "report.html").read_text()
     ranked = opened.ranked
     assert ranked.figures is not None
@@ -44,7 +44,7 @@ def test_its_figures_are_the_runs(made: Path, opened: FinishedMoments) -> None:
     assert "This entry minus another" in html
 
 
-def test_the_worst_come_first(made: Path, opened: FinishedMoments) -> None:
+def test_moment_report_lists_worst_queries_first(made: Path, opened: FinishedMoments) -> None:
     predictions = {answer.qid: answer.windows for answer in opened.answers}
     found = score_moments(predictions, opened.truth.windows())
     worst = min(found.ious + found.precisions_at())
@@ -55,7 +55,9 @@ def test_the_worst_come_first(made: Path, opened: FinishedMoments) -> None:
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_windows_are_seen_and_heard(browser: Browser, made: Path, opened: FinishedMoments, width: int) -> None:
+def test_report_page_shows_windows_and_plays_from_them(
+    browser: Browser, made: Path, opened: FinishedMoments, width: int
+) -> None:
     page = browser.page(width)
     page.goto((made / "report.html").as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page scrolls sideways"
@@ -79,7 +81,7 @@ def test_windows_are_seen_and_heard(browser: Browser, made: Path, opened: Finish
     assert browser.errors == []
 
 
-def test_a_recording_that_is_gone_is_said(made: Path, opened: FinishedMoments, tmp_path: Path) -> None:
+def test_missing_recording_is_reported_in_the_page(made: Path, opened: FinishedMoments, tmp_path: Path) -> None:
     for path in (made.parent / "world/evaluation").iterdir():
         path.rename(tmp_path / path.name)
     try:

@@ -53,7 +53,7 @@ def result_of(run: Path) -> RunResult:
     return RunResult.model_validate_json((run / "result.json").read_text())
 
 
-def test_it_learns_when_tones_are_heard(run: Path) -> None:
+def test_moment_run_learns_the_times_of_tones(run: Path) -> None:
     found = result_of(run).moments
     assert found["posterior"].figures is not None
     assert found["posterior"].random is not None
@@ -66,10 +66,10 @@ def test_it_learns_when_tones_are_heard(run: Path) -> None:
     assert lines[-1]["loss"] < lines[0]["loss"] / 4
 
 
-def test_a_checkpoint_is_chosen_by_windows_as_a_rank_entry_finds_them(run: Path) -> None:
+def test_validation_windows_match_those_of_the_rank_entry(run: Path) -> None:
     trained, expected = open_trained(run), result_of(run).moments
     data, stage = load_data(trained.recipe), trained.recipe.stages["only"]
-    watched = {"evaluation": (data.whole("evaluation"), data.moments["evaluation"])}
+    watched = {"evaluation": (data.readable_clips("evaluation"), data.moments["evaluation"])}
     series = series_of_moments(trained.model, *watched["evaluation"], data.features)
 
     def found(**monitor: Any) -> dict[str, float]:
@@ -93,7 +93,7 @@ def test_a_checkpoint_is_chosen_by_windows_as_a_rank_entry_finds_them(run: Path)
     assert whole["R1@0.5"] == 0, "no window is as long as the recording"
 
 
-def test_its_files_are_the_editions(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_moment_files_pass_the_editions_check_and_score(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     entry = result_of(run).moments["posterior"]
     assert submission(["check", entry.answers, "--truth", entry.truth]) == 0
     for file in (entry.answers, entry.windows):
@@ -108,7 +108,7 @@ def test_its_files_are_the_editions(run: Path, capsys: pytest.CaptureFixture[str
     assert all(0 <= start < end <= tiny_moments.SECONDS for start, end in first["pred_relevant_windows"])
 
 
-def test_probabilities_of_frames_are_written(run: Path) -> None:
+def test_frame_probabilities_are_written(run: Path) -> None:
     """A frame is in a moment as often as the windows around it say: highest where the first window is."""
     found = result_of(run).moments
     for name in ("posterior", "thresholds"):
@@ -128,14 +128,14 @@ def test_probabilities_of_frames_are_written(run: Path) -> None:
             assert values[inside].mean() > values[~inside].mean()
 
 
-def test_the_collapse_watch_says_nothing_of_scores_that_it_has_not_seen(run: Path) -> None:
+def test_moment_metrics_omit_the_score_collapse_check(run: Path) -> None:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert all("captions_alike" not in line for line in lines)
     assert all("spread_of_clips" in line for line in lines)
 
 
-def test_moments_that_changed_are_noticed(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By a finished run, and by one that goes on: what it was trained on is no longer there."""
+def test_changed_moments_files_are_refused(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both a finished and a resumed run notice them: their training data no longer exists."""
     folder = tmp_path / "world"
     folder.mkdir()
     shutil.copy(manifest.parent / "moments.jsonl", folder)
@@ -157,7 +157,7 @@ def test_moments_that_changed_are_noticed(manifest: Path, tmp_path: Path, capsys
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
 
 
-def test_a_plan_counts_moments(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_counts_moments(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = tiny_moments.recipe(manifest, tmp_path)
     path = tiny.write_recipe(tmp_path / "r.yaml", made)
     assert main(["check", str(path)]) == 0
@@ -177,7 +177,7 @@ def test_a_plan_counts_moments(manifest: Path, tmp_path: Path, capsys: pytest.Ca
     assert re.search(r"data train: moments .*gone.jsonl; make them with python -m data_tools", capsys.readouterr().out)
 
 
-def test_it_is_opened_with_its_queries_and_answers(run: Path, tmp_path: Path) -> None:
+def test_finished_moment_run_opens_with_queries_and_answers(run: Path, tmp_path: Path) -> None:
     opened = open_finished_moments(f"{run}:thresholds")
     assert opened.ranked == result_of(run).moments["thresholds"]
     assert [answer.qid for answer in opened.answers] == list(opened.truth.queries)
@@ -195,8 +195,10 @@ def test_it_is_opened_with_its_queries_and_answers(run: Path, tmp_path: Path) ->
         _ = open_finished_moments(str(damaged)).answers
 
 
-def test_it_is_scored_and_compared_by_its_name(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each entry against its own truth; a file beside it needs one."""
+def test_moment_entries_are_scored_and_compared_by_name(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each entry is compared with its truth; a file next to it needs a truth file."""
     posterior, thresholds = (result_of(run).moments[name].figures for name in ("posterior", "thresholds"))
     assert posterior is not None
     assert thresholds is not None
@@ -220,7 +222,7 @@ def test_it_is_scored_and_compared_by_its_name(run: Path, tmp_path: Path, capsys
         assert words in capsys.readouterr().err
 
 
-def test_runs_of_different_true_windows_are_not_compared(
+def test_comparing_runs_with_different_true_windows_is_refused(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A window that counts for nothing makes no difference."""
@@ -236,7 +238,7 @@ def test_runs_of_different_true_windows_are_not_compared(
     assert said in capsys.readouterr().err
 
 
-def test_the_run_stands_when_it_is_asked_for_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_moment_run_is_not_repeated(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (run / "result.json").read_bytes()
     assert main(["run", str(run.parent / "r.yaml"), "--out", str(run)]) == 0
     assert (run / "result.json").read_bytes() == before
@@ -273,7 +275,7 @@ def test_the_run_stands_when_it_is_asked_for_again(run: Path, capsys: pytest.Cap
         ),
     ],
 )
-def test_what_does_not_go_together(
+def test_incompatible_moment_settings_are_refused(
     manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], said: str
 ) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny_moments.recipe(manifest, tmp_path))
@@ -282,7 +284,7 @@ def test_what_does_not_go_together(
     assert re.search(said, capsys.readouterr().err)
 
 
-def test_a_recipe_of_clips_is_told_how_its_windows_are_found(
+def test_moments_entry_of_a_clip_recipe_names_rank_windows(
     manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made, moments = tiny.recipe(manifest, tmp_path), str(manifest.parent / "moments.jsonl")
@@ -293,7 +295,7 @@ def test_a_recipe_of_clips_is_told_how_its_windows_are_found(
     assert "not cosine; for such a model use python -m system rank RUN" in capsys.readouterr().err
 
 
-def test_what_would_stop_the_ranking_is_said_before_training(
+def test_moment_ranking_errors_are_reported_before_training(
     manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moments = read_moments(manifest.parent / "moments.jsonl")
@@ -342,7 +344,9 @@ def test_what_would_stop_the_ranking_is_said_before_training(
     assert "evaluation_000.wav has 101 frames; the limit is 90" in refused({}, monitor=only_loss)
 
 
-def test_moments_that_are_ranked_no_more_are_named(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_removed_moment_entries_are_deleted_with_a_warning(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     copied = Path(shutil.copytree(run, tmp_path / "run"))
     shutil.copy(run.parent / "r.yaml", tmp_path / "r.yaml")
     dropped = ["--set", "rank.thresholds=null"]
@@ -357,9 +361,9 @@ def test_moments_that_are_ranked_no_more_are_named(run: Path, tmp_path: Path, ca
     assert any("the earlier scores of posterior are replaced or removed" in line for line in said)
 
 
-def test_a_run_of_clips_says_when_after_a_fit(manifest: Path, tmp_path: Path) -> None:
-    """Trained on which recordings hold a tone, never on when; scale and transitions are fitted to the validation, and
-    not to windows behind the end."""
+def test_fitted_clip_model_finds_windows(manifest: Path, tmp_path: Path) -> None:
+    """Trained on the tones of recordings without their times; scale and transitions are fitted to the validation, and
+    not to windows after the end."""
     made = tiny_moments.recipe(manifest, tmp_path, unit="clip", captions_per_clip=1, epochs=1)
     made["stages"]["only"]["losses"] = [{"kind": "nt_xent", "weight": 1, "temperature": 1.0, "same_clip": "masked"}]
     made["stages"]["only"]["monitor"]["metrics"] = ["loss", "mAP@10"]
@@ -386,8 +390,8 @@ def test_a_run_of_clips_says_when_after_a_fit(manifest: Path, tmp_path: Path) ->
     assert found["plain_again"].figures == plain
 
 
-def test_random_windows_are_drawn_often_and_as_many_as_count() -> None:
-    """Of a recording of two frames, which is true as a whole: each of its three windows comes first as often."""
+def test_random_window_baseline_matches_expected_values() -> None:
+    """A recording of two frames is true as a whole; each of its three windows comes first equally often."""
     truth = MomentTruth({"q": MomentQuery(1, "q", "?", "v", 2.0, [[0, 2]])}, "truth.jsonl", [])
     found = _of_random_windows(truth, MOMENTS["2026"], {"q": np.array([0.0, 1.0, 2.0])})
     assert found["R1@0.7"] == pytest.approx(1 / 3, abs=0.2)
@@ -395,8 +399,10 @@ def test_random_windows_are_drawn_often_and_as_many_as_count() -> None:
 
 
 @pytest.mark.slow
-def test_a_fit_stays_with_the_model(manifest: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The windows of the entry are found again by the run and by what is exported of it, without --fit."""
+def test_fitted_numbers_are_kept_in_run_and_export(
+    manifest: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run and its export find the windows of the entry again, without --fit."""
     made = tiny_moments.recipe(manifest, tmp_path, unit="clip", captions_per_clip=1, epochs=2)
     made["stages"]["only"]["losses"] = [{"kind": "nt_xent", "weight": 1, "temperature": 1.0, "same_clip": "masked"}]
     made["stages"]["only"]["monitor"]["metrics"] = ["loss"]
@@ -432,7 +438,7 @@ def test_a_fit_stays_with_the_model(manifest: Path, tmp_path: Path, caplog: pyte
 
 
 def opened_for_page(model: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What is warned of, up to a hint."""
+    """Return the warnings without their hints."""
     caplog.clear()
     ranker = open_ranker(model, cache=cache, with_windows=True)
     Search(ranker, ranker.open(clips_to_rank(model, None)))
@@ -440,7 +446,7 @@ def opened_for_page(model: Path, cache: Path, caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.slow
-def test_a_study_of_moments_has_a_table_of_its_own(
+def test_study_of_moments_writes_a_moments_table(
     manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = tiny_moments.recipe(manifest, tmp_path, epochs=1)
@@ -475,7 +481,7 @@ def test_a_study_of_moments_has_a_table_of_its_own(
         ),
     ],
 )
-def test_columns_that_do_not_fit_are_named(
+def test_incompatible_table_columns_are_refused(
     manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], columns: list[str], said: str
 ) -> None:
     tiny.write_recipe(tmp_path / "r.yaml", tiny_moments.recipe(manifest, tmp_path))

@@ -38,11 +38,11 @@ def batch_of(
     )
 
 
-def test_every_choice_of_the_schema_has_its_function() -> None:
+def test_every_negatives_setting_has_a_function() -> None:
     assert {"all", *NEGATIVES} == set(typing.get_args(Negatives))
 
 
-def test_choices_by_hand() -> None:
+def test_negative_choices_match_hand_values() -> None:
     scores = np.array([[0.5, 0.9, 0.1, 0.45], [0.2, 0.6, 0.3, 0.7], [0.8, 0.0, 0.4, 0.35], [0.6, 0.58, 0.1, 0.3]])
     within = np.array([[1, 0.2, 0.9, 0.3], [0.2, 1, 0.4, 0.1], [0.9, 0.4, 1, 0.6], [0.3, 0.1, 0.6, 1]])
     batch = batch_of(scores, [0, 1, 0, 2], clips=within, captions=1 - within)
@@ -80,7 +80,7 @@ def slow(name: str, scores: np.ndarray, ids: list[int], clips: np.ndarray, capti
 
 @pytest.mark.parametrize("name", sorted(set(NEGATIVES) - set(RANDOM)))
 @pytest.mark.parametrize("owner", [[0, 1, 2, 3, 4, 5, 6], [0, 0, 0, 1, 2, 2, 3, 4, 4, 4, 4, 5, 6, 6]])
-def test_choices_equal_loops(name: str, owner: list[int]) -> None:
+def test_negative_choices_match_loops(name: str, owner: list[int]) -> None:
     for seed in range(5):
         draw = np.random.default_rng(seed)
         ids = draw.integers(0, 5, 7).tolist()
@@ -94,7 +94,7 @@ def test_choices_equal_loops(name: str, owner: list[int]) -> None:
 
 
 def drawn(name: str, ids: list[int], times: int) -> list[Counter[tuple[int, int]]]:
-    """Of every item, how often each (caption, clip) comes."""
+    """Count how often each item gets each (caption, clip)."""
     torch.manual_seed(7)
     batch = batch_of(np.zeros((len(ids), len(ids))), ids)
     counts: list[Counter[tuple[int, int]]] = [Counter() for _ in ids]
@@ -105,7 +105,7 @@ def drawn(name: str, ids: list[int], times: int) -> list[Counter[tuple[int, int]
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_random_choices_are_uniform_over_what_is_allowed(name: str) -> None:
+def test_random_negatives_are_uniform_over_allowed_pairs(name: str) -> None:
     ids, times = [0, 1, 2, 0, 3], 3000
     for i, counts in enumerate(drawn(name, ids, times)):
         others = [j for j in range(len(ids)) if ids[j] != ids[i]]
@@ -116,12 +116,12 @@ def test_random_choices_are_uniform_over_what_is_allowed(name: str) -> None:
         assert chi_squared < 45  # 15 degrees of freedom at most: once in 10,000 seeds
 
 
-def test_random_apart_of_two_clips_takes_what_there_is() -> None:
+def test_random_apart_with_two_clips_takes_the_other_clip() -> None:
     assert [set(counts) for counts in drawn("random_apart", [0, 1], 5)] == [{(1, 1)}, {(0, 0)}]
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_random_choices_follow_torchs_seed(name: str) -> None:
+def test_random_negatives_follow_torch_seed(name: str) -> None:
     batch = batch_of(np.zeros((40, 40)), list(range(40)))
     found = []
     for seed in (1, 1, 2):
@@ -132,7 +132,7 @@ def test_random_choices_follow_torchs_seed(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(NEGATIVES))
 @pytest.mark.parametrize("ids", [[0], [2, 2, 2], [0, 0, 1]])
-def test_places_are_of_other_clips_or_at_least_of_the_batch(name: str, ids: list[int]) -> None:
+def test_negatives_are_from_other_clips_if_possible(name: str, ids: list[int]) -> None:
     scores = np.random.default_rng(0).uniform(size=(len(ids), len(ids)))
     for positions in NEGATIVES[name](batch_of(scores, ids, clips=scores, captions=scores)):
         for i, position in enumerate(positions.tolist()):
@@ -172,7 +172,7 @@ ORIGINAL = {
 
 @pytest.mark.parametrize("original", ORIGINAL)
 @pytest.mark.parametrize("margin", [0.5, 0.1])
-def test_sampling_equals_the_original_code_and_its_gradients(
+def test_negative_sampling_and_gradients_match_original(
     original: str, margin: float, goldens: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     golden = np.load(goldens / "xieh97_frameword.npz")
@@ -201,9 +201,7 @@ def test_sampling_equals_the_original_code_and_its_gradients(
 
 
 @pytest.mark.parametrize("margin", [1.0, 0.2])
-def test_the_2022_baselines_triplets_equal_the_original_code(
-    margin: float, goldens: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_triplet_loss_matches_2022_baseline(margin: float, goldens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     golden = np.load(goldens / "xieh97_dcase2022_crnn.npz")
     key = f"trl_m{margin}"
     clips, captions = torch.from_numpy(golden[f"{key}_imposters_audio_text"].T.copy())

@@ -1,4 +1,4 @@
-"""Numbers that overflow in training: nothing that is not finite is saved, and what was saved before stays."""
+"""Numeric overflow in training: no infinite or NaN value is saved, and earlier files stay."""
 
 import json
 import signal
@@ -31,7 +31,7 @@ def state_after_one_epoch(run: Path) -> dict[str, Any]:
 
 
 def overflow_at(number: int, monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]) -> None:
-    """Have the update of a step, from 1, make a weight infinite."""
+    """Make the update of a step, numbered from 1, set a weight to infinity."""
     update = torch.optim.AdamW.step
     calls: list[int] = []
 
@@ -46,7 +46,7 @@ def overflow_at(number: int, monkeypatch: pytest.MonkeyPatch, then: Callable[[],
     monkeypatch.setattr(torch.optim.AdamW, "step", overflowing)
 
 
-def test_weights_that_the_last_step_of_an_epoch_made_overflow_are_not_saved(
+def test_overflowed_weights_after_an_epoch_are_not_saved(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loss and the gradients of the sixth step are finite; its update is not."""
@@ -60,7 +60,7 @@ def test_weights_that_the_last_step_of_an_epoch_made_overflow_are_not_saved(
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0, "without the fault the run goes on"
 
 
-def test_a_stop_saves_no_weights_that_overflowed(
+def test_interrupt_saves_no_overflowed_weights(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C in the fifth step, whose update overflows."""
@@ -70,7 +70,7 @@ def test_a_stop_saves_no_weights_that_overflowed(
     state_after_one_epoch(tmp_path / "run")
 
 
-def test_gradients_that_overflow_end_the_stage_before_the_update(
+def test_overflowed_gradients_end_the_stage_before_the_update(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loss that is finite, with gradients that are not; with and without a largest norm."""
@@ -93,7 +93,7 @@ def test_gradients_that_overflow_end_the_stage_before_the_update(
         state_after_one_epoch(folder / "run")
 
 
-def test_nothing_saved_yet_is_said_so(
+def test_overflow_in_first_step_reports_nothing_saved(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage, "gradients", lambda *_: {"loss": float("nan")})
@@ -102,7 +102,7 @@ def test_nothing_saved_yet_is_said_so(
     assert "nothing was saved yet" in output
 
 
-def test_a_validation_that_is_not_finite_is_no_checkpoint(
+def test_nan_validation_saves_no_checkpoint(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     validate = stage.Validation.__call__
@@ -119,14 +119,14 @@ def test_a_validation_that_is_not_finite_is_no_checkpoint(
     state_after_one_epoch(tmp_path / "run")
 
 
-def test_a_value_that_is_not_finite_is_never_best() -> None:
+def test_nan_and_infinite_metrics_are_never_best() -> None:
     table: checkpoints.BestEpochs = {}
     for epoch, value in enumerate([float("nan"), 1.0, float("inf"), -float("inf"), 2.0], start=1):
         table = checkpoints.updated(table, {"loss": value, "m1": value}, epoch, keep=3)
     assert table == {"loss": [[1.0, 2], [2.0, 5]], "m1": [[2.0, 5], [1.0, 2]]}
 
 
-def test_a_state_with_weights_that_are_not_finite_is_refused(unbroken: Path, tmp_path: Path) -> None:
+def test_training_state_with_nan_weights_is_refused(unbroken: Path, tmp_path: Path) -> None:
     state = torch.load(unbroken / "finetune/last.pt", weights_only=True)
     name = next(iter(state["model"]))
     state["model"][name].view(-1)[0] = torch.nan
@@ -136,7 +136,7 @@ def test_a_state_with_weights_that_are_not_finite_is_refused(unbroken: Path, tmp
         checkpoints.load_state(tmp_path / "finetune")
 
 
-def test_fp16_gradients_that_overflow_at_every_scale_end_the_stage(
+def test_fp16_overflow_at_every_scale_ends_the_stage(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A scaler halves its scale at every overflow; one overflow is no fault, 27 in a row are."""
@@ -163,6 +163,6 @@ def test_fp16_gradients_that_overflow_at_every_scale_end_the_stage(
     assert "gradients overflow at every scale at step 26" in output
 
 
-def test_metrics_are_strict_json(unbroken: Path) -> None:
+def test_metrics_jsonl_is_strict_json(unbroken: Path) -> None:
     for line in (unbroken / "metrics.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(name))

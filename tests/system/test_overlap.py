@@ -12,7 +12,7 @@ from system.ranking.frame_series import FrameSeries, fitted_score, windows_of, w
 
 
 def series(*rows: tuple[list[float], float]) -> FrameSeries:
-    """Of (values, hop) rows, from second 0 on."""
+    """Return frame series from (values, hop) rows that start at second 0."""
     grids = [Grid(hop, hop / 2) for _, hop in rows]
     edges = [grid.edges(len(values), len(values) * grid.hop) for (values, _), grid in zip(rows, grids, strict=True)]
     return FrameSeries([torch.tensor(values) for values, _ in rows], edges, grids)
@@ -21,7 +21,7 @@ def series(*rows: tuple[list[float], float]) -> FrameSeries:
 class TestSeveral:
     """Windows that a moment overlaps with, by hand and against every labelling."""
 
-    def test_a_model_twice_says_what_it_says_once(self) -> None:
+    def test_averaging_a_model_with_itself_changes_nothing(self) -> None:
         score = MomentScore()
         asked = series(([0.1, 0.5, 0.6, 0.2, 0.9], 1.0), ([0.7, 0.0, 0.3], 0.5))
         alone = windows_of(score, asked, "overlap", Decoding())
@@ -30,7 +30,7 @@ class TestSeveral:
             assert [w.score for w in one.windows] == pytest.approx([w.score for w in other.windows], abs=1e-12)
             assert one.frames == pytest.approx(other.frames, abs=1e-12)
 
-    def test_overlap_by_hand(self) -> None:
+    def test_overlap_probability_matches_hand_values(self) -> None:
         """Four frames of 1 s. [0, 3] has an IoU of 2 / 3 with [1, 3], and of 0.75 with [0, 4]."""
         table = np.full((4, 4), -np.inf)
         table[1, 2], table[0, 2], table[0, 3], table[3, 3] = np.log([0.4, 0.2, 0.3, 0.1])
@@ -39,8 +39,8 @@ class TestSeveral:
         assert overlap_probability(asked, table, np.arange(5.0)) == pytest.approx(expected)
 
     @pytest.mark.parametrize("seed", range(4))
-    def test_overlap_against_every_window(self, seed: int) -> None:
-        """Frames of any width, the last two of none; windows with edges of frames and others, some behind the end."""
+    def test_overlap_probability_matches_sum_over_all_windows(self, seed: int) -> None:
+        """Frames of any width, the last two of width 0; windows with any edges, some after the end."""
         rng = np.random.default_rng(seed)
         edges = np.concatenate([[0.0], rng.uniform(0.2, 2.0, 9).cumsum()])
         edges = np.append(edges, edges[[-1, -1]])
@@ -57,7 +57,7 @@ class TestSeveral:
                         expected += np.exp(table[i, j])
             assert overlap_probability(window[None], table, edges)[0] == pytest.approx(min(expected, 1.0), abs=1e-9)
 
-    def test_a_moment_to_the_end_of_a_recording_is_found_where_the_last_frames_have_no_width(self) -> None:
+    def test_moment_at_the_end_with_zero_width_frames_is_found(self) -> None:
         """61 frames of 1 s in 60 s, as the published frames of Clotho-Moment may be."""
         values = torch.tensor([0.0] * 50 + [1.0] * 11)
         grid = Grid(1.0, 0.5)
@@ -66,7 +66,7 @@ class TestSeveral:
         assert found.windows[0][:2] == (50, 60)
         assert found.windows[0].score > 0.9
 
-    def test_whole_seconds_behind_a_ragged_end_count_as_the_end(self) -> None:
+    def test_rounded_end_after_a_fractional_end_is_kept(self) -> None:
         grid = Grid(1.0, 0.5)
         values = torch.tensor([0.0] * 6 + [1.0] * 2)
         asked = FrameSeries([values], [grid.edges(8, 7.6)], [grid])
@@ -74,12 +74,12 @@ class TestSeveral:
         assert found.windows[0][:2] == (6, 8)
         assert found.windows[0].score > 0.9
 
-    def test_of_equal_scores_the_earlier_window_comes_first_then_the_shorter(self) -> None:
+    def test_equal_scores_order_windows_by_start_then_length(self) -> None:
         asked = np.array([[5.0, 9.0], [2.0, 4.0], [2.0, 9.0], [0.0, 1.0]])
         found = overlap_windows(asked, np.array([0.5, 0.5, 0.5, 0.4]), 10.0, Decoding(max_iou=1.0))
         assert [window[:2] for window in found] == [(2, 4), (2, 9), (5, 9), (0, 1)]
 
-    def test_a_frames_mean_is_over_its_own_width(self) -> None:
+    def test_partial_last_frame_is_averaged_over_its_width(self) -> None:
         """A last frame of half a second."""
         grid = Grid(1.0, 0.5)
         asked = FrameSeries([torch.tensor([0.0, 0.0, 0.9])], [grid.edges(3, 2.5)], [grid])
@@ -87,7 +87,7 @@ class TestSeveral:
         (expected,) = windows_of(MomentScore(), asked, "posterior", Decoding())
         assert found.frames == pytest.approx(expected.frames, abs=1e-9)
 
-    def test_thirty_windows_of_every_model_are_looked_at(self) -> None:
+    def test_overlap_candidates_exceed_ten_per_model(self) -> None:
         """Fifteen events apart from each other: the eleventh of a model may be another's first."""
         table = np.full((60, 60), -np.inf)
         for n in range(15):
@@ -95,7 +95,7 @@ class TestSeveral:
         found = overlap_candidates(table, np.arange(61.0), Decoding())
         assert len(found) == 15
 
-    def test_windows_end_with_the_model_that_lasts_longest(self) -> None:
+    def test_windows_reach_the_end_of_the_longest_model(self) -> None:
         """40 frames of half a second, and 30 of a second that end with a moment from 24 to 29 s."""
         values = torch.tensor([0.0] * 24 + [1.0] * 5 + [0.0])
         members = [
@@ -106,7 +106,7 @@ class TestSeveral:
         assert found.windows[0][:2] == (24, 29)
 
     @pytest.mark.parametrize("hops", [(0.1, 1.0), (1.0, 0.1), (0.48, 1.0)])
-    def test_models_of_unlike_frames_each_say_what_they_are_sure_of(self, hops: tuple[float, float]) -> None:
+    def test_models_with_different_frame_rates_are_combined(self, hops: tuple[float, float]) -> None:
         """One is sure of 2 to 5 s, the other of 9 to 11 s and less of 2 to 5 s: the mean has both, the first before."""
         members = []
         for hop, sure in zip(hops, ({(2, 5): 1.0}, {(9, 11): 0.9, (2, 5): 0.8}), strict=True):
@@ -125,7 +125,7 @@ class TestSeveral:
         assert second.score < 0.7 < first.score
         assert len(found.frames) == round(12 / min(hops))
 
-    def test_frames_are_means_over_time_of_all_models(self) -> None:
+    def test_combined_frames_are_time_averages_of_all_models(self) -> None:
         """A frame of 2 s with frames of 1 s: half of each; probabilities of one frame alone by hand."""
         score = MomentScore()
         members = [(score, series(([0.5, 0.5], 1.0))), (score, series(([0.9], 2.0)))]
@@ -136,19 +136,19 @@ class TestSeveral:
         one = (np.exp(weights[1, 0]) + np.exp(weights[1, 1])) / total
         assert found.frames == pytest.approx([(one + 1 / (1 + np.exp(-f))) / 2] * 2, abs=1e-6)
 
-    def test_edges_are_rounded_before_they_are_scored(self) -> None:
+    def test_window_edges_are_rounded_before_scoring(self) -> None:
         (found,) = windows_of_several([(MomentScore(), series(([0.0, 0.0, 1.0, 1.0, 0.0], 0.7)))], Decoding(round_to=1))
         assert found.windows[0][:2] == (1, 3)
         assert all(w[0] % 1 == w[1] % 1 == 0 for w in found.windows)
 
-    def test_scores_of_any_size_end_in_windows(self) -> None:
+    def test_extreme_scores_still_give_windows(self) -> None:
         score = MomentScore()
         with torch.no_grad():
             score.scale.fill_(200.0), score.offset.fill_(-900.0)
         (found,) = windows_of_several([(score, series(([0.1, 0.2], 1.0)))] * 2, Decoding())
         assert found.windows
 
-    def test_recordings_that_end_within_a_frame(self) -> None:
+    def test_windows_stay_within_a_recording_that_ends_inside_a_frame(self) -> None:
         """4.6 s: five frames of 1 s, and nine of half a second."""
         members = [
             (MomentScore(), FrameSeries([torch.rand(n)], [Grid(h, h / 2).edges(n, 4.6)], [Grid(h, h / 2)]))
@@ -160,7 +160,7 @@ class TestSeveral:
         assert ((found.frames >= 0) & (found.frames <= 1)).all()
 
 
-def test_a_table_that_would_fill_the_memory_is_refused() -> None:
+def test_recording_with_too_many_frames_is_refused() -> None:
     grid, size = Grid(0.1, 0.05), 20_001
     series = FrameSeries([torch.zeros(size)], [grid.edges(size, 2000.1)], [grid])
     said = "a recording of 2,000 s has 20,001 frames; the limit is 20,000"
@@ -173,7 +173,7 @@ def test_a_table_that_would_fill_the_memory_is_refused() -> None:
             found()
 
 
-def test_a_scale_below_zero_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_fitted_scale_below_zero_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     """Frames that are lower where the sentence is heard."""
     asked = series(([0.9, 0.9, 0.1, 0.1, 0.9, 0.9], 1.0))
     moments = [Moment(id="q", text="?", clip="c", windows=[(2.0, 4.0)])]

@@ -35,7 +35,7 @@ def model(world: Path, tmp_path: Path) -> RetrievalModel:
     return build_model(load_recipe(written(world, tmp_path, adamw())).recipe, ["deep", "tone"])
 
 
-def test_every_parameter_has_one_rate_and_what_has_none_of_its_own_the_base_rate(model: RetrievalModel) -> None:
+def test_parameters_have_their_part_rate_or_the_base_rate(model: RetrievalModel) -> None:
     settings = schema.AdamW.model_validate(adamw(lr_by_part={"text": 1e-5}))
     groups, rates = parameter_groups(model, settings)
     assert rates == [0.001, 1e-5]
@@ -47,7 +47,7 @@ def test_every_parameter_has_one_rate_and_what_has_none_of_its_own_the_base_rate
     assert [id(p) for p in alone["params"]] == [id(p) for p in model.parameters()]
 
 
-def test_a_frozen_part_computes_as_in_evaluation_until_its_steps_are_over(model: RetrievalModel) -> None:
+def test_frozen_part_is_in_evaluation_mode_for_its_steps(model: RetrievalModel) -> None:
     model.text.norm = torch.nn.BatchNorm1d(2)
     frozen = FrozenStart(model, schema.AdamW.model_validate(adamw(frozen_start={"text": 2})))
     for step, training in enumerate((False, False, True, True)):
@@ -63,7 +63,7 @@ def test_a_frozen_part_computes_as_in_evaluation_until_its_steps_are_over(model:
 
 
 @pytest.mark.parametrize("chunk", [None, 3])
-def test_a_frozen_start_moves_nothing_and_then_moves_it(
+def test_frozen_start_keeps_weights_for_its_steps(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int | None
 ) -> None:
     seen: list[tuple[torch.Tensor, torch.Tensor, int]] = []
@@ -87,7 +87,7 @@ def test_a_frozen_start_moves_nothing_and_then_moves_it(
     assert min(moments[4:]) > 0
 
 
-def test_interrupted_in_a_frozen_start_and_resumed_it_ends_bit_equal(
+def test_run_resumed_in_a_frozen_start_is_bit_identical(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(world, tmp_path, adamw(lr_by_part={"audio": 1e-4}, frozen_start={"logmel": 4}))
@@ -128,7 +128,7 @@ def one_more(monkeypatch: pytest.MonkeyPatch, path: Path, run: Path, steps: int)
         assert main(["run", str(path), "--out", str(run)]) == 130
 
 
-def test_the_metrics_note_the_base_rate(world: Path, tmp_path: Path) -> None:
+def test_metrics_log_the_base_rate(world: Path, tmp_path: Path) -> None:
     rates = {"audio": 1e-4, "text": 1e-5}  # nothing is left for the base rate
     path = written(world, tmp_path, adamw(lr_by_part=rates), schedule={"kind": "constant", "warmup_steps": 0})
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
@@ -149,14 +149,14 @@ def test_the_metrics_note_the_base_rate(world: Path, tmp_path: Path) -> None:
         ({"frozen_start": {"text": 3, "logmel": 5}}, "nothing is left to train in the first steps"),
     ],
 )  # fmt: skip
-def test_a_part_that_does_not_fit_is_a_sentence(
+def test_invalid_parts_of_the_model_are_refused(
     world: Path, tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(RecipeError, match=words):
         load_recipe(written(world, tmp_path, adamw(**changes)))
 
 
-def test_a_part_without_anything_to_train_is_a_sentence(world: Path, tmp_path: Path) -> None:
+def test_part_without_trainable_parameters_is_refused(world: Path, tmp_path: Path) -> None:
     content = tiny.recipe(world, tmp_path, only=tiny.stage(optimizer=adamw(lr_by_part={"text": 1e-5})))
     content["model"]["text"] = {
         "kind": "sentence_transformers", "model": "nobody/nothing", "dim": 8, "projection": "none", "trainable": False,
@@ -165,7 +165,7 @@ def test_a_part_without_anything_to_train_is_a_sentence(world: Path, tmp_path: P
         load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content))
 
 
-def test_check_prints_the_parameters_of_every_rate(
+def test_check_prints_parameter_counts_per_rate(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], model: RetrievalModel
 ) -> None:
     path = written(world, tmp_path, adamw(lr_by_part={"audio": 1e-5}, frozen_start={"logmel": 1500}))

@@ -1,4 +1,4 @@
-"""PaSST with filled weights: what the original code gives, mistakes that must show, segments, and learning."""
+"""PaSST with filled weights: outputs of the original code, mistakes that must be noticed, segments, and training."""
 
 import functools
 import json
@@ -23,7 +23,7 @@ from system.models.batch import Series
 from system.models.costs import count_parameters, weights_left_out
 from system.networks import kaldi_log_mel, passt, transformer_blocks
 from system.networks.kaldi_log_mel import KaldiLogMel, mel_triangles
-from system.networks.passt import Passt, kept, take_published
+from system.networks.passt import Passt, kept_positions, take_published
 from system.networks.passt_published import DIM, VARIANTS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -87,7 +87,7 @@ def log_mel_error(golden: Golden) -> float:
     return max(errors)
 
 
-def test_the_log_mel_is_the_originals(golden: Golden) -> None:
+def test_passt_log_mel_matches_original(golden: Golden) -> None:
     assert log_mel_error(golden) < 5e-4
     silence = log_mel(golden, "S")
     assert silence.shape == (1, 128, 1000)
@@ -95,7 +95,7 @@ def test_the_log_mel_is_the_originals(golden: Golden) -> None:
     assert largest(mel_triangles(0, 15_000), golden["mel_basis_eval"]) < 1e-4
 
 
-def test_in_training_the_edges_move_as_drawn(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passt_log_mel_edges_match_training_draws(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     draws = iter(golden["train_draws"].tolist())
     sizes = []
 
@@ -128,7 +128,7 @@ QUICK = (("s16", "A3"), ("s16", "B"), ("s10", "A3"))
         for letter in letters
     ],
 )
-def test_tokens_and_logits_are_the_originals(golden: Golden, name: Any, letter: str) -> None:
+def test_passt_tokens_and_logits_match_original(golden: Golden, name: Any, letter: str) -> None:
     found, tag = tokens(golden, letter, name), f"{TAGS.get(name, name)}_{letter}"
     features = found[:2].mean(0)
     assert relative(features, golden[f"{tag}_features"]) < 2e-5
@@ -152,7 +152,7 @@ SMALL = ("cls_token", "dist_token", "new_pos_embed", "freq_new_pos_embed", "time
 
 @torch.inference_mode()
 def small_features(golden: Golden) -> torch.Tensor:
-    """Of tokens and patches so small that the norms' epsilon shows."""
+    """Features of tokens and patches so small that the norms' epsilon matters."""
     made = network()
     for key, parameter in made.named_parameters():
         if key in SMALL or key.startswith("patch_embed"):
@@ -161,7 +161,7 @@ def small_features(golden: Golden) -> torch.Tensor:
     return features
 
 
-def test_the_norms_epsilon_is_the_originals(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passt_layer_norm_epsilon_matches_original(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     assert relative(small_features(golden), golden["s16_A3_small_features"]) < 2e-5
     monkeypatch.setattr(transformer_blocks, "EPS", 1e-5)
     monkeypatch.setattr(passt, "EPS", 1e-5)
@@ -175,7 +175,7 @@ def training_inputs(golden: Golden) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_patchout_and_its_gradients_are_the_originals(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patchout_and_gradients_match_original(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     places = {62: golden["s16_train_kept_t"], 8: golden["s16_train_kept_f"]}
     asked: list[tuple[int, int]] = []
 
@@ -183,7 +183,7 @@ def test_patchout_and_its_gradients_are_the_originals(golden: Golden, monkeypatc
         asked.append((size, left_out))
         return torch.from_numpy(places.get(size, np.arange(size)))
 
-    monkeypatch.setattr(passt, "kept", drawn)
+    monkeypatch.setattr(passt, "kept_positions", drawn)
     made = network(patchout=(15, 2, 0)).train()
     features = made(training_inputs(golden))[:, :2].mean(1)
     assert asked == [(62, 15), (8, 2), (282, 0)]
@@ -201,7 +201,7 @@ def test_patchout_and_its_gradients_are_the_originals(golden: Golden, monkeypatc
         assert float(gradients[key].norm()) == pytest.approx(norm, rel=1e-3), key  # type: ignore[union-attr]
 
 
-def test_unstructured_patchout_is_the_originals(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unstructured_patchout_matches_original(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     def drawn(size: int, left_out: int, device: torch.device) -> torch.Tensor:
         if size == 496:
             assert left_out == 100
@@ -209,14 +209,14 @@ def test_unstructured_patchout_is_the_originals(golden: Golden, monkeypatch: pyt
         assert left_out == 0
         return torch.arange(size)
 
-    monkeypatch.setattr(passt, "kept", drawn)
+    monkeypatch.setattr(passt, "kept_positions", drawn)
     with torch.no_grad():
         found = network(patchout=(0, 0, 100)).train()(training_inputs(golden)[:1])
     assert found.shape[1] == 2 + 396
     assert relative(found[0, :2].mean(0), golden["s16_train_u_features"]) < 2e-5
 
 
-def test_the_keys_are_the_published_ones(goldens: Path) -> None:
+def test_passt_keys_match_published_checkpoints(goldens: Path) -> None:
     described = json.loads((goldens / "keys_passt.json").read_text())
     for name, shapes in SHAPES.items():
         entry = described[TAGS.get(name, name)]
@@ -264,7 +264,9 @@ LOG_MEL_MISTAKES: dict[str, tuple[float, Callable[[pytest.MonkeyPatch], None]]] 
 
 
 @pytest.mark.parametrize("mistake", LOG_MEL_MISTAKES)
-def test_a_mistake_shows_in_the_log_mel(golden: Golden, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_in_passt_log_mel_exceed_tolerance(
+    golden: Golden, mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     least, plant = LOG_MEL_MISTAKES[mistake]
     plant(monkeypatch)
     assert log_mel_error(golden) > least
@@ -323,7 +325,9 @@ def both(tokens: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", [*NETWORK_MISTAKES, *PATCHES])
-def test_a_mistake_shows_in_the_features(golden: Golden, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_in_passt_features_exceed_tolerance(
+    golden: Golden, mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = network()
     with torch.no_grad():
         if mistake in PATCHES:
@@ -336,7 +340,7 @@ def test_a_mistake_shows_in_the_features(golden: Golden, mistake: str, monkeypat
 
 
 @pytest.mark.slow
-def test_the_mean_of_both_tokens_is_the_embedding(golden: Golden) -> None:
+def test_passt_embedding_is_the_mean_of_both_tokens(golden: Golden) -> None:
     made = network()
     assert features_error(golden, made, both) < 2e-5
     others: list[Callable[[torch.Tensor], torch.Tensor]] = [
@@ -370,13 +374,13 @@ def batch_of(*waves: np.ndarray) -> dict[str, Series]:
 
 
 def baseline_clips(golden: Golden) -> list[np.ndarray]:
-    """As long as they last: the original fills every clip with silence to 30 s."""
+    """Clips in their real length; the original pads every clip with silence to 30 s."""
     a, b = golden["A_wave_int16"], golden["B_wave_int16"]
     return [a, np.concatenate([b, a]), np.concatenate([a, a[::-1], b])]
 
 
 @pytest.mark.slow
-def test_the_baselines_embeddings_are_the_originals(golden: Golden) -> None:
+def test_passt_encoder_matches_2025_baseline_embeddings(golden: Golden) -> None:
     made = encoder(weights=filled.files("passt")["weights"]).eval()
     made.load_pretrained()
     with torch.no_grad():
@@ -399,7 +403,7 @@ def test_the_baselines_embeddings_are_the_originals(golden: Golden) -> None:
 
 
 @pytest.mark.slow
-def test_segments_cut_out_of_one_log_mel_are_others(golden: Golden) -> None:
+def test_segments_of_one_log_mel_differ_from_separate_segments(golden: Golden) -> None:
     clip = torch.from_numpy(baseline_clips(golden)[2].astype(np.float32) / 32_768)[None]
     whole = KaldiLogMel(False).eval()(F.pad(clip, (0, 960_000 - clip.shape[1])))
     with torch.no_grad():
@@ -407,7 +411,7 @@ def test_segments_cut_out_of_one_log_mel_are_others(golden: Golden) -> None:
     assert relative(second, golden["d25_segments"][2, 1]) > 1e-3
 
 
-def test_the_mean_over_segments_is_the_originals(goldens: Path) -> None:
+def test_segment_mean_matches_original(goldens: Path) -> None:
     content = dict(np.load(goldens / "losses_2025.npz"))
     for values, seconds, expected, older in zip(
         content["pool_segments"], content["pool_durations"], content["pool_out"], content["pool_out_2024"], strict=True
@@ -419,7 +423,7 @@ def test_the_mean_over_segments_is_the_originals(goldens: Path) -> None:
             assert F.normalize(found)[0].numpy() == pytest.approx(one, abs=1e-12)
 
 
-def test_segments_by_hand() -> None:
+def test_segments_match_hand_values() -> None:
     values = torch.arange(1, 8).repeat(2, 1)[..., None]
     pieces, lengths, clips = segmented(Series(values, torch.tensor([7, 3])), 3, 2)
     assert lengths.tolist() == [3, 3, 3, 3]
@@ -433,7 +437,7 @@ def test_segments_by_hand() -> None:
     assert clips.tolist() == [0, 1]
 
 
-def test_pooling_of_segments_by_hand() -> None:
+def test_segment_pooling_matches_hand_values() -> None:
     values, clips = torch.tensor([[1.0, 2.0], [3.0, 6.0], [5.0, 5.0]]), torch.tensor([0, 0, 1])
     assert SegmentMean()(values, clips, 2).tolist() == [[2, 4], [5, 5]]
     attention = SegmentAttention(2)
@@ -448,7 +452,7 @@ def test_pooling_of_segments_by_hand() -> None:
     assert SegmentMean()(torch.full((3000, 1), 60.0, dtype=torch.float16), torch.zeros(3000).long(), 1).item() == 60
 
 
-def test_only_training_hears_a_random_part() -> None:
+def test_only_training_takes_a_random_part() -> None:
     clip = torch.arange(20).short()[None, :, None]
     part = cut(Series(clip, torch.tensor([20])), 8)
     assert part.lengths.tolist() == [8]
@@ -457,17 +461,17 @@ def test_only_training_hears_a_random_part() -> None:
     assert whole.lengths.tolist() == [20]
 
 
-def test_what_is_kept_of_patches() -> None:
-    places = kept(62, 15, torch.device("cpu"))
+def test_patchout_keeps_sorted_unique_positions() -> None:
+    places = kept_positions(62, 15, torch.device("cpu"))
     assert len(places) == len(set(places.tolist())) == 47
     assert places.tolist() == sorted(places.tolist())
-    assert kept(5, 9, torch.device("cpu")).shape == (1,)
+    assert kept_positions(5, 9, torch.device("cpu")).shape == (1,)
     state = torch.get_rng_state()
-    assert kept(5, 0, torch.device("cpu")).tolist() == [0, 1, 2, 3, 4]
+    assert kept_positions(5, 0, torch.device("cpu")).tolist() == [0, 1, 2, 3, 4]
     assert torch.equal(torch.get_rng_state(), state), "nothing is drawn"
 
 
-def test_masks_are_loud_stripes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spec_augment_masks_have_value_0_9(monkeypatch: pytest.MonkeyPatch) -> None:
     augment = {"time_stripes": 1, "time_width": 20, "band_stripes": 1, "band_width": 12}
     made = encoder(4, spec_augment=augment, patchout_time=0, segment_seconds=1, hop_seconds=1).train()
     seen: list[torch.Tensor] = []
@@ -494,7 +498,7 @@ def test_masks_are_loud_stripes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_frozen_network_hears_alike_in_training() -> None:
+def test_frozen_passt_has_no_random_changes_in_training() -> None:
     made = encoder(4, trainable=False, weights="x.pt", segment_seconds=1, hop_seconds=1).train()
     audio = batch_of(np.random.default_rng(0).integers(-999, 999, 40_000).astype(np.int16))
     assert torch.equal(made(audio).values, made(audio).values)
@@ -504,7 +508,7 @@ def test_a_frozen_network_hears_alike_in_training() -> None:
 
 
 @pytest.mark.slow
-def test_another_file_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_another_passt_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
     tensors = {key: torch.zeros(shape) for key, shape in SHAPES["s16"].items()}
     torch.save({"model": tensors}, path)
@@ -530,12 +534,12 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
         ({"patchout_tokens": 282}, "patchout_tokens: must be less than 282, so that one token remains"),
     ],
 )
-def test_settings_that_do_not_fit_are_named(changes: dict[str, Any], said: str) -> None:
+def test_incompatible_passt_settings_are_reported(changes: dict[str, Any], said: str) -> None:
     found = [f"{key}: {text}" for key, text in Settings.model_validate(settings(**changes)).misfits(8)]
     assert found == [said]
 
 
-def test_its_trained_parts_are_those_with_parameters() -> None:
+def test_passt_trained_parts_are_those_with_parameters() -> None:
     for changes in ({}, {"segment_pooling": "attention", "hidden": 7}, {"trainable": False, "weights": "x.pt"}):
         made = Settings.model_validate(settings(**changes))
         with weights_left_out():
@@ -546,7 +550,7 @@ def test_its_trained_parts_are_those_with_parameters() -> None:
     assert frozen == 85_310_208  # as its authors count it without its heads
 
 
-def test_the_published_file_is_named_where_it_is_missing() -> None:
+def test_missing_passt_checkpoint_is_reported_with_its_address() -> None:
     named = Settings.model_validate(settings(weights="data/weights/passt-s-f128-p16-s16-ap.468.pt"))
     ((key, said),) = named.missing_files()
     assert key == "weights"

@@ -70,7 +70,7 @@ def finished(root: Path, recipe: Path, out: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_it_learns_real_recordings_and_a_killed_run_is_the_same(root: Path, recipe: Path, tmp_path: Path) -> None:
+def test_passt_overfits_recordings_and_resumes_bit_identically(root: Path, recipe: Path, tmp_path: Path) -> None:
     whole = finished(root, recipe, tmp_path / "whole")
     assert whole["mAP@10"] == 1.0
     assert whole["untrained"] < 0.6

@@ -22,7 +22,7 @@ def no_curves() -> None:
     """Curves are drawn here."""
 
 
-def test_every_line_is_drawn_under_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_draw_every_metric_with_its_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: dict[str, Any] = {}
     monkeypatch.setattr(plots, "save", lambda figure, path: drawn.setdefault(path.stem, figure))
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
@@ -48,7 +48,7 @@ def test_every_line_is_drawn_under_its_name(tmp_path: Path, monkeypatch: pytest.
     assert drawn["loss"].axes[0].get_title() == "pretrain, then finetune"
 
 
-def test_a_run_without_a_ranking_loss_has_no_violations(tmp_path: Path) -> None:
+def test_run_without_ranking_loss_has_no_violations_figure(tmp_path: Path) -> None:
     lines = [{"stage": "only", "epoch": 1, "seconds": 1.0, "loss": 1.0, "validation": {"loss": 2.0}}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert [path.name for path in plots.draw_run(Run(tmp_path))] == ["loss.svg"]

@@ -63,15 +63,15 @@ def folder(world: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def embedded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many clips every pass of an audio encoder has embedded."""
+    """Record the number of clips in every pass of an audio encoder."""
     counts: list[int] = []
-    forward = ExpertHeadsEncoder.with_each
+    forward = ExpertHeadsEncoder.embed_with_experts
 
     def counting(self: ExpertHeadsEncoder, audio: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> object:
         counts.append(len(next(iter(audio.values()))[0]))
         return forward(self, audio)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ExpertHeadsEncoder, "with_each", counting)
+    monkeypatch.setattr(ExpertHeadsEncoder, "embed_with_experts", counting)
     return counts
 
 
@@ -87,7 +87,7 @@ def verbs(model: Path, folder: Path, out: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("ffmpeg", [True, False])
-def test_all_verbs_use_the_same_clips_and_name_what_they_skip(
+def test_all_verbs_use_the_same_clips_and_report_skipped_files(
     unbroken: Path,
     folder: Path,
     tmp_path: Path,
@@ -129,10 +129,10 @@ def test_all_verbs_use_the_same_clips_and_name_what_they_skip(
     assert output["serve"] == f"serves {3 + ffmpeg} clips, {4 - ffmpeg} skipped\n"
 
 
-def test_no_clip_is_embedded_twice_and_no_changed_one_is_taken_for_what_it_was(
+def test_only_new_and_changed_clips_are_embedded(
     unbroken: Path, folder: Path, tmp_path: Path, embedded: list[int]
 ) -> None:
-    """By whatever verb; not even where a file was written over with its size and time kept."""
+    """This holds for all verbs, even if a file was overwritten with the same size and time."""
     (folder / "song.m4a").unlink()
     argv = verbs(unbroken, folder, tmp_path)
     for verb in ("search", "rank", "search", "embeddings"):
@@ -156,7 +156,7 @@ def test_no_clip_is_embedded_twice_and_no_changed_one_is_taken_for_what_it_was(
     assert list((tmp_path / "other").glob("embeddings-*"))
 
 
-def test_what_is_kept_is_what_was_computed(unbroken: Path, world: Path, tmp_path: Path) -> None:
+def test_cached_embeddings_equal_computed_ones(unbroken: Path, world: Path, tmp_path: Path) -> None:
     trained, listed = open_trained(unbroken), list_clips(world, "evaluation")
     first, again = (embed(trained, listed, tmp_path).values for _ in range(2))
     assert torch.equal(first, again)
@@ -164,17 +164,17 @@ def test_what_is_kept_is_what_was_computed(unbroken: Path, world: Path, tmp_path
     assert torch.equal(part.values, first[[5, 4, 3]])
 
 
-def test_what_a_kill_interrupts_goes_on_where_it_was(
+def test_killed_embedding_resumes_from_the_cache(
     unbroken: Path, world: Path, tmp_path: Path, embedded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 24 clips, eight at a time, with two more files of one content, which is embedded once."""
+    """24 clips, eight at a time, and two more files with equal content, which is embedded once."""
     monkeypatch.setattr(cache, "CLIPS_AT_ONCE", 8)
     trained, listed = open_trained(unbroken), list_clips(world, "evaluation")
     twins = [listed.clips[0].model_copy(update={"id": f"twin {n}"}) for n in range(2)]
     listed = listed._replace(clips=[*listed.clips, *twins])
     expected = embed(trained, listed, tmp_path / "unbroken").values
     assert embedded == [8, 8, 8]
-    forward = ExpertHeadsEncoder.with_each
+    forward = ExpertHeadsEncoder.embed_with_experts
 
     def killed(self: ExpertHeadsEncoder, audio: dict[str, Series]) -> object:
         if len(embedded) == 5:
@@ -182,7 +182,7 @@ def test_what_a_kill_interrupts_goes_on_where_it_was(
         return forward(self, audio)
 
     with monkeypatch.context() as patched:
-        patched.setattr(ExpertHeadsEncoder, "with_each", killed)
+        patched.setattr(ExpertHeadsEncoder, "embed_with_experts", killed)
         with pytest.raises(KeyboardInterrupt):
             cached(trained, tmp_path / "again").fill(trained.model, listed.clips)
     assert embedded == [8] * 5
@@ -194,10 +194,10 @@ def test_what_a_kill_interrupts_goes_on_where_it_was(
     assert np.array_equal(found, expected.numpy())
 
 
-def test_a_disk_that_fills_up_ends_the_teachers_embeddings_and_leaves_what_is_there(
+def test_full_disk_ends_cache_filling_and_keeps_stored_ones(
     unbroken: Path, world: Path, tmp_path: Path, embedded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes twelve embeddings; where a pool is embedded, the others are kept in memory."""
+    """The disk has room for twelve embeddings; for a pool, the others are kept in memory."""
     monkeypatch.setattr(cache, "CLIPS_AT_ONCE", 5)
     trained, listed = open_trained(unbroken), list_clips(world, "evaluation")
     expected = embed(trained, listed, tmp_path / "whole").values
@@ -220,7 +220,7 @@ def test_a_disk_that_fills_up_ends_the_teachers_embeddings_and_leaves_what_is_th
     assert torch.allclose(embed(trained, listed, tmp_path / "full").values, expected, atol=1e-6)
 
 
-def test_a_cache_that_cannot_be_written_is_named_and_done_without(
+def test_unwritable_cache_is_reported_and_not_used(
     unbroken: Path, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A file stands where the folder should be."""
@@ -230,7 +230,7 @@ def test_a_cache_that_cannot_be_written_is_named_and_done_without(
     assert (folder / "notes.txt").read_text() == "x"
 
 
-def test_a_cache_that_is_full_is_named_and_the_ranking_goes_on(
+def test_full_cache_disk_is_reported_and_ranking_continues(
     unbroken: Path, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk takes one embedding more."""
@@ -251,12 +251,12 @@ def test_a_cache_that_is_full_is_named_and_the_ranking_goes_on(
         assert main(argv["rank"]) == 0
     assert stored
     assert re.search(r"new embeddings are not stored \(.*frames.bin: No space left on device\); free", caplog.text)
-    for _ in range(2):  # with what was kept, later
+    for _ in range(2):  # later, with the stored ones
         assert np.allclose(read_scores(tmp_path / "s.npy").values, expected.values, atol=1e-5)
         assert main(argv["rank"]) == 0
 
 
-def test_a_cache_on_a_full_disk_is_a_temporary_one(
+def test_cache_on_a_full_disk_falls_back_to_a_temporary_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: os.fdopen(os.open("/dev/full", os.O_WRONLY), "wb"))
@@ -265,7 +265,7 @@ def test_a_cache_on_a_full_disk_is_a_temporary_one(
     assert "No space left on device" in caplog.text
 
 
-def test_a_user_without_a_home_has_a_temporary_cache(
+def test_user_without_home_gets_a_temporary_cache(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def homeless() -> Path:
@@ -277,7 +277,7 @@ def test_a_user_without_a_home_has_a_temporary_cache(
     assert "embeddings are not stored (Could not determine home directory); name a" in caplog.text
 
 
-def test_the_cache_is_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cache_folder_follows_xdg_cache_home_or_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
     assert cache_folder() == tmp_path / "mine/lbar-kit"
     monkeypatch.delenv("XDG_CACHE_HOME")
@@ -286,8 +286,8 @@ def test_the_cache_is_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_two_processes_at_once(unbroken: Path, world: Path, tmp_path: Path, root: Path) -> None:
-    """Both answer alike, and leave a cache in which everything stands once."""
+def test_two_concurrent_searches_share_the_cache(unbroken: Path, world: Path, tmp_path: Path, root: Path) -> None:
+    """Both give the same answer, and leave a cache without duplicates."""
     argv = [unbroken, world.parent / "evaluation", TEXT, "--json", "--cache", tmp_path / "cache"]
     command = [sys.executable, "-m", "system", "search", *map(str, argv)]
     both = [subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -313,7 +313,7 @@ def embeddings_folder(audio: dict[str, object], folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])
-def test_embeddings_of_an_audio_model_with_changed_files_are_kept_apart(file: str, tmp_path: Path) -> None:
+def test_changed_hub_model_files_use_another_cache_folder(file: str, tmp_path: Path) -> None:
     same, changed = (Path(shutil.copytree(hub_folder("wavlm"), tmp_path / name)) for name in ("same", "changed"))
     (changed / file).write_text((changed / file).read_text().rstrip() + " ")
     folders = [embeddings_folder(HUB_AUDIO | {"model": str(m)}, tmp_path) for m in (hub_folder("wavlm"), same, changed)]
@@ -322,6 +322,6 @@ def test_embeddings_of_an_audio_model_with_changed_files_are_kept_apart(file: st
 
 
 @pytest.mark.parametrize("change", [{"hop_seconds": 1.0}, {"segment_pooling": "attention"}, {"max_seconds": 20}])
-def test_embeddings_of_other_settings_are_kept_apart(change: dict[str, object], tmp_path: Path) -> None:
+def test_other_encoder_settings_use_another_cache_folder(change: dict[str, object], tmp_path: Path) -> None:
     audio = HUB_AUDIO | {"model": str(hub_folder("wavlm"))}
     assert embeddings_folder(audio, tmp_path) != embeddings_folder(audio | change, tmp_path)

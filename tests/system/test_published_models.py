@@ -74,7 +74,7 @@ NAMES = {
 
 
 def checkpoint(recipe: Path, path: Path, names: dict[str, str]) -> dict[str, torch.Tensor]:
-    """Random weights, written by these names with what else such a file holds; returned by ours."""
+    """Write random weights by published names, with the other content of such files; return them by our names."""
     torch.manual_seed(11)
     model = build_model(load_recipe(recipe).recipe, [])
     ours = {
@@ -93,7 +93,7 @@ def checkpoint(recipe: Path, path: Path, names: dict[str, str]) -> dict[str, tor
 
 
 @pytest.mark.parametrize("names", NAMES)
-def test_it_becomes_a_model_that_ranks_and_exports(
+def test_converted_checkpoint_ranks_and_exports(
     recipe: Path, world: Path, tmp_path: Path, names: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ours = checkpoint(recipe, tmp_path / "theirs.ckpt", NAMES[names])
@@ -113,7 +113,7 @@ def test_it_becomes_a_model_that_ranks_and_exports(
     assert json.loads((out / "model.json").read_text())["sha256"].keys() >= {"model.safetensors", "recipe.json"}
 
 
-def test_as_a_teacher_it_must_be_acknowledged(recipe: Path, world: Path, tmp_path: Path) -> None:
+def test_converted_teacher_must_be_acknowledged(recipe: Path, world: Path, tmp_path: Path) -> None:
     """Nobody knows which clips it was trained on."""
     checkpoint(recipe, tmp_path / "theirs.ckpt", NAMES["baseline"])
     assert main(["convert", str(tmp_path / "theirs.ckpt"), "--recipe", str(recipe), "--out", str(tmp_path / "m")]) == 0
@@ -130,7 +130,7 @@ def test_as_a_teacher_it_must_be_acknowledged(recipe: Path, world: Path, tmp_pat
     assert read_scores(tmp_path / "run/scores/evaluation.npy").values.shape == (5 * len(clips), len(clips))
 
 
-def test_files_that_are_none_are_refused(
+def test_invalid_published_checkpoints_are_refused(
     root: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, out = tmp_path / "theirs.ckpt", tmp_path / "model"
@@ -162,7 +162,7 @@ def test_files_that_are_none_are_refused(
     assert not out.exists()
 
 
-def test_lightnings_settings_are_not_looked_at(tmp_path: Path) -> None:
+def test_lightning_settings_are_read_without_the_package(tmp_path: Path) -> None:
     """A class of Lightning's is read as a plain mapping: the package is not needed, and nothing of it is run."""
     import sys
     import types

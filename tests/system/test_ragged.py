@@ -29,27 +29,29 @@ def ragged(filled: Embedded) -> Ragged:
     return Ragged(torch.cat([series[:length] for series, length in pairs]), filled.lengths)
 
 
-def test_rows_and_parts_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ragged_rows_and_parts_match_hand_values(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Ragged(torch.arange(12.0).view(6, 2), torch.tensor([3, 0, 1, 2]))
     found = pool.rows([3, 0, 3, 1])
     assert found.values[:, 0].tolist() == [8, 10, 0, 2, 4, 8, 10]
     assert found.lengths.tolist() == [2, 3, 2, 0]
     assert pool.rows(torch.tensor([2])).values.tolist() == [[6, 7]]
     monkeypatch.setattr(embeddings, "MAX_PADDED", 4)  # two frames
-    parts = [(places.tolist(), part.values[..., 0].tolist(), part.lengths.tolist()) for places, part in pool.parts()]
+    parts = [
+        (places.tolist(), part.values[..., 0].tolist(), part.lengths.tolist()) for places, part in pool.padded_parts()
+    ]
     assert parts == [([1, 2], [[0], [6]], [0, 1]), ([3], [[8, 10]], [2]), ([0], [[0, 2, 4]], [3])]
     monkeypatch.setattr(embeddings, "MAX_PADDED", 1 << 24)
-    ((places, part),) = pool.parts()
+    ((places, part),) = pool.padded_parts()
     assert places.tolist() == [1, 2, 3, 0]
     assert part.values[2].tolist() == [[8, 9], [10, 11], [0, 0]]
 
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize(("dots", "values", "long"), [(1, 1, 1), (12, 20, 2), (40, 1 << 24, 3), (1 << 24, 30, 2048)])
-def test_ragged_series_are_scored_as_pairs_are_however_they_are_cut(
+def test_ragged_scores_match_pairwise_scores(
     reduce: Any, dots: int, values: int, long: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On either side: validation scores clips against clips, too."""
+    """Both sides may be ragged: validation scores clips against clips, too."""
     monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", dots)
     monkeypatch.setattr(embeddings, "MAX_PADDED", values)
     monkeypatch.setattr(scoring, "_LONG", long)
@@ -62,8 +64,8 @@ def test_ragged_series_are_scored_as_pairs_are_however_they_are_cut(
 
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)
-def test_a_long_clip_is_read_in_pieces(reduce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Never more dot products than MAX_DOT_PRODUCTS; of clips that fit, all at once."""
+def test_long_clip_stays_within_max_dot_products(reduce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most MAX_DOT_PRODUCTS dot products at a time; clips that fit are scored together."""
     monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", 1 << 10)
     monkeypatch.setattr(scoring, "_LONG", 16)
     sizes: list[int] = []
@@ -80,14 +82,14 @@ def test_a_long_clip_is_read_in_pieces(reduce: Any, monkeypatch: pytest.MonkeyPa
     assert len(sizes) > 4000 * 60 >> 10
 
 
-def test_the_collapse_watch_sees_ragged_series_as_filled_ones() -> None:
+def test_spread_and_zeros_are_equal_for_ragged_and_padded() -> None:
     filled = made(3, [4, 1, 0, 9], dim=3)
     filled.values[0, 1] = 1e-7
     assert spread(ragged(filled)) == pytest.approx(spread(Embedded(filled.values, filled.lengths)), abs=1e-12)
     assert zeros(ragged(filled)) == zeros(filled) == pytest.approx(1 / 14)
 
 
-def test_clips_of_a_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embedding_batches_match_hand_values(monkeypatch: pytest.MonkeyPatch) -> None:
     def groups(lengths: list[int], seconds: list[float]) -> list[tuple[int, int]]:
         return [(part.start, part.stop) for part in embedding._groups(lengths, seconds)]
 
@@ -163,9 +165,7 @@ print(json.dumps({"gib": peak, "scores": scores[:3, :COUNT].tolist()}))
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("reduce", "negatives"), [("mean", "audio_hard"), ("best_word", "semi_hard")])
-def test_a_clip_of_twenty_minutes_takes_less_than_two_gigabytes(
-    root: Path, tmp_path: Path, reduce: str, negatives: str
-) -> None:
+def test_twenty_minute_clip_needs_less_than_2_gb(root: Path, tmp_path: Path, reduce: str, negatives: str) -> None:
     """Embedded by the CRNN, scored, and validated in batches of 32, among 100 clips of 5 to 15 s."""
     found = {}
     for long in (0, 1):

@@ -42,14 +42,12 @@ def test_rank_scores_a_blind_folder_and_writes_its_csv(
     assert "no relevant clip is known" in capsys.readouterr().err
 
 
-def test_ranking_the_evaluation_split_again_gives_the_runs_own_scores(
-    unbroken: Path, world: Path, tmp_path: Path
-) -> None:
+def test_ranking_the_evaluation_split_gives_the_scores_of_the_run(unbroken: Path, world: Path, tmp_path: Path) -> None:
     found = ranked_evaluation(unbroken, world, tmp_path / "again.npy")
     assert np.array_equal(found, read_scores(unbroken / "scores/evaluation.npy").values)
 
 
-def test_an_exported_model_ranks_like_its_run(
+def test_exported_model_ranks_like_its_run(
     unbroken: Path, recipe: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = tmp_path / "model"
@@ -71,7 +69,7 @@ def test_an_exported_model_ranks_like_its_run(
     )
 
 
-def test_a_stage_starts_from_an_exported_model_with_new_words(
+def test_stage_started_from_an_export_adds_new_words(
     unbroken: Path, recipe: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = tmp_path / "model"
@@ -110,7 +108,7 @@ def test_a_stage_starts_from_an_exported_model_with_new_words(
         ("", "empty"),
     ],
 )
-def test_queries_that_cannot_be_ranked(
+def test_queries_without_known_words_are_refused(
     unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], queries: str, words: str
 ) -> None:
     path = tmp_path / "q.csv"
@@ -123,21 +121,21 @@ def test_queries_that_cannot_be_ranked(
         assert read_scores(tmp_path / "s.npy").values.shape == (1, 24)
 
 
-def test_models_and_folders_that_are_none(
+def test_invalid_models_and_folders_are_refused(
     unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "s.npy"
     (tmp_path / "empty").mkdir()
     assert "neither a run" in refused(capsys, "rank", tmp_path, "--audio", world, "--out", out)
     assert "no audio files" in refused(capsys, "rank", unbroken, "--audio", tmp_path / "empty", "--out", out)
-    assert "ends in .npy" in refused(capsys, "rank", unbroken, "--audio", world, "--out", tmp_path / "s.csv")
+    assert "end in .npy" in refused(capsys, "rank", unbroken, "--audio", world, "--out", tmp_path / "s.csv")
     assert "has no stage 'other'" in refused(
         capsys, "rank", unbroken, "--audio", world, "--out", out, "--stage", "other"
     )
     assert "did not monitor" in refused(capsys, "rank", unbroken, "--audio", world, "--out", out, "--checkpoint", "m7")
 
 
-def test_a_model_from_elsewhere_does_not_say_where_to_write(
+def test_exported_model_cannot_choose_folders_to_write(
     unbroken: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, evil = tmp_path / "model", tmp_path / "evil"
@@ -157,7 +155,7 @@ def test_a_model_from_elsewhere_does_not_say_where_to_write(
     assert (tmp_path / "mine").is_dir()
 
 
-def test_an_export_is_whole_or_not_there(
+def test_failed_export_leaves_no_folder(
     unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "model"
@@ -177,7 +175,7 @@ def test_an_export_is_whole_or_not_there(
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_score_that_chance_or_the_untrained_model_may_reach_is_said(unbroken: Path, tmp_path: Path) -> None:
+def test_report_warns_if_untrained_model_is_within_the_interval(unbroken: Path, tmp_path: Path) -> None:
     run = Run(Path(shutil.copytree(unbroken, tmp_path / "run")))
     assert "BEWARE" not in report(run)
     content = json.loads(run.result.read_text())

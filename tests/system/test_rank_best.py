@@ -20,10 +20,10 @@ def lists(path: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("top", [1, 7, 24])
-def test_lists_are_the_first_names_of_the_full_ranking(
+def test_top_lists_are_the_start_of_the_full_ranking(
     unbroken: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, top: int
 ) -> None:
-    """By blocks of two queries, and by one block; the same whether scores are written or ranked."""
+    """In blocks of two queries and in one block; lists and written scores agree."""
     ask = ["rank", str(unbroken), "--audio", str(world), "--split", "evaluation"]
     for name, scores in (("a", 24 * 2), ("b", 1 << 24)):
         monkeypatch.setattr(retrieval, "MAX_SCORES", scores)
@@ -38,8 +38,8 @@ def test_lists_are_the_first_names_of_the_full_ranking(
     assert np.allclose(read_scores(tmp_path / "a.npy").values, read_scores(tmp_path / "b.npy").values, atol=1e-6)
 
 
-def test_equal_scores_stand_by_file_name(unbroken: Path, world: Path, tmp_path: Path) -> None:
-    """Three copies of one recording, of which two are asked for."""
+def test_equal_scores_are_ordered_by_file_name(unbroken: Path, world: Path, tmp_path: Path) -> None:
+    """Three copies of one recording; two are requested."""
     (sound, *_) = sorted((world.parent / "evaluation").glob("*.wav"))
     folder, queries, out = tmp_path / "sounds", tmp_path / "q.csv", tmp_path / "r.csv"
     folder.mkdir()
@@ -53,7 +53,7 @@ def test_equal_scores_stand_by_file_name(unbroken: Path, world: Path, tmp_path: 
     assert lists(out)[1][1:] == ["b.wav", "c.wav"]
 
 
-def test_lists_of_ten_are_scored_and_converted(
+def test_top_10_lists_are_scored_and_converted(
     unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "r.csv"
@@ -80,7 +80,7 @@ def test_lists_of_ten_are_scored_and_converted(
         ("5", "q.csv", "would be written over"),
     ],
 )
-def test_lists_that_cannot_be_written(
+def test_invalid_top_lists_are_refused(
     unbroken: Path,
     world: Path,
     tmp_path: Path,
@@ -101,7 +101,7 @@ def test_lists_that_cannot_be_written(
     assert [path.name for path in tmp_path.iterdir()] == ["q.csv"]
 
 
-def test_a_broken_clip_is_not_among_those_that_can_be_listed(
+def test_broken_clip_reduces_the_maximum_of_top(
     unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "sounds"

@@ -63,7 +63,7 @@ def windows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_run_of_moments_finds_what_its_own_entry_found(manifest: Path, runs: Path, tmp_path: Path) -> None:
+def test_rank_windows_matches_the_entry_of_a_moments_run(manifest: Path, runs: Path, tmp_path: Path) -> None:
     asked = ["--split", "evaluation", "--by", "posterior"]
     assert ranked(manifest, tmp_path / "a.jsonl", runs / "own", *asked) == 0
     expected = windows(runs / "own/scores/posterior.windows.jsonl")
@@ -75,7 +75,7 @@ def test_a_run_of_moments_finds_what_its_own_entry_found(manifest: Path, runs: P
 
 
 @pytest.mark.parametrize("name", ["clips", "words"])
-def test_models_of_clips_and_of_frames_say_when(manifest: Path, runs: Path, tmp_path: Path, name: str) -> None:
+def test_clip_and_frame_models_find_windows(manifest: Path, runs: Path, tmp_path: Path, name: str) -> None:
     out = tmp_path / "a.jsonl"
     asked = ["--split", "evaluation", "--fit", "validation", "--piece", "0.6", "--hop", "0.2"]
     assert ranked(manifest, out, runs / name, *asked) == 0
@@ -88,7 +88,7 @@ def test_models_of_clips_and_of_frames_say_when(manifest: Path, runs: Path, tmp_
         assert max(abs(edge / 0.2 - round(edge / 0.2)) for edge in edges) < 1e-9
 
 
-def test_a_fit_changes_the_windows_and_is_to_nothing_behind_the_end(manifest: Path, runs: Path, tmp_path: Path) -> None:
+def test_fit_changes_windows_and_ignores_those_after_the_end(manifest: Path, runs: Path, tmp_path: Path) -> None:
     clips, moments = read_manifest(manifest), read_moments(manifest.parent / "moments.jsonl")
     asked, known = ([one for one in moments if f"/{split}/" in one.clip] for split in ("evaluation", "validation"))
     at_the_end = [(tiny_moments.SECONDS, tiny_moments.SECONDS + 1)]
@@ -108,7 +108,7 @@ def test_a_fit_changes_the_windows_and_is_to_nothing_behind_the_end(manifest: Pa
     assert np.abs(np.subtract(first, before)).max() > 0.01
 
 
-def test_several_models_are_averaged_and_rounded(
+def test_windows_of_several_models_are_averaged_and_rounded(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "a.jsonl"
@@ -118,7 +118,7 @@ def test_several_models_are_averaged_and_rounded(
     assert all(w[0] % 1 == w[1] % 1 == 0 for line in windows(out) for w in line["pred_relevant_windows"])
 
 
-def test_a_blind_list_has_no_figures(
+def test_windows_of_a_blind_list_have_no_metrics(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moments = [one.model_copy(update={"windows": None}) for one in read_moments(manifest.parent / "moments.jsonl")]
@@ -148,7 +148,7 @@ def test_a_blind_list_has_no_figures(
         ),
     ],
 )
-def test_what_does_not_go_together(
+def test_incompatible_window_options_are_refused(
     manifest: Path,
     runs: Path,
     tmp_path: Path,
@@ -163,7 +163,9 @@ def test_what_does_not_go_together(
     assert not (tmp_path / "a.jsonl").exists()
 
 
-def test_options_of_windows_belong_to_windows(runs: Path, manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_without_windows_and_several_models_are_refused(
+    runs: Path, manifest: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = ["rank", str(runs / "clips"), "--audio", str(manifest), "--out", "a.npy"]
     assert main([*asked, "--fit", "validation"]) == 1
     assert "--fit only works with --windows" in capsys.readouterr().err
@@ -171,7 +173,7 @@ def test_options_of_windows_belong_to_windows(runs: Path, manifest: Path, capsys
     assert "only one model can rank clips; combine score matrices" in capsys.readouterr().err
 
 
-def test_options_of_windows_alone_are_refused(
+def test_window_options_without_windows_are_refused(
     runs: Path, manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["rank", str(runs / "clips"), "--audio", str(manifest), "--out", str(tmp_path / "a.npy")]
@@ -180,7 +182,7 @@ def test_options_of_windows_alone_are_refused(
         assert f"{option[0]} only works with --windows; add that, or leave it out" in capsys.readouterr().err
 
 
-def test_neither_the_windows_nor_their_queries_are_written_over_what_is_read(
+def test_window_outputs_never_overwrite_inputs(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moments = tmp_path / "q.truth.jsonl"
@@ -192,7 +194,7 @@ def test_neither_the_windows_nor_their_queries_are_written_over_what_is_read(
     assert moments.read_bytes() == (manifest.parent / "moments.jsonl").read_bytes()
 
 
-def test_known_windows_and_a_blind_list_are_not_ranked_together(
+def test_mixed_known_and_blind_moments_are_refused(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moments = [
@@ -207,7 +209,7 @@ def test_known_windows_and_a_blind_list_are_not_ranked_together(
     assert not (tmp_path / "a.truth.jsonl").exists()
 
 
-def test_recordings_that_cannot_be_read_are_counted_and_those_of_a_fit_left_out(
+def test_unreadable_recordings_are_counted_or_left_out_of_a_fit(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone = [
@@ -233,7 +235,7 @@ def test_recordings_that_cannot_be_read_are_counted_and_those_of_a_fit_left_out(
     assert "8 of 8 recordings cannot be read" in capsys.readouterr().err
 
 
-def test_queries_of_unknown_words_are_ranked_where_that_is_allowed(
+def test_queries_of_unknown_words_are_ranked_with_allow_unknown(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moments = read_moments(manifest.parent / "moments.jsonl")
@@ -246,7 +248,7 @@ def test_queries_of_unknown_words_are_ranked_where_that_is_allowed(
     assert main([*asked, "--allow-unknown"]) == 0
 
 
-def test_lengths_that_are_not_the_audios_are_named(
+def test_wrong_lengths_in_the_manifest_are_reported(
     manifest: Path, runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clips = [clip.model_copy(update={"seconds": 300.0}) for clip in read_manifest(manifest)]
@@ -258,7 +260,7 @@ def test_lengths_that_are_not_the_audios_are_named(
     assert any("frames and manifest disagree about the length of 12 recordings of 12" in line for line in said)
 
 
-def test_frames_against_words_are_heard_when_their_experts_are(manifest: Path, runs: Path, tmp_path: Path) -> None:
+def test_frame_word_models_use_the_times_of_their_expert(manifest: Path, runs: Path, tmp_path: Path) -> None:
     """The frames of an encoder that gives one for each of its expert's."""
     asked = ["--split", "evaluation", "--fit", "validation", "--by", "posterior"]
     assert ranked(manifest, tmp_path / "a.jsonl", runs / "words", *asked) == 0
@@ -270,7 +272,7 @@ def test_frames_against_words_are_heard_when_their_experts_are(manifest: Path, r
     assert found <= edges
 
 
-def test_pieces_have_the_frames_around_their_hop(manifest: Path, tmp_path: Path) -> None:
+def test_pieces_contain_the_frames_around_their_hop(manifest: Path, tmp_path: Path) -> None:
     """Frames of 0.08 s; pieces of 1 s every 0.5 s, shorter at both ends of 8 s."""
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))).recipe
     clips = read_manifest(manifest)[:2]
@@ -293,7 +295,7 @@ def test_pieces_have_the_frames_around_their_hop(manifest: Path, tmp_path: Path)
     assert {len(short.frames(name, piece)) for piece in short.keys} == {1}
 
 
-def test_a_piece_between_two_frames_has_the_nearer_one(tmp_path: Path) -> None:
+def test_piece_between_two_frames_contains_the_nearer_one(tmp_path: Path) -> None:
     """Frames at 0.5, 1.5, 2.5 and 3.5 s; pieces of 0.06 s around 0.35, 1.05, 1.75, 2.45, 3.15 and 3.85 s. 4.2 s are six
     hops of 0.7 s, though 4.2 / 0.7 is more than 6."""
     bank = open_bank(tmp_path / "frames", 1, "float32", {})

@@ -1,4 +1,4 @@
-"""What is ranked may change after the training, which is not done again; blind sets are ranked once they are there."""
+"""Rank entries may change after training without training again; blind sets are ranked after they arrive."""
 
 import json
 import re
@@ -74,7 +74,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "log.txt"}
 
 
-def test_another_edition_ranks_again_and_trains_nothing(
+def test_new_rank_edition_ranks_again_without_training(
     desk: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     before, stamp = result(), Path("runs/done/scores/evaluation.npy").stat().st_mtime_ns
@@ -103,7 +103,9 @@ def test_another_edition_ranks_again_and_trains_nothing(
     assert "nowhere" in capsys.readouterr().err
 
 
-def test_a_run_that_was_begun_with_set_says_so(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_for_other_settings_names_the_set_options_of_the_run(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = Path("runs/done/provenance.json")
     write_json(path, read_json(path, "") | {"changes": ["seed=9", "model.score={kind: cosine}"]})
     assert main(["run", "mine.yaml", "--set", "seed=8", "--out", "runs/done"]) == 1
@@ -115,7 +117,9 @@ def test_a_run_that_was_begun_with_set_says_so(desk: Path, capsys: pytest.Captur
     assert said in capsys.readouterr().err
 
 
-def test_other_settings_of_the_training_are_another_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_training_settings_are_refused_in_an_existing_run(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     change(later=entry(edition=2025))
     arguments = ["run", "mine.yaml", "--set", "stages.finetune.batch_size=9", "--out", "runs/done"]
     assert main(arguments) == 1
@@ -123,7 +127,7 @@ def test_other_settings_of_the_training_are_another_run(desk: Path, capsys: pyte
     assert said in capsys.readouterr().err
 
 
-def test_a_blind_set_is_ranked_once_it_is_there(
+def test_blind_set_is_ranked_after_it_arrives(
     desk: Path, world: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     change(blind=blind())
@@ -156,7 +160,7 @@ def test_a_blind_set_is_ranked_once_it_is_there(
 
 
 @pytest.mark.usefixtures("desk")
-def test_a_run_opens_with_the_checkpoint_of_an_entry_that_is_no_mean() -> None:
+def test_run_opens_with_the_checkpoint_of_a_non_mean_entry() -> None:
     best, last = entry(), entry(checkpoint="last")
     first = blind(stage="pretrain", checkpoint="m1")
     second = blind(stage="pretrain", checkpoint="last")
@@ -172,7 +176,7 @@ def test_a_run_opens_with_the_checkpoint_of_an_entry_that_is_no_mean() -> None:
         assert re.fullmatch(opened, open_trained(Path("runs/done")).facts.checkpoint)
 
 
-def test_a_package_hands_in_the_blind_set_of_the_same_checkpoints(
+def test_package_submits_the_blind_set_of_the_same_checkpoints(
     desk: Path, world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unpack(world)
@@ -201,7 +205,7 @@ def test_a_package_hands_in_the_blind_set_of_the_same_checkpoints(
             assert made.read(name) == Path(f"runs/done/submission/{scores}.csv").read_bytes()
 
 
-def test_a_blind_set_that_changed_is_ranked_again(desk: Path, world: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_changed_blind_set_is_ranked_again(desk: Path, world: Path, caplog: pytest.LogCaptureFixture) -> None:
     unpack(world)
     change(blind=blind(), blind_last=blind(checkpoint="last"))
     assert main(["run", "mine.yaml"]) == 0
@@ -225,7 +229,7 @@ def test_a_blind_set_that_changed_is_ranked_again(desk: Path, world: Path, caplo
     assert "ranking now" not in caplog.text
 
 
-def test_a_blind_set_that_is_gone_stays_ranked(desk: Path, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranking_of_a_deleted_blind_set_is_kept(desk: Path, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     unpack(world)
     change(blind=blind(), blind_last=blind(checkpoint="last"))
     assert main(["run", "mine.yaml"]) == 0
@@ -242,7 +246,7 @@ def test_a_blind_set_that_is_gone_stays_ranked(desk: Path, world: Path, capsys: 
 
 
 @pytest.mark.parametrize("there_first", [False, True])
-def test_blind_sets_are_taken_as_they_are_when_the_run_starts(
+def test_blind_sets_are_read_when_the_run_starts(
     there_first: bool, desk: Path, world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is unpacked, or moved away, while it trains."""
@@ -258,7 +262,7 @@ def test_blind_sets_are_taken_as_they_are_when_the_run_starts(
     assert list(result()["blind"]) == (["blind"] if there_first else [])
 
 
-def test_another_split_to_rank_is_not_held_for_changed_audio(desk: Path) -> None:
+def test_ranking_another_split_is_not_reported_as_changed_data(desk: Path) -> None:
     before = result()["rank"]["evaluation"]
     content = yaml.safe_load(Path("mine.yaml").read_text())
     content["data"]["evaluation"]["split"] = "validation"
@@ -271,7 +275,7 @@ def test_another_split_to_rank_is_not_held_for_changed_audio(desk: Path) -> None
     assert contents(Path("runs/done")) == kept
 
 
-def test_stages_or_experts_in_another_order_are_another_run(recipe: Path, tmp_path: Path) -> None:
+def test_reordered_stages_or_experts_start_another_run(recipe: Path, tmp_path: Path) -> None:
     """The order decides random draws; only that of the data sources does not."""
     content = yaml.safe_load(recipe.read_text())
     experts = content["model"]["audio"]["experts"]
@@ -291,7 +295,7 @@ def test_stages_or_experts_in_another_order_are_another_run(recipe: Path, tmp_pa
         opened(first.folder)
 
 
-def test_files_of_entries_that_are_gone_are_removed(desk: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_of_removed_rank_entries_are_deleted(desk: Path, caplog: pytest.LogCaptureFixture) -> None:
     change(later=entry(edition=2025))
     assert main(["run", "mine.yaml"]) == 0
     names = {path.name for path in Path("runs/done").glob("s*/*") if path.is_file()}
@@ -309,7 +313,7 @@ def test_files_of_entries_that_are_gone_are_removed(desk: Path, caplog: pytest.L
     assert not [name for name in result()["sha256"] if "later" in name or name.endswith("evaluation.csv")]
 
 
-def test_no_result_stands_beside_scores_that_it_is_not_of(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_ranking_leaves_no_old_result(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -323,7 +327,7 @@ def test_no_result_stands_beside_scores_that_it_is_not_of(desk: Path, monkeypatc
     assert [path.name for path in Path("runs").iterdir()] == ["done"]
 
 
-def test_settings_have_their_checksum_wherever_a_ranking_anew_was_killed(
+def test_killed_new_ranking_leaves_no_wrong_settings_checksum(
     desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Between the new settings and their checksum, for which the old one is taken away before."""
@@ -345,9 +349,7 @@ def test_settings_have_their_checksum_wherever_a_ranking_anew_was_killed(
     assert "resolved.json is damaged" in capsys.readouterr().err
 
 
-def test_a_blind_set_that_is_broken_leaves_the_run_as_it_was(
-    desk: Path, world: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_broken_blind_set_leaves_the_run_unchanged(desk: Path, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     unpack(world)
     broken = sorted(Path("set/test").iterdir())[3]
     broken.write_bytes(b"no audio")
@@ -363,7 +365,7 @@ def test_a_blind_set_that_is_broken_leaves_the_run_as_it_was(
     assert "set/captions.csv: expects the column caption" in capsys.readouterr().err
 
 
-def test_blind_sets_are_checked_with_the_recipe(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_blind_entries_are_refused_with_the_recipe(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mean = {"kind": "mean", "of": ["evaluation", "blind"], "edition": 2025, "csv": False}
     change(blind=blind(stage="odd"), mixed=mean)
     assert main(["check", "mine.yaml"]) == 1
@@ -372,7 +374,7 @@ def test_blind_sets_are_checked_with_the_recipe(desk: Path, capsys: pytest.Captu
     assert "rank.mixed.of: the entries rank different sources; a mean needs one source" in said
 
 
-def test_a_run_by_ones_own_name(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_name_option_sets_the_folder(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "mine.yaml", "--runs", "runs", "--name", "done"]) == 0
     assert "run        runs/done\n" in capsys.readouterr().out
     assert main(["run", "mine.yaml", "--name", "a/b"]) == 2

@@ -30,7 +30,7 @@ def raising(code: int) -> Callable[..., object]:
 
 @pytest.mark.parametrize("name", CODES)
 @pytest.mark.parametrize("call", ["stat", "open"])
-def test_content_of_a_missing_file_alone_is_an_audio_error(
+def test_only_a_missing_file_is_an_audio_error(
     name: str, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.wav"
@@ -51,7 +51,7 @@ def test_content_of_a_missing_file_alone_is_an_audio_error(
 
 
 @pytest.mark.parametrize("read", [check_audio, lambda path: read_audio(path, 16_000)])
-def test_file_that_the_system_cannot_read_is_no_damage(
+def test_unreadable_audio_file_is_not_reported_as_damaged(
     read: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """libsndfile takes a failed read for the end of the file."""
@@ -69,7 +69,7 @@ def test_file_that_the_system_cannot_read_is_no_damage(
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz"])
 @pytest.mark.parametrize("name", [name for name in CODES if name != "ENOENT"])
-def test_frames_that_the_system_cannot_read_are_no_damage(
+def test_unreadable_frames_file_is_not_reported_as_damaged(
     suffix: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / f"a{suffix}"
@@ -104,7 +104,7 @@ def verb(library: Path, call: str, code: int, *argv: object) -> "subprocess.Comp
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CODES)
 @pytest.mark.parametrize("call", ["stat", "open", "read"])
-def test_verbs_name_reads_that_fail(name: str, call: str, library: Path, tmp_path: Path) -> None:
+def test_verbs_report_failed_reads(name: str, call: str, library: Path, tmp_path: Path) -> None:
     manifest = tiny.make_world(tmp_path / "world", {"development": 8, "validation": 4, "evaluation": 12}, 2)
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
     features = verb(library, call, CODES[name], "system", "features", recipe)
@@ -123,7 +123,7 @@ def test_verbs_name_reads_that_fail(name: str, call: str, library: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_run_that_a_read_error_ended_resumes_with_all_clips(library: Path, tmp_path: Path) -> None:
+def test_run_ended_by_a_read_error_resumes_with_all_clips(library: Path, tmp_path: Path) -> None:
     manifest = tiny.make_world(tmp_path / "world", {"development": 8, "validation": 4, "evaluation": 12}, 2)
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path, only=tiny.stage(epochs=1)))
     failed, whole = ("system", "run", recipe, "--out", tmp_path / "run"), tmp_path / "whole"

@@ -1,4 +1,4 @@
-"""Recipes: every shipped one is valid, every mistake is told at once with its line, and settings never leak."""
+"""Recipes: all shipped ones are valid, all mistakes are reported with their lines, and settings never leak."""
 
 import doctest
 import json
@@ -29,7 +29,7 @@ assert SHIPPED
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
-def test_shipped_recipes_are_valid_and_begin_with_their_commands(path: Path) -> None:
+def test_shipped_recipes_are_valid_and_start_with_their_commands(path: Path) -> None:
     if path.name.endswith(".study.yaml"):
         study, cells = load_study(path, [])
         assert len(cells) == len(study.cells) * len(study.seeds)
@@ -40,7 +40,7 @@ def test_shipped_recipes_are_valid_and_begin_with_their_commands(path: Path) -> 
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
-def test_an_address_that_is_downloaded_is_a_plain_one(path: Path) -> None:
+def test_download_addresses_are_plain_urls(path: Path) -> None:
     """Without blanks; any other says in words where the file is, and is fetched by hand."""
     study = path.name.endswith(".study.yaml")
     recipes = [cell.recipe for cell in load_study(path, [])[1].values()] if study else [load_recipe(path).recipe]
@@ -50,7 +50,7 @@ def test_an_address_that_is_downloaded_is_a_plain_one(path: Path) -> None:
                 assert re.fullmatch(r"https?://[\w.-]+/[\w./%=&?+~-]+", file.address, re.ASCII), file.address
 
 
-def test_what_lies_on_google_drive_is_to_be_put_there(
+def test_weights_on_google_drive_must_be_downloaded_by_hand(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weights, recipe = tmp_path / "atst.ckpt", str(root / "recipes/salsa2024/atst.yaml")
@@ -124,7 +124,7 @@ PLANTED = [  # line, key, words
 ]
 
 
-def test_every_planted_mistake_is_told_with_line_and_key_without_torch(tmp_path: Path, root: Path) -> None:
+def test_every_mistake_is_reported_with_line_and_key(tmp_path: Path, root: Path) -> None:
     path = tmp_path / "broken.yaml"
     path.write_text(BROKEN)
     with pytest.raises(RecipeError) as caught:
@@ -151,7 +151,7 @@ def load(tmp_path: Path, content: dict[str, Any], changes: list[str] | None = No
     return load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content), changes)
 
 
-def test_resolved_json_is_the_same_recipe(tmp_path: Path) -> None:
+def test_resolved_json_loads_as_the_same_recipe(tmp_path: Path) -> None:
     loaded = load(tmp_path, valid(tmp_path), ["stages.only.optimizer.lr=3e-5", "stages.only.captions_per_clip=all"])
     (tmp_path / "resolved.json").write_text(loaded.resolved())
     again = load_recipe(tmp_path / "resolved.json")
@@ -160,7 +160,7 @@ def test_resolved_json_is_the_same_recipe(tmp_path: Path) -> None:
     assert loaded.recipe.stages["only"].optimizer.lr == 3e-5
 
 
-def test_a_change_never_leaks_through_an_anchor(tmp_path: Path) -> None:
+def test_set_does_not_change_other_uses_of_a_yaml_anchor(tmp_path: Path) -> None:
     content = valid(tmp_path)
     content["stages"] = {"first": tiny.stage(), "second": tiny.stage()}
     content["rank"] = {}
@@ -198,12 +198,12 @@ def test_a_change_never_leaks_through_an_anchor(tmp_path: Path) -> None:
         ("stages.only.unit=pair", "remove the key"),
     ],
 )
-def test_changes_may_set_only_what_the_schema_has(tmp_path: Path, change: str, words: str) -> None:
+def test_set_of_unknown_keys_is_refused(tmp_path: Path, change: str, words: str) -> None:
     with pytest.raises(RecipeError, match=words):
         load(tmp_path, valid(tmp_path), [change])
 
 
-def test_one_entry_is_no_entries() -> None:
+def test_messages_use_the_singular_for_one_entry() -> None:
     assert doctest.testmod(suggest).attempted == 2
     losses = {"stages": {"only": {"losses": [{"kind": "ranking"}]}}}
     said = suggest.unknown_path(losses, ("stages", "only", "losses", 1, "margin"))
@@ -221,7 +221,7 @@ def test_one_entry_is_no_entries() -> None:
     ]
 
 
-def test_a_test_split_may_be_watched_when_acknowledged_but_never_trained_on(tmp_path: Path) -> None:
+def test_test_split_may_be_monitored_but_not_trained_on(tmp_path: Path) -> None:
     watched = ["stages.only.monitor.data=[evaluation]"]
     with pytest.raises(RecipeError, match="acknowledged"):
         load(tmp_path, valid(tmp_path), watched)
@@ -246,21 +246,21 @@ def test_a_test_split_may_be_watched_when_acknowledged_but_never_trained_on(tmp_
         (b"name: &a [*a]\n", "unfold without end"),
     ],
 )
-def test_files_that_are_no_recipe(tmp_path: Path, content: bytes, words: str) -> None:
+def test_files_that_are_no_recipe_are_refused(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "bad.yaml"
     path.write_bytes(content)
     with pytest.raises(RecipeError, match=words):
         load_recipe(path)
 
 
-def test_a_null_character_is_a_mistake_of_its_place(tmp_path: Path) -> None:
+def test_null_character_is_reported_with_its_key(tmp_path: Path) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(tmp_path / "m.jsonl", tmp_path))
     for change, at in (('banks="a\\0b"', "banks"), ('data.train.manifest="\\0"', "data.train.manifest")):
         with pytest.raises(RecipeError, match=f"{at}: contains a null character"):
             load_recipe(path, [change])
 
 
-def test_a_recipe_that_is_no_yaml_has_one_mistake(tmp_path: Path) -> None:
+def test_invalid_yaml_is_reported_as_one_mistake(tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text("a: {")
     with pytest.raises(RecipeError) as error:
         load_recipe(tmp_path / "r.yaml")
@@ -268,7 +268,7 @@ def test_a_recipe_that_is_no_yaml_has_one_mistake(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [["checkpoint"], {"kind": "checkpoint"}])
-def test_a_kind_that_is_no_word_is_a_mistake_of_its_place(tmp_path: Path, kind: Any) -> None:
+def test_kind_of_wrong_type_is_reported_with_its_key(tmp_path: Path, kind: Any) -> None:
     content = valid(tmp_path)
     content["rank"] = {
         "first": content["rank"]["evaluation"] | {"kind": kind},
@@ -281,12 +281,12 @@ def test_a_kind_that_is_no_word_is_a_mistake_of_its_place(tmp_path: Path, kind: 
     assert "rank.both.of.0: no earlier entry 'first' that ranks clips itself; earlier: none" in said
 
 
-def test_a_missing_recipe(tmp_path: Path) -> None:
+def test_missing_recipe_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="no such file; shipped ones are in recipes/"):
         load_recipe(tmp_path / "none.yaml")
 
 
-def test_yaml_numbers_and_words() -> None:
+def test_yaml_numbers_and_words_are_parsed_as_in_yaml_1_2() -> None:
     value = parse("{a: 1e-4, b: yes, c: 12, d: -.5, e: '3', f: ~, g: true, h: 0x10, i: 1.}").value
     assert value == {
         "a": 1e-4,
@@ -302,7 +302,7 @@ def test_yaml_numbers_and_words() -> None:
     assert isinstance(value["c"], int)
 
 
-def test_an_alias_is_a_copy() -> None:
+def test_yaml_alias_is_a_copy() -> None:
     value = parse("a: &x {k: 1}\nb: *x\n").value
     value["a"]["k"] = 2
     assert value["b"]["k"] == 1
@@ -323,7 +323,7 @@ def test_check_prints_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "6 updates of 8 clips, 2 captions per clip, 48 clips in total" in text
 
 
-def test_check_fails_on_data_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_fails_on_too_little_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from system.__main__ import main
 
     manifest = tiny.make_world(tmp_path / "world", {"development": 6, "validation": 1, "evaluation": 9})
@@ -334,7 +334,7 @@ def test_check_fails_on_data_that_do_not_fit(tmp_path: Path, capsys: pytest.Capt
     assert "MISTAKE  rank evaluation: a ranked CSV lists 10 clips, evaluation has 9" in text
 
 
-def test_planned_parameters_are_the_models(tmp_path: Path) -> None:
+def test_planned_parameters_match_the_model(tmp_path: Path) -> None:
 
     from system.plan.estimates import Content, Estimates
     from system.runs.open import build_model
@@ -347,7 +347,7 @@ def test_planned_parameters_are_the_models(tmp_path: Path) -> None:
     assert planned.parameters_by_part == model.parameters_by_part()
 
 
-def test_the_papers_head_has_the_papers_size() -> None:
+def test_expert_head_size_matches_take_it_easy() -> None:
     """2 layers of width 256, ffn_dim 512, 1,024 positions: BART's encoder without the linear layers around it."""
     from system.networks.layers import SeriesEncoder
 
@@ -355,7 +355,7 @@ def test_the_papers_head_has_the_papers_size() -> None:
     assert sum(parameter.numel() for parameter in encoder.parameters()) == 1_317_376
 
 
-def test_encoders_that_do_not_fit_are_reported_where_they_say_so(tmp_path: Path) -> None:
+def test_incompatible_encoders_are_reported_with_line_and_key(tmp_path: Path) -> None:
     content = valid(tmp_path)
     frozen = content["model"]["audio"]["experts"]
     content["model"]["audio"] = {"kind": "gru", "experts": frozen, "width": 4, "hidden": 7, "dropout": 0}
@@ -373,20 +373,20 @@ def test_encoders_that_do_not_fit_are_reported_where_they_say_so(tmp_path: Path)
         load(tmp_path, valid(tmp_path), ["model.text.heads=5"])
 
 
-def test_json_changes(tmp_path: Path) -> None:
+def test_set_accepts_json_values(tmp_path: Path) -> None:
     loaded = load(tmp_path, valid(tmp_path), ['stages.only.losses=[{"kind": "matching", "weight": 2}]'])
     assert [loss.kind for loss in loaded.recipe.stages["only"].losses] == ["matching"]
     assert json.loads(loaded.resolved())["stages"]["only"]["losses"][0]["weight"] == 2
 
 
 @pytest.mark.parametrize("name", ["scores", "submission", "figures"])
-def test_a_stage_may_not_have_the_name_of_a_runs_folder(tmp_path: Path, name: str) -> None:
+def test_stage_named_like_a_run_folder_is_refused(tmp_path: Path, name: str) -> None:
     content = valid(tmp_path) | {"stages": {name: tiny.stage()}, "rank": {}}
     with pytest.raises(RecipeError, match=f"stages.{name}: {name}"):
         load(tmp_path, content)
 
 
-def test_factors_may_stay_where_percentiles_rise(tmp_path: Path) -> None:
+def test_relax_factors_may_be_equal_but_not_rise(tmp_path: Path) -> None:
     content = valid(tmp_path)
     content["stages"]["only"]["losses"] = tiny.RELAXED
     load(tmp_path, content | {"relevance": tiny.relevance({60: 0.7, 80: 0.7, 95: 0.4})})
@@ -397,7 +397,7 @@ def test_factors_may_stay_where_percentiles_rise(tmp_path: Path) -> None:
             load(tmp_path, content | {"relevance": settings})
 
 
-def test_the_convolutions_of_the_crnn_need_64_bands(tmp_path: Path) -> None:
+def test_crnn_with_fewer_than_64_bands_is_refused(tmp_path: Path) -> None:
     slaney = {"kind": "logmel_slaney", "sample_rate": 44_100, "window_seconds": 0.04, "hop_seconds": 0.02}
     slaney |= {"lowest": 0.0, "highest": 22_050.0}
     for bands, fine in ((48, False), (63, False), (64, True)):
@@ -412,7 +412,7 @@ def test_the_convolutions_of_the_crnn_need_64_bands(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["train", "monitor"])
-def test_a_source_is_named_once(tmp_path: Path, part: str) -> None:
+def test_source_named_twice_is_refused(tmp_path: Path, part: str) -> None:
     content = valid(tmp_path)
     content["stages"]["only"][part]["data"] *= 2
     with pytest.raises(RecipeError, match=f"stages.only.{part}.data.1: .* occurs twice; name each once"):
@@ -420,12 +420,12 @@ def test_a_source_is_named_once(tmp_path: Path, part: str) -> None:
 
 
 @pytest.mark.parametrize("split", ["evaluation", "test", "blind"])
-def test_every_test_split_is_refused_for_training(tmp_path: Path, split: str) -> None:
+def test_training_on_a_test_split_is_refused(tmp_path: Path, split: str) -> None:
     with pytest.raises(RecipeError, match=rf"'train' is a test split \({split}\); train on another split"):
         load(tmp_path, valid(tmp_path), [f"data.train.split={split}"])
 
 
-def test_a_stage_starts_from_an_earlier_one_and_a_monitored_checkpoint(tmp_path: Path) -> None:
+def test_start_from_requires_an_earlier_stage_and_monitored_metric(tmp_path: Path) -> None:
     def content(stage: str, checkpoint: str, metrics: list[str]) -> dict[str, Any]:
         start = {"kind": "stage", "stage": stage, "checkpoint": checkpoint}
         first, last = tiny.stage(), tiny.stage()
@@ -441,12 +441,12 @@ def test_a_stage_starts_from_an_earlier_one_and_a_monitored_checkpoint(tmp_path:
         load(tmp_path, content("a", "loss", ["m1"]))
 
 
-def test_an_unknown_kind_is_named_with_those_there_are(tmp_path: Path) -> None:
+def test_unknown_kind_is_reported_with_known_kinds(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"model.score: unknown kind 'cosin'; did you mean cosine\? kinds: cosine, "):
         load(tmp_path, valid(tmp_path), ["model.score.kind=cosin"])
 
 
-def test_the_plan_says_where_it_assumes_a_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_mentions_an_assumed_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from system.__main__ import main
 
     manifest = tiny.make_world(tmp_path / "world", {"development": 8, "validation": 4, "evaluation": 4})
@@ -465,7 +465,7 @@ MODERN = [
 
 
 @pytest.mark.parametrize("path", MODERN, ids=lambda path: f"{path.parent.name}_{path.stem}")
-def test_without_anything_at_hand_check_says_what_is_to_be_fetched_and_where(
+def test_check_on_an_empty_machine_lists_files_and_addresses(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -487,7 +487,7 @@ def test_without_anything_at_hand_check_says_what_is_to_be_fetched_and_where(
     assert not recipe.stages or ("RTX 3090 " in whole and "GiB on a GPU in fp16" in whole)
 
 
-def test_the_plan_of_the_2025_baseline_is_the_published_one() -> None:
+def test_plan_of_2025_baseline_matches_published_sizes() -> None:
     """Parameters equal those of the authors' code; operations and memory of a step are worked out from the layers."""
     recipe = load_recipe(next(path for path in MODERN if path.parent.name == "dcase2025_baseline")).recipe
     estimates = Estimates(recipe, find_data(recipe))

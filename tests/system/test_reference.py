@@ -22,7 +22,7 @@ def keys_of(path: str) -> dict[str, Key]:
     return {key.name: key for section in at_path(sections(), path) for key in section.keys}
 
 
-def test_values_ranges_and_defaults_in_words() -> None:
+def test_reference_shows_values_ranges_and_defaults() -> None:
     optimizer = keys_of("stages.NAME.optimizer")["lr"]
     assert (optimizer.values, optimizer.default) == ("number, above 0, to 1", None)
     stage = keys_of("stages")
@@ -58,7 +58,7 @@ def keys_in(value: Any, path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
     return found
 
 
-def test_every_key_of_every_shipped_recipe_is_in_the_reference(root: Path) -> None:
+def test_reference_has_every_key_of_shipped_recipes(root: Path) -> None:
     known = {section.path for section in sections()}
     known |= {f"{section.path}.{key.name}".lstrip(".") for section in sections() for key in section.keys}
     plain = {tuple(part for part in path.split(".") if part not in ("NAME", "N")) for path in known}
@@ -73,7 +73,7 @@ def test_every_key_of_every_shipped_recipe_is_in_the_reference(root: Path) -> No
     assert checked > 500
 
 
-def test_a_path_that_is_not_there_is_refused_with_what_is_near(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_key_path_is_refused_with_similar_paths(capsys: pytest.CaptureFixture[str]) -> None:
     assert "stages.optimiser: a recipe has no such key; similar are stages.optimizer" in refused(
         capsys, "recipes", "keys", "stages.optimiser"
     )
@@ -91,13 +91,13 @@ def test_a_path_that_is_not_there_is_refused_with_what_is_near(capsys: pytest.Ca
         ("model.audio.experts.panns.weights", "model.audio.experts.weights"),
     ],
 )
-def test_a_path_may_have_the_names_of_a_recipe(
+def test_key_path_may_include_names_of_a_recipe(
     capsys: pytest.CaptureFixture[str], of_a_recipe: str, plain: str
 ) -> None:
     assert printed(capsys, "keys", of_a_recipe) == printed(capsys, "keys", plain)
 
 
-def test_text_and_page_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_and_markdown_reference_agree(capsys: pytest.CaptureFixture[str]) -> None:
     text, page = printed(capsys, "keys"), printed(capsys, "keys", "--markdown")
     for section in sections():
         for key in section.keys:
@@ -105,7 +105,7 @@ def test_text_and_page_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
             assert f"| {key.name} | {key.values} |" in page
 
 
-def test_every_key_has_a_meaning_and_every_kind_an_idea() -> None:
+def test_every_key_and_kind_has_a_description() -> None:
     for section in sections():
         assert all(len(key.meaning) > 1 for key in section.keys), section
     assert keys_of("stages.optimizer")["lr"].meaning == "learning rate", "the comment behind the key"
@@ -115,11 +115,11 @@ def test_every_key_has_a_meaning_and_every_kind_an_idea() -> None:
     assert keys_of("model.audio.experts.weights")["weights"].meaning, "of a base class"
 
 
-def test_the_page_of_all_keys_is_as_it_is_printed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_md_matches_the_printed_reference(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (root / "recipes/KEYS.md").read_text() == printed(capsys, "keys", "--markdown")
 
 
-def test_every_shipped_recipe_is_listed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recipes_list_has_every_shipped_recipe(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, "list").splitlines()
     names = [line.split()[0] for line in lines]
     assert "clotho" in names
@@ -128,7 +128,7 @@ def test_every_shipped_recipe_is_listed(root: Path, capsys: pytest.CaptureFixtur
     assert all(len(line.split()) > 3 for line in lines)
 
 
-def test_a_copy_is_a_recipe_of_its_own_and_replaces_nothing(
+def test_recipes_new_copies_a_recipe_and_never_overwrites(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

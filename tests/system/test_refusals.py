@@ -1,4 +1,4 @@
-"""What training and ranking refuse, in sentences, and what they keep when something fails."""
+"""Errors of training and ranking: their messages, and the files that are kept."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from system.runs import checkpoints
 from system.runs.open import _moved
 
 
-def test_a_checkpoint_of_another_recipe_is_refused(
+def test_checkpoint_of_another_recipe_is_refused(
     unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
@@ -42,7 +42,7 @@ def test_a_checkpoint_of_another_recipe_is_refused(
     assert "is damaged or no safetensors file" in refused(capsys, "train", recipe, "--out", run)
 
 
-def test_a_damaged_state_is_named(
+def test_damaged_training_state_is_refused(
     unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
@@ -53,7 +53,7 @@ def test_a_damaged_state_is_named(
     assert "last.pt is damaged" in refused(capsys, "train", recipe, "--out", run)
 
 
-def test_changed_data_is_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resuming_with_changed_data_is_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = shutil.copytree(world.parent, tmp_path / "world") / "manifest.jsonl"
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
@@ -62,7 +62,7 @@ def test_changed_data_is_refused(world: Path, tmp_path: Path, capsys: pytest.Cap
     assert "changed since this run began" in refused(capsys, "train", path, "--out", tmp_path / "run")
 
 
-def test_missing_data_and_foreign_folders_are_told(
+def test_missing_manifest_split_and_foreign_folder_are_refused(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = tiny.recipe(tmp_path / "none.jsonl", tmp_path)
@@ -81,7 +81,7 @@ def test_missing_data_and_foreign_folders_are_told(
     )
 
 
-def test_a_broken_clip_that_is_to_be_ranked_is_told_before_training(
+def test_broken_ranked_clip_is_reported_before_training(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = shutil.copytree(world.parent, tmp_path / "world")
@@ -100,7 +100,7 @@ def test_a_broken_clip_that_is_to_be_ranked_is_told_before_training(
         ('evaluation 003.wav"', 'evaluation 002.wav"', "have the same file name"),
     ],
 )
-def test_what_no_ranked_csv_can_tell_apart_is_told_before_training(
+def test_duplicate_queries_or_file_names_are_refused_before_training(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, words: str
 ) -> None:
     copy = shutil.copytree(world.parent, tmp_path / "world") / "manifest.jsonl"
@@ -119,7 +119,7 @@ def test_what_no_ranked_csv_can_tell_apart_is_told_before_training(
 
 
 def made_recipe(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """A recipe whose data are made by a command, and what it says; paths are relative to the folder."""
+    """A recipe whose data are made by a command, and its content; paths are relative to the folder."""
     make = "python -m data_tools scenes made --seed 1 --development 10 --validation 10 --evaluation 10"
     content = tiny.recipe(folder / "made/manifest.jsonl", folder)
     for source in content["data"].values():
@@ -127,7 +127,7 @@ def made_recipe(folder: Path) -> tuple[Path, dict[str, Any]]:
     return tiny.write_recipe(folder / "r.yaml", content), content
 
 
-def test_a_manifest_of_another_command_is_refused(
+def test_features_refuses_a_manifest_of_another_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -139,7 +139,7 @@ def test_a_manifest_of_another_command_is_refused(
 
 
 @pytest.mark.slow
-def test_what_is_made_inside_a_quiet_verb_is_quiet_and_leaves_its_output_alone(root: Path, tmp_path: Path) -> None:
+def test_manifest_made_inside_a_quiet_verb_prints_nothing_to_stdout(root: Path, tmp_path: Path) -> None:
     path, _ = made_recipe(tmp_path)
     command = [sys.executable, "-m", "system", "features", str(path), "-q"]
     done = subprocess.run(
@@ -150,7 +150,7 @@ def test_what_is_made_inside_a_quiet_verb_is_quiet_and_leaves_its_output_alone(r
     assert "wrote made" in done.stderr
 
 
-def test_an_interrupt_of_what_is_made_inside_a_verb_ends_the_verb(
+def test_interrupt_while_making_a_manifest_ends_the_verb(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(_: object) -> int:
@@ -162,7 +162,7 @@ def test_an_interrupt_of_what_is_made_inside_a_verb_ends_the_verb(
     assert capsys.readouterr().err == "interrupted; 3 of 30 scenes are there\n"
 
 
-def test_an_id_of_two_files_is_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_id_shared_by_two_files_is_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = shutil.copytree(world.parent, tmp_path / "tones") / "manifest.jsonl"
     content = tiny.recipe(world, tmp_path)
     content["data"]["other"] = {"manifest": str(copy), "split": "development"}
@@ -170,7 +170,7 @@ def test_an_id_of_two_files_is_refused(world: Path, tmp_path: Path, capsys: pyte
     assert "is also the id of" in refused(capsys, "features", path)
 
 
-def test_audio_that_is_trained_on_and_watched_is_told(
+def test_audio_in_training_and_validation_is_warned_about(
     world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     content = tiny.recipe(world, tmp_path)
@@ -180,7 +180,7 @@ def test_audio_that_is_trained_on_and_watched_is_told(
     assert "stage only: 16 training recordings are also in its validation data" in caplog.text
 
 
-def test_the_best_checkpoint_is_the_one_done_names(unbroken: Path, tmp_path: Path, world: Path) -> None:
+def test_best_checkpoint_is_read_from_done_json(unbroken: Path, tmp_path: Path, world: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(unbroken, run)
     (run / "finetune/checkpoints.json").write_text("{}")  # as a kill between two files may leave it
@@ -188,7 +188,7 @@ def test_the_best_checkpoint_is_the_one_done_names(unbroken: Path, tmp_path: Pat
     assert np.array_equal(found, read_scores(unbroken / "scores/evaluation.npy").values)
 
 
-def test_a_trained_models_settings_stay(
+def test_changing_settings_of_a_trained_model_is_refused(
     unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     common = ["--audio", world, "--split", "evaluation", "--out", tmp_path / "s.npy"]
@@ -197,7 +197,7 @@ def test_a_trained_models_settings_stay(
     assert main(["rank", str(unbroken), *map(str, common), "--set", f"banks={tmp_path / 'banks'}"]) == 0
 
 
-def test_an_opened_panns_model_may_have_its_weights_elsewhere_and_no_other_setting(tmp_path: Path) -> None:
+def test_only_weight_paths_of_a_trained_panns_model_may_change(tmp_path: Path) -> None:
     content = tiny.recipe(tmp_path / "m.jsonl", tmp_path)
     content["model"]["audio"] = tiny.panns(weights="here.pth")
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
@@ -207,7 +207,7 @@ def test_an_opened_panns_model_may_have_its_weights_elsewhere_and_no_other_setti
         _moved(path, ["model.audio.dropout=0.3"])
 
 
-def test_a_run_ranks_with_the_experts_it_was_trained_with(
+def test_ranking_with_other_expert_weights_is_refused(
     unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
@@ -219,7 +219,7 @@ def test_a_run_ranks_with_the_experts_it_was_trained_with(
     assert "experts.logmel.sha256" in output
 
 
-def test_a_caption_without_a_known_word_is_told_before_training(
+def test_caption_without_known_words_is_refused_before_training(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = shutil.copytree(world.parent, tmp_path / "world") / "manifest.jsonl"
@@ -229,7 +229,7 @@ def test_a_caption_without_a_known_word_is_told_before_training(
     assert not (tmp_path / "run/only").exists()
 
 
-def test_no_space_left_is_one_sentence_and_nothing_is_lost(
+def test_full_disk_gives_one_error_message_and_loses_nothing(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
@@ -251,10 +251,10 @@ def test_no_space_left_is_one_sentence_and_nothing_is_lost(
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
 
 
-def test_an_export_is_told_of_a_full_disk_by_a_library_of_another_language(
+def test_full_disk_error_of_a_rust_library_is_reported(
     unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As tokenizers and safetensors tell it."""
+    """The error has the form of tokenizers and safetensors."""
 
     def save_assets(_: object, folder: Path) -> None:
         (folder / "tokenizer.json").touch()
@@ -271,7 +271,7 @@ def test_an_export_is_told_of_a_full_disk_by_a_library_of_another_language(
 
 @pytest.mark.parametrize("verb", ["run", "train", "features"])
 @pytest.mark.parametrize("split", ["development", "validation", "evaluation"])
-def test_a_source_without_any_audio_is_told_before_anything_is_computed(
+def test_source_without_audio_files_is_refused_before_any_work(
     verb: str, split: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = tiny.make_world(tmp_path / "world", {"development": 12, "validation": 4, "evaluation": 12})
@@ -286,7 +286,7 @@ def test_a_source_without_any_audio_is_told_before_anything_is_computed(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_source_whose_audio_is_all_broken_is_told_before_the_training(
+def test_source_with_only_broken_audio_is_refused_before_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = tiny.make_world(tmp_path / "world", {"development": 12, "validation": 4, "evaluation": 12})
@@ -299,7 +299,7 @@ def test_a_source_whose_audio_is_all_broken_is_told_before_the_training(
 
 
 @pytest.mark.parametrize("where", ["gradients", "Validation.__call__", "Feed.batch"])
-def test_a_full_gpu_is_one_sentence(
+def test_full_gpu_memory_gives_one_error_message(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     def full(*_: object) -> None:
@@ -311,7 +311,7 @@ def test_a_full_gpu_is_one_sentence(
     assert "stage only: batch_size 8 does not fit the GPU's memory; set grad_cache_chunk to less than 8" in output
 
 
-def test_a_loss_that_is_not_finite_stops_with_a_sentence(
+def test_infinite_loss_ends_training_with_an_error_message(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stage = tiny.stage(max_grad_norm=None, epochs=40)
@@ -329,7 +329,7 @@ def checked(capsys: pytest.CaptureFixture[str], path: Path, *changes: str) -> st
 
 
 @pytest.mark.parametrize("count", [1, 24])
-def test_check_names_audio_files_that_are_gone(count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_missing_audio_files(count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = tiny.make_world(tmp_path / "world", tiny.SIZES)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
     assert "nothing is missing" in checked(capsys, path)
@@ -341,7 +341,7 @@ def test_check_names_audio_files_that_are_gone(count: int, tmp_path: Path, capsy
     assert f"data evaluation: {files}, first {tmp_path}/world/evaluation/evaluation 000.wav; put them there" in output
 
 
-def test_check_looks_at_some_files_of_a_large_source(
+def test_check_samples_files_of_a_large_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("system.plan.data.CHECKED_FILES", 10)
@@ -353,7 +353,7 @@ def test_check_looks_at_some_files_of_a_large_source(
 
 @pytest.mark.parametrize("holds", ["nothing", "other files", "a configuration alone"])
 @pytest.mark.parametrize("part", ["text", "audio"])
-def test_check_names_a_folder_that_holds_no_model(
+def test_check_reports_a_folder_without_a_model(
     holds: str, part: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "model"
@@ -379,7 +379,7 @@ def test_check_names_a_folder_that_holds_no_model(
 
 
 @pytest.mark.parametrize("key", ["name", "study name", "stage"])
-def test_names_that_no_folder_can_have_are_refused(
+def test_names_over_100_characters_are_refused(
     key: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content, long = tiny.recipe(world, tmp_path), "a" * 300

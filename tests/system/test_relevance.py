@@ -41,24 +41,24 @@ def plain_scores(documents: list[list[str]], captions: list[str]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("documents", ["caption", "clip"])
-def test_between_captions_known_and_new(documents: str, tmp_path: Path) -> None:
+def test_relevance_between_captions_matches_reference(documents: str, tmp_path: Path) -> None:
     clips = corpus()
     relevance = Relevance(settings(documents=documents), clips, tmp_path)
     relevance.prepare(caption for captions in clips[:4] for caption in captions)
     captions = [clips[0][0], "a zebra barks", clips[7][0], "zebra barks on", clips[0][0], "!!!"]
-    found = relevance.between(captions)
+    found = relevance.cider_between(captions)
     counted = clips if documents == "clip" else [[caption] for captions in clips for caption in captions]
     assert found.dtype == np.float32
     assert found == pytest.approx(plain_scores(counted, captions), rel=1e-5, abs=1e-6)
     assert found[1, 3] > 1  # a new word is shared by new captions
     assert not np.array_equal(found, found.T)
-    assert np.array_equal(relevance.between(captions[::-1]), found[::-1, ::-1])
-    assert relevance.between([]).shape == (0, 0)
+    assert np.array_equal(relevance.cider_between(captions[::-1]), found[::-1, ::-1])
+    assert relevance.cider_between([]).shape == (0, 0)
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize("of_clips", ["mean", "max", "symmetric"])
-def test_cider_of_items_is_that_of_loops(of_clips: str, shuffled: bool, tmp_path: Path) -> None:
+def test_cider_of_items_matches_loops(of_clips: str, shuffled: bool, tmp_path: Path) -> None:
     items = corpus(3, 9)
     assert {len(captions) for captions in items} == {1, 2, 3, 4, 5}
     row_of = np.repeat(np.arange(9), [len(captions) for captions in items])
@@ -67,7 +67,7 @@ def test_cider_of_items_is_that_of_loops(of_clips: str, shuffled: bool, tmp_path
         order = np.random.default_rng(0).permutation(len(captions))
         row_of, captions = row_of[order], [captions[n] for n in order]
     relevance = Relevance(settings(of_clips=of_clips), corpus(), tmp_path)
-    each = relevance.between(captions)
+    each = relevance.cider_between(captions)
     blocks = [[each[row_of == i][:, row_of == j] for j in range(9)] for i in range(9)]
     mean = np.array([[block.mean() for block in row] for row in blocks])
     expected = {
@@ -81,14 +81,14 @@ def test_cider_of_items_is_that_of_loops(of_clips: str, shuffled: bool, tmp_path
     assert not np.allclose(mean, mean.T)
 
 
-def test_relax_by_hand() -> None:
+def test_relax_matches_hand_values() -> None:
     curve = Relax([0.05, 0.1, 0.5], [1.0, 0.7, 0.4])
     scores = np.array([[0.0, 0.05, 0.075], [0.1, 0.3, 0.5], [0.9, 10.0, 0.2]], np.float32)
     assert curve(scores).dtype == np.float32
     assert curve(scores) == pytest.approx(np.array([[1, 1, 0.85], [0.7, 0.55, 0.4], [0.4, 0.4, 0.625]]), abs=1e-6)
 
 
-def test_relax_where_thresholds_are_equal() -> None:
+def test_relax_with_equal_thresholds_matches_hand_values() -> None:
     curve = Relax([0.0, 0.0, 0.5], [1.0, 0.7, 0.4])
     assert curve(np.array([0.0, 1e-6, 0.25, 0.5, 1.0])) == pytest.approx([1.0, 0.7, 0.55, 0.4, 0.4], abs=1e-5)
     assert Relax([0.0] * 3, [1.0, 0.7, 0.4])(np.array([0.0, 0.1])) == pytest.approx([1.0, 0.4])
@@ -97,18 +97,18 @@ def test_relax_where_thresholds_are_equal() -> None:
 
 
 @pytest.mark.parametrize("pairs", ["all", "other_clips"])
-def test_thresholds_are_percentiles_of_the_corpus(pairs: str, tmp_path: Path) -> None:
+def test_relax_thresholds_are_percentiles_of_the_corpus(pairs: str, tmp_path: Path) -> None:
     clips = corpus(5, 20)
     relevance = Relevance(settings(pairs=pairs), clips, tmp_path)
     clip_of = np.repeat(np.arange(20), [len(captions) for captions in clips])
-    each = relevance.between([caption for captions in clips for caption in captions])
+    each = relevance.cider_between([caption for captions in clips for caption in captions])
     scores = np.sort(each[clip_of[:, None] != clip_of] if pairs == "other_clips" else each.ravel())
     assert relevance.thresholds == [float(scores[int(q * (len(scores) - 1) // 100)]) for q in (80, 90, 99)]
     assert sum(relevance.distribution.histogram.counts) == len(scores)
     assert relevance.relax(np.array(relevance.thresholds, np.float32)) == pytest.approx([1.0, 0.7, 0.4], abs=1e-6)
 
 
-def test_percentiles_are_kept_and_told(
+def test_percentiles_are_stored_and_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -148,7 +148,7 @@ def test_percentiles_are_kept_and_told(
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "bytes", "lacks", "other"])
-def test_a_damaged_file_is_refused(damage: str, tmp_path: Path) -> None:
+def test_damaged_percentile_file_is_refused(damage: str, tmp_path: Path) -> None:
     Relevance(settings(), corpus(), tmp_path)
     (kept,) = tmp_path.iterdir()
     whole = kept.read_bytes()
@@ -186,13 +186,15 @@ def test_a_damaged_file_is_refused(damage: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_corpora_without_percentiles(clips: list[list[str]], changes: Any, sentence: str, tmp_path: Path) -> None:
+def test_corpora_with_fewer_than_two_documents_are_refused(
+    clips: list[list[str]], changes: Any, sentence: str, tmp_path: Path
+) -> None:
     with pytest.raises(KitError, match=sentence):
         Relevance(settings(**changes), clips, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_captions_without_words_resemble_nothing(tmp_path: Path) -> None:
+def test_captions_without_words_have_cider_0(tmp_path: Path) -> None:
     relevance = Relevance(settings(), [["!!!", "?"], ["..."]], tmp_path)
     assert relevance.thresholds == [0.0, 0.0, 0.0]
     found = relevance.cider_of_items(["!!!", "...", "a dog"], np.array([0, 1, 2]))
@@ -209,7 +211,7 @@ def audiocaps(path: Path) -> Path:
     return path
 
 
-def test_corpora_of_three_kinds(tmp_path: Path) -> None:
+def test_read_corpus_accepts_clotho_audiocaps_and_manifests(tmp_path: Path) -> None:
     (tmp_path / "clotho.csv").write_text(
         'file_name,caption_1,caption_2\na.wav,A dog barks,"Rain, falling"\nb.wav,x,y\n'
     )
@@ -224,7 +226,9 @@ def test_corpora_of_three_kinds(tmp_path: Path) -> None:
     assert read_corpus(manifest, "validation") == [tiny.captions(n, 2, 1000 + n) for n in range(2)]
 
 
-def test_the_verb_on_clotho(shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_relevance_verb_on_clotho_prints_known_values(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     figure = tmp_path / "figures" / "relevance.png"
     path = shared / "data/clotho/clotho_captions_validation.csv"
     assert main(["relevance", str(path), "--figure", str(figure), "--documents", "clip", "--pairs", "other_clips"]) == 0
@@ -238,7 +242,7 @@ def test_the_verb_on_clotho(shared: Path, tmp_path: Path, capsys: pytest.Capture
     assert [path.name for path in figure.parent.iterdir()] == ["relevance.png"]
 
 
-def test_the_figure_shows_bars_and_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relevance_figure_shows_histogram_and_relax_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.figure import Figure
 
     from system.runs.plots import relevance_figure
@@ -277,7 +281,7 @@ def test_the_figure_shows_bars_and_curve(tmp_path: Path, monkeypatch: pytest.Mon
         (["missing.jsonl"], "missing.jsonl: no such file"),
     ],
 )
-def test_mistakes_are_told(
+def test_invalid_relevance_arguments_are_refused(
     arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     audiocaps(tmp_path / "csv.csv")
@@ -293,7 +297,9 @@ def test_mistakes_are_told(
 
 
 @pytest.mark.parametrize("factor", ["1.5", "-3", "nan"])
-def test_factors_are_from_0_to_1(tmp_path: Path, factor: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_relevance_factors_outside_0_to_1_are_refused(
+    tmp_path: Path, factor: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "c.csv"
     path.write_text("file_name,caption_1\na.wav,a dog barks\nb.wav,rain falls\n")
     assert main(["relevance", str(path), "--factors", "1", "0.7", factor]) == 1
@@ -301,7 +307,7 @@ def test_factors_are_from_0_to_1(tmp_path: Path, factor: str, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("percents", [[80, 80, 99], [90, 80, 99], [80, 99, 99]])
-def test_percentiles_that_do_not_rise_are_refused(percents: list[float], tmp_path: Path) -> None:
+def test_relax_percentiles_that_do_not_rise_are_refused(percents: list[float], tmp_path: Path) -> None:
     relax = [{"percentile": percent, "factor": 0.5} for percent in percents]
     with pytest.raises(KitError, match="the percentiles of relax do not rise"):
         Relevance(settings(relax=relax), corpus(), tmp_path)

@@ -1,4 +1,4 @@
-"""The table of all runs: finished, unfinished, running and damaged ones, and what it is sorted by."""
+"""The table of all runs: finished, unfinished, running and damaged ones, and its order."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def listed(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
     return capsys.readouterr().out
 
 
-def test_every_run_has_a_line(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_lists_every_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     header, a, b, c, d = listed(capsys, runs).splitlines()
     names = ["run", "state", "trained", "validation", "test", "training hours", "changes"]
     assert re.split(" {2,}", header) == names, "frames, validation and ranking are not in the hours"
@@ -56,7 +56,7 @@ def test_every_run_has_a_line(runs: Path, capsys: pytest.CaptureFixture[str]) ->
     assert d.split() == ["d", "unfinished", "-", "-", "-", "-", "-"]
 
 
-def test_validation_is_the_best_epoch_of_the_last_stage(runs: Path) -> None:
+def test_runs_shows_best_validation_of_the_last_stage(runs: Path) -> None:
     epochs = [json.loads(line) for line in (runs / "a/metrics.jsonl").read_text().splitlines()]
     for line, value in zip(epochs, [0.9] * (len(epochs) - 3) + [0.1, 0.3, 0.2], strict=True):
         line["validation"]["mAP@10"] = value
@@ -75,14 +75,14 @@ def test_validation_is_the_best_epoch_of_the_last_stage(runs: Path) -> None:
     assert (found.validation.metric, found.validation.value) == ("loss", 3.0), "the lower loss is the better one"
 
 
-def test_the_document_has_the_same_and_is_read_again(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_json_matches_the_table(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(listed(capsys, runs, "--json"))["runs"]
     assert [RunOverview.model_validate(entry) for entry in document] == [overview(runs / name) for name in "abcd"]
     assert document[1]["changes"] == ["seed=3", "stages.finetune.epochs=2"]
     assert [Path(entry["run"]).name for entry in json.loads(listed(capsys, runs / "a", "--json"))["runs"]] == ["a"]
 
 
-def test_the_best_stand_first(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_sort_puts_the_best_first(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, value in (("a", 0.1), ("b", 0.7), ("d", 0.4)):
         line = {"stage": "s", "epoch": 1, "seconds": value * 3600, "validation": {"mAP@10": value}}
         (runs / name / "metrics.jsonl").write_text(json.dumps(line) + "\n")
@@ -91,7 +91,7 @@ def test_the_best_stand_first(runs: Path, capsys: pytest.CaptureFixture[str]) ->
         assert "".join(line[0] for line in lines) == expected, order
 
 
-def test_a_run_that_somebody_works_on_is_running(runs: Path) -> None:
+def test_locked_run_is_listed_as_running(runs: Path) -> None:
     assert not is_locked(runs / "b/lock")
     with lock(runs / "b/lock", "busy"):
         assert is_locked(runs / "b/lock")
@@ -99,7 +99,7 @@ def test_a_run_that_somebody_works_on_is_running(runs: Path) -> None:
     assert overview(runs / "b").state == "unfinished"
 
 
-def test_a_run_that_is_not_finished_says_the_command_that_goes_on_or_that_it_is_trained_now(
+def test_unfinished_run_errors_name_the_resume_command(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(runs)
@@ -123,12 +123,12 @@ def test_a_run_that_is_not_finished_says_the_command_that_goes_on_or_that_it_is_
     assert (runs / "b/result.json").exists()
 
 
-def test_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_without_any_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no run yet" in listed(capsys, tmp_path)
     assert "no such folder" in refused(capsys, "runs", tmp_path / "none")
 
 
-def test_runs_of_studies_are_listed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_studies_are_listed_by_path(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(runs / "a", runs / "margins/wide_s1")
     names = [line.split()[0] for line in listed(capsys, runs).splitlines()[1:]]
     assert names == ["a", "b", "c", "d", "margins/wide_s1"]

@@ -30,7 +30,7 @@ def losses_of(*values: float) -> list[dict[str, float]]:
     return [{"loss": value, "m1": -value} for value in values]
 
 
-def test_warm_up_then_constant_or_a_half_cosine() -> None:
+def test_constant_and_cosine_schedules_match_hand_values() -> None:
     constant = stage(schema.Schedule(kind="constant", warmup_steps=4))
     assert [rate_factor(constant, step, 10, []) for step in (0, 1, 3, 4, 9)] == [0.25, 0.5, 1.0, 1.0, 1.0]
     cosine = stage(schema.Schedule(kind="cosine", warmup_steps=2), epochs=2)
@@ -38,13 +38,13 @@ def test_warm_up_then_constant_or_a_half_cosine() -> None:
     assert found == pytest.approx([0.5, 1.0, 0.5, 0.5 * (1 + math.cos(math.pi * 7 / 8))])
 
 
-def test_steps_of_twenty_epochs() -> None:
+def test_step_decay_matches_hand_values() -> None:
     decay = stage(schema.StepDecay(kind="step", every_epochs=20, factor=0.1), epochs=50)
     steps = [0, 20 * 7 - 1, 20 * 7, 40 * 7 - 1, 40 * 7]
     assert [rate_factor(decay, step, 7, []) for step in steps] == pytest.approx([1, 1, 0.1, 0.1, 0.01])
 
 
-def test_a_plateau_equals_torchs_scheduler() -> None:
+def test_plateau_matches_torch_scheduler() -> None:
     for seed in range(20):
         values = 1 + np.cumsum(np.random.default_rng(seed).normal(-0.002, 0.01, 80))
         settings = plateau(patience=seed % 6, threshold=(0, 0.005)[seed % 2], min_lr=1e-5)
@@ -59,13 +59,13 @@ def test_a_plateau_equals_torchs_scheduler() -> None:
             theirs.step(values[epoch])
 
 
-def test_a_plateau_of_what_should_rise() -> None:
+def test_plateau_of_a_higher_is_better_metric() -> None:
     rising = stage(plateau(metric="m1", patience=0, threshold=0))
     assert rate_factor(rising, 0, 1, [{"m1": 0.1}, {"m1": 0.2}]) == 1
     assert rate_factor(rising, 0, 1, [{"m1": 0.2}, {"m1": 0.2}]) == pytest.approx(0.1)
 
 
-def test_patience_counts_epochs_behind_the_best() -> None:
+def test_early_stopping_counts_epochs_after_the_best() -> None:
     patience = schema.EarlyStopping(kind="early_stopping", metric="loss", epochs=2)
     assert not is_over(None, losses_of(1, 1, 1, 1))
     assert not is_over(patience, [])
@@ -75,7 +75,7 @@ def test_patience_counts_epochs_behind_the_best() -> None:
     assert describe_stop(patience) == "loss has not improved for 2 epochs"
 
 
-def test_steady_looks_at_the_last_values_alone() -> None:
+def test_std_plateau_uses_only_the_last_values() -> None:
     steady = schema.StdPlateau(kind="std_plateau", metric="loss", epochs=3, deviation=0.1, at_least=5)
     assert describe_stop(steady) == "the standard deviation of loss over 3 epochs is at most 0.1"
     assert not is_over(steady, losses_of(1, 1, 1, 1))

@@ -50,7 +50,7 @@ def search(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str,
     return status, *capsys.readouterr()
 
 
-def test_rank_search_and_python_give_one_order(
+def test_rank_search_and_python_give_the_same_order(
     unbroken: Path, model: Retriever, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     captions = tmp_path / "captions.csv"
@@ -74,7 +74,7 @@ def test_rank_search_and_python_give_one_order(
     assert found[0][0].score == pytest.approx(first, abs=1e-6)
 
 
-def test_a_folder_named_by_dots_is_shown_as_where_it_is(
+def test_relative_folder_is_shown_with_absolute_paths(
     unbroken: Path, model: Retriever, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder / "more")
@@ -85,7 +85,7 @@ def test_a_folder_named_by_dots_is_shown_as_where_it_is(
     assert [Path(clip.path) for clip in model.clips_of(["../0.wav"])] == [folder / "0.wav"]
 
 
-def test_the_table_has_a_line_a_clip_and_the_log_says_what_was_skipped(
+def test_search_prints_clips_and_logs_skipped_files(
     unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     status, output, _ = search(capsys, unbroken, folder, TEXTS[0], "--top", "2")
@@ -98,14 +98,14 @@ def test_the_table_has_a_line_a_clip_and_the_log_says_what_was_skipped(
     assert "5 clips used, 3 skipped" in caplog.text
 
 
-def test_what_was_skipped_is_in_the_document(unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_search_json_lists_skipped_files(unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(search(capsys, unbroken, folder, TEXTS[0], "--json")[1])
     assert document["clips"] == 5
     assert list(document["skipped"]) == [str(folder / name) for name in ("more/broken.wav", "song.m4a", "notes.txt")]
     assert document["skipped"][str(folder / "notes.txt")] == "it has no audio file extension"
 
 
-def test_a_query_of_unknown_words_is_named_and_the_others_are_answered(
+def test_query_of_unknown_words_fails_and_others_are_answered(
     unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     status, output, _ = search(capsys, unbroken, folder, "xylophone", f"{TEXTS[0]} or Xylophone")
@@ -118,13 +118,13 @@ def test_a_query_of_unknown_words_is_named_and_the_others_are_answered(
 
 
 @pytest.mark.parametrize("top", ["0", "-1", "two", "²"])
-def test_top_is_a_number_from_1_on(unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str], top: str) -> None:
+def test_invalid_top_is_refused(unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str], top: str) -> None:
     status, _, errors = search(capsys, unbroken, folder, "a", f"--top={top}")
     assert status == 2
     assert "not a whole number of at least 1" in errors
 
 
-def test_embeddings_are_those_that_rank_compares(
+def test_embeddings_give_the_scores_of_rank(
     unbroken: Path, model: Retriever, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
@@ -143,7 +143,7 @@ def test_embeddings_are_those_that_rank_compares(
     assert np.allclose(again, sounds[[3, 0, 3]], atol=1e-6), "in the order of the files, one given twice"
 
 
-def test_embeddings_are_written_for_other_programs(
+def test_embeddings_are_written_as_npz_and_parquet(
     unbroken: Path, model: Retriever, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import pyarrow.parquet
@@ -167,7 +167,7 @@ def test_embeddings_are_written_for_other_programs(
     assert np.allclose(raw[: len(clips)], model.encode_audio(world, normalize=False), atol=1e-6)
 
 
-def test_waves_are_embedded_as_their_files(model: Retriever, folder: Path) -> None:
+def test_waves_and_files_have_equal_embeddings(model: Retriever, folder: Path) -> None:
     paths = [folder / f"{number}.wav" for number in range(3)]
     read = [soundfile.read(path) for path in paths]
     waves, rate = [wave for wave, _ in read], read[0][1]
@@ -178,7 +178,7 @@ def test_waves_are_embedded_as_their_files(model: Retriever, folder: Path) -> No
     assert np.allclose(model.encode_audio([stereo], rate=rate), expected[:1], atol=1e-4)
 
 
-def test_names_and_numbers_of_numpy_are_taken(model: Retriever, folder: Path) -> None:
+def test_numpy_names_and_numbers_are_accepted(model: Retriever, folder: Path) -> None:
     paths = [str(folder / f"{number}.wav") for number in range(2)]
     expected = model.encode_audio(paths)
     for names in (np.array(paths), list(np.array(paths)), (path for path in paths)):
@@ -208,14 +208,14 @@ ODD_CALLS = {
 
 
 @pytest.mark.parametrize("call", ODD_CALLS)
-def test_every_error_from_python_is_a_kit_error(call: str, model: Retriever) -> None:
+def test_every_error_in_python_is_a_kit_error(call: str, model: Retriever) -> None:
     made, message = ODD_CALLS[call]
     with pytest.raises(KitError, match=message):
         made(model)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EMFILE])
-def test_error_of_the_system_is_a_kit_error(
+def test_os_errors_become_kit_errors(
     code: int, model: Retriever, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> None:
@@ -226,7 +226,7 @@ def test_error_of_the_system_is_a_kit_error(
         model.encode_audio(folder)
 
 
-def test_python_is_told_what_is_wrong(model: Retriever, folder: Path, tmp_path: Path) -> None:
+def test_python_errors_name_the_file_or_text(model: Retriever, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.wav: no such file"):
         model.encode_audio([tmp_path / "none.wav"])
     with pytest.raises(KitError, match=r"broken\.wav"):
@@ -238,7 +238,7 @@ def test_python_is_told_what_is_wrong(model: Retriever, folder: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("verb", [("search",), ("embeddings", "--out", "e.npz"), ("serve", "--port", "0", "--audio")])
-def test_a_wrong_folder_is_refused_before_the_model_is_loaded(
+def test_wrong_folder_is_refused_before_the_model_is_loaded(
     unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: list[str]
 ) -> None:
     def fails(*_: object, **__: object) -> None:
@@ -251,29 +251,27 @@ def test_a_wrong_folder_is_refused_before_the_model_is_loaded(
 
 
 @pytest.mark.parametrize("text", ["", "  "])
-def test_an_empty_query_is_refused_before_the_model_is_loaded(
+def test_empty_query_is_refused_before_the_model_is_loaded(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
     """There is no model."""
     assert "query 2 is empty; describe" in refused(capsys, "search", tmp_path / "none", folder, "a tone", text)
 
 
-def test_texts_without_a_known_word_are_counted_in_a_warning(
-    model: Retriever, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_texts_without_known_words_are_counted_in_a_warning(model: Retriever, caplog: pytest.LogCaptureFixture) -> None:
     model.encode_text(TEXTS)
     assert not caplog.messages
     model.encode_text([TEXTS[0], "zzz", ""])
     assert caplog.messages == ["the model knows no word of 2 texts, such as 'zzz'"]
 
 
-def test_one_text_and_one_file_are_lists_of_one(model: Retriever, folder: Path) -> None:
+def test_single_text_or_file_counts_as_a_list_of_one(model: Retriever, folder: Path) -> None:
     assert np.array_equal(model.encode_text(TEXTS[0]), model.encode_text([TEXTS[0]]))
     assert np.array_equal(model.encode_audio(folder / "0.wav"), model.encode_audio([folder / "0.wav"]))
     assert model.rank(TEXTS[0], folder) == model.rank([TEXTS[0]], folder)
 
 
-def test_empty_lists_are_refused_with_a_sentence(model: Retriever, folder: Path) -> None:
+def test_empty_lists_are_refused(model: Retriever, folder: Path) -> None:
     no_text = "the list of texts is empty; give at least one text"
     with pytest.raises(KitError, match=no_text):
         model.encode_text([])
@@ -288,10 +286,10 @@ def test_empty_lists_are_refused_with_a_sentence(model: Retriever, folder: Path)
         model.encode_clips([])
 
 
-def test_the_lines_of_the_readme(
+def test_readme_python_example_works(
     root: Path, unbroken: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a run and a folder of the names it uses, and words that the model knows."""
+    """The example gets a run and a folder under the names it uses, and words that the model knows."""
     block = re.search(r"```python\n(from system.retriever.*?)```", (root / "system/GUIDE.md").read_text(), re.DOTALL)
     assert block
     (tmp_path / "runs").mkdir()

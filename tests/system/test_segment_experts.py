@@ -1,4 +1,4 @@
-"""Frozen networks that hear segments, as experts: the frames that the same networks give piece by piece."""
+"""Frozen networks on segments as experts: their frames equal those of the networks, segment by segment."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ def noise(expert: SegmentExpert, seconds: float, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask")
-def test_frames_are_those_of_the_segments_one_behind_the_other(experts: dict[str, SegmentExpert], kind: str) -> None:
+def test_segment_expert_frames_match_consecutive_segments(experts: dict[str, SegmentExpert], kind: str) -> None:
     expert = experts[kind]
     waves = [noise(expert, 2.5), noise(expert, 0.5, 1), noise(expert, 1.0, 2)]
     found = expert.load(CPU)(waves)
@@ -83,7 +83,7 @@ def test_frames_are_those_of_the_segments_one_behind_the_other(experts: dict[str
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask")
 @pytest.mark.slow
-def test_a_frame_a_segment_is_the_networks_vector(experts: dict[str, SegmentExpert], kind: str) -> None:
+def test_clip_output_gives_one_network_vector_per_segment(experts: dict[str, SegmentExpert], kind: str) -> None:
     expert = experts[kind].model_copy(update={"output": "clip"})
     wave = noise(expert, 1.5)
     (found,) = expert.load(CPU)([wave])
@@ -98,7 +98,7 @@ def test_a_frame_a_segment_is_the_networks_vector(experts: dict[str, SegmentExpe
 
 @pytest.mark.slow
 @pytest.mark.parametrize("letter", ["A", "B"])
-def test_passts_frames_are_the_originals(goldens: Path, letter: str) -> None:
+def test_passt_expert_matches_original(goldens: Path, letter: str) -> None:
     golden = np.load(goldens / "passt.npz")
     settings: dict[str, Any] = {"kind": "passt", "network": "s16", "weights": filled.files("passt")["weights"]}
     wave = golden[f"{letter}_wave_int16"].astype(np.float32) / 32_768
@@ -111,7 +111,7 @@ def test_passts_frames_are_the_originals(goldens: Path, letter: str) -> None:
 
 @pytest.mark.parametrize("kind", ["efficientat", "atst_frame"])
 @pytest.mark.slow
-def test_of_real_recordings_at_44_kilohertz_and_of_silence(
+def test_segment_experts_handle_44_khz_recordings_and_silence(
     shared: Path, tmp_path: Path, experts: dict[str, SegmentExpert], kind: str
 ) -> None:
     expert = experts[kind]
@@ -127,7 +127,7 @@ def test_of_real_recordings_at_44_kilohertz_and_of_silence(
     assert len(together[2]) >= 1
 
 
-def test_an_identity_is_not_of_where_the_weights_lie(experts: dict[str, SegmentExpert], tmp_path: Path) -> None:
+def test_segment_expert_identity_ignores_weight_paths(experts: dict[str, SegmentExpert], tmp_path: Path) -> None:
     import shutil
 
     shutil.copytree(hub_folder("wavlm"), tmp_path / "there")
@@ -149,7 +149,7 @@ def test_an_identity_is_not_of_where_the_weights_lie(experts: dict[str, SegmentE
         ("hugging_face", {"size": 17}, r"gives 16 values per frame, not 17; set size: 16"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(
+def test_invalid_segment_expert_settings_are_refused(
     experts: dict[str, SegmentExpert], kind: str, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(KitError, match=said):

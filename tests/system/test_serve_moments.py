@@ -1,4 +1,4 @@
-"""The search page on long recordings: where a sentence is heard, and that it is heard from there."""
+"""The search page on long recordings: it shows the times of a query and plays from there."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ SOUNDS = {
     "late.wav": "....aaa.bb",
     "twice.wav": "aa....aaaa",
     "never.wav": "bbcc......",
-}  # a letter a second, . is none
+}  # one letter per second; "." is silence
 
 
 def search_in(folder: Path, by: str = "posterior") -> Search:
@@ -38,7 +38,7 @@ def search_in(folder: Path, by: str = "posterior") -> Search:
 
 
 @pytest.mark.parametrize("by", ["posterior", "thresholds"])
-def test_windows_are_those_of_the_letters(tmp_path: Path, by: str) -> None:
+def test_search_finds_known_windows(tmp_path: Path, by: str) -> None:
     (answer,) = search_in(tmp_path, by).answer([SearchQuery("a", 3)])
     assert answer.hits is not None
     assert [list(SOUNDS)[hit.row] for hit in answer.hits] == ["twice.wav", "late.wav", "never.wav"]
@@ -58,13 +58,15 @@ def test_windows_are_those_of_the_letters(tmp_path: Path, by: str) -> None:
         assert late.windows[0].score == pytest.approx(np.subtract(*(1 / (1 + odds))), abs=1e-6)
 
 
-def test_a_recording_of_too_many_frames_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_with_too_many_frames_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("system.ranking.frame_series.MAX_FRAMES", 9)
     with pytest.raises(KitError, match=r"late.wav has 10 frames; the limit is 9"):
         search_in(tmp_path)
 
 
-def test_recordings_are_ranked_by_whether_it_is_heard_at_all(tmp_path: Path) -> None:
+def test_recordings_are_ranked_by_the_log_odds_of_any_moment(tmp_path: Path) -> None:
     """Against all labellings of ten frames, one by one."""
     search = search_in(tmp_path)
     (answer,) = search.answer([SearchQuery("ab", 3)])
@@ -77,7 +79,7 @@ def test_recordings_are_ranked_by_whether_it_is_heard_at_all(tmp_path: Path) -> 
         assert hit.score == pytest.approx(weights.logsumexp(0).item(), abs=1e-4)
 
 
-def test_an_answer_says_where(tmp_path: Path) -> None:
+def test_http_answer_contains_windows_and_frames(tmp_path: Path) -> None:
     with served(search_in(tmp_path)) as site:
         (first, second) = site.search("a", count=2).json["results"]
     assert second["file_name"] == "late.wav"
@@ -90,7 +92,7 @@ def test_an_answer_says_where(tmp_path: Path) -> None:
 
 @pytest.fixture
 def unheard(tmp_path: Path) -> Iterator[Served]:
-    """Recordings of which only published frames are there."""
+    """Recordings with published frames only."""
     search = search_in(tmp_path)
     for name in SOUNDS:
         np.savez(tmp_path / name.replace(".wav", ".npz"), features=np.zeros((10, 3)))
@@ -102,7 +104,7 @@ def unheard(tmp_path: Path) -> Iterator[Served]:
         yield found
 
 
-def test_published_frames_are_no_audio(unheard: Served) -> None:
+def test_published_frames_have_no_audio_links(unheard: Served) -> None:
     for result in unheard.search("a", count=3).json["results"]:
         assert result["file_name"].endswith(".npz")
         assert result["moments"]["windows"]
@@ -110,7 +112,7 @@ def test_published_frames_are_no_audio(unheard: Served) -> None:
 
 
 @pytest.mark.slow
-def test_without_audio_there_is_nothing_to_click(browser: Browser, unheard: Served) -> None:
+def test_page_without_audio_has_no_players(browser: Browser, unheard: Served) -> None:
     page = browser.page(390)
     page.goto(f"{unheard.address}?query=a")
     until(page, "document.querySelectorAll('.timeline').length === 3")
@@ -135,7 +137,7 @@ def site(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
-def test_it_is_seen_where_and_heard_from_there(browser: Browser, site: Served, width: int) -> None:
+def test_page_shows_windows_and_plays_from_them(browser: Browser, site: Served, width: int) -> None:
     page = browser.page(width)
     page.goto(f"{site.address}?query=a")
     until(page, "document.querySelectorAll('.timeline').length === 3")

@@ -49,7 +49,7 @@ def find(page: "Page", query: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-def test_a_search_is_shown_heard_and_shared(browser: Browser, site: Served, width: int, height: int) -> None:
+def test_page_shows_plays_and_shares_a_search(browser: Browser, site: Served, width: int, height: int) -> None:
     page = browser.page(width, height)
     page.goto(site.address)
     assert find(page, "c")[0] == "Rain on a roof.wav"
@@ -87,7 +87,7 @@ def test_a_search_is_shown_heard_and_shared(browser: Browser, site: Served, widt
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-def test_harmful_names_and_queries_are_text(browser: Browser, site: Served, width: int, height: int) -> None:
+def test_html_in_names_and_queries_is_shown_as_text(browser: Browser, site: Served, width: int, height: int) -> None:
     page = browser.page(width, height)
     page.goto(site.address)
     assert find(page, f"ab {HARM}")[0] == f"abba {HARM}.wav"
@@ -102,7 +102,7 @@ def test_harmful_names_and_queries_are_text(browser: Browser, site: Served, widt
     assert browser.errors == []
 
 
-def test_keys_alone_reach_everything(browser: Browser, site: Served) -> None:
+def test_page_is_usable_with_the_keyboard(browser: Browser, site: Served) -> None:
     page = browser.page(1280)
     page.goto(site.address)
     assert page.evaluate("document.activeElement.id") == "query"
@@ -120,7 +120,7 @@ def test_keys_alone_reach_everything(browser: Browser, site: Served) -> None:
     assert page.get_by_label("Describe a sound").input_value() == "a/b"
 
 
-def test_unknown_words_and_examples(browser: Browser, site: Served) -> None:
+def test_page_shows_unknown_words_and_example_queries(browser: Browser, site: Served) -> None:
     page = browser.page(390)
     page.goto(site.address)
     assert page.locator("#unknown, #meaning, #further").filter(visible=True).count() == 0
@@ -135,7 +135,7 @@ def test_unknown_words_and_examples(browser: Browser, site: Served) -> None:
     assert browser.errors == []
 
 
-def test_all_clips_are_reached_by_keys(browser: Browser, tmp_path: Path) -> None:
+def test_all_clips_are_reachable_with_the_keyboard(browser: Browser, tmp_path: Path) -> None:
     """The first ten, fifty more, and the rest; pictures are asked for where they are about to be seen."""
     path, asked = write_tone(tmp_path / "one.wav"), []
     clips = [clip_of(path, f"{n:02d}.wav") for n in range(75)]
@@ -159,7 +159,7 @@ def test_all_clips_are_reached_by_keys(browser: Browser, tmp_path: Path) -> None
     assert browser.errors == []
 
 
-def test_what_goes_wrong_is_said(browser: Browser, site: Served) -> None:
+def test_page_shows_error_messages(browser: Browser, site: Served) -> None:
     page = browser.page(390)
     page.goto(site.address)
     find(page, "c")
@@ -180,7 +180,7 @@ def test_what_goes_wrong_is_said(browser: Browser, site: Served) -> None:
     assert all("Failed to load resource" in error for error in browser.errors), browser.errors
 
 
-def test_a_slow_answer_to_an_old_query_is_not_shown(browser: Browser, site: Served) -> None:
+def test_late_answer_to_an_old_query_is_not_shown(browser: Browser, site: Served) -> None:
     page = browser.page(1280)
     page.goto(site.address)
     held: list[Any] = []
@@ -196,7 +196,7 @@ def test_a_slow_answer_to_an_old_query_is_not_shown(browser: Browser, site: Serv
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-def test_a_known_caption_finds_the_clip_it_describes(
+def test_known_caption_finds_its_clip_on_the_page(
     browser: Browser, unbroken: Path, root: Path, width: int, height: int
 ) -> None:
     """A trained run through its own door, and a caption for which it ranks the right clip first."""

@@ -20,7 +20,7 @@ REDUCTIONS = typing.get_args(FrameWord.model_fields["reduce"].annotation)
 
 
 def series(*rows: Any, fill: float = 99.0) -> Embedded:
-    """Vectors of several clips or captions; what fills the shorter ones up is loud, so that none of it goes unseen."""
+    """Vectors of several clips or captions; the padding has large values, so that any use of it is noticed."""
     rows = tuple(torch.as_tensor(row, dtype=torch.float64) for row in rows)
     longest = max(len(row) for row in rows)
     values = torch.full((len(rows), longest, rows[0].shape[1]), fill, dtype=torch.float64)
@@ -50,7 +50,7 @@ def made(seed: int, lengths: list[int], known: int | None = None, dim: int = 5) 
     return series(*(vectors[draw.integers(0, len(vectors), length)].reshape(-1, dim) for length in lengths))
 
 
-def test_frame_word_scores_by_hand() -> None:
+def test_frame_word_scores_match_hand_values() -> None:
     # Frames (1, 0), (0, 1), (-1, 0) against words (2, 1), (-1, 1): dots 2, -1 | 1, 1 | -2, 1 -> 2, 0, 1, 1, 0, 1.
     clips, captions = series([[1, 0], [0, 1], [-1, 0]], [[0, 1]]), series([[2, 1], [-1, 1]], [[-1, 1]])
     mean = frame_word(clips, captions, "mean")
@@ -65,7 +65,7 @@ def test_frame_word_scores_by_hand() -> None:
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("positions", [1, 40, 1 << 24])
 @pytest.mark.parametrize("known", [None, 4])
-def test_frame_word_equals_the_loop_however_it_is_cut(
+def test_frame_word_matches_loop_for_any_block_size(
     reduce: Any, positions: int, known: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", positions)
@@ -81,7 +81,7 @@ def test_frame_word_equals_the_loop_however_it_is_cut(
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("positions", [20, 1 << 24])
 @pytest.mark.parametrize("trained_words", [True, False])
-def test_gradients_of_frame_word_equal_the_loops(
+def test_frame_word_gradients_match_loop(
     reduce: Any, positions: int, trained_words: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", positions)
@@ -95,7 +95,7 @@ def test_gradients_of_frame_word_equal_the_loops(
         assert torch.allclose(gradient, slow, rtol=0, atol=1e-12)
 
 
-def test_a_word_that_comes_twice_passes_on_its_best_words_gradient_once() -> None:
+def test_repeated_best_word_gets_its_gradient_once() -> None:
     clips = series([[1.0, 2.0]])
     clips.values.requires_grad_()
     frame_word(clips, series([[3.0, 1.0], [3.0, 1.0], [0.0, 1.0]]), "best_word").sum().backward()
@@ -103,7 +103,7 @@ def test_a_word_that_comes_twice_passes_on_its_best_words_gradient_once() -> Non
     assert clips.values.grad[0].tolist() == [[3.0, 1.0]]
 
 
-def test_words_that_almost_agree_stay_apart() -> None:
+def test_nearly_equal_words_are_scored_separately() -> None:
     word = torch.tensor([0.6, 0.8], dtype=torch.float64)
     captions = series((word + 1e-15)[None], word[None])
     found = frame_word(series([[1e12, 0.0]]), captions, "mean")[0]
@@ -111,7 +111,7 @@ def test_words_that_almost_agree_stay_apart() -> None:
 
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)
-def test_what_is_held_at_a_time_is_bounded_in_training_too(reduce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frame_word_memory_is_bounded_in_training(reduce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors kept for the backward pass, by their size, while the whole has 64 times the places."""
     monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", 1 << 10)
     clips, captions = made(6, [16] * 16, dim=2), made(7, [16] * 16, dim=2)
@@ -126,13 +126,13 @@ def test_what_is_held_at_a_time_is_bounded_in_training_too(reduce: Any, monkeypa
     assert captions.values.grad.any()
 
 
-def test_pooled_embeddings_have_no_frames() -> None:
+def test_frame_word_refuses_pooled_embeddings() -> None:
     pooled = Embedded(torch.ones(2, 3))
     with pytest.raises(ValueError, match="need series of frames and words"):
         frame_word(pooled, series([[1.0, 2.0, 3.0]]), "mean")
 
 
-def test_frame_word_equals_the_original_code(goldens: Path) -> None:
+def test_frame_word_matches_original(goldens: Path) -> None:
     """STSQ is `mean`, MTSQ (a word's best frame) `best_frame`, MQST (a frame's best word) `best_word`."""
     golden = np.load(goldens / "xieh97_frameword.npz")
     clips, captions = series(*golden["ns_audio"]), series(*golden["ns_text"])
@@ -142,14 +142,14 @@ def test_frame_word_equals_the_original_code(goldens: Path) -> None:
     assert np.abs(frame_word(clips, captions, "mean").numpy() - golden["ns_score_matrix"]).max() < 1e-9
 
 
-def test_the_first_pair_of_the_original_model(goldens: Path) -> None:
+def test_frame_word_matches_first_score_of_original_model(goldens: Path) -> None:
     golden = np.load(goldens / "xieh97_frameword.npz")
-    dots = golden["model_frame_word_matrix_00"].astype(np.float64)  # (T, W) dot products, below 0 as they are or at 0
+    dots = golden["model_frame_word_matrix_00"].astype(np.float64)  # (T, W) dot products, unclamped or clamped at 0
     score = frame_word(series(dots), series(np.eye(dots.shape[1])), "mean").item()
     assert score == pytest.approx(golden["model_scores"][0, 0], abs=1e-7)
 
 
-def test_distinct_words_are_scored_once(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distinct_words_give_the_scores_of_a_loop(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """200 captions of Clotho with a random vector a word, in float32, against the loop."""
     with (shared / "data/clotho/clotho_captions_evaluation.csv").open(newline="", encoding="utf-8") as file:
         texts = [row["caption_1"].lower().strip(".").split() for row in csv.DictReader(file)][:200]
@@ -171,7 +171,7 @@ def test_distinct_words_are_scored_once(shared: Path, monkeypatch: pytest.Monkey
     assert set(rows) == {len(vector) + 1}  # and the zeros that fill captions up
 
 
-def test_an_items_captions_are_averaged_however_many_there_are() -> None:
+def test_captions_of_an_item_are_averaged_with_equal_weights() -> None:
     """Seven captions of the first item, one of the second: each of the seven weighs 1/7."""
     each = torch.arange(16.0).reshape(2, 8)
     batch = losses.BatchScores(

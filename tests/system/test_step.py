@@ -21,7 +21,7 @@ from system.models.embeddings import joined
 from system.models.retrieval import RetrievalModel
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
-from system.training.step import audio_parts, caption_parts, gradients
+from system.training.step import audio_chunks, caption_chunks, gradients
 
 CPU = torch.device("cpu")
 CIDER = Cider.model_validate(tiny.relevance())
@@ -68,7 +68,7 @@ def scaler() -> torch.amp.GradScaler:
 
 
 @pytest.mark.parametrize("at_once", [1, 5, 24, 99])
-def test_cached_gradients_are_the_plain_ones(world: World, at_once: int) -> None:
+def test_cached_gradients_match_plain_ones(world: World, at_once: int) -> None:
     batch = collate(world.items, world.features, world.relevance)
     stage = world.recipe.stages["only"]
     plain, cached = world.model(0.0), world.model(0.0)
@@ -81,7 +81,7 @@ def test_cached_gradients_are_the_plain_ones(world: World, at_once: int) -> None
     assert len(grads(cached)) == len(grads(plain)) == sum(p.numel() for p in plain.parameters())
 
 
-def test_cached_gradients_replay_the_dropout(world: World) -> None:
+def test_cached_gradients_repeat_the_same_dropout(world: World) -> None:
     batch = collate(world.items, world.features, world.relevance)
     stage = world.recipe.stages["only"].model_copy(update={"grad_cache_chunk": 5})
     one, other = world.model(0.3), world.model(0.3)
@@ -89,7 +89,7 @@ def test_cached_gradients_replay_the_dropout(world: World) -> None:
     gradients(one, batch, stage, "float32", scaler())
     torch.manual_seed(8)
     losses.total(in_one_graph(other, batch, 5), stage.losses).backward()
-    assert len(audio_parts(other, batch, 5).parts) == 5
+    assert len(audio_chunks(other, batch, 5).chunks) == 5
     assert (grads(one) - grads(other)).abs().max() / grads(other).abs().max() < 1e-5
     torch.manual_seed(9)
     another = world.model(0.3)
@@ -97,20 +97,20 @@ def test_cached_gradients_replay_the_dropout(world: World) -> None:
     assert (grads(one) - grads(another)).abs().max() > 1e-3 * grads(one).abs().max(), "dropout had no part in it"
 
 
-def test_parts_hold_every_clip_and_caption_once_in_place(world: World) -> None:
+def test_chunks_contain_every_clip_and_caption_once_in_order(world: World) -> None:
     batch = collate(world.items, world.features)
     model = world.model(0.0).eval()
     with torch.no_grad():
-        for parts, whole in (
-            (audio_parts(model, batch, 7), model.audio(batch.audio)),
-            (caption_parts(model, batch, 7), model.text(batch.captions)),
+        for chunks, whole in (
+            (audio_chunks(model, batch, 7), model.audio(batch.audio)),
+            (caption_chunks(model, batch, 7), model.text(batch.captions)),
         ):
-            found = [part() for part in parts.parts]
-            assert [len(one.values) for one in found] == parts.sizes
-            assert torch.allclose(joined(found).rows(parts.order).values, whole.values, atol=1e-5)
+            found = [chunk() for chunk in chunks.chunks]
+            assert [len(one.values) for one in found] == chunks.sizes
+            assert torch.allclose(joined(found).rows(chunks.order).values, whole.values, atol=1e-5)
 
 
-def test_a_frozen_encoder_has_nothing_to_cache(world: World) -> None:
+def test_gradient_cache_works_with_a_frozen_encoder(world: World) -> None:
     batch = collate(world.items, world.features, world.relevance)
     plain, cached = world.model(0.0), world.model(0.0)
     for model in (plain, cached):
@@ -122,7 +122,7 @@ def test_a_frozen_encoder_has_nothing_to_cache(world: World) -> None:
     assert all(p.grad is None for p in cached.text.parameters())
 
 
-def test_a_loss_that_is_not_finite_leaves_no_gradient(world: World) -> None:
+def test_nan_loss_leaves_no_gradients(world: World) -> None:
     batch = collate(world.items, world.features, world.relevance)
     broken = replace(batch, relax=torch.full_like(batch.relax, torch.nan))  # type: ignore[arg-type]
     for at_once in (None, 4):
@@ -132,19 +132,20 @@ def test_a_loss_that_is_not_finite_leaves_no_gradient(world: World) -> None:
         assert all(p.grad is None for p in model.parameters())
 
 
-def test_a_batch_holds_the_relax_factors_of_its_captions(world: World) -> None:
+def test_batch_has_relax_factors_of_its_captions(world: World) -> None:
     batch = collate(world.items, world.features, world.relevance)
     assert batch.relax is not None
     assert batch.relax.shape == (24, 24)
     i, j = 3, 11
-    pairs = [world.relevance.between([a, b])[0, 1] for a in world.items[i].captions for b in world.items[j].captions]
+    candidates, references = world.items[i].captions, world.items[j].captions
+    pairs = [world.relevance.cider_between([a, b])[0, 1] for a in candidates for b in references]
     expected = world.relevance.relax(np.array([[np.mean(pairs)]], np.float32))[0, 0]
     assert batch.relax[i, j].item() == pytest.approx(float(expected), abs=1e-5)
     assert len(set(batch.relax.flatten().tolist())) > 3, "no pair of the batch is relaxed"
     assert collate(world.items, world.features).relax is None
 
 
-def test_relax_factors_keep_candidates_in_rows(world: World) -> None:
+def test_relax_factors_have_candidates_in_rows(world: World) -> None:
     class Known:
         def cider_of_items(self, captions: list[str], row_of: np.ndarray) -> np.ndarray:
             assert captions == [caption for item in world.items for caption in item.captions]
@@ -162,7 +163,7 @@ def test_relax_factors_keep_candidates_in_rows(world: World) -> None:
 # feeding
 
 
-def test_resident_frames_are_the_padded_ones(world: World) -> None:
+def test_frames_on_the_device_match_padded_batches(world: World) -> None:
     keys = [world.features.keys[clip.id] for clip in world.clips]
     resident = Resident(keys, world.features, CPU)
     batch = collate([world.items[n] for n in (3, 0, 3, 17)], world.features)
@@ -183,7 +184,7 @@ def batches(feed: Feed, steps: list[int]) -> list[Any]:
 
 
 @pytest.mark.parametrize("resident", [False, True])
-def test_a_fed_batch_depends_on_its_step_alone(world: World, resident: bool) -> None:
+def test_fed_batch_depends_only_on_its_step(world: World, resident: bool) -> None:
     def feed() -> Feed:
         made = Feed(sampler(world), world.features, world.relevance, CPU)
         if resident:
@@ -202,7 +203,7 @@ def test_a_fed_batch_depends_on_its_step_alone(world: World, resident: bool) -> 
 
 
 @pytest.mark.parametrize("with_relevance", [False, True])
-def test_the_next_batches_are_begun_before_they_are_asked_for(world: World, with_relevance: bool) -> None:
+def test_next_batches_are_prefetched(world: World, with_relevance: bool) -> None:
     relevance = world.relevance if with_relevance else None
     asked: list[int] = []
 
@@ -224,7 +225,7 @@ def test_the_next_batches_are_begun_before_they_are_asked_for(world: World, with
         assert sorted(feed._ahead) == [step - 2 for step in ahead], "what is not next is dropped"
 
 
-def test_what_fails_in_the_reading_thread_is_raised(world: World) -> None:
+def test_errors_of_the_reading_thread_are_raised(world: World) -> None:
     broken = Features(world.features.banks, {})
     with pytest.raises(KeyError):
         Feed(sampler(world), broken, None, CPU)
@@ -235,7 +236,7 @@ def test_what_fails_in_the_reading_thread_is_raised(world: World) -> None:
 
 
 @pytest.mark.parametrize("at_once", [None, 5])
-def test_scores_are_in_float32_whatever_the_embeddings_are_in(
+def test_scores_are_float32_for_any_embedding_dtype(
     world: World, at_once: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Embeddings of 16 bits, leaves of the cache too, are widened before they are compared."""
@@ -246,7 +247,7 @@ def test_scores_are_in_float32_whatever_the_embeddings_are_in(
     def spied(batch: Any, clips: Any, captions: Any) -> Any:
         seen.update({clips.values.dtype, captions.values.dtype} if at_once else {torch.float32})
         scores = batch_scores(batch, clips, captions)
-        seen.add(scores.each.dtype)
+        seen.add(scores.scores_by_caption.dtype)
         return scores
 
     monkeypatch.setattr(model, "batch_scores", spied)

@@ -31,7 +31,7 @@ def write_study(tmp_path: Path, recipe: Path, **changes: Any) -> Path:
     return tiny.write_recipe(tmp_path / "margins.study.yaml", content)
 
 
-def test_a_study_runs_every_cell_once_and_prints_mean_and_spread(
+def test_study_runs_every_cell_and_prints_mean_and_deviation(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
@@ -67,7 +67,7 @@ def test_a_study_runs_every_cell_once_and_prints_mean_and_spread(
     assert all(path.stat().st_mtime_ns == changed for path, changed in kept.items())
 
 
-def test_a_study_that_is_watched_on_its_test_says_so(
+def test_study_with_test_split_validation_prints_a_warning(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monitor = {"data": ["evaluation"], "metrics": ["mAP@10"], "keep": 1, "test_split": "acknowledged"}
@@ -78,7 +78,7 @@ def test_a_study_that_is_watched_on_its_test_says_so(
     assert "\nBeware: plain: validation is on a test split.\n" in capsys.readouterr().out
 
 
-def test_time_left_goes_by_the_finished_runs(tmp_path: Path, unbroken: Path) -> None:
+def test_remaining_time_is_estimated_from_finished_runs(tmp_path: Path, unbroken: Path) -> None:
     folders = [tmp_path / name for name in ("a", "b", "c", "d", "e")]
     assert so_far(folders) == "0 of 5 done"
     for folder, seconds, training in ((folders[0], 3600.0, 60.0), (folders[3], 60.0, 7200.0)):
@@ -92,7 +92,7 @@ def line(stage: str, **validation: float) -> EpochLine:
     return EpochLine(stage=stage, epoch=1, seconds=1.0, validation=dict(validation))
 
 
-def test_validation_is_of_the_ranked_checkpoint() -> None:
+def test_table_shows_validation_of_the_ranked_checkpoint() -> None:
     lines = [line("a", loss=0.0, m1=0.9), line("b", loss=3.0, m1=0.2), line("b", loss=1.0, m1=0.2), line("b", loss=2.0)]
     base = {"kind": "checkpoint", "data": "evaluation", "edition": 2022, "csv": False}
 
@@ -109,9 +109,7 @@ def test_validation_is_of_the_ranked_checkpoint() -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_study_repeats_no_finished_cell_and_gives_the_same_tables(
-    world: Path, tmp_path: Path, root: Path
-) -> None:
+def test_killed_study_resumes_and_gives_the_same_tables(world: Path, tmp_path: Path, root: Path) -> None:
     study = write_study(tmp_path, tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path)))
     assert main(["study", str(study), "--runs", str(tmp_path / "unbroken")]) == 0
     folder = tmp_path / "killed/margins"
@@ -127,7 +125,7 @@ def test_a_killed_study_repeats_no_finished_cell_and_gives_the_same_tables(
         assert (folder / table).read_bytes() == (tmp_path / "unbroken/margins" / table).read_bytes()
 
 
-def test_one_process_at_a_time_writes_the_tables_and_removes_what_a_killed_one_left(
+def test_study_tables_are_written_under_a_lock(
     recipe: Path, unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study, folder = tmp_path / "one.study.yaml", tmp_path / "runs/one"
@@ -145,7 +143,9 @@ def test_one_process_at_a_time_writes_the_tables_and_removes_what_a_killed_one_l
     assert (folder / "table.md").exists()
 
 
-def test_all_mistakes_of_a_study_are_told(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_mistakes_of_a_study_are_reported_together(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     cells = {"a": {"stages.only.batchsize": 4}, "b": {"seed": "x", "stages.none.epochs": 1}}
     output = refused(capsys, "study", write_study(tmp_path, recipe, cells=cells))
@@ -156,9 +156,7 @@ def test_all_mistakes_of_a_study_are_told(world: Path, tmp_path: Path, capsys: p
     assert "no such file" in refused(capsys, "study", write_study(tmp_path, tmp_path / "gone.yaml"))
 
 
-def test_published_figures_that_do_not_fit_are_told(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_published_figures_are_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     published = {"source": "a paper, Table 1", "entry": "evaluation", "cells": {"plain": [0.5, 0.1], "other": [1]}}
     output = refused(
@@ -173,12 +171,14 @@ def test_published_figures_that_do_not_fit_are_told(
     assert "no rank entry 'evalution'" in refused(capsys, "study", write_study(tmp_path, recipe, published=mistyped))
 
 
-def test_recipes_and_studies_are_told_apart(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_refuses_studies_and_study_refuses_recipes(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "is a study; run it with" in refused(capsys, "run", write_study(tmp_path, recipe))
     assert "is a recipe; run it with" in refused(capsys, "study", recipe)
 
 
-def test_check_plans_a_study_by_what_differs(world: Path, tmp_path: Path, root: Path) -> None:
+def test_check_of_a_study_prints_differences_of_cells(world: Path, tmp_path: Path, root: Path) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     cells = {"plain": {}, "wide": {"stages.only.losses.0.margin": 0.5}, "small": {"stages.only.batch_size": 4}}
     study = write_study(tmp_path, recipe, cells=cells)
@@ -195,7 +195,7 @@ def test_check_plans_a_study_by_what_differs(world: Path, tmp_path: Path, root: 
     assert not any(line.startswith("data ") for line in rest[wide:]), "what does not differ is said once"
 
 
-def test_check_names_all_mistakes_of_a_study(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_all_mistakes_of_a_study(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     cells = {"one": {"stages.only.batch_sise": 4}, "other": {"seed": -1}}
     output = refused(capsys, "check", write_study(tmp_path, recipe, cells=cells))

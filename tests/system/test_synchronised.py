@@ -9,7 +9,7 @@ import torch
 import torch.multiprocessing
 from torch import nn
 
-from system.compute.distributed import index, processes, sum_gradients
+from system.compute.distributed import process_index, processes, sum_gradients
 from system.networks.synchronised import synchronise
 
 SIZES = [3, 1, 2]  # of the parts
@@ -62,14 +62,14 @@ def take_part(rank: int, port: int, folder: str) -> None:
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     with processes(torch.device("cpu")):
-        begin = sum(SIZES[: index()])
-        part = slice(begin, begin + SIZES[index()])
-        torch.save((outcome(part), trained(part)), Path(folder) / f"{index()}.pt")
+        begin = sum(SIZES[: process_index()])
+        part = slice(begin, begin + SIZES[process_index()])
+        torch.save((outcome(part), trained(part)), Path(folder) / f"{process_index()}.pt")
 
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
-    """What every process has, in their order."""
+    """Return the results of all processes, in order."""
     folder = tmp_path_factory.mktemp("parts")
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -79,7 +79,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
 
 
 @pytest.mark.slow
-def test_outputs_gradients_and_statistics_are_those_of_the_whole_batch(parts: Parts) -> None:
+def test_synchronised_batch_norm_matches_the_whole_batch(parts: Parts) -> None:
     expected = outcome(slice(None))
     for name, value in expected.items():
         found = torch.cat([one[name] for one, _ in parts]) if name in ("output", "given") else parts[1][0][name]
@@ -87,7 +87,7 @@ def test_outputs_gradients_and_statistics_are_those_of_the_whole_batch(parts: Pa
 
 
 @pytest.mark.slow
-def test_twenty_steps_are_those_of_one_process(parts: Parts) -> None:
+def test_synchronised_training_matches_one_process_for_20_steps(parts: Parts) -> None:
     expected = trained(slice(None))
     for name, value in expected.items():
         found = sum(one[name] for _, one in parts) if name == "losses" else parts[1][1][name]
@@ -95,7 +95,7 @@ def test_twenty_steps_are_those_of_one_process(parts: Parts) -> None:
     assert expected["losses"][-1] < expected["losses"][0]
 
 
-def test_one_process_has_plain_batch_norms_and_the_names_stay() -> None:
+def test_synchronise_keeps_names_and_plain_results_for_one_process() -> None:
     plain, model = network(), network()
     synchronise(model, True)
     assert model.state_dict().keys() == plain.state_dict().keys()

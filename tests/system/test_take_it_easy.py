@@ -1,4 +1,4 @@
-"""The recipes of "Take it easy": what they lack is told, their parts are the paper's, and all of it runs in small."""
+"""The recipes of "Take it easy": missing files are reported, parts match the paper, and small versions run."""
 
 import json
 import subprocess
@@ -51,7 +51,7 @@ def done(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_four_systems_are_ranked_and_the_last_is_the_mean(done: Path) -> None:
+def test_three_checkpoints_and_their_mean_are_ranked(done: Path) -> None:
     ranked = json.loads((done / "result.json").read_text())["rank"]
     assert list(ranked) == ["by_loss", "by_m1", "by_m2", "mean"]
     parts = [read_scores(done / f"scores/{name}.npy").values for name in list(ranked)[:3]]
@@ -64,7 +64,7 @@ def test_four_systems_are_ranked_and_the_last_is_the_mean(done: Path) -> None:
         assert f"best {metric}" in ranked[f"by_{metric}"]["checkpoint"]
 
 
-def test_a_relaxed_run_tells_what_its_loss_saw_and_draws_it(done: Path) -> None:
+def test_relaxed_run_logs_and_draws_margin_violations(done: Path) -> None:
     for line in lines(done):
         assert {"loss", "positive", "hardest_negative", "violations", "violations_relaxed"} <= set(line)
         assert 0 <= line["violations_relaxed"] <= line["violations"] <= 1
@@ -74,7 +74,7 @@ def test_a_relaxed_run_tells_what_its_loss_saw_and_draws_it(done: Path) -> None:
     assert all("<svg" in path.read_text()[:400] for path in (done / "figures").iterdir())
 
 
-def test_relaxation_reaches_the_loss_of_training_and_validation(done: Path, world: Path, tmp_path: Path) -> None:
+def test_relaxation_lowers_training_and_validation_loss(done: Path, world: Path, tmp_path: Path) -> None:
     content = schedule(world, tmp_path)
     for stage in content["stages"].values():
         stage["losses"] = [tiny.RELAXED[0] | {"relax": "none"}, tiny.RELAXED[1]]
@@ -86,7 +86,7 @@ def test_relaxation_reaches_the_loss_of_training_and_validation(done: Path, worl
     assert not (tmp_path / "run/figures/relevance.svg").exists()
 
 
-def test_cached_gradients_train_the_same_model(done: Path, world: Path, tmp_path: Path) -> None:
+def test_training_with_cached_gradients_gives_the_same_model(done: Path, world: Path, tmp_path: Path) -> None:
     changed = schedule(world, tmp_path, grad_cache_chunk=3)
     plain = schedule(world, tmp_path)
     for content in (changed, plain):
@@ -100,7 +100,7 @@ def test_cached_gradients_train_the_same_model(done: Path, world: Path, tmp_path
 
 
 @pytest.mark.slow
-def test_the_schedule_killed_and_resumed_ends_bit_equal(world: Path, tmp_path: Path, root: Path) -> None:
+def test_killed_and_resumed_schedule_is_bit_identical(world: Path, tmp_path: Path, root: Path) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", schedule(world, tmp_path, grad_cache_chunk=3))
     unbroken, run = tmp_path / "unbroken", tmp_path / "run"
     assert main(["run", str(recipe), "--out", str(unbroken)]) == 0
@@ -116,7 +116,7 @@ def test_the_schedule_killed_and_resumed_ends_bit_equal(world: Path, tmp_path: P
         assert np.array_equal(own, other)
 
 
-def test_an_expert_of_a_finished_run_can_be_left_out_by_null(world: Path, tmp_path: Path) -> None:
+def test_expert_set_to_null_is_left_out(world: Path, tmp_path: Path) -> None:
     content = schedule(world, tmp_path)
     content["model"]["audio"]["experts"]["second"] = content["model"]["audio"]["experts"]["logmel"] | {"bands": 16}
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
@@ -152,13 +152,13 @@ def test_an_expert_of_a_finished_run_can_be_left_out_by_null(world: Path, tmp_pa
         ("stages.finetune.grad_cache_chunk=0", "must be 1 or more"),
     ],
 )
-def test_mistakes_of_relevance_and_ranks_are_told(world: Path, tmp_path: Path, change: str, words: str) -> None:
+def test_invalid_relevance_and_rank_settings_are_refused(world: Path, tmp_path: Path, change: str, words: str) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", schedule(world, tmp_path))
     with pytest.raises(RecipeError, match=words):
         load_recipe(path, [change])
 
 
-def test_a_mean_of_other_queries_is_refused(done: Path) -> None:
+def test_mean_of_scores_for_different_queries_is_refused(done: Path) -> None:
     one = read_scores(done / "scores/by_loss.npy")
     other = type(one)(**{**vars(one), "query_ids": one.query_ids[::-1]})
     with pytest.raises(SubmissionError, match="the scores b and a have different queries or clips"):
@@ -187,7 +187,7 @@ MISSING = [
 ]
 
 
-def test_check_lists_all_that_a_bare_machine_lacks(
+def test_check_lists_all_missing_files_of_an_empty_machine(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -206,7 +206,7 @@ def test_check_lists_all_that_a_bare_machine_lacks(
     assert fact(text, "finetune").startswith("128 updates of 512 clips")
 
 
-def test_check_says_what_to_change_for_a_small_gpu(root: Path) -> None:
+def test_check_suggests_a_chunk_for_a_small_gpu(root: Path) -> None:
     recipe = load_recipe(root / "recipes/take_it_easy/take_it_easy.yaml").recipe
     output = plan(recipe, gpu_bytes=4 * 2**30)
     assert "batch_size 512 will not fit the GPU's 4.0 GiB: set grad_cache_chunk to 128" in output
@@ -219,7 +219,7 @@ def test_check_says_what_to_change_for_a_small_gpu(root: Path) -> None:
     assert "will not fit" not in plan(recipe)
 
 
-def test_check_tells_clips_without_audio_and_folders_that_are_none(world: Path, tmp_path: Path) -> None:
+def test_check_reports_missing_audio_and_model_folders(world: Path, tmp_path: Path) -> None:
     from data_tools.manifest import read_manifest, write_manifest
 
     clips = [
@@ -241,7 +241,7 @@ def test_check_tells_clips_without_audio_and_folders_that_are_none(world: Path, 
         assert f"MISSING  text model {model}: {words}" in plan(changed)
 
 
-def test_the_honest_recipe_never_sees_the_evaluation_split(root: Path) -> None:
+def test_honest_recipe_never_uses_the_evaluation_split(root: Path) -> None:
     paper = load_recipe(root / "recipes/take_it_easy/take_it_easy.yaml").recipe
     honest = load_recipe(root / "recipes/take_it_easy/honest.yaml").recipe
     for stage in honest.stages.values():
@@ -253,7 +253,7 @@ def test_the_honest_recipe_never_sees_the_evaluation_split(root: Path) -> None:
     assert paper.relevance == honest.relevance
 
 
-def test_the_ablations_change_what_they_say(root: Path) -> None:
+def test_ablation_cells_change_only_their_named_settings(root: Path) -> None:
     _, cells = load_study(root / "recipes/take_it_easy/ablations.study.yaml", [])
     recipes = {cell: loaded.recipe for (cell, seed), loaded in cells.items() if seed == 1}
     assert len(recipes) == 14
@@ -273,7 +273,7 @@ def test_the_ablations_change_what_they_say(root: Path) -> None:
         assert len(recipe.model.audio.experts) == (3 if cell.startswith("without") else 4)
 
 
-def test_a_share_of_development_is_held_out(world: Path) -> None:
+def test_hold_out_moves_a_share_of_development_to_validation(world: Path) -> None:
     from data_tools.manifest import read_manifest
 
     clips = [clip for clip in read_manifest(world) if clip.split != "validation"]
@@ -296,7 +296,7 @@ def test_a_share_of_development_is_held_out(world: Path) -> None:
         hold_out(read_manifest(world), 0.2, 1)
 
 
-def test_a_make_command_that_is_not_taken_is_a_mistake(
+def test_invalid_make_command_is_reported_by_check(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = schedule(world, tmp_path)

@@ -1,4 +1,4 @@
-"""Teachers: a stage learns from an earlier one, from other runs and from exported models; and what these have heard."""
+"""Teachers: earlier stages, other runs and exported models, and checks of their training clips."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ def distill(*teachers: str) -> dict[str, Any]:
 
 
 def student(world: Path, folder: Path, teachers: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """Two stages, the second of which learns from `teachers` alone."""
+    """Two stages; the second one learns only from `teachers`."""
     stages = tiny.two_stages(losses=[NT_XENT], unit="pair")
     for stage in stages.values():
         stage["captions_per_clip"] = None
@@ -64,12 +64,12 @@ def distilled(world: Path, tmp_path: Path) -> Path:
     return tmp_path / "self"
 
 
-def test_a_stage_learns_from_an_earlier_one(distilled: Path, tmp_path: Path) -> None:
+def test_stage_learns_from_an_earlier_stage(distilled: Path, tmp_path: Path) -> None:
     recipe, run = load_recipe(tmp_path / "self.yaml").recipe, Run(distilled)
     data = load_data(recipe)
     teachers = open_teachers(["self"], recipe, "finetune", run, data, torch.device("cpu"))
     trained = open_trained(distilled, "pretrain", "mAP@10")
-    clips = data.whole("train")[:5]
+    clips = data.readable_clips("train")[:5]
     items = [Item(clip, (clip.captions[3], clip.captions[1]), (3, 1)) for clip in clips]
     found = teachers.cosines(items, [data.features.keys[clip.id] for clip in clips])
     texts = embed_texts(trained.model, [text for item in items for text in item.captions])
@@ -83,7 +83,7 @@ def test_a_stage_learns_from_an_earlier_one(distilled: Path, tmp_path: Path) -> 
     assert len({0.05, *temperatures}) == 3, "it is trained, in both stages"
 
 
-def test_killed_while_it_learns_it_ends_as_an_unbroken_run(
+def test_killed_and_resumed_distillation_matches_uninterrupted(
     distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from system.training import stage
@@ -109,7 +109,7 @@ def test_killed_while_it_learns_it_ends_as_an_unbroken_run(
     assert np.array_equal(*both)
 
 
-def test_several_teachers_are_a_run_and_an_exported_model(
+def test_run_and_exported_model_can_both_be_teachers(
     distilled: Path, unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["export", str(unbroken), "--out", str(tmp_path / "model")]) == 0
@@ -139,7 +139,7 @@ def test_several_teachers_are_a_run_and_an_exported_model(
     )
 
 
-def test_a_teacher_that_has_heard_what_is_ranked_stops_the_run(
+def test_teacher_trained_on_ranked_clips_is_refused(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     teachers = {"other": {"kind": "model", "folder": str(distilled)}}
@@ -159,7 +159,7 @@ def test_a_teacher_that_has_heard_what_is_ranked_stops_the_run(
     assert not out.exists(), "before anything is trained"
     acknowledged = ["--set", "teachers.other.trained_on_test=acknowledged"]
     assert main(["run", str(path), "--out", str(out), *acknowledged]) == 0
-    # What was learned from a model has been heard, too: a student of the student is refused as well.
+    # A student counts as trained on its teacher's clips: a student of the student is refused as well.
     recipe["teachers"]["other"]["folder"] = str(out)
     assert main(["run", str(write(recipe, path)), "--out", str(tmp_path / "second")]) == 1
     assert f"teacher other: {out} was trained on mine/evaluation/x.wav" in capsys.readouterr().err
@@ -168,7 +168,7 @@ def test_a_teacher_that_has_heard_what_is_ranked_stops_the_run(
     assert "has unknown training data (trained_on.csv is missing" in capsys.readouterr().err
 
 
-def test_the_same_recording_is_known_by_its_freesound_id(
+def test_teacher_training_clips_match_by_freesound_id(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [list(row.values()) for _, row in read_table(distilled / "trained_on.csv", ["id", "freesound_id"])]
@@ -186,7 +186,7 @@ def test_the_same_recording_is_known_by_its_freesound_id(
     assert said in capsys.readouterr().err, "no other that has an id"
 
 
-def test_a_caption_is_its_clips_own(world: Path) -> None:
+def test_caption_keys_differ_by_clip_index_and_text(world: Path) -> None:
     one, other = read_manifest(world)[:2]
     other = other.model_copy(update={"captions": one.captions})
     assert caption_key(one, 0) != caption_key(other, 0)
@@ -196,7 +196,7 @@ def test_a_caption_is_its_clips_own(world: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", ["clip", "pair"])
-def test_items_know_which_captions_they_have(world: Path, unit: str) -> None:
+def test_items_have_the_indexes_of_their_captions(world: Path, unit: str) -> None:
     clips = read_manifest(world)
     for count in (None,) if unit == "pair" else (1, 3, "all"):
         sampler = Sampler([items_of(clips, unit)], "size", 8, count, (1, 2))
@@ -204,7 +204,7 @@ def test_items_know_which_captions_they_have(world: Path, unit: str) -> None:
             assert item.captions == tuple(item.clip.captions[number] for number in item.numbers)
 
 
-def test_mistakes_of_teachers_are_named(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_teachers_are_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = student(world, tmp_path, SELF)
     recipe["stages"]["pretrain"]["losses"] = [NT_XENT, distill("self", "nobody")]
     del recipe["model"]["learned_temperature"]
@@ -230,10 +230,10 @@ def test_mistakes_of_teachers_are_named(world: Path, tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize("use", ["teacher", "start"])
-def test_check_and_run_agree_on_whether_a_model_is_there(
+def test_check_and_run_agree_on_missing_models(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], use: str
 ) -> None:
-    """A run that has only begun is none yet; one that trained nothing never will be."""
+    """A run that has only started is not a model yet; a run that trained nothing never is."""
     model = {"kind": "model", "folder": str(distilled)}
     recipe = student(world, tmp_path, {"other": model} if use == "teacher" else SELF)
     if use == "start":
@@ -255,7 +255,7 @@ def test_check_and_run_agree_on_whether_a_model_is_there(
         (distilled / "result.json").unlink(missing_ok=True)
 
 
-def test_a_teacher_of_series_is_refused(distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frame_word_teacher_is_refused(distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = load_recipe(tmp_path / "self.yaml").recipe
     data = load_data(recipe)
     recipe_of_series = SimpleNamespace(model=SimpleNamespace(score=SimpleNamespace(of_series=True)))
@@ -265,7 +265,7 @@ def test_a_teacher_of_series_is_refused(distilled: Path, tmp_path: Path, monkeyp
         open_teachers(["self"], recipe, "finetune", Run(distilled), data, torch.device("cpu"))
 
 
-def test_teachers_rank_by_the_mean_of_their_cosines(distilled: Path, world: Path, tmp_path: Path) -> None:
+def test_teachers_entry_ranks_with_the_mean_of_cosines(distilled: Path, world: Path, tmp_path: Path) -> None:
     teachers = {
         "first": {"kind": "model", "folder": str(distilled), "stage": "pretrain", "checkpoint": "last"},
         "second": {"kind": "model", "folder": str(distilled), "stage": "finetune", "checkpoint": "last"},
@@ -296,7 +296,7 @@ def test_teachers_rank_by_the_mean_of_their_cosines(distilled: Path, world: Path
     assert (entry["checkpoint"], entry["untrained"]) == ("mean of the cosines of first, second", None)
 
 
-def test_a_stage_starts_from_a_run(distilled: Path, world: Path, tmp_path: Path) -> None:
+def test_stage_starts_from_the_weights_of_a_run(distilled: Path, world: Path, tmp_path: Path) -> None:
     recipe = student(world, tmp_path, SELF)
     recipe["stages"]["pretrain"] |= {"start_from": {"kind": "model", "folder": str(distilled)}, "epochs": 1}
     recipe["stages"]["pretrain"]["optimizer"]["lr"] = 1e-12
@@ -314,9 +314,7 @@ def test_a_stage_starts_from_a_run(distilled: Path, world: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_cells_of_a_study_learn_from_earlier_ones(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_study_cells_learn_from_earlier_cells(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = student(world, tmp_path, SELF)
     stage = recipe["stages"]["pretrain"]
     recipe |= {"stages": {"train": stage}, "teachers": {}}
@@ -363,7 +361,9 @@ def test_cells_of_a_study_learn_from_earlier_ones(
         ({"of": []}, "rank.evaluation.of: needs 1 or more entries, and has 0"),
     ],
 )
-def test_teachers_that_cannot_rank_are_named(world: Path, tmp_path: Path, entry: dict[str, Any], said: str) -> None:
+def test_invalid_teachers_of_a_rank_entry_are_refused(
+    world: Path, tmp_path: Path, entry: dict[str, Any], said: str
+) -> None:
     recipe = student(world, tmp_path, SELF)
     recipe["rank"]["evaluation"] = {"kind": "teachers", "data": "evaluation", "edition": 2022, "csv": False} | entry
     with pytest.raises(RecipeError) as found:
@@ -371,8 +371,8 @@ def test_teachers_that_cannot_rank_are_named(world: Path, tmp_path: Path, entry:
     assert said in str(found.value)
 
 
-def test_embeddings_of_any_model_teach_and_rank(distilled: Path, world: Path, tmp_path: Path) -> None:
-    """As the model that they are of would."""
+def test_embeddings_file_teaches_and_ranks_like_its_model(distilled: Path, world: Path, tmp_path: Path) -> None:
+    """The results equal those of the model that made the embeddings."""
     file = tmp_path / "e.npz"
     assert main(["embeddings", str(distilled), str(world), "--out", str(file)]) == 0
     model = {"kind": "model", "folder": str(distilled)}
@@ -391,7 +391,7 @@ def test_embeddings_of_any_model_teach_and_rank(distilled: Path, world: Path, tm
     assert noted["teachers"]["other"].keys() == {"e.npz"}
 
 
-def test_files_of_embeddings_that_do_not_fit_are_refused(
+def test_incomplete_embeddings_files_are_refused(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, path = tmp_path / "e.npz", tmp_path / "r.yaml"
@@ -418,7 +418,7 @@ def test_files_of_embeddings_that_do_not_fit_are_refused(
         load_recipe(write(student(world, tmp_path, {"other": {"kind": "embeddings", "file": "x"}}), path))
 
 
-def test_a_damaged_file_of_embeddings_is_one_sentence(tmp_path: Path) -> None:
+def test_damaged_embeddings_file_is_refused(tmp_path: Path) -> None:
     """Empty, an array by itself under either suffix, with other bytes within compressed values, or cut."""
     file, array = tmp_path / "e.npz", tmp_path / "e.npy"
     np.savez_compressed(file, kind=["clip"], id=["x"], embedding=np.random.default_rng(0).random((1, 999)))
@@ -434,7 +434,7 @@ def test_a_damaged_file_of_embeddings_is_one_sentence(tmp_path: Path) -> None:
         _read_embeddings("other", array, [], SimpleNamespace())  # type: ignore[arg-type]
 
 
-def test_a_start_that_has_heard_what_is_ranked_stops_the_run(
+def test_start_model_trained_on_ranked_clips_is_refused(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [list(row.values()) for _, row in read_table(distilled / "trained_on.csv", ["id", "freesound_id"])]
@@ -455,7 +455,7 @@ def test_a_start_that_has_heard_what_is_ranked_stops_the_run(
     assert "was trained on" not in error
 
 
-def test_a_run_that_ranks_by_teachers_is_no_model(
+def test_run_that_ranks_with_teachers_cannot_be_opened(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     teachers = {"other": {"kind": "model", "folder": str(distilled)}}
@@ -479,10 +479,10 @@ def test_a_run_that_ranks_by_teachers_is_no_model(
     assert f"{out} is finished, and teacher other changed since; start a new run" in capsys.readouterr().err
 
 
-def test_what_is_not_known_is_not_known_of_the_next_one_either(
+def test_unknown_training_data_stays_unknown_in_students(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A student of embeddings, and what starts from it, do not pass for models of known data."""
+    """A student of embeddings, and models that start from it, have unknown training data."""
     file = tmp_path / "e.npz"
     assert main(["embeddings", str(distilled), str(world), "--out", str(file)]) == 0
     theirs = {"kind": "embeddings", "file": str(file), "trained_on_test": "acknowledged"}

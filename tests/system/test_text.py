@@ -24,7 +24,7 @@ def sentence_settings(model: str, **changes: Any) -> SentenceTransformers:
     return SentenceTransformers(model=model, **(values | changes))
 
 
-def test_frozen_sentences_are_kept_and_equal_the_library(minilm: str, tmp_path: Path) -> None:
+def test_frozen_sentence_embeddings_match_the_library(minilm: str, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     texts = ["A dog barks.", "Rain falls on a roof while a bell rings", "A dog barks."]
@@ -44,7 +44,7 @@ def test_frozen_sentences_are_kept_and_equal_the_library(minilm: str, tmp_path: 
     assert len(encoder.bank) == 2
 
 
-def test_trainable_sentences_do_not_depend_on_their_neighbours(minilm: str, tmp_path: Path) -> None:
+def test_trainable_sentence_embeddings_are_independent_of_the_batch(minilm: str, tmp_path: Path) -> None:
     encoder = sentence_settings(minilm, trainable=True).build([], tmp_path).eval()
     assert encoder.frozen_parameters() == 0
     texts = ["A dog barks.", "Rain falls on a roof while a bell rings and somebody walks over gravel", "siren"]
@@ -56,7 +56,7 @@ def test_trainable_sentences_do_not_depend_on_their_neighbours(minilm: str, tmp_
     assert all(p.grad is not None for name, p in encoder.named_parameters() if "layer.0.attention" in name)
 
 
-def test_sentence_encoder_faults_are_sentences(minilm: str, tmp_path: Path) -> None:
+def test_invalid_sentence_encoder_settings_are_refused(minilm: str, tmp_path: Path) -> None:
     with pytest.raises(KitError, match=r"has 384 dimensions, not 300; set text.dim to 384"):
         sentence_settings(minilm, dim=300).build([], tmp_path)
     with pytest.raises(KitError, match=r"text model .*nothing: no such folder; name one"):
@@ -69,7 +69,7 @@ def test_sentence_encoder_faults_are_sentences(minilm: str, tmp_path: Path) -> N
         sentence_settings(str(cut)).build([], tmp_path)
 
 
-def test_encoders_that_differ_in_anything_have_different_identities(minilm: str, tmp_path: Path) -> None:
+def test_identity_follows_content_of_the_sentence_encoder(minilm: str, tmp_path: Path) -> None:
     first = sentence_settings(minilm).build([], tmp_path)
     copy = shutil.copytree(minilm, tmp_path / "copy")
     assert sentence_settings(str(copy)).build([], tmp_path).identity() == first.identity()
@@ -79,7 +79,7 @@ def test_encoders_that_differ_in_anything_have_different_identities(minilm: str,
     assert sentence_settings(str(copy)).build([], tmp_path).identity() != first.identity()
 
 
-def test_texts_of_any_length_keep_their_place(minilm: str, tmp_path: Path, shared: Path) -> None:
+def test_texts_of_mixed_lengths_keep_their_order(minilm: str, tmp_path: Path, shared: Path) -> None:
     """Sorted chunks against the library's own padding of everything to the longest."""
     with (shared / "data/clotho/clotho_captions_evaluation.csv").open(newline="", encoding="utf-8") as file:
         texts = [row["caption_1"] for row in csv.DictReader(file)][:150]  # more than 128: two chunks

@@ -1,5 +1,5 @@
-"""Text models as they are published: which files decide their vectors, their prompts, positions and decoders, models
-without a transformer, and embedding that is interrupted."""
+"""Published text models: files that determine their vectors, prompts, positions and decoders, models
+without a transformer, and interrupted embedding."""
 
 import json
 import logging
@@ -80,7 +80,7 @@ IDENTITIES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
 
 
 @pytest.mark.parametrize("kind", IDENTITIES)
-def test_every_file_of_a_model_folder_decides_its_identity(kind: str, tmp_path: Path) -> None:
+def test_every_file_of_a_model_folder_changes_its_identity(kind: str, tmp_path: Path) -> None:
     make, identity = IDENTITIES[kind]
     folder = make(tmp_path / "model")
     before = identity(folder)
@@ -170,7 +170,7 @@ def test_captions_are_cut_to_the_positions_of_a_model(model: str, tmp_path: Path
 
 @pytest.mark.parametrize("model", ["Bart", *(pytest.param(m, marks=pytest.mark.slow) for m in ("MBart", "LED"))])
 @pytest.mark.parametrize("kind", ["first_token", "mean_tokens"])
-def test_encoder_of_an_encoder_decoder_is_read(model: str, kind: str, tmp_path: Path) -> None:
+def test_encoder_of_an_encoder_decoder_model_is_used(model: str, kind: str, tmp_path: Path) -> None:
     import transformers as hf
 
     sizes = dict.fromkeys(("encoder_layers", "decoder_layers"), 1)
@@ -211,7 +211,7 @@ def static_folder(kind: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["static", "word vectors", "bag of words"])
-def test_sentence_models_without_a_transformer_embed(kind: str, tmp_path: Path) -> None:
+def test_sentence_models_without_transformer_match_the_library(kind: str, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     folder = static_folder(kind, tmp_path / "model")
@@ -237,7 +237,7 @@ def test_sentence_model_in_bfloat16_is_computed_in_float32(minilm: Path, tmp_pat
     assert float((found * expected).sum()) > 0.999  # both of unit length
 
 
-def test_interrupted_embedding_goes_on_after_its_last_part(
+def test_interrupted_text_embedding_resumes_after_its_last_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(stored_texts, "STORED_AT_ONCE", 4)
@@ -265,4 +265,4 @@ def test_interrupted_embedding_goes_on_after_its_last_part(
     again.prepare(captions)
     assert counted == [2]
     fresh = tokens("mean_tokens", tmp_path / "m", tmp_path / "fresh")
-    assert torch.allclose(again._kept(captions), fresh._kept(captions), atol=1e-5)
+    assert torch.allclose(again._stored_vectors(captions), fresh._stored_vectors(captions), atol=1e-5)

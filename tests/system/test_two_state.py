@@ -37,7 +37,7 @@ def weight(scores: np.ndarray, labels: tuple[int, ...], enter: float, leave: flo
 
 
 @pytest.mark.parametrize("frames", range(1, 13))
-def test_against_all_labellings(frames: int) -> None:
+def test_two_state_matches_sum_over_all_labellings(frames: int) -> None:
     rng = np.random.default_rng(frames)
     scores, (enter, leave) = rng.normal(size=frames) * 2, rng.normal(size=2) * 2
     weights = {labels: weight(scores, labels, enter, leave) for labels in product((0, 1), repeat=frames)}
@@ -57,7 +57,7 @@ def test_against_all_labellings(frames: int) -> None:
     assert np.abs(frame_posteriors(*asked)[0].numpy() - inside).max() < 1e-9
 
 
-def test_by_hand() -> None:
+def test_two_state_matches_hand_values() -> None:
     """Two frames of score log 2 and log 3, enter log 5, leave log 7: 00 weighs 1, 10 2 x 7, 01 3 x 5, 11 2 x 3."""
     scores, lengths = torch.log(tensor(2, 3))[None], torch.tensor([2])
     enter, leave = torch.log(tensor(5, 7))
@@ -68,7 +68,7 @@ def test_by_hand() -> None:
     assert inside.tolist() == [pytest.approx(20), pytest.approx(21)]
 
 
-def test_gradients() -> None:
+def test_two_state_gradients_match_posteriors() -> None:
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(3, 6, dtype=F64, generator=generator, requires_grad=True)
     enter, leave = (torch.tensor(value, dtype=F64, requires_grad=True) for value in (-1.5, 0.5))
@@ -80,7 +80,7 @@ def test_gradients() -> None:
     assert (scores.grad - expected).abs().max() < 1e-12, "the gradient of log Z is the posterior of every frame"
 
 
-def test_padding_and_batch_mates_change_nothing() -> None:
+def test_two_state_ignores_padding_and_other_rows() -> None:
     generator = torch.Generator().manual_seed(1)
     lengths = [1, 5, 9, 2]
     rows = [torch.randn(length, generator=generator) * 3 for length in lengths]
@@ -112,14 +112,14 @@ def test_padding_and_batch_mates_change_nothing() -> None:
     assert torch.isfinite(log_likelihood(padded, together, labels, *step)).all()
 
 
-def test_what_is_hardly_heard_keeps_its_order() -> None:
-    """In float32, of scores of one frame: log(1 + e^x), which is e^x where that is small."""
+def test_very_low_scores_keep_their_order_in_float32() -> None:
+    """In float32, for one frame: log(1 + e^x), which is about e^x for small values."""
     scores = torch.tensor([[-16.0], [-17.0], [-18.0], [-40.0]])
     found = log_partition(scores, torch.ones(4, dtype=torch.long), torch.tensor(-2.0), torch.tensor(-2.0))
     assert found.tolist() == pytest.approx(scores[:, 0].double().exp().tolist(), rel=1e-5)
 
 
-def test_scores_of_any_size_stay_finite() -> None:
+def test_extreme_scores_give_finite_posteriors() -> None:
     scores = torch.tensor([[500.0, -500.0, 500.0, 0.0]])
     asked = scores, torch.tensor([4]), torch.tensor(-50.0), torch.tensor(-50.0)
     assert torch.isfinite(log_partition(*asked)).all()

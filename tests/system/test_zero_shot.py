@@ -96,7 +96,7 @@ def by_hand(folder: Path) -> np.ndarray:
     return t @ a.T  # type: ignore[no-any-return]
 
 
-def test_from_a_folder_and_a_table_to_scores_that_are_claps_own(folder: Path, run: Path) -> None:
+def test_zero_shot_run_matches_clap_scores(folder: Path, run: Path) -> None:
     matrix = read_scores(run / "scores/evaluation.npy")
     assert list(matrix.query_texts) == CAPTIONS
     order = [matrix.file_names.index(f"{n}.wav") for n in range(len(CAPTIONS))]
@@ -110,7 +110,7 @@ def test_from_a_folder_and_a_table_to_scores_that_are_claps_own(folder: Path, ru
     assert "untrained" not in (run / "log.txt").read_text()
 
 
-def test_it_is_finished_the_second_time(recipe: Path, run: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_finished_zero_shot_run_is_not_repeated(recipe: Path, run: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = (run / "result.json").read_bytes()
     with caplog.at_level("INFO"):
         assert main(["run", str(recipe), "--out", str(run)]) == 0
@@ -118,7 +118,7 @@ def test_it_is_finished_the_second_time(recipe: Path, run: Path, caplog: pytest.
     assert (run / "result.json").read_bytes() == before
 
 
-def test_ranked_and_matrix_files_are_written_and_checked(run: Path, tmp_path: Path) -> None:
+def test_zero_shot_submission_files_are_written_and_checked(run: Path, tmp_path: Path) -> None:
     scores = str(run / "scores/evaluation.npy")
     for edition in ("2022", "2025"):
         out = str(tmp_path / f"{edition}.csv")
@@ -130,7 +130,7 @@ def test_ranked_and_matrix_files_are_written_and_checked(run: Path, tmp_path: Pa
     assert [len(line.split(",")) for line in (tmp_path / "2025.csv").read_text().splitlines()] == [12] * 12
 
 
-def test_search_export_and_python_give_its_order(
+def test_zero_shot_search_export_and_python_agree(
     folder: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
@@ -150,7 +150,7 @@ def test_search_export_and_python_give_its_order(
 
 
 @pytest.mark.slow
-def test_a_page_serves_it(root: Path, run: Path, folder: Path) -> None:
+def test_zero_shot_model_is_served(root: Path, run: Path, folder: Path) -> None:
     with serving(root, run, "--audio", folder / "sounds") as (_, port):
         reply = ask(port, "/api/search?query=a%20dog%20barks")
         assert reply.status == 200
@@ -159,7 +159,7 @@ def test_a_page_serves_it(root: Path, run: Path, folder: Path) -> None:
         assert reply.body.decode().partition(".wav")[0].endswith(best.removesuffix(".wav"))
 
 
-def test_texts_of_clap_are_cut_and_kept(tmp_path: Path) -> None:
+def test_clap_texts_are_cut_and_stored(tmp_path: Path) -> None:
     settings = Clap(kind="clap", model=str(hub_folder("clap")), dim=12, trainable=False, projection="none")
     encoder = settings.build([], tmp_path)
     assert encoder.lengths(["a dog " * 200]) == [0]
@@ -185,13 +185,13 @@ def test_texts_of_clap_are_cut_and_kept(tmp_path: Path) -> None:
         (["rank.evaluation.stage=train"], "no stage 'train'; stages: none"),
     ],
 )
-def test_what_cannot_rank_without_training_is_refused(recipe: Path, changes: list[str], said: str) -> None:
+def test_untrained_layers_in_a_zero_shot_recipe_are_refused(recipe: Path, changes: list[str], said: str) -> None:
     with pytest.raises(RecipeError) as caught:
         load_recipe(recipe, changes)
     assert said in str(caught.value)
 
 
-def test_a_clap_that_is_not_here_is_named_before_anything(
+def test_missing_clap_is_reported_before_any_work(
     recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import huggingface_hub.constants as constants
@@ -203,13 +203,13 @@ def test_a_clap_that_is_not_here_is_named_before_anything(
 
 
 @pytest.mark.slow
-def test_published_weights_are_ranked_beside_a_trained_stage_as_if_alone(
+def test_zero_shot_entry_is_independent_of_a_trained_stage(
     folder: Path, recipe: Path, run: Path, tmp_path: Path
 ) -> None:
     """Neither its audio nor its text encoder is that of the stage, whatever the order of the entries."""
     content = yaml.safe_load(recipe.read_text())
     content["model"]["audio"]["trainable"] = content["model"]["text"]["trainable"] = True
-    manifest = folder / "trained.jsonl"  # beside the sounds that it names
+    manifest = folder / "trained.jsonl"  # next to the sounds that it names
     lines = [json.loads(line) for line in (folder / "m.jsonl").read_text().splitlines()]
     more = [
         line | {"id": f"{split}/{line['id']}", "split": split}

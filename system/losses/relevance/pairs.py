@@ -25,7 +25,7 @@ _BLOCK_SCORES = 1 << 18  # 1 MiB of scores, which fit into a core's cache
 _PART_ROWS = 512  # rows per part of a thread
 _OCTAVES, _PER_OCTAVE = range(-10, 4), 8  # of the histogram: scores from 0.001 to 16
 
-Part = TypeVar("Part")
+Result = TypeVar("Result")
 
 
 class Histogram(Strict):
@@ -92,7 +92,7 @@ def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np
     order = np.argsort(features.lengths, kind="stable")  # so that neighbours share a row of the length penalty
     scores = _Scores(CiderAmong(features, order), None if clip_of is None else clip_of[order])
     counts, total = np.zeros(2 * _BINS, np.int64), 0.0
-    for part, part_total in scores.parts(_high_counts):
+    for part, part_total in scores.results(_high_counts):
         counts += part
         total += part_total
     high = counts[:_BINS]
@@ -115,7 +115,7 @@ class _Scores:
     def __init__(self, among: CiderAmong, clip_of: np.ndarray | None) -> None:
         self._among, self._clip_of = among, clip_of
 
-    def parts(self, of_blocks: Callable[[Iterator[np.ndarray]], Part]) -> Iterator[Part]:
+    def results(self, of_blocks: Callable[[Iterator[np.ndarray]], Result]) -> Iterator[Result]:
         """Yield the results of a function of the blocks of each part, in order."""
         starts = range(0, len(self._among), _PART_ROWS)
         with ThreadPoolExecutor(os.cpu_count()) as threads:
@@ -166,7 +166,7 @@ def _select(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> list[float]
     row = np.full(2 * _BINS, -1, np.int64)
     row[wanted] = np.arange(len(wanted))
     low = np.zeros((len(wanted), 1 << _LOW_BITS), np.int64)
-    for part in scores.parts(lambda blocks: _low_counts(blocks, row)):
+    for part in scores.results(lambda blocks: _low_counts(blocks, row)):
         low += part
     within = ranks - (up_to - high)[bins]
     lower = [np.searchsorted(low[k].cumsum(), rank, side="right") for k, rank in zip(row_of_rank, within, strict=True)]

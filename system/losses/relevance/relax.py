@@ -172,7 +172,7 @@ class Relevance:
                 self._features = self._features.followed_by(self._corpus.features(new))
                 self._rows.update(zip(new, range(first, first + len(new)), strict=True))
 
-    def between(self, captions: Sequence[str]) -> np.ndarray:
+    def cider_between(self, captions: Sequence[str]) -> np.ndarray:
         """Return (N, N) float32 CIDEr-D in [0, 10]. Rows are candidates, columns references; it is not symmetric."""
         if all(caption in self._rows for caption in captions):
             rows, features = self._rows, self._features
@@ -191,9 +191,9 @@ class Relevance:
         order = np.argsort(row_of, kind="stable")
         counts = np.bincount(row_of)
         starts = counts.cumsum() - counts
-        each = self.between([captions[n] for n in order])
+        scores = self.cider_between([captions[n] for n in order])
         if self._settings.of_clips == "max":
-            return np.maximum.reduceat(np.maximum.reduceat(each, starts, 1), starts, 0)
-        sums = np.add.reduceat(np.add.reduceat(each, starts, 1), starts, 0)
+            return np.maximum.reduceat(np.maximum.reduceat(scores, starts, 1), starts, 0)
+        sums = np.add.reduceat(np.add.reduceat(scores, starts, 1), starts, 0)
         mean = sums / np.outer(counts, counts).astype(np.float32)
         return (mean + mean.T) / 2 if self._settings.of_clips == "symmetric" else mean

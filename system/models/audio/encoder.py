@@ -29,6 +29,6 @@ class AudioEncoder(nn.Module, ABC):
     def save_assets(self, folder: Path) -> None:
         """Write the files that another machine needs in addition to the weights, and that no `--set` can replace."""
 
-    def with_each(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
+    def embed_with_experts(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
         """Return the embeddings of the clips, and (B, E) embeddings by expert if several are averaged; else empty."""
         return self(audio), {}

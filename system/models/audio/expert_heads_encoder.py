@@ -76,11 +76,11 @@ class ExpertHeadsEncoder(AudioEncoder):
         self.heads = nn.ModuleDict({f"expert_{name}": ExpertHead(dim, out, **head) for name, dim in dims.items()})
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
-        return self.with_each(audio)[0]
+        return self.embed_with_experts(audio)[0]
 
     def parts(self) -> dict[str, nn.Module]:
         return {name.removeprefix("expert_"): head for name, head in self.heads.items()}
 
-    def with_each(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
-        each = {name: head(audio[name]) for name, head in self.parts().items()}
-        return Embedded(torch.stack(list(each.values())).mean(0)), each
+    def embed_with_experts(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
+        by_expert = {name: head(audio[name]) for name, head in self.parts().items()}
+        return Embedded(torch.stack(list(by_expert.values())).mean(0)), by_expert

@@ -77,17 +77,19 @@ class PreTrainedEncoder(TextEncoder):
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
         return list(texts)
 
-    def _kept(self, texts: Sequence[str]) -> torch.Tensor:
+    def _stored_vectors(self, texts: Sequence[str]) -> torch.Tensor:
         """Return (N, V) vectors of the frozen model on the CPU, for cleaned texts. Each is computed once."""
         keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
         store_vectors(self.bank, dict(zip(keys, texts, strict=True)), self._frozen_vectors, f"by {self._name}")
         return torch.from_numpy(np.stack([self.bank.read(key)[0] for key in keys]))
 
-    def embed_alike(self, texts: Sequence[str]) -> Embedded:
+    def embed_batch(self, texts: Sequence[str]) -> Embedded:
         texts, (after,) = self._cleaned(texts), self._after
         if self.trained is not None:
             return Embedded(after(self._vectors(texts)))
-        return Embedded(after(self._kept(texts).to(self.device) if self.remembers else self._frozen_vectors(texts)))
+        return Embedded(
+            after(self._stored_vectors(texts).to(self.device) if self.remembers else self._frozen_vectors(texts))
+        )
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         if self.trained is None and self.remembers:
@@ -97,7 +99,7 @@ class PreTrainedEncoder(TextEncoder):
     def prepare(self, texts: Sequence[str]) -> None:
         unique = list(dict.fromkeys(self._cleaned(texts)))
         if self.trained is None and unique:
-            self._kept(unique)
+            self._stored_vectors(unique)
 
     def identity(self) -> str | None:
         return self._identity

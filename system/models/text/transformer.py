@@ -61,7 +61,7 @@ class Transformer(TextSettings):
             def lengths(self, texts: Sequence[str]) -> list[int]:
                 return [len(self.numbers(text)) for text in texts]
 
-            def embed_alike(self, texts: Sequence[str]) -> Embedded:
+            def embed_batch(self, texts: Sequence[str]) -> Embedded:
                 numbers = [torch.tensor(self.numbers(text) or [0]) for text in texts]
                 filled = nn.utils.rnn.pad_sequence(numbers, batch_first=True).to(self.device)
                 mask = length_mask(torch.tensor([len(n) for n in numbers]), filled.shape[1]).to(self.device)

@@ -48,9 +48,9 @@ class WordVectorsEncoder(TextEncoder):
 
     def forward(self, texts: Sequence[str]) -> Embedded:
         """Embed all texts together, since padding costs no computation."""
-        return self.embed_alike(texts)
+        return self.embed_batch(texts)
 
-    def embed_alike(self, texts: Sequence[str]) -> Embedded:
+    def embed_batch(self, texts: Sequence[str]) -> Embedded:
         words = [words_of(text) or [""] for text in texts]
         lengths = torch.tensor([len(caption) for caption in words])
         longest = int(lengths.max())
@@ -75,8 +75,8 @@ class WordVectorsEncoder(TextEncoder):
         mean = self._in_file(word)
         if mean is None:
             parts = [self._in_file(part) for part in re.split("['’-]", word)]
-            there = [vector for vector in parts if vector is not None]
-            mean = np.mean(there, axis=0) if there else None
+            found = [vector for vector in parts if vector is not None]
+            mean = np.mean(found, axis=0) if found else None
         if self.remembers:
             self._vectors[word] = mean
         return mean

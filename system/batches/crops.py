@@ -1,4 +1,4 @@
-"""Random parts of long clips for training. Without torch."""
+"""Random crops of long clips for training. Without torch."""
 
 from typing import NamedTuple
 
@@ -7,8 +7,8 @@ import numpy as np
 # B items of a batch, T frames of a clip, D values in a frame
 
 
-class Parts(NamedTuple):
-    """The parts of longer clips of a batch that are used: `longest` frames from a random position.
+class Crops(NamedTuple):
+    """Random crops of the longer clips of a batch: `longest` frames from a random position.
 
     offsets: (B, 2) positions in [0, 1), of an item's own clip and of the added one: 0 for the clip's first frames, near
     1 for its last.

@@ -15,20 +15,20 @@ from system.experts.base import ExpertSettings
 from system.features.bank import keys_in
 
 
-def seconds_lacking(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings], banks: Path) -> dict[str, float]:
+def seconds_missing(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings], banks: Path) -> dict[str, float]:
     """Return the seconds of audio without frames in the bank, by expert.
 
     Clips without a stored content key count as missing. If an expert's weights are missing, all clips count, since the
     weights determine the bank.
     """
     stored = {name: _stored(expert, banks) for name, expert in experts.items()}
-    lacking = dict.fromkeys(experts, 0.0)
+    missing = dict.fromkeys(experts, 0.0)
     with closing(_Remembered(banks / "contents.sqlite")) as remembered:
         for clip in clips:
             key = remembered.content(clip.path) if any(stored.values()) else None
-            for name, there in stored.items():
-                lacking[name] += 0.0 if key in there else clip.seconds or 0.0
-    return lacking
+            for name, keys in stored.items():
+                missing[name] += 0.0 if key in keys else clip.seconds or 0.0
+    return missing
 
 
 def _stored(expert: ExpertSettings, banks: Path) -> set[str]:
