@@ -80,7 +80,7 @@ class Axis(NamedTuple):
     seconds: float
     iou: float
     true: Sequence[Span]
-    found: Sequence[Span]
+    predicted: Sequence[Span]
     audio: int | None
     why: str
     frames: FrameScores
@@ -138,7 +138,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}{BLANK}%"
 
 
-def spread(interval: tuple[float, float]) -> str:
+def interval_text(interval: tuple[float, float]) -> str:
     low, high = interval
     return NONE if math.isnan(low) else f"{low:.4f}{BLANK}to{BLANK}{high:.4f}"
 
@@ -174,9 +174,9 @@ def without_folders(value: Any) -> Any:
     return _PATHS.sub(_last_part, value)
 
 
-def _last_part(found: re.Match[str]) -> str:
-    quote = found["quote"] or ""
-    return f"{quote}…/{_name(found['quoted'] or found['url'] or found['windows'] or found['posix'])}{quote}"
+def _last_part(match: re.Match[str]) -> str:
+    quote = match["quote"] or ""
+    return f"{quote}…/{_name(match['quoted'] or match['url'] or match['windows'] or match['posix'])}{quote}"
 
 
 def _name(path: str) -> str:

@@ -382,7 +382,7 @@ def _rank_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[st
         if entry.finds_windows:
             continue
         clips = len(found[ranked.data].clips)
-        edition = get_edition(entry.edition).of_pool(clips)
+        edition = get_edition(entry.edition).for_pool(clips)
         if entry.csv and edition.output == "ranked" and 0 < clips < edition.ranking_length:
             listed = f"a ranked CSV lists {edition.ranking_length} clips"
             yield f"  {MISTAKE} {listed}, {ranked.data} has {clips}; say csv: false"

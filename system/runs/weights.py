@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from data_tools.errors import KitError
-from submission.runs.reading import to_finish
+from submission.runs.reading import finish_hint
 
 
 def trained_files(folder: Path) -> list[Path]:
@@ -18,4 +18,4 @@ def trained_files(folder: Path) -> list[Path]:
         return done
     if (folder / "result.json").exists():
         raise KitError(f"{folder} holds no trained stage; export it, and name that folder")
-    raise KitError(f"no finished run and no exported model in {folder}; {to_finish(folder)}")
+    raise KitError(f"no finished run and no exported model in {folder}; {finish_hint(folder)}")

@@ -13,10 +13,10 @@ from submission.editions import get_edition
 from submission.errors import SubmissionError
 from submission.formats.csv_table import format_table
 from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
-from submission.metrics.blend import blend, makers_of, search_weights
+from submission.metrics.blend import blend, contributing_models, search_weights
 from submission.metrics.compare import compare
 from submission.metrics.intervals import bootstrap_interval
-from submission.metrics.scoring import found_in_matrix
+from submission.metrics.scoring import ranks_in_matrix
 from submission.metrics.summary import summarise
 
 E2022 = get_edition(2022)
@@ -44,7 +44,7 @@ def drawn(seed: int, signal: float, **options: Any) -> ScoreMatrix:
 
 
 def map_of(matrix: ScoreMatrix) -> float:
-    return summarise(found_in_matrix(matrix), E2022.recall_ks, E2022.map_ks).values["mAP@10"]
+    return summarise(ranks_in_matrix(matrix), E2022.recall_ks, E2022.map_ks).values["mAP@10"]
 
 
 def test_blends_by_hand() -> None:
@@ -234,7 +234,7 @@ def test_weights_of_a_blend_of_blends_are_searched_with_its_own_models(
     assert main(["blend", "val_b.npy", "val_a.npy", "--out", "val_ba.npy"]) == 0
     assert main(["blend", "val_a.npy", "val_ab.npy", "--out", "val_aab.npy"]) == 0
     found = read_scores(files / "val_aab.npy").facts
-    assert [run for run, _ in makers_of(found)] == ["run a", "run a", "run b"]
+    assert [run for run, _ in contributing_models(found)] == ["run a", "run a", "run b"]
     together = ["blend", "ab.npy", "c.npy", "--out", "abc.npy", "--validation"]
     assert main([*together, "val_ab.npy", "val_c.npy"]) == 0
     capsys.readouterr()
@@ -272,7 +272,7 @@ def test_captions_of_one_clip_are_flipped_together() -> None:
         names = [f"{clip}.wav" for clip in clips]
         return ScoreMatrix(values.astype(np.float32), texts, texts, clips, names, relevant)
 
-    one, other = (summarise(found_in_matrix(system(signal))) for signal in (3.0, 0.0))
+    one, other = (summarise(ranks_in_matrix(system(signal))) for signal in (3.0, 0.0))
     found = compare(one, [other])
     differences = one.per_query["mAP@10"] - other.per_query["mAP@10"]
     by_clip = [differences[clip::3].sum() for clip in range(3)]

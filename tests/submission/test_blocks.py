@@ -13,13 +13,13 @@ import pytest
 from ranked import small_matrix
 
 from submission import blocks
-from submission.blocks import release, row_blocks, spans, transposed_blocks
+from submission.blocks import block_slices, release_pages, row_blocks, transposed_blocks
 from submission.errors import SubmissionError
 from submission.formats import score_matrix
-from submission.formats.score_matrix import ScoreMatrix, of_blocks, read_scores, write_blocks, write_scores
+from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks, read_scores, write_blocks, write_scores
 from submission.metrics.blend import SCALES, blend, blended
-from submission.metrics.scoring import found_from_audio
-from submission.ordering import NEVER, joined_ranks
+from submission.metrics.scoring import ranks_from_audio
+from submission.ordering import NEVER, concatenate_ranks
 
 
 def drawn(queries: int, clips: int, seed: int = 0) -> ScoreMatrix:
@@ -39,10 +39,10 @@ def drawn(queries: int, clips: int, seed: int = 0) -> ScoreMatrix:
 def test_blocks_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "MAX_ROWS", 3)
     monkeypatch.setattr(blocks, "MAX_NUMBERS", 10)
-    assert list(spans(7, 2)) == [slice(0, 3), slice(3, 6), slice(6, 7)]
-    assert list(spans(3, 5)) == [slice(0, 2), slice(2, 3)]
-    assert list(spans(2, 11)) == [slice(0, 1), slice(1, 2)]
-    assert list(spans(0, 4)) == []
+    assert list(block_slices(7, 2)) == [slice(0, 3), slice(3, 6), slice(6, 7)]
+    assert list(block_slices(3, 5)) == [slice(0, 2), slice(2, 3)]
+    assert list(block_slices(2, 11)) == [slice(0, 1), slice(1, 2)]
+    assert list(block_slices(0, 4)) == []
     assert list(row_blocks(np.zeros((2, 5)))) == [slice(0, 2)]
 
 
@@ -116,16 +116,16 @@ def test_a_blend_in_blocks_is_the_whole_one(how: str, monkeypatch: pytest.Monkey
 
 def test_figures_from_audio_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = drawn(40, 15)
-    whole = found_from_audio(matrix)
+    whole = ranks_from_audio(matrix)
     monkeypatch.setattr(blocks, "MAX_COLUMNS", 2)
     monkeypatch.setattr(blocks, "MAX_ROWS", 7)
-    found = found_from_audio(matrix)
+    found = ranks_from_audio(matrix)
     assert np.array_equal(found.ranks, whole.ranks)
     assert len({int(count) for count in whole.n_relevant}) > 2
 
 
 def test_ranks_of_other_widths_joined_by_hand() -> None:
-    found = joined_ranks([np.array([[1, 4]]), np.array([[3], [2]])])
+    found = concatenate_ranks([np.array([[1, 4]]), np.array([[3], [2]])])
     assert found.tolist() == [[1, 4], [3, NEVER], [2, NEVER]]
 
 
@@ -134,7 +134,7 @@ def test_large_matrices_are_held_on_the_disk(numbers: int, monkeypatch: pytest.M
     monkeypatch.setattr(score_matrix, "MAX_IN_MEMORY", numbers)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     matrix = small_matrix()
-    found = of_blocks(matrix.labels, (row[None] for row in matrix.values))
+    found = matrix_from_blocks(matrix.labels, (row[None] for row in matrix.values))
     assert isinstance(found.values, np.memmap) == (numbers < 24 * 12)
     assert np.array_equal(found.values, matrix.values)
     assert (found.labels.shape, found.facts, found.relevant) == ((24, 12), matrix.facts, matrix.relevant)
@@ -173,6 +173,6 @@ def test_what_may_be_written_is_never_given_back(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((4, 4), np.float32))
     values = np.lib.format.open_memmap(tmp_path / "a.npy", mode="c")
     values[0] = 7
-    release(values)
+    release_pages(values)
     assert values[0].tolist() == [7] * 4
-    release(np.ones((2, 2)))
+    release_pages(np.ones((2, 2)))

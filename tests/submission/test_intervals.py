@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from submission.errors import SubmissionError
-from submission.metrics.intervals import bootstrap_interval, grouped, jackknife_interval, paired_difference
+from submission.metrics.intervals import bootstrap_interval, group_numbers, jackknife_interval, paired_difference
 
 
 def test_jackknife_interval_by_hand() -> None:
@@ -52,7 +52,7 @@ def test_bootstrap_weighs_groups_by_their_queries() -> None:
 def test_p_is_that_of_all_ways_to_flip(seed: int) -> None:
     rng = np.random.default_rng(seed)
     first, second = rng.random((2, 11)).round(1)
-    groups = grouped(["a", "a", "b", "c", "d", "d", "d", "e", "f", "g", "h"])
+    groups = group_numbers(["a", "a", "b", "c", "d", "d", "d", "e", "f", "g", "h"])
     sums = [sum((second - first)[groups == group]) for group in range(8)]
     ways = [
         abs(sum(sign * part for sign, part in zip(signs, sums, strict=True)))
@@ -87,7 +87,7 @@ def test_p_keeps_its_promise_only_when_whole_groups_are_flipped() -> None:
 
 
 def test_groups_are_numbered_as_they_come() -> None:
-    assert grouped([(3,), (1, 2), (3,), ()]).tolist() == [0, 1, 0, 2]
+    assert group_numbers([(3,), (1, 2), (3,), ()]).tolist() == [0, 1, 0, 2]
 
 
 def test_the_interval_of_a_difference_draws_groups() -> None:

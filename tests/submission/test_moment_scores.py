@@ -11,7 +11,7 @@ import pytest
 from moment_figures import official_figures
 
 from submission.errors import SubmissionError
-from submission.metrics.moment_metrics import LENGTHS, THRESHOLDS, published, score_moments
+from submission.metrics.moment_metrics import LENGTHS, THRESHOLDS, published_percent, score_moments
 
 Answers = dict[str, list[list[float]]]
 
@@ -116,8 +116,8 @@ def test_two_queries_by_hand() -> None:
 
 
 def test_a_figure_is_rounded_as_it_is_printed() -> None:
-    assert [published(share) for share in (0.43125, 0.43135, 1 / 3, 1)] == [43.12, 43.13, 33.33, 100]
-    assert published(24 / 177) == 13.56  # of the baseline, on the blind set
+    assert [published_percent(share) for share in (0.43125, 0.43135, 1 / 3, 1)] == [43.12, 43.13, 33.33, 100]
+    assert published_percent(24 / 177) == 13.56  # of the baseline, on the blind set
 
 
 UNDEFINED = {"reversed_as_long_as_a_truth", "outside_empty_or_reversed_predictions"}  # which hold 0 / 0
@@ -160,7 +160,7 @@ def test_every_querys_own_values_are_the_published_ones(golden: dict[str, Any]) 
 def test_the_baselines_five_figures_are_its_published_ones(golden: dict[str, Any]) -> None:
     scores = score_moments(golden["castella_val"]["predictions"], golden["castella_val"]["truth"])
     figures = [scores.recall(0.5), scores.recall(0.7), *map(scores.mean_precision, (None, 0.5, 0.75))]
-    assert [published(figure) for figure in figures] == [27.56, 16.19, 11.44, 24.02, 10.26]
+    assert [published_percent(figure) for figure in figures] == [27.56, 16.19, 11.44, 24.02, 10.26]
 
 
 def random_case(seed: int) -> tuple[Answers, Answers]:
@@ -211,7 +211,7 @@ def test_arrays_are_taken_as_lists_are() -> None:
 def test_portions_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     predictions, truth = random_case(1)
     whole = score_moments(predictions, truth)
-    monkeypatch.setattr("submission.metrics.moment_metrics._WINDOWS_AT_ONCE", 7)
+    monkeypatch.setattr("submission.metrics.moment_metrics._MAX_BATCH_WINDOWS", 7)
     parts = score_moments(predictions, truth)
     assert np.array_equal(whole.precisions, parts.precisions)
     assert np.array_equal(whole.ious, parts.ious)

@@ -13,7 +13,7 @@ from submission.editions import MOMENTS, get_edition, get_moments_edition
 from submission.errors import SubmissionError
 from submission.formats.csv_table import Problem
 from submission.formats.moments_jsonl import check_moments, is_scored, read_moments, write_moments
-from submission.formats.moments_truth import MomentTruth, check_moment_truth, is_truth, read_moment_truth, size_of
+from submission.formats.moments_truth import MomentTruth, check_moment_truth, format_size, is_truth, read_moment_truth
 from submission.metrics import moment_metrics
 
 E2026 = MOMENTS["2026"]
@@ -78,7 +78,7 @@ def test_a_truth_is_read_as_it_stands(tmp_path: Path) -> None:
     found = read_moment_truth(path, E2026)
     assert found.windows() == {"a_1": [[10, 20], [30, 41.5]], "a_2": [[0, 60]], "b_1": [[5, 6]], "c": [[1, 2]]}
     assert [(query.vid, query.seconds) for query in found.queries.values()][2:] == [("b", 30), ("c", None)]
-    assert (size_of(found), found.notes, found.is_blind) == ("4 queries of 3 recordings", [], False)
+    assert (format_size(found), found.notes, found.is_blind) == ("4 queries of 3 recordings", [], False)
     assert is_truth(path.read_bytes())
     assert not is_truth(answer_bytes())
     assert not is_truth(answer_bytes().replace(b'{"qid"', b'{"relevant_windows": [], "qid"'))
@@ -334,7 +334,7 @@ def test_the_real_files_are_read(goldens: Path, tmp_path: Path) -> None:
     blind = tmp_path / "blind.jsonl"
     blind.write_text("".join(json.dumps(query) + "\n" for query in golden["evaluation_queries"]))
     listed = read_moment_truth(blind, E2026)
-    assert (size_of(listed), listed.notes, listed.is_blind) == ("177 queries of 100 recordings", [], True)
+    assert (format_size(listed), listed.notes, listed.is_blind) == ("177 queries of 100 recordings", [], True)
     val = golden["castella_val"]
     texts = {qid: {"qid": qid, "query": "?", "vid": qid.rpartition("_")[0]} for qid in val["truth"]}
     truths = [
@@ -342,7 +342,7 @@ def test_the_real_files_are_read(goldens: Path, tmp_path: Path) -> None:
     ]
     truths[:3] = val["first_truths"]
     known = truth(truths)
-    assert size_of(known) == "352 queries of 178 recordings"
+    assert format_size(known) == "352 queries of 178 recordings"
     behind = {"a true window that ends behind the end", "a true window that lies behind the end"}
     assert [note.kind in behind for note in known.notes] == [True] * 12
     lines = [texts[qid] | {"pred_relevant_windows": windows} for qid, windows in val["predictions"].items()]

@@ -18,7 +18,7 @@ from reported import about as about_of
 from data_tools.manifest import in_split, read_manifest
 from data_tools.moments import read_moments, write_moments, write_published
 from submission.__main__ import main
-from submission.package.moments_meta import _millions
+from submission.package.moments_meta import _format_millions
 from submission.runs.overview import Figure, overview
 from system.__main__ import main as system
 
@@ -34,7 +34,7 @@ LIST = 177  # queries of 100 recordings, as in 2026
     [(26_400, "0.0264 M"), (9_930_000, "9.93 M"), (123_456_789, "123 M"), (999_700_000, "1000 M"), (3e9, "3000 M")],
 )
 def test_millions_are_written_as_the_template_has_them(parameters: int, said: str) -> None:
-    assert _millions(parameters) == said
+    assert _format_millions(parameters) == said
 
 
 @pytest.fixture(scope="module")

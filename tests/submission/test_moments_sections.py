@@ -13,7 +13,7 @@ from submission.formats.moments_jsonl import Moments
 from submission.formats.moments_truth import MomentQuery, MomentTruth
 from submission.report.elements import Axis
 from submission.report.listening import TITLES, AudioStore
-from submission.report.moments_sections import summary_of, timelines
+from submission.report.moments_sections import summarise_entry, timelines_section
 
 Answers = dict[str, list[list[float]]]
 FRAMES = FrameScores(np.array([0.0, 1.0, 60.0]), np.array([0.25, 0.75]))
@@ -36,7 +36,7 @@ def run_of(answers: Answers, seconds: float | None = 60.0) -> Any:
 
 
 def axes_of(run: Any) -> dict[str, list[Axis]]:
-    return timelines(run, summary_of(run), AudioStore()).axes
+    return timelines_section(run, summarise_entry(run), AudioStore()).axes
 
 
 def axis_of(windows: list[list[float]], seconds: float | None = 60.0) -> Axis:
@@ -45,14 +45,18 @@ def axis_of(windows: list[list[float]], seconds: float | None = 60.0) -> Axis:
 
 
 def test_the_first_window_is_the_answer() -> None:
-    summary = summary_of(run_of({"a": [[0, 10, 0.9], [20, 30, 0.5]]}))
+    summary = summarise_entry(run_of({"a": [[0, 10, 0.9], [20, 30, 0.5]]}))
     assert summary.values["R1@0.7"] == 1
     assert summary.values["mAP"] == 1
 
 
 def test_windows_are_drawn_as_strong_as_beside_the_best() -> None:
     axis = axis_of([[0, 10, 0.5], [20, 30, 0.25], [40, 50, 0.0625], [51, 60, 0.04]])
-    assert [(span.start, span.end, span.weight) for span in axis.found] == [(0, 10, 1), (20, 30, 0.5), (40, 50, 0.125)]
+    assert [(span.start, span.end, span.weight) for span in axis.predicted] == [
+        (0, 10, 1),
+        (20, 30, 0.5),
+        (40, 50, 0.125),
+    ]
     assert [(span.start, span.end) for span in axis.true] == [(0, 10)]
     assert axis.iou == 1
     assert axis.frames is FRAMES
@@ -61,7 +65,7 @@ def test_windows_are_drawn_as_strong_as_beside_the_best() -> None:
 def test_the_first_window_is_drawn_however_weak() -> None:
     """A mean inside that is below the one outside."""
     axis = axis_of([[0, 10, -0.2], [20, 30, -0.3]])
-    assert [(span.start, span.end, span.weight) for span in axis.found] == [(0, 10, 0)]
+    assert [(span.start, span.end, span.weight) for span in axis.predicted] == [(0, 10, 0)]
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(60.0, 60.0), (None, 30.0)])

@@ -42,11 +42,11 @@ def test_figures_by_hand() -> None:
     assert list(summary.values) == ["R1@0.5", "R1@0.7", "mAP", "mAP@0.5", "mAP@0.75"]
     # AP of a_1: 1 at .5, .55 and .6, then 1/2
     assert list(summary.values.values()) == pytest.approx([2 / 3, 1 / 3, (0.65 + 1) / 3, 2 / 3, 0.5])
-    assert (summary.primary, summary.compared[:2]) == ("R1@0.7", ("R1@0.7", "R1@0.5"))
+    assert (summary.primary, summary.compared_metrics[:2]) == ("R1@0.7", ("R1@0.7", "R1@0.5"))
     assert summary.per_query["R1@0.7"].tolist() == [0, 1, 0]
     assert summary.per_query["mAP"].tolist() == pytest.approx([0.65, 1, 0])
-    assert summary.found.groups.tolist() == [0, 0, 1]
-    assert (summary.found.n_pool, summary.chance) == (2, 1 / 3)  # b_1 is true in the whole recording
+    assert summary.queries.groups.tolist() == [0, 0, 1]
+    assert (summary.queries.n_pool, summary.chance) == (2, 1 / 3)  # b_1 is true in the whole recording
     assert [row[0] for row in summary.rows()] == ["query", "a_1", "a_2", "b_1"]
     assert summary.rows()[0][1:] == ["true windows", "IoU", "R1@0.5", "R1@0.7", "AP", "AP@0.5", "AP@0.75"]
     assert summary.rows()[1][1:] == ["1", "0.6", "1", "0", "0.65", "1", "0.5"]
@@ -104,7 +104,7 @@ def random_systems(seed: int) -> tuple[MomentSummary, MomentSummary]:
 @pytest.mark.parametrize("seed", range(2))
 def test_p_is_that_of_all_ways_to_flip_recordings(metric: str, seed: int) -> None:
     first, second = random_systems(seed)
-    vids = [qid.partition("_")[0] for qid in first.found.texts]
+    vids = [qid.partition("_")[0] for qid in first.queries.texts]
     difference = first.per_query[metric] - second.per_query[metric]
     sums = [sum(d for d, vid in zip(difference, vids, strict=True) if vid == each) for each in dict.fromkeys(vids)]
     ways = [
@@ -126,7 +126,7 @@ def test_a_comparison_is_of_the_primary_metric_whatever_the_order_of_lines() -> 
     true: Answers = {"a_1": [[0, 10]], "a_2": [[0, 10]], "b_1": [[0, 10]]}
     here = summarise_moments({qid: answers[qid] for qid in true}, truth_of(true), E2026)
     there = summarise_moments(answers, truth_of(true), E2026)
-    assert there.found.texts == ["b_1", "a_1", "a_2"]
+    assert there.queries.texts == ["b_1", "a_1", "a_2"]
     assert (compare(here, [there]).mean, compare(here, [there]).equal) == (0, 3)
     with pytest.raises(SubmissionError, match=r"answer different queries \(3 and 2\)"):
         compare(here, [hits_and_misses({"a_1": 1, "a_2": 1})])

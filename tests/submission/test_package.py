@@ -25,7 +25,7 @@ from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import read_scores, write_scores
 from submission.metrics.blend import blend
 from submission.package.archive import check_archive
-from submission.package.meta import address_of
+from submission.package.meta import extract_address
 from system.__main__ import main as system_main
 
 
@@ -242,7 +242,7 @@ def test_results_of_2025_are_of_the_annotations_where_they_are_given(
     ],
 )
 def test_an_address_is_what_a_place_begins_with(published: str | None, address: str | None) -> None:
-    assert address_of(published) == address
+    assert extract_address(published) == address
 
 
 def test_weights_that_are_not_the_published_ones_are_said(

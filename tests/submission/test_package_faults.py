@@ -150,7 +150,7 @@ def test_members_of_an_odd_kind_are_told(members: Members) -> None:
 @pytest.mark.parametrize("name", ["output", "meta", "report"])
 def test_members_too_large_are_not_unpacked(name: str, members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
     member = {"output": OUTPUT, "meta": META, "report": REPORT}[name]
-    key = {"output": "LARGEST", "meta": "LARGEST_META", "report": "LARGEST_REPORT"}[name]
+    key = {"output": "MAX_OUTPUT_BYTES", "meta": "MAX_META_BYTES", "report": "MAX_REPORT_BYTES"}[name]
     assert getattr(archive, key) < 2**28 + 1
     limit = 2**20
     monkeypatch.setattr(archive, key, limit)

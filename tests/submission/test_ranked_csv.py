@@ -60,7 +60,7 @@ def test_several_relevant_clips_count_in_the_matrix() -> None:
     values = np.tile(np.arange(12, 0, -1, dtype=np.float32), (24, 1))
     summary = score_matrix(small_matrix(values=values, relevant=[["clip1", "clip3"]] * 24), E2022)
     assert summary.values == {"R@1": 0.0, "R@5": 1.0, "R@10": 1.0, "mAP@10": 0.5}
-    assert (summary.found.n_relevant.tolist(), summary.found.n_pool) == ([2] * 24, 12)
+    assert (summary.queries.n_relevant.tolist(), summary.queries.n_pool) == ([2] * 24, 12)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_the_real_submission_scores_as_published(baseline: Path, clotho: Callabl
     assert {name: round(value, 4) for name, value in summary.values.items()} == {
         "R@1": 0.0316, "R@5": 0.1095, "R@10": 0.1883, "mAP@10": 0.0679,
     }  # fmt: skip
-    assert (len(summary.found.texts), summary.found.n_pool) == (5225, 1045)
+    assert (len(summary.queries.texts), summary.queries.n_pool) == (5225, 1045)
     # The official loop over dictionaries keyed by caption, on the same files.
     with clotho("evaluation").open(encoding="utf-8", newline="") as file:
         truth = {caption: row[0] for row in list(csv.reader(file))[1:] for caption in row[1:]}

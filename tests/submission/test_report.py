@@ -19,7 +19,7 @@ from reported import HARM, Read, change, make_run, report, rescore
 
 from submission.__main__ import main
 from submission.formats.score_matrix import ScoreMatrix, read_scores
-from submission.metrics.scoring import found_in_matrix
+from submission.metrics.scoring import ranks_in_matrix
 from submission.metrics.summary import summarise
 from submission.report import figures
 from submission.report.results import loss_margins
@@ -140,7 +140,7 @@ def test_runs_beside_are_compared_or_it_says_why_not(run: Path, made: Path) -> N
     rescore(run, lambda matrix: only(matrix, 80), "last")
     found = report(run, "--beside", f"{run}:mean", f"{made}:best", f"{run}:best", f"{run}:last")
     own, other = (
-        summarise(found_in_matrix(read_scores(run / f"scores/{entry}.npy"))).values["mAP@10"]
+        summarise(ranks_in_matrix(read_scores(run / f"scores/{entry}.npy"))).values["mAP@10"]
         for entry in ("best", "mean")
     )
     assert own != other

@@ -13,12 +13,12 @@ import soundfile
 from matplotlib.figure import Figure
 
 from submission.formats.score_matrix import ScoreMatrix
-from submission.metrics.scoring import found_in_matrix
+from submission.metrics.scoring import ranks_in_matrix
 from submission.metrics.summary import summarise
 from submission.report import figures, statistics
 from submission.report.listening import AudioStore, to_mp3
 from submission.report.results import _bins_table
-from submission.report.statistics import Bar, choose_queries, random_shares, rank_bins, rivals, share_interval
+from submission.report.statistics import Bar, choose_queries, random_shares, rank_bins, score_gaps, share_interval
 from submission.runs.clips import read_clips
 
 
@@ -70,7 +70,7 @@ def test_a_random_order_by_hand_and_by_all_orders() -> None:
 
 
 def test_rivals_by_hand() -> None:
-    found = rivals(
+    found = score_gaps(
         matrix_of(
             [[0.5, 0.25, 0.75], [0.5, 0.5, 0.25], [0.5, 0.5, 0.25], [3.0, 2.0, 1.0]],
             [["a"], ["a"], ["a", "b"], ["c", "a", "b"]],
@@ -109,7 +109,7 @@ def test_the_interval_of_a_share_is_wilsons_over_groups() -> None:
 
 
 def test_bins_begin_where_they_say() -> None:
-    assert [statistics.bin_of(n, statistics.WORDS) for n in (1, 4, 5, 7, 8, 19, 20, 99)] == [0, 0, 1, 1, 2, 5, 6, 6]
+    assert [statistics.bin_number(n, statistics.WORDS) for n in (1, 4, 5, 7, 8, 19, 20, 99)] == [0, 0, 1, 1, 2, 5, 6, 6]
     assert list(statistics.bin_labels(statistics.WORDS, whole=True).values()) == [
         "1–4",
         "5–7",
@@ -119,7 +119,7 @@ def test_bins_begin_where_they_say() -> None:
         "17–19",
         "20+",
     ]
-    assert [statistics.bin_of(s, statistics.SECONDS) for s in (0, 4.999, 5, 29.9, 30, math.nan)] == [
+    assert [statistics.bin_number(s, statistics.SECONDS) for s in (0, 4.999, 5, 29.9, 30, math.nan)] == [
         0,
         0,
         1,
@@ -129,7 +129,7 @@ def test_bins_begin_where_they_say() -> None:
     ]
     seconds = statistics.bin_labels(statistics.SECONDS, whole=False)
     assert list(seconds.values()) == ["0–5", "5–10", "10–15", "15–20", "20–25", "25–30", "30+"]
-    bars = statistics.bars(
+    bars = statistics.mean_bars(
         np.array([1.0, 0.0, 0.5, 1.0]),
         [0, 0, None, 6],
         statistics.bin_labels(statistics.WORDS, whole=True),
@@ -232,7 +232,7 @@ def test_margins_are_marked_where_they_are(drawn: list[Figure], tmp_path: Path) 
 
 
 def test_a_name_no_font_has_is_escaped_and_a_long_one_cut(drawn: list[Figure], tmp_path: Path) -> None:
-    own = summarise(found_in_matrix(matrix_of([[0.5, 0.75], [0.75, 0.5]], [["a"], ["a"]])))
+    own = summarise(ranks_in_matrix(matrix_of([[0.5, 0.75], [0.75, 0.5]], [["a"], ["a"]])))
     figures.draw_systems(tmp_path / "x.svg", {"this run": own, "雨$x$" + 99 * "y": own}, {"chance": 0.1}, "mAP@10")
     texts = [text.get_text() for text in drawn[0].axes[0].texts]
     value = own.values["mAP@10"]

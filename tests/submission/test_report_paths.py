@@ -3,7 +3,7 @@
 import pytest
 
 from submission.report.elements import without_folders
-from submission.report.overview import _without_path
+from submission.report.overview import _strip_folders
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,6 @@ def test_all_else_stays(text: str) -> None:
 
 def test_why_a_clip_is_broken() -> None:
     why = "/data/my clips (old), new/a.wav: truncated; it was made of /data/b c/d.wav"
-    assert "data" not in _without_path("/data/my clips (old)/a.wav: truncated; it was made of /data/b c/d.wav")
-    assert _without_path("/data/my clips (old)/a.wav: cut") == "…/a.wav: cut"
-    assert "/data" not in _without_path(why)
+    assert "data" not in _strip_folders("/data/my clips (old)/a.wav: truncated; it was made of /data/b c/d.wav")
+    assert _strip_folders("/data/my clips (old)/a.wav: cut") == "…/a.wav: cut"
+    assert "/data" not in _strip_folders(why)

@@ -14,7 +14,7 @@ import pytest
 from submission.__main__ import main
 from submission.formats.score_matrix import ScoreMatrix, write_scores
 from submission.formats.truth import matrix_truth, read_annotations
-from submission.metrics.scoring import annotated, found_from_audio, found_in_matrix
+from submission.metrics.scoring import ranks_from_audio, ranks_in_matrix, with_annotations
 from submission.metrics.summary import summarise, summarise_audio_to_text
 
 
@@ -38,7 +38,7 @@ def matrix() -> ScoreMatrix:
 
 def test_audio_to_text_by_hand(matrix: ScoreMatrix) -> None:
     """Clip a scores its captions 9 and 2, the others 8 and 0: ranks 1, 3. Clip b: own 7, 2; others 1, 3: ranks 1, 3."""
-    found = found_from_audio(matrix)
+    found = ranks_from_audio(matrix)
     assert found.ranks.tolist() == [[1, 3], [1, 3]]
     assert (found.texts, found.n_pool) == (["a.wav", " b.wav"], 4)
     summary = summarise_audio_to_text(found, (1, 2))
@@ -55,7 +55,7 @@ def test_audio_to_text_definitions_equal_a_slow_oracle(seed: int) -> None:
     values = rng.normal(size=(n_texts, n_clips)).astype(np.float32)
     clips, texts = [f"c{i}" for i in range(n_clips)], [f"t{i}" for i in range(n_texts)]
     whole = ScoreMatrix(values, texts, texts, clips, clips, [[clips[i]] for i in owner])
-    found = summarise_audio_to_text(found_from_audio(whole)).values
+    found = summarise_audio_to_text(ranks_from_audio(whole)).values
     for k in (1, 5, 10):
         hit = recalled = all_hits = 0.0
         for clip in range(n_clips):
@@ -78,17 +78,17 @@ def test_equal_scores_from_audio_to_text_stand_by_text_whatever_the_ids(matrix: 
     """All equal: by text. `Barking, loud`, `Dogs`, `Rain`, `a dog` are b1, b2, a2, a1; a clip's own rank so."""
     alike = replace(matrix, values=np.zeros((4, 3), np.float32), query_texts=["a dog", "Rain", "Barking, loud", "Dogs"])
     expected = [[3, 4], [1, 2]]
-    assert found_from_audio(alike).ranks.tolist() == expected
-    assert found_from_audio(replace(alike, query_ids=["4", "3", "2", "1"])).ranks.tolist() == expected
+    assert ranks_from_audio(alike).ranks.tolist() == expected
+    assert ranks_from_audio(replace(alike, query_ids=["4", "3", "2", "1"])).ranks.tolist() == expected
 
 
 def test_annotations_replace_what_is_relevant(tmp_path: Path, matrix: ScoreMatrix) -> None:
     path = tmp_path / "annotations.csv"
     path.write_text("query,audio_filenames\nRain,\"['a.wav', 'c, d.wav']\"\n\"Barking, loud\",[' b.wav']\n")
-    chosen = annotated(matrix, read_annotations(path, matrix_truth(matrix)))
+    chosen = with_annotations(matrix, read_annotations(path, matrix_truth(matrix)))
     assert chosen.query_ids == ["a2", "b1"]
     assert chosen.relevant == [["b"], ["a", "c"]]
-    found = found_in_matrix(chosen)
+    found = ranks_in_matrix(chosen)
     assert found.ranks[0, 0] == 2
     assert found.ranks[1].tolist() == [1, 3]
     assert summarise(found).values["mAP@10"] == pytest.approx((1 / 2 + (1 + 2 / 3) / 2) / 2)

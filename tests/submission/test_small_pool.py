@@ -12,7 +12,7 @@ from submission.editions import get_edition
 from submission.errors import SubmissionError
 from submission.formats.ranked_csv import write_ranked_csv
 from submission.formats.score_matrix import ScoreMatrix, write_scores
-from submission.metrics.scoring import found_in_matrix
+from submission.metrics.scoring import ranks_in_matrix
 from submission.metrics.summary import summarise
 
 CUSTOM = ["--edition", "custom"]
@@ -60,7 +60,7 @@ def test_custom_lists_the_whole_pool(tmp_path: Path, clips: int, capsys: pytest.
 
 
 def test_metrics_beyond_the_pool_are_those_at_its_size() -> None:
-    found = found_in_matrix(matrix_of(7))
+    found = ranks_in_matrix(matrix_of(7))
     values = summarise(found, recall_ks=(7, 10), map_ks=(10, 7)).values
     assert values["mAP@10"] == values["mAP@7"] < 1
     assert values["R@10"] == values["R@7"] == 1
@@ -84,5 +84,5 @@ def test_a_list_that_is_cut_is_found(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_the_years_keep_their_rule(tmp_path: Path, year: str) -> None:
     with pytest.raises(SubmissionError, match=rf"the pool has 7 clips, but a row of edition {year} lists 10; rank a"):
         write_ranked_csv(matrix_of(7), tmp_path / "x.csv", get_edition(year))
-    assert get_edition(year).of_pool(7) == get_edition(year)
-    assert get_edition("custom").of_pool(12) == get_edition("custom")
+    assert get_edition(year).for_pool(7) == get_edition(year)
+    assert get_edition("custom").for_pool(12) == get_edition("custom")

@@ -22,7 +22,7 @@ def found_of(
     lists: Sequence[Sequence[int]], n_relevant: list[int], n_pool: int = 20, depth: int | None = None
 ) -> RelevantRanks:
     return RelevantRanks(
-        ranks=order.ranks_of_lists(lists),
+        ranks=order.ranks_from_lists(lists),
         n_relevant=np.array(n_relevant),
         groups=np.arange(len(lists)),
         texts=[f"query {n}" for n in range(len(lists))],
@@ -66,7 +66,7 @@ def summary_of(values: np.ndarray, relevant: list[list[int]], names: list[str], 
 )
 def test_average_precision_by_hand(ranks: list[int], n_relevant: int, k: int, expected: float) -> None:
     assert metrics.average_precision(ranks, n_relevant, k) == pytest.approx(expected)
-    both = metrics.average_precision(order.ranks_of_lists([ranks, [1]]), np.array([n_relevant, 1]), k)
+    both = metrics.average_precision(order.ranks_from_lists([ranks, [1]]), np.array([n_relevant, 1]), k)
     assert both.tolist() == pytest.approx([expected, 1.0])
 
 
@@ -124,10 +124,10 @@ def test_ranks_by_hand_ties_go_by_file_name() -> None:
 
 
 def test_median_rank_by_hand() -> None:
-    assert metrics.median_rank(order.ranks_of_lists([[3, 4], [1], [8]])) == 3
-    assert metrics.median_rank(order.ranks_of_lists([[3], [1], [8], [6]])) == 4.5
-    assert metrics.median_rank(order.ranks_of_lists([[3], [], []])) == math.inf
-    assert metrics.median_rank(order.ranks_of_lists([[], []])) == math.inf
+    assert metrics.median_rank(order.ranks_from_lists([[3, 4], [1], [8]])) == 3
+    assert metrics.median_rank(order.ranks_from_lists([[3], [1], [8], [6]])) == 4.5
+    assert metrics.median_rank(order.ranks_from_lists([[3], [], []])) == math.inf
+    assert metrics.median_rank(order.ranks_from_lists([[], []])) == math.inf
 
 
 def test_chance_by_hand() -> None:

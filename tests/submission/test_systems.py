@@ -15,7 +15,7 @@ from submission.editions import EDITIONS
 from submission.formats.matrix_csv import write_matrix_csv
 from submission.formats.ranked_csv import write_ranked_csv
 from submission.formats.score_matrix import read_scores, write_scores
-from submission.verbs.options import edition_noted
+from submission.verbs.options import edition_in_facts
 
 
 @pytest.fixture(scope="module")
@@ -75,16 +75,16 @@ def test_a_run_is_written_in_its_edition_and_never_over_a_file_of_another(
 
 
 def test_the_matrices_of_a_run_say_the_edition_of_their_entries(run: str, capsys: pytest.CaptureFixture[str]) -> None:
-    noted = {name: edition_noted(read_scores(Path(run, f"scores/{name}.npy"))) for name in ("last", "best", "mean")}
+    noted = {name: edition_in_facts(read_scores(Path(run, f"scores/{name}.npy"))) for name in ("last", "best", "mean")}
     assert noted == {"last": "2025", "best": "2022", "mean": "2022"}
     assert output(capsys, "score", f"{run}/scores/mean.npy") == output(capsys, "score", f"{run}:mean")
     apart = ["blend", f"{run}/scores/last.npy", f"{run}/scores/best.npy", "--out", "apart.npy"]
     output(capsys, *apart)
-    assert edition_noted(read_scores(Path("apart.npy"))) is None
+    assert edition_in_facts(read_scores(Path("apart.npy"))) is None
 
 
 def test_a_blend_of_nothing_says_no_edition() -> None:
-    assert edition_noted(small_matrix(facts={"of": {}})) is None
+    assert edition_in_facts(small_matrix(facts={"of": {}})) is None
 
 
 def written(folder: Path, editions: Mapping[str, str]) -> str:
