@@ -21,12 +21,12 @@ def row_blocks(values: Floats) -> Iterator[slice]:
     This limits the memory of copies and changes no result. The pages of memory-mapped values are released after each
     block.
     """
-    for block in spans(len(values), values.shape[1]):
+    for block in block_slices(len(values), values.shape[1]):
         yield block
-        release(values)
+        release_pages(values)
 
 
-def spans(rows: int, columns: int) -> Iterator[slice]:
+def block_slices(rows: int, columns: int) -> Iterator[slice]:
     """Yield blocks for this number of rows and columns; see row_blocks."""
     size = max(1, min(MAX_ROWS, MAX_NUMBERS // max(1, columns)))
     return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
@@ -35,14 +35,14 @@ def spans(rows: int, columns: int) -> Iterator[slice]:
 def transposed_blocks(values: Floats, columns: Ints) -> Iterator[Floats]:
     """Yield these columns of (Q, C) values as rows, (n, Q) at a time. The file is read once per MAX_COLUMNS columns."""
     for begin in range(0, len(columns), MAX_COLUMNS):
-        wanted = columns[begin : begin + MAX_COLUMNS]
-        found = np.empty((len(wanted), len(values)), values.dtype)
+        batch = columns[begin : begin + MAX_COLUMNS]
+        rows = np.empty((len(batch), len(values)), values.dtype)
         for block in row_blocks(values):
-            found[:, block] = values[block][:, wanted].T
-        yield found
+            rows[:, block] = values[block][:, batch].T
+        yield rows
 
 
-def release(values: Floats) -> None:
+def release_pages(values: Floats) -> None:
     """Release the pages of a memory-mapped, read-only file; the operating system keeps them in its file cache."""
     if isinstance(values, np.memmap) and values.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
         mapped = getattr(values, "_mmap", None)

@@ -110,10 +110,10 @@ class Edition(Year):
         """The primary metric as published, e.g. mAP@10."""
         return f"mAP@{self.map_k}"
 
-    def of_pool(self, n_clips: int) -> "Edition":
+    def for_pool(self, n_clips: int) -> "Edition":
         """Return the edition for a pool of this size: only lists of `custom` are shortened, to one name per clip.
 
-        >>> get_edition("custom").of_pool(2).columns, get_edition(2022).of_pool(2).ranking_length
+        >>> get_edition("custom").for_pool(2).columns, get_edition(2022).for_pool(2).ranking_length
         (('query', 'file_name_1', 'file_name_2'), 10)
         """
         if self.name != CUSTOM or not 0 < n_clips < self.ranking_length:
@@ -147,21 +147,21 @@ class MomentsEdition(Year):
 
 
 AnyEdition = Edition | MomentsEdition
-Known = TypeVar("Known", Edition, AnyEdition)
+EditionType = TypeVar("EditionType", Edition, AnyEdition)
 
 _BASELINE_2022 = "github.com/xieh97/dcase2022-audio-retrieval"
 _BASELINE_2025 = "github.com/CPJKU/dcase2025_task6_baseline"
-_QUOTED = "a 2024 participant who quotes the 2023 task page: Labbé, dcase24t6/utils/dcase.py"
+_QUOTED_PAGE = "a 2024 participant who quotes the 2023 task page: Labbé, dcase24t6/utils/dcase.py"
 _SUBMISSION_PAGE = "dcase.community/challenge2025/submission (the same wording in 2021, 2024 and 2026)"
 _VALIDATOR = "the validator of DCASE2020 Task 1, the one official package checker found"
 _TEMPLATE = "the task's own template could not be read; the general one of DCASE is FalconPerez_Aalto_task3_1.meta.yaml"
 
-_OF_LISTS = ("output", "query_column", "ranking_length")
+_LIST_FIELDS = ("output", "query_column", "ranking_length")
 
 
-def _sources(**known: str) -> dict[str, Source]:
+def _parse_sources(**sources: str) -> dict[str, Source]:
     """Return the sources by field. known: each as `sure: where`."""
-    return {name: Source(*text.split(": ", 1)) for name, text in known.items()}
+    return {name: Source(*text.split(": ", 1)) for name, text in sources.items()}
 
 
 _2022 = Edition(
@@ -180,7 +180,7 @@ _2022 = Edition(
     excluded=None,
     result="development_testing",
     external=("name", "purpose", "url", "total_audio_length"),
-    sources=_sources(
+    sources=_parse_sources(
         task=f"confirmed: README of the baseline, {_BASELINE_2022}: Task 6, subtask B",
         output="confirmed: the baseline's test.output.csv",
         query_column="confirmed: the baseline's utils/eval_utils.py and its test.output.csv",
@@ -189,7 +189,7 @@ _2022 = Edition(
         map_ks="confirmed: the baseline's eval_script.py (positions 1 to 10) and README",
         recall_ks="confirmed: the baseline's eval_script.py and README",
         label=f"secondary: the submission page as BioDCASE 2025 repeats it; no dots: they part names for {_VALIDATOR}",
-        names=f"inferred: {_VALIDATOR}; `task` style: {_QUOTED}",
+        names=f"inferred: {_VALIDATOR}; `task` style: {_QUOTED_PAGE}",
         systems=f"confirmed: {_SUBMISSION_PAGE}",
         abbreviation=f"confirmed: {_VALIDATOR}",
         excluded="remembered: no list of 2022 was found",
@@ -199,17 +199,17 @@ _2022 = Edition(
 )
 
 
-def _later(record: Edition, sources: Mapping[str, Source], **changes: object) -> Edition:
+def _changed_year(record: Edition, sources: Mapping[str, Source], **changes: object) -> Edition:
     """Return a copy of a year with these facts changed, each with its source."""
     return replace(record, **changes, sources={**record.sources, **sources})  # type: ignore[arg-type]
 
 
-_2023 = _later(
+_2023 = _changed_year(
     _2022,
-    _sources(
+    _parse_sources(
         task="confirmed: dcase.community/challenge2023/task-language-based-audio-retrieval: Task 6, subtask B",
-        **dict.fromkeys(_OF_LISTS, f"secondary: {_QUOTED}"),
-        rank_prefix=f"secondary: {_QUOTED}; the 2023 baseline itself writes no header of names",
+        **dict.fromkeys(_LIST_FIELDS, f"secondary: {_QUOTED_PAGE}"),
+        rank_prefix=f"secondary: {_QUOTED_PAGE}; the 2023 baseline itself writes no header of names",
         map_ks="confirmed: the baseline's postprocessing/xmodal_retrieval.py, "
         "github.com/xieh97/dcase2023-audio-retrieval",
         recall_ks="confirmed: the baseline's postprocessing/xmodal_retrieval.py",
@@ -219,11 +219,11 @@ _2023 = _later(
     rank_prefix="fname_",
 )
 
-_2024 = _later(
+_2024 = _changed_year(
     _2023,
-    _sources(
+    _parse_sources(
         task="confirmed: dcase.community/challenge2024/task-language-based-audio-retrieval: Task 8",
-        **dict.fromkeys((*_OF_LISTS, "rank_prefix"), "secondary: evaluation data of a 2024 participant, ONE-PEACE"),
+        **dict.fromkeys((*_LIST_FIELDS, "rank_prefix"), "secondary: evaluation data of a 2024 participant, ONE-PEACE"),
         map_ks="confirmed: the results page of 2024",
         excluded="secondary: linked by the winner of 2024, github.com/OptimusPrimus/salsa",
     ),
@@ -233,9 +233,9 @@ _2024 = _later(
     excluded="dcase.community/documents/challenge2024/dcase2024_task6_excluded_freesound_ids.csv",
 )
 
-_2025 = _later(
+_2025 = _changed_year(
     _2024,
-    _sources(
+    _parse_sources(
         task=f"confirmed: README of the baseline, {_BASELINE_2025}: Task 6",
         output="inferred: the example file of a submission package by the baseline's d25_t6/predict.py",
         query_column="confirmed: the baseline's d25_t6/predict.py",
@@ -269,7 +269,7 @@ _CUSTOM = replace(
     systems=100,
     sources={
         **dict.fromkeys(_2022.sources, _OURS),
-        **_sources(ranking_length="inferred: ours: for data outside the challenge; all clips of a smaller pool"),
+        **_parse_sources(ranking_length="inferred: ours: for data outside the challenge; all clips of a smaller pool"),
     },
 )
 
@@ -297,7 +297,7 @@ _2026 = MomentsEdition(
     abbreviation=10,
     excluded=None,
     result="development_testing",
-    sources=_sources(
+    sources=_parse_sources(
         task=f"confirmed: the baseline, {_BASELINE_2026}: Task 6",
         output=f"confirmed: {_BASELINE_2026}, src/create_submission.py: no scores since 2026-05-20",
         line=f"confirmed: {_BASELINE_2026}, src/create_submission.py; the scorer reads qid and windows",
@@ -327,7 +327,7 @@ def get_edition(name: str | int) -> Edition:
             f"edition {name} expects windows of moments (.jsonl), but these are clips; "
             f"choose one of: {', '.join(EDITIONS)}"
         )
-    return _known(name, EDITIONS)
+    return _lookup(name, EDITIONS)
 
 
 def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
@@ -346,16 +346,16 @@ def get_any_edition(name: str | int) -> AnyEdition:
     """Return the record of a year of clips or moments, or of `custom`. Raises SubmissionError, with all names, for
     others.
     """
-    return _known(name, {edition.name: edition for edition in all_editions()})
+    return _lookup(name, {edition.name: edition for edition in all_editions()})
 
 
 def all_editions() -> list[AnyEdition]:
     """Return all records by year, `custom` last."""
-    every: list[AnyEdition] = [*EDITIONS.values(), *MOMENTS.values()]
-    return sorted(every, key=lambda edition: edition.name)
+    editions: list[AnyEdition] = [*EDITIONS.values(), *MOMENTS.values()]
+    return sorted(editions, key=lambda edition: edition.name)
 
 
-def _known(name: str | int, editions: Mapping[str, Known]) -> Known:
+def _lookup(name: str | int, editions: Mapping[str, EditionType]) -> EditionType:
     if str(name) not in editions:
         raise SubmissionError(f"edition {name} is unknown; choose one of: {', '.join(editions)}")
     return editions[str(name)]

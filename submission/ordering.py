@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 
 from submission.arrays import Floats, Ints, sizes
-from submission.blocks import release, row_blocks, spans
+from submission.blocks import block_slices, release_pages, row_blocks
 from submission.errors import SubmissionError
 
 Ranks = Ints
@@ -43,25 +43,25 @@ def relevant_ranks(values: Floats, relevant: Sequence[Sequence[int]], names: Seq
     columns = np.fromiter(chain.from_iterable(relevant), dtype=np.int64, count=len(rows))
     _require_columns(columns, rows, len(names))
     position = np.empty(len(names), dtype=np.int64)
-    position[_by_name(names)] = np.arange(len(names))
-    found = np.empty(len(rows), dtype=np.int64)
-    for block in spans(len(rows), len(names)):
+    position[_name_order(names)] = np.arange(len(names))
+    ranks = np.empty(len(rows), dtype=np.int64)
+    for block in block_slices(len(rows), len(names)):
         scores = values[rows[block]]
-        release(values)
+        release_pages(values)
         relevant_column = columns[block, None]
         relevant_score = np.take_along_axis(scores, relevant_column, axis=1)
         ahead = (scores > relevant_score) | ((scores == relevant_score) & (position < position[relevant_column]))
-        found[block] = 1 + np.count_nonzero(ahead, axis=1)
-    return _filled(found, counts)
+        ranks[block] = 1 + np.count_nonzero(ahead, axis=1)
+    return _padded_rows(ranks, counts)
 
 
-def ranks_of_lists(lists: Sequence[Sequence[int]]) -> Ranks:
+def ranks_from_lists(lists: Sequence[Sequence[int]]) -> Ranks:
     """Return (Q, R) ranks from lists of increasing ranks; rows shorter than the longest end with NEVER."""
     counts = sizes(lists)
-    return _filled(np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=counts.sum()), counts)
+    return _padded_rows(np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=counts.sum()), counts)
 
 
-def joined_ranks(parts: Sequence[Ranks]) -> Ranks:
+def concatenate_ranks(parts: Sequence[Ranks]) -> Ranks:
     """Concatenate the ranks of several sets of queries, (Q, R) each with its own R."""
     widest = max((part.shape[1] for part in parts), default=0)
     filled = [np.pad(part, ((0, 0), (0, widest - part.shape[1])), constant_values=NEVER) for part in parts]
@@ -87,11 +87,11 @@ class ClipOrder:
 
     def __init__(self, names: Sequence[str]) -> None:
         """Sort the names. names: (C,) file names."""
-        self._by_name = _by_name(names)
+        self._name_order = _name_order(names)
 
     def best(self, values: Floats, k: int) -> Ints:
         """Return the k best columns, (Q, k), like ranked_columns. values: (Q, C) finite scores, which are copied."""
-        values = values[:, self._by_name]
+        values = values[:, self._name_order]
         start = values.shape[1] - k
         # A partition finds the best k of a row in any order; in column order, a stable sort keeps the order of ties.
         best = np.sort(np.argpartition(values, start, axis=1)[:, start:], axis=1)
@@ -100,7 +100,7 @@ class ClipOrder:
         # If omitted clips have the k-th score too, the choice of the partition among them was arbitrary.
         split = np.count_nonzero(values >= scores.min(axis=1, keepdims=True), axis=1) > k
         best[split] = np.argsort(-values[split], axis=1, kind="stable")[:, :k]
-        return self._by_name[best]
+        return self._name_order[best]
 
 
 def require_finite(values: Floats, before: int = 0) -> None:
@@ -117,7 +117,7 @@ def require_finite(values: Floats, before: int = 0) -> None:
             raise SubmissionError(f"the score in {where} {problem}")
 
 
-def _filled(ranks: Ranks, counts: Ints) -> Ranks:
+def _padded_rows(ranks: Ranks, counts: Ints) -> Ranks:
     """Return one increasing row per query, padded with NEVER. ranks: of all queries, concatenated."""
     filled = np.full((len(counts), counts.max(initial=0)), NEVER)
     filled[np.arange(filled.shape[1]) < counts[:, None]] = ranks
@@ -134,5 +134,5 @@ def _require_columns(columns: Ints, rows: Ints, n_clips: int) -> None:
         raise SubmissionError(f"row {row} of the scores has the same relevant column twice")
 
 
-def _by_name(names: Sequence[str]) -> Ints:
+def _name_order(names: Sequence[str]) -> Ints:
     return np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)

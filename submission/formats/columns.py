@@ -13,7 +13,7 @@ from data_tools.files import writing
 from submission.editions import EDITIONS, Edition
 from submission.errors import SubmissionError
 from submission.formats.csv_table import Row, parse_rows
-from submission.formats.truth import Truth, instead
+from submission.formats.truth import Truth, suggestion
 
 EMPTY_LINE: Fault = ("an empty line; remove it", "an empty line")
 TRAILING_COMMA: Fault = ("a comma at the end of the line adds a column; remove it", "a comma at the end")
@@ -42,59 +42,59 @@ class QueryColumn:
             yield f"{self._name} is empty", "an empty query"
             return
         if self._truth and query not in self._truth.queries:
-            yield f"unknown query {shown(query)}{instead(self._truth.similar_queries, query)}", UNKNOWN_QUERY
+            yield f"unknown query {shown(query)}{suggestion(self._truth.similar_queries, query)}", UNKNOWN_QUERY
         if self._line_of.setdefault(query, line) != line:
             before = f"it is already on line {self._line_of[query]}"
             yield f"the query {shown(query)} is repeated; {before}", "a query repeated"
 
-    def with_missing(self, problems: list[Problem]) -> list[Problem]:
+    def add_missing(self, problems: list[Problem]) -> list[Problem]:
         """Return these problems, and one for every query of the truth without a row.
 
         If one problem of the whole file explains them all, return it instead.
         """
         if not self._truth:
             return problems
-        known, found = self._truth.queries, self._line_of
-        unknown = [query for query in found if query not in known]
-        if len(unknown) > len(found) / 2 and (note := _differing(unknown, self._truth)):
-            return [*_without(problems, UNKNOWN_QUERY), Problem(None, note, DIFFERING)]
-        if unknown and len(unknown) == len(found):
+        known, line_of = self._truth.queries, self._line_of
+        unknown = [query for query in line_of if query not in known]
+        if len(unknown) > len(line_of) / 2 and (note := _note_on_differing(unknown, self._truth)):
+            return [*_without_kinds(problems, UNKNOWN_QUERY), Problem(None, note, DIFFERING)]
+        if unknown and len(unknown) == len(line_of):
             hint = "it belongs to another split or data set; give the captions that it answers"
             note = f"none of its queries is known: {hint}"
-            return [*_without(problems, UNKNOWN_QUERY, UNKNOWN_NAME), Problem(None, note, OTHER_SET)]
-        missing = ((text, query) for text, query in known.items() if text not in found)
+            return [*_without_kinds(problems, UNKNOWN_QUERY, UNKNOWN_NAME), Problem(None, note, OTHER_SET)]
+        missing = ((text, query) for text, query in known.items() if text not in line_of)
         return problems + [
             Problem(None, f"no row for the query {shown(text)} ({query.where})", "no row for a query")
             for text, query in missing
         ]
 
 
-def _without(problems: list[Problem], *kinds: str) -> list[Problem]:
+def _without_kinds(problems: list[Problem], *kinds: str) -> list[Problem]:
     return [problem for problem in problems if problem.kind not in kinds]
 
 
-def _differing(unknown: list[str], truth: Truth) -> str:
+def _note_on_differing(unknown: list[str], truth: Truth) -> str:
     """Return the note on unknown queries if half or more of them differ little from known ones, else ""."""
-    found = {query: pair for query in unknown if (pair := truth.similar_queries.to(query))}
-    if len(found) * 2 < len(unknown):
+    similar = {query: pair for query in unknown if (pair := truth.similar_queries.to(query))}
+    if len(similar) * 2 < len(unknown):
         return ""
-    difference = mode(how for _, how in found.values())
-    query, known = next((query, known) for query, (known, how) in found.items() if how == difference)
-    differing = f"{counted(len(found), 'query')} differ from known ones, most in {difference}"
+    difference = mode(how for _, how in similar.values())
+    query, known = next((query, known) for query, (known, how) in similar.items() if how == difference)
+    differing = f"{counted(len(similar), 'query')} differ from known ones, most in {difference}"
     return f"{differing}: {shown(query)} is {shown(known)}; submit the queries as published, byte for byte"
 
 
-def unknown_name(name: str, where: str, truth: Truth) -> Fault:
+def unknown_name_fault(name: str, where: str, truth: Truth) -> Fault:
     """Return the fault of a file name that is not in the truth's pool."""
-    return f"unknown file name {shown(name)} in {where}{instead(truth.similar_file_names, name)}", UNKNOWN_NAME
+    return f"unknown file name {shown(name)} in {where}{suggestion(truth.similar_file_names, name)}", UNKNOWN_NAME
 
 
-def trimmed(cells: list[str], width: int) -> list[str]:
+def without_trailing_comma(cells: list[str], width: int) -> list[str]:
     """Return the cells without an empty last one that exceeds the width, as a comma at the end of the line makes it."""
     return cells[:-1] if len(cells) == width + 1 and not cells[-1] else cells
 
 
-def rows_of(data: bytes) -> Iterator[Row | Problem]:
+def rows_without_index(data: bytes) -> Iterator[Row | Problem]:
     """Yield the rows of parse_rows, without the row numbers that pandas writes in the first column; these are a
     problem.
     """
@@ -123,32 +123,32 @@ def matrix_edition(header: list[str]) -> Edition | None:
     return next((edition for edition in matrix if header[:1] == [edition.query_column]), None)
 
 
-def editions_of(header: list[str]) -> list[Edition]:
+def editions_with_header(header: list[str]) -> list[Edition]:
     """Return the editions with a CSV of this header."""
     if matrix := matrix_edition(header):
         return [matrix]
-    return [edition for edition in EDITIONS.values() if header == list(edition.of_pool(len(header) - 1).columns)]
+    return [edition for edition in EDITIONS.values() if header == list(edition.for_pool(len(header) - 1).columns)]
 
 
-def names_of(editions: list[Edition]) -> str:
+def format_editions(editions: list[Edition]) -> str:
     """Return e.g. `edition 2023 and 2024`; `no edition` for an empty list."""
     return f"edition {' and '.join(edition.name for edition in editions)}" if editions else "no edition"
 
 
-def to_add(editions: list[Edition]) -> str:
+def edition_options(editions: list[Edition]) -> str:
     """Return the option to add to a command, e.g. `--edition 2023 or --edition 2024`."""
     return " or ".join(f"--edition {edition.name}" for edition in editions)
 
 
-def write_sound(path: Path, data: bytes, problems: list[Problem]) -> None:
+def write_checked(path: Path, data: bytes, problems: list[Problem]) -> None:
     """Write a file whole or not at all. Raises SubmissionError for a file with problems; OSError when writing fails."""
-    refuse(f"{path} would not pass its check", problems)
+    raise_first_problem(f"{path} would not pass its check", problems)
     with writing(path) as file:
         file.write(data)
 
 
-def refuse(what: str, problems: list[Problem]) -> None:
+def raise_first_problem(prefix: str, problems: list[Problem]) -> None:
     """Raises SubmissionError with the first problem and the number of further ones, if there is any."""
     if problems:
         more = f" (and {len(problems) - 1} more; `check` lists them all)" if len(problems) > 1 else ""
-        raise SubmissionError(f"{what}: {problems[0]}{more}")
+        raise SubmissionError(f"{prefix}: {problems[0]}{more}")

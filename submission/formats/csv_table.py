@@ -27,7 +27,7 @@ _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _QUOTING = "put a cell with a comma, a quote or a line break in double quotes, and double the quotes in it"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # First bytes of other kinds of files.
-_KINDS = {
+_FILE_SIGNATURES = {
     b"\x93NUMPY": "a NumPy file",
     b"PK\x03\x04": "a zip archive or a spreadsheet",
     b"%PDF-": "a PDF",
@@ -94,7 +94,7 @@ def format_table(rows: Iterable[Iterable[str]]) -> bytes:
     lone carriage return: pandas does not quote it, and readers then see the end of a row. A code point that UTF-8
     cannot encode is written as bytes that parse_table reports as not UTF-8.
     """
-    text = "".join(",".join(_quoted(cell) for cell in row) + "\n" for row in rows)
+    text = "".join(",".join(_quote_cell(cell) for cell in row) + "\n" for row in rows)
     return text.encode("utf-8", errors="surrogatepass")
 
 
@@ -114,7 +114,7 @@ def format_problems(problems: Sequence[Problem], shown: int | None = SHOWN_PROBL
             others.setdefault(problem.kind, []).append(problem)
     for kind, folded in others.items():
         lines = sorted({problem.line for problem in folded if problem.line is not None})
-        where = f"lines {_spans(lines)}" if lines else "whole file"
+        where = f"lines {_format_line_ranges(lines)}" if lines else "whole file"
         yield f"{where}: {len(folded)} more of: {kind} (`check --all` prints each)"
 
 
@@ -137,7 +137,7 @@ def _fault_of_file(data: bytes) -> tuple[str, str] | None:
     """Return (message, kind) of a fault that makes every line of a file wrong in the same way."""
     if not data:
         return "the file is empty", "empty file"
-    if kind := next((name for start, name in _KINDS.items() if data.startswith(start)), None):
+    if kind := next((name for start, name in _FILE_SIGNATURES.items() if data.startswith(start)), None):
         return f"{kind}, not a CSV; give or export the CSV itself", "another kind of file"
     first = data[: data.find(b"\n")] if b"\n" in data else data
     if data.startswith((b"\xff\xfe", b"\xfe\xff")) or first.count(b"\0") > len(first) // 3:
@@ -151,10 +151,10 @@ def _fault_of_file(data: bytes) -> tuple[str, str] | None:
 
 
 def _fault_of_row(row: str) -> tuple[str, str] | None:
-    if bad := _NOT_UTF8.search(row):
-        byte = ord(bad[0]) - 0xDC00
-        found = f"character {bad.start() + 1} is the byte 0x{byte:02X}, {chr(byte)!r} in Latin-1"
-        return f"not UTF-8 ({found}); save the file in UTF-8", "not UTF-8"
+    if invalid := _NOT_UTF8.search(row):
+        byte = ord(invalid[0]) - 0xDC00
+        position = f"character {invalid.start() + 1} is the byte 0x{byte:02X}, {chr(byte)!r} in Latin-1"
+        return f"not UTF-8 ({position}); save the file in UTF-8", "not UTF-8"
     if "\0" in row:
         return "contains a NUL byte; remove it", "NUL byte"
     if _ROW.fullmatch(row):
@@ -165,11 +165,11 @@ def _fault_of_row(row: str) -> tuple[str, str] | None:
     return f"broken quoting; {_QUOTING}", "broken quoting"
 
 
-def _quoted(cell: str) -> str:
+def _quote_cell(cell: str) -> str:
     return '"' + cell.replace('"', '""') + '"' if _NEEDS_QUOTES.search(cell) else cell
 
 
-def _spans(lines: Sequence[int]) -> str:
+def _format_line_ranges(lines: Sequence[int]) -> str:
     """Format increasing line numbers, consecutive ones as first-last: 3-5, 9."""
     spans: list[list[int]] = []
     for line in lines:

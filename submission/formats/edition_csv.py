@@ -9,7 +9,7 @@ from data_tools.cli import counted
 from data_tools.documents.problems import Problem
 from submission.editions import Edition
 from submission.errors import SubmissionError
-from submission.formats.columns import editions_of, names_of
+from submission.formats.columns import editions_with_header, format_editions
 from submission.formats.csv_table import parse_rows
 from submission.formats.matrix_csv import write_matrix_csv
 from submission.formats.ranked_csv import write_ranked_csv
@@ -24,7 +24,7 @@ def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition, ranked: bool = 
     if ranked or edition.output == "ranked":
         write_ranked_csv(matrix, path, edition)
         return (
-            f"wrote {path}: {counted(n_queries, 'query')} x {counted(edition.of_pool(n_clips).ranking_length, 'name')}"
+            f"wrote {path}: {counted(n_queries, 'query')} x {counted(edition.for_pool(n_clips).ranking_length, 'name')}"
         )
     write_matrix_csv(matrix, path, edition)
     return f"wrote {path}: {counted(n_queries, 'query')} x {counted(n_clips, 'score')}"
@@ -35,9 +35,9 @@ def require_replaceable(path: Path, edition: Edition, force: bool) -> None:
     if force or path.suffix != ".csv" or not path.is_file():
         return
     first = next(parse_rows(path.read_bytes()))
-    editions = [] if isinstance(first, Problem) else editions_of(first.cells)
+    editions = [] if isinstance(first, Problem) else editions_with_header(first.cells)
     if edition not in editions:
-        kind = f"a file of {names_of(editions)}" if editions else "not a file of any edition"
+        kind = f"a file of {format_editions(editions)}" if editions else "not a file of any edition"
         hint = f"choose another file, or add --force to overwrite it with edition {edition.name}'s"
         raise SubmissionError(f"{path} already exists and is {kind}; {hint}")
 
@@ -50,7 +50,7 @@ def source_editions(path: Path) -> tuple[list[Edition], list[str]]:
     first = next(parse_rows(path.read_bytes()))
     if isinstance(first, Problem):
         raise SubmissionError(f"{path}: {first}")
-    if editions := editions_of(first.cells):
+    if editions := editions_with_header(first.cells):
         return editions, first.cells
     raise SubmissionError(
         f"{path}: line 1 is not the header of any edition; `check {path} --edition YEAR` prints the header of a year"

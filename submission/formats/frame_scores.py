@@ -28,10 +28,10 @@ class FrameScores(NamedTuple):
 
 def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
     """Write the scores, by query id, into one .npz file, whole or not at all."""
-    qids, each = np.array(list(scores), dtype=np.str_), list(scores.values())
-    lengths = sizes(one.frames for one in each)
-    edges = np.concatenate([one.edges for one in each], dtype=np.float64)
-    frames = np.concatenate([one.frames for one in each], dtype=np.float32)
+    qids, values = np.array(list(scores), dtype=np.str_), list(scores.values())
+    lengths = sizes(value.frames for value in values)
+    edges = np.concatenate([value.edges for value in values], dtype=np.float64)
+    frames = np.concatenate([value.frames for value in values], dtype=np.float32)
     with writing(path) as file:
         np.savez_compressed(file, qids=qids, lengths=lengths, edges=edges, frames=frames)
 
@@ -44,7 +44,7 @@ def read_frame_scores(path: Path) -> dict[str, FrameScores]:
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             qids, lengths, edges, frames = (file[name] for name in ARRAYS)
-        _require_fitting(qids, lengths, edges, frames)
+        _require_consistent(qids, lengths, edges, frames)
     except Exception as error:  # numpy and zipfile raise many kinds of errors for damaged files
         raise SubmissionError(f"{path}: cannot be read as probabilities of frames ({error}); make it again") from None
     ends = np.cumsum(lengths)
@@ -52,7 +52,7 @@ def read_frame_scores(path: Path) -> dict[str, FrameScores]:
     return {str(qid): FrameScores(*part) for qid, part in zip(qids, parts, strict=True)}
 
 
-def _require_fitting(qids: np.ndarray, lengths: np.ndarray, edges: np.ndarray, frames: np.ndarray) -> None:
+def _require_consistent(qids: np.ndarray, lengths: np.ndarray, edges: np.ndarray, frames: np.ndarray) -> None:
     """Raises ValueError for arrays that write_frame_scores does not write."""
     kinds = "".join(array.dtype.kind for array in (qids, lengths, edges, frames))
     if kinds != "Uiff" or any(array.ndim != 1 for array in (qids, lengths, edges, frames)):

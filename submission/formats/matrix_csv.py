@@ -16,14 +16,14 @@ from submission.formats.columns import (
     EMPTY_LINE,
     TRAILING_COMMA,
     QueryColumn,
-    editions_of,
+    editions_with_header,
+    format_editions,
     is_ranked,
-    names_of,
-    refuse,
-    rows_of,
-    trimmed,
-    unknown_name,
-    write_sound,
+    raise_first_problem,
+    rows_without_index,
+    unknown_name_fault,
+    without_trailing_comma,
+    write_checked,
 )
 from submission.formats.csv_table import format_table
 from submission.formats.score_matrix import ScoreMatrix
@@ -32,11 +32,11 @@ from submission.formats.truth import Truth, matrix_truth
 # Maximum number of columns named in one message about a row.
 SHOWN_COLUMNS = 3
 # Characters of a decimal number. Python's float() also accepts blanks, underscores, other digits, nan and inf.
-_OF_NUMBERS = b"0123456789+-.eE"
+_NUMBER_CHARACTERS = b"0123456789+-.eE"
 # Half way from the largest float32 to the next power of two: from here on numbers are rounded to infinity.
 _TOO_LARGE = 2.0**128 - 2.0**103
 # From here on scores are written with an exponent: 1.5e+06.
-_LONG = 1e6
+_MIN_EXPONENT_FORM = 1e6
 
 
 def write_matrix_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
@@ -55,9 +55,9 @@ def write_matrix_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     file.write(format_table([[edition.query_column, *matrix.file_names]]))
     for text, scores in zip(matrix.query_texts, matrix.values, strict=True):
         file.write(format_table([[text]]).removesuffix(b"\n"))
-        file.write(("," + ",".join(_texts(scores)) + "\n").encode())
+        file.write(("," + ",".join(_shortest_texts(scores)) + "\n").encode())
     _, problems = check_matrix_csv(file.getvalue(), edition, truth)
-    write_sound(path, file.getvalue(), problems)
+    write_checked(path, file.getvalue(), problems)
 
 
 def read_matrix_csv(path: Path, edition: Edition, truth: Truth | None = None) -> ScoreMatrix:
@@ -68,7 +68,7 @@ def read_matrix_csv(path: Path, edition: Edition, truth: Truth | None = None) ->
     file names; relevant clips are those of the truth.
     """
     matrix, problems = check_matrix_csv(path.read_bytes(), edition, truth)
-    refuse(str(path), problems)
+    raise_first_problem(str(path), problems)
     assert matrix is not None
     return matrix
 
@@ -91,16 +91,18 @@ def check_matrix_csv(
     texts: list[str] = []
     values = bytearray()
     names: list[str] | None = None
-    for row in problems.except_for(rows_of(data)):
+    for row in problems.except_for(rows_without_index(data)):
         if row.line == 1:
             header = row.cells
             if is_ranked(header):
-                its = names_of(editions_of(header))
-                sentence = f"this is a ranked CSV (with the header of {its}); edition {edition.name} needs every score"
+                editions = format_editions(editions_with_header(header))
+                sentence = (
+                    f"this is a ranked CSV (with the header of {editions}); edition {edition.name} needs every score"
+                )
                 sentence += "; make the file from the score matrix, or add the --edition of the lists"
                 return None, [*problems, Problem(1, sentence, "a ranked CSV")]
             problems.add(1, _header_faults(header, edition, truth))
-            if not _is_row(header, edition):
+            if not _is_data_row(header, edition):
                 names = header[1:-1] if header[-1:] == [""] else header[1:]
                 continue
         cells = row.cells
@@ -111,16 +113,16 @@ def check_matrix_csv(
             names = [f"column {number}" for number in range(2, len(cells) + 1)]
         problems.add(row.line, queries.faults(row.line, cells[0]))
         texts.append(cells[0])
-        scores = _parsed(cells[1:]) if len(cells) == len(names) + 1 else None
+        scores = _parse_scores(cells[1:]) if len(cells) == len(names) + 1 else None
         if scores is None:
             problems.add(row.line, _score_faults(cells, names))
         else:
             values += scores.tobytes()
     if not texts and not problems:
         problems.append(Problem(1, "no row follows the header", "no row"))
-    found = queries.with_missing(problems) if texts else problems
-    if found or names is None:
-        return None, found
+    all_problems = queries.add_missing(problems) if texts else problems
+    if all_problems or names is None:
+        return None, all_problems
     return _matrix(np.frombuffer(values, dtype=np.float32).reshape(len(texts), len(names)), texts, names, truth), []
 
 
@@ -137,22 +139,24 @@ def _matrix(values: Scores, texts: list[str], names: list[str], truth: Truth | N
     return ScoreMatrix(values, query_ids, texts, clip_ids, names, relevant)
 
 
-def _texts(scores: Scores) -> list[str]:
+def _shortest_texts(scores: Scores) -> list[str]:
     """Return the shortest texts that readers turn back into the same float32."""
     texts: list[str] = scores.astype("U").tolist()
-    for column in np.flatnonzero(np.abs(scores) >= _LONG):  # releases of numpy switch to exponents at different values
+    for column in np.flatnonzero(
+        np.abs(scores) >= _MIN_EXPONENT_FORM
+    ):  # releases of numpy switch to exponents at different values
         texts[column] = np.format_float_scientific(scores[column], trim="-", exp_digits=2)
-    again = np.array(texts, dtype=np.float64).astype(np.float32)
+    parsed = np.array(texts, dtype=np.float64).astype(np.float32)
     # These are the shortest for a direct reading. By way of float64, a text may be rounded twice; repr is then exact.
-    for column in np.flatnonzero(again != scores):
+    for column in np.flatnonzero(parsed != scores):
         texts[column] = repr(float(scores[column]))
     return texts
 
 
-def _parsed(cells: Sequence[str]) -> Scores | None:
+def _parse_scores(cells: Sequence[str]) -> Scores | None:
     """Return the cells as float32; None if one is not a decimal number in the range of float32."""
     try:
-        if "".join(cells).encode("ascii").translate(None, _OF_NUMBERS):
+        if "".join(cells).encode("ascii").translate(None, _NUMBER_CHARACTERS):
             return None
         values = np.array(list(map(float, cells)), dtype=np.float64)
     except ValueError:
@@ -161,35 +165,37 @@ def _parsed(cells: Sequence[str]) -> Scores | None:
 
 
 def _is_score(cell: str) -> bool:
-    """Whether _parsed accepts this cell; much faster for a single cell."""
+    """Whether _parse_scores accepts this cell; much faster for a single cell."""
     try:
-        return not cell.encode("ascii").translate(None, _OF_NUMBERS) and abs(float(cell)) < _TOO_LARGE
+        return not cell.encode("ascii").translate(None, _NUMBER_CHARACTERS) and abs(float(cell)) < _TOO_LARGE
     except ValueError:
         return False
 
 
 def _score_faults(cells: list[str], names: list[str]) -> Iterator[Fault]:
-    scores = trimmed(cells, len(names) + 1)[1:]
+    scores = without_trailing_comma(cells, len(names) + 1)[1:]
     if len(scores) + 1 != len(cells):
         yield TRAILING_COMMA
     if len(scores) != len(names):
         columns = f"one query and a score for each of {len(names)} files"
         yield f"found {len(scores) + 1} of {len(names) + 1} columns: {columns}", "columns missing or too many"
         return
-    if bad := [(name, cell) for name, cell in zip(names, scores, strict=True) if not _is_score(cell)]:
-        found = ((shown(cell) if cell.strip() else "nothing", shown(name)) for name, cell in bad[:SHOWN_COLUMNS])
-        bad_values = ", ".join(f"{cell} for {name}" for cell, name in found)
-        more = f" and {len(bad) - SHOWN_COLUMNS} more" if len(bad) > SHOWN_COLUMNS else ""
+    if invalid := [(name, cell) for name, cell in zip(names, scores, strict=True) if not _is_score(cell)]:
+        shown_cells = (
+            (shown(cell) if cell.strip() else "nothing", shown(name)) for name, cell in invalid[:SHOWN_COLUMNS]
+        )
+        bad_values = ", ".join(f"{cell} for {name}" for cell, name in shown_cells)
+        more = f" and {len(invalid) - SHOWN_COLUMNS} more" if len(invalid) > SHOWN_COLUMNS else ""
         yield f"expected finite float32 numbers, found {bad_values}{more}", "a score that is no finite number"
 
 
-def _is_row(header: list[str], edition: Edition) -> bool:
+def _is_data_row(header: list[str], edition: Edition) -> bool:
     """Whether the first line already has scores, because the header is missing."""
-    return len(header) > 1 and header[0] != edition.query_column and _parsed(header[1:]) is not None
+    return len(header) > 1 and header[0] != edition.query_column and _parse_scores(header[1:]) is not None
 
 
 def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> Iterator[Fault]:
-    if _is_row(header, edition):
+    if _is_data_row(header, edition):
         yield f"the header is missing; it is {edition.query_column} and then every file name", "header"
         return
     if header[:1] != [edition.query_column]:
@@ -213,6 +219,6 @@ def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> 
         if len(columns) > 1:
             yield f"the file {shown(name)} has more than one column: {where}", "a file with more than one column"
         if truth and name not in known:
-            yield unknown_name(name, f"column {where}", truth)
+            yield unknown_name_fault(name, f"column {where}", truth)
     for name in sorted(known - columns_of_name.keys()):
         yield f"no column for the file {shown(name)}", "no column for a file"

@@ -31,11 +31,11 @@ from data_tools.documents.problems import Fault, Problem, Problems, shown
 from data_tools.files import require_file
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
-from submission.formats.columns import OTHER_SET, UNKNOWN_QUERY, refuse, write_sound
-from submission.formats.moments_truth import MomentTruth, is_blind_list, other_file
-from submission.formats.truth import instead
+from submission.formats.columns import OTHER_SET, UNKNOWN_QUERY, raise_first_problem, write_checked
+from submission.formats.moments_truth import MomentTruth, internal_file_problem, is_blind_list
+from submission.formats.truth import suggestion
 
-NOT_HANDED_IN = frozenset({"scores", "no query", "no vid"})  # kinds of oddities that a package must not have
+NOT_IN_PACKAGES = frozenset({"scores", "no query", "no vid"})  # kinds of oddities that a package must not have
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def read_moments(path: Path, edition: MomentsEdition, truth: MomentTruth | None 
     """Return the answers of a file without problems by check_moments; SubmissionError for any other."""
     require_file(path)
     answers, problems, _ = check_moments(path.read_bytes(), edition, truth)
-    refuse(str(path), problems)
+    raise_first_problem(str(path), problems)
     return answers
 
 
@@ -92,7 +92,7 @@ def write_moments(path: Path, answers: Sequence[Moments], edition: MomentsEditio
             raise SubmissionError(f"line {answer.line}: {missing} is missing; each line of a submission needs it")
         windows = [window[:2] for window in best_windows(answer, edition)]
         lines.append((answer.qid, answer.query, answer.vid, windows))
-    _write(path, lines, edition)
+    _write_lines(path, lines, edition)
 
 
 def write_scored_moments(path: Path, answers: Sequence[Moments], edition: MomentsEdition) -> None:
@@ -101,10 +101,10 @@ def write_scored_moments(path: Path, answers: Sequence[Moments], edition: Moment
     The line of an answer without query or vid lacks that key. The file is written whole or not at all. Raises
     SubmissionError for anything that check_moments would report.
     """
-    _write(path, [(answer.qid, answer.query, answer.vid, answer.windows) for answer in answers], edition)
+    _write_lines(path, [(answer.qid, answer.query, answer.vid, answer.windows) for answer in answers], edition)
 
 
-def _write(path: Path, answers: Sequence[tuple[object, ...]], edition: MomentsEdition) -> None:
+def _write_lines(path: Path, answers: Sequence[tuple[object, ...]], edition: MomentsEdition) -> None:
     """Write the values of each line, in the order of the edition's keys; None is left out."""
     lines = []
     for values in answers:
@@ -112,7 +112,7 @@ def _write(path: Path, answers: Sequence[tuple[object, ...]], edition: MomentsEd
         lines.append(json.dumps(line, ensure_ascii=False) + "\n")
     data = "".join(lines).encode()
     _, problems, _ = check_moments(data, edition)
-    write_sound(path, data, problems)
+    write_checked(path, data, problems)
 
 
 def check_moments(
@@ -147,34 +147,34 @@ def check_moments(
     problems, notes = Problems(), Problems()
     line_of: dict[str, int] = {}
     width: tuple[int, int] | None = None  # numbers per window, and the line they were taken from
-    if other := other_file(data) or _without_answers(data):
-        return [], [other], []
+    if problem := internal_file_problem(data) or _blind_list_problem(data):
+        return [], [problem], []
     for parsed in problems.except_for(parse_objects(data)):
         line, content = parsed
-        faults = list(_faults(content))
+        faults = list(_line_faults(content))
         if not faults:
             width = width or (len(content[WINDOWS][0]), line)
-            faults += _faults_of_form(content[WINDOWS], *width)
+            faults += _score_form_faults(content[WINDOWS], *width)
         if isinstance(qid := content.get("qid"), str) and qid.strip():
             if line_of.setdefault(qid, line) != line:
                 text = f"the query {shown(qid)} is repeated; it is already on line {line_of[qid]}"
                 faults.append((text, "a query repeated"))
             if truth and qid not in truth.queries:
-                faults.append((f"unknown query {shown(qid)}{instead(truth.similar_ids, qid)}", UNKNOWN_QUERY))
+                faults.append((f"unknown query {shown(qid)}{suggestion(truth.similar_ids, qid)}", UNKNOWN_QUERY))
         problems.add(line, faults)
         if not faults:
             texts = {key: content[key] for key in ("query", "vid") if isinstance(content.get(key), str)}
-            found = Moments(line, content["qid"], texts.get("query"), texts.get("vid"), content[WINDOWS])
-            answers.append(found)
-            notes.add(line, _oddities(found, parsed, edition, truth))
+            answer = Moments(line, content["qid"], texts.get("query"), texts.get("vid"), content[WINDOWS])
+            answers.append(answer)
+            notes.add(line, _oddities(answer, parsed, edition, truth))
     if truth:
-        problems = _with_missing(problems, line_of, truth)
+        problems = _add_missing(problems, line_of, truth)
     if answers and not problems:
         notes += _oddities_of_file(answers, truth)
     return answers, problems, notes
 
 
-def _without_answers(data: bytes) -> Problem | None:
+def _blind_list_problem(data: bytes) -> Problem | None:
     """Return the one problem of a blind list where answers are expected; None for other files."""
     if not is_blind_list(data):
         return None
@@ -182,7 +182,7 @@ def _without_answers(data: bytes) -> Problem | None:
     return Problem(None, f"this is a list of queries without answers; {hint}", "a blind list")
 
 
-def _faults(content: dict[str, Any]) -> Iterator[Fault]:
+def _line_faults(content: dict[str, Any]) -> Iterator[Fault]:
     if fault := fault_of_text(content, "qid"):
         yield fault
     windows = content.get(WINDOWS)
@@ -201,7 +201,7 @@ def _faults(content: dict[str, Any]) -> Iterator[Fault]:
                 yield f"window {number} ends before it starts: {shown(repr(window))}", "a reversed window"
 
 
-def _faults_of_form(windows: list[Window], width: int, line: int) -> Iterator[Fault]:
+def _score_form_faults(windows: list[Window], width: int, line: int) -> Iterator[Fault]:
     for number, window in enumerate(windows, start=1):
         if len(window) != width:
             form, other = ("a score", "none") if len(window) == 3 else ("no score", "one")
@@ -211,8 +211,8 @@ def _faults_of_form(windows: list[Window], width: int, line: int) -> Iterator[Fa
 
 
 def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: MomentTruth | None) -> Iterator[Fault]:
-    asked = truth.queries.get(answer.qid) if truth else None
-    length = asked.seconds if asked else parsed.content.get("duration")
+    query = truth.queries.get(answer.qid) if truth else None
+    length = query.seconds if query else parsed.content.get("duration")
     end_of = float(length) if is_number(length) else math.inf  # type: ignore[arg-type]
     number_of: dict[tuple[float, float], int] = {}
     for number, (start, end, *_) in enumerate(answer.windows, start=1):
@@ -234,14 +234,14 @@ def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: M
     if is_scored([answer]) and any(one[2] < other[2] for one, other in pairwise(answer.windows)):
         text = "scores are not in descending order: R1 uses the first window of the file, mAP the highest score first"
         yield text, "windows not sorted by score"
-    for key, given, known in (
-        ("query", answer.query, asked.query if asked else None),
-        ("vid", answer.vid, asked.vid if asked else None),
+    for key, value, true_value in (
+        ("query", answer.query, query.query if query else None),
+        ("vid", answer.vid, query.vid if query else None),
     ):
-        if given is None:
+        if value is None:
             yield f"{key} is missing; scoring needs only qid, but a submission needs {key}", f"no {key}"
-        elif known is not None and given != known:
-            text = f"{key} is {shown(given)}, but {shown(known)} in the truth; scoring uses only qid"
+        elif true_value is not None and value != true_value:
+            text = f"{key} is {shown(value)}, but {shown(true_value)} in the truth; scoring uses only qid"
             yield text, f"another {key}"
 
 
@@ -253,7 +253,7 @@ def _oddities_of_file(answers: Sequence[Moments], truth: MomentTruth | None) -> 
         yield Problem(None, f"its queries are in another order than in {truth.name}", "another order")
 
 
-def _with_missing(problems: Problems, line_of: dict[str, int], truth: MomentTruth) -> Problems:
+def _add_missing(problems: Problems, line_of: dict[str, int], truth: MomentTruth) -> Problems:
     """Return these problems and one for every query without a line; if all queries are unknown, one for all of them."""
     if line_of and not line_of.keys() & truth.queries.keys():
         hint = "it belongs to another split or data set; give the queries that it answers"

@@ -26,7 +26,7 @@ from data_tools.documents.problems import Fault, Problem, Problems, shown
 from data_tools.files import require_file
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
-from submission.formats.columns import refuse
+from submission.formats.columns import raise_first_problem
 
 KIT_KEYS = ("id", "text", "clip", "windows")  # of the internal moment files of data_tools and system
 
@@ -81,7 +81,7 @@ def read_moment_truth(path: Path, edition: MomentsEdition) -> MomentTruth:
     """
     require_file(path)
     queries, problems, notes = check_moment_truth(path.read_bytes(), edition)
-    refuse(str(path), problems)
+    raise_first_problem(str(path), problems)
     return MomentTruth(queries, path.name, notes)
 
 
@@ -91,7 +91,7 @@ def is_truth(data: bytes) -> bool:
     return TRUE_WINDOWS in first and WINDOWS not in first
 
 
-def other_file(data: bytes) -> Problem | None:
+def internal_file_problem(data: bytes) -> Problem | None:
     """Return the problem of the kit's internal file of moments, where every line would be wrong in the same way."""
     first = first_object(data)
     if "qid" in first or not set(KIT_KEYS) <= first.keys():
@@ -130,8 +130,8 @@ def check_moment_truth(
     problems, notes = Problems(), Problems()
     has_windows: bool | None = None
     seconds_of: dict[str, float | None] = {}
-    if other := other_file(data):
-        return {}, [other], []
+    if problem := internal_file_problem(data):
+        return {}, [problem], []
     for line, content in problems.except_for(parse_objects(data)):
         faults = list(query_faults(content))
         if isinstance(qid := content.get("qid"), str) and qid in queries:
@@ -140,19 +140,25 @@ def check_moment_truth(
         if has_windows is None:
             has_windows = TRUE_WINDOWS in content
         if has_windows != (TRUE_WINDOWS in content):
-            here = "has" if TRUE_WINDOWS in content else "has no"
-            faults.append((f"{here} {TRUE_WINDOWS}, unlike line 1; all need it, or none", f"{TRUE_WINDOWS} in part"))
+            presence = "has" if TRUE_WINDOWS in content else "has no"
+            faults.append(
+                (f"{presence} {TRUE_WINDOWS}, unlike line 1; all need it, or none", f"{TRUE_WINDOWS} in part")
+            )
         problems.add(line, faults)
         if faults:
             continue
         windows = content.get(TRUE_WINDOWS)
         query = MomentQuery(line, content["qid"], content["query"], content["vid"], content.get("duration"), windows)
         queries[query.qid] = query
-        odd = list(_oddities(query, edition))
-        if (known := seconds_of.setdefault(query.vid, query.seconds)) != query.seconds:
-            lengths = " and ".join("none" if each is None else seconds(each) for each in (query.seconds, known))
-            odd.append((f"the recording {shown(query.vid)} has two lengths, {lengths}", "a recording of two lengths"))
-        notes.add(line, odd)
+        oddities = list(_oddities(query, edition))
+        if (first_length := seconds_of.setdefault(query.vid, query.seconds)) != query.seconds:
+            lengths = " and ".join(
+                "none" if length is None else seconds(length) for length in (query.seconds, first_length)
+            )
+            oddities.append(
+                (f"the recording {shown(query.vid)} has two lengths, {lengths}", "a recording of two lengths")
+            )
+        notes.add(line, oddities)
     return queries, problems, notes
 
 
@@ -176,7 +182,7 @@ def _oddities(query: MomentQuery, edition: MomentsEdition) -> Iterator[Fault]:
             yield text, f"a true window that {where} behind the end"
 
 
-def size_of(truth: MomentTruth) -> str:
+def format_size(truth: MomentTruth) -> str:
     """Return the size in words, e.g. `177 queries of 100 recordings`."""
     recordings = {query.vid for query in truth.queries.values()}
     return f"{counted(len(truth.queries), 'query')} of {counted(len(recordings), 'recording')}"

@@ -18,15 +18,15 @@ from submission.formats.columns import (
     EMPTY_LINE,
     TRAILING_COMMA,
     QueryColumn,
-    editions_of,
+    edition_options,
+    editions_with_header,
+    format_editions,
     matrix_edition,
-    names_of,
-    refuse,
-    rows_of,
-    to_add,
-    trimmed,
-    unknown_name,
-    write_sound,
+    raise_first_problem,
+    rows_without_index,
+    unknown_name_fault,
+    without_trailing_comma,
+    write_checked,
 )
 from submission.formats.csv_table import Row, format_table
 from submission.formats.score_matrix import Labels, ScoreMatrix
@@ -54,7 +54,7 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     Raises SubmissionError for a pool smaller than the ranking length, for clips with the same file name, for queries
     with the same text, and for any text or name that check_ranked_csv would report; OSError when writing fails.
     """
-    edition = edition.of_pool(len(matrix.file_names))
+    edition = edition.for_pool(len(matrix.file_names))
     length = edition.ranking_length
     if (n_clips := len(matrix.file_names)) < length:
         row = f"a row of edition {edition.name} lists {length}"
@@ -70,7 +70,7 @@ def write_best(labels: ScoreMatrix | Labels, columns: Ints, path: Path, edition:
     Raises as write_ranked_csv does.
     """
     names = ([labels.file_names[column] for column in best] for best in columns)
-    _write(zip(labels.query_texts, names, strict=True), path, edition, matrix_truth(labels))
+    _write_lists(zip(labels.query_texts, names, strict=True), path, edition, matrix_truth(labels))
 
 
 def write_ranked_lists(ranked: list[RankedList], path: Path, edition: Edition) -> None:
@@ -80,7 +80,7 @@ def write_ranked_lists(ranked: list[RankedList], path: Path, edition: Edition) -
     Raises SubmissionError for a list shorter than the ranking length (the names that follow are unknown), and for
     anything that check_ranked_csv would report; OSError when writing fails.
     """
-    edition = edition.of_pool(max(len(answer.file_names) for answer in ranked))
+    edition = edition.for_pool(max(len(answer.file_names) for answer in ranked))
     length = edition.ranking_length
     for answer in ranked:
         if len(answer.file_names) < length:
@@ -88,13 +88,13 @@ def write_ranked_lists(ranked: list[RankedList], path: Path, edition: Edition) -
                 f"line {answer.line} lists {counted(len(answer.file_names), 'name')}, but a row of edition "
                 f"{edition.name} needs {length}; make the file from the scores"
             )
-    _write(((answer.query, answer.file_names[:length]) for answer in ranked), path, edition, None)
+    _write_lists(((answer.query, answer.file_names[:length]) for answer in ranked), path, edition, None)
 
 
 def read_ranked_csv(path: Path, edition: Edition, truth: Truth | None = None) -> list[RankedList]:
     """Return the ranked lists of a file without problems by check_ranked_csv; SubmissionError for any other."""
     ranked, problems = check_ranked_csv(path.read_bytes(), edition, truth)
-    refuse(str(path), problems)
+    raise_first_problem(str(path), problems)
     return ranked
 
 
@@ -118,37 +118,37 @@ def check_ranked_csv(
     problems = Problems()
     ranked: list[RankedList] = []
     queries = QueryColumn(edition, truth)
-    edition = edition.of_pool(len(truth.file_names) if truth else 0)
+    edition = edition.for_pool(len(truth.file_names) if truth else 0)
     n_rows = 0
-    for row in problems.except_for(rows_of(data)):
+    for row in problems.except_for(rows_without_index(data)):
         if row.line == 1:
             header = row.cells
             if truth is None and header == list(edition.columns[: len(header)]):
-                edition = edition.of_pool(len(header) - 1)
-            if header != list(edition.columns) and (its := matrix_edition(header)):
+                edition = edition.for_pool(len(header) - 1)
+            if header != list(edition.columns) and (other_edition := matrix_edition(header)):
                 sentence = f"this is a score matrix, but edition {edition.name} is checked as ranked lists of names"
-                sentence += f"; add --edition {its.name}, or make such lists with `convert`"
+                sentence += f"; add --edition {other_edition.name}, or make such lists with `convert`"
                 return [], [*problems, Problem(1, sentence, "a score matrix")]
             problems.add(1, _header_faults(header, edition, truth))
-            if not _is_row(header, edition, truth):
+            if not _is_data_row(header, edition, truth):
                 continue
         n_rows += 1
         problems.add(row.line, _row_faults(row, edition, truth, queries))
-        cells = trimmed(row.cells, len(edition.columns))
+        cells = without_trailing_comma(row.cells, len(edition.columns))
         if len(cells) == len(edition.columns):
             ranked.append(RankedList(row.line, cells[0], cells[1:]))
     if not n_rows and not problems:
         problems.append(Problem(1, "no row follows the header", "no row"))
-    return ranked, queries.with_missing(problems) if n_rows else problems
+    return ranked, queries.add_missing(problems) if n_rows else problems
 
 
-def _write(lists: Iterable[tuple[str, list[str]]], path: Path, edition: Edition, truth: Truth | None) -> None:
+def _write_lists(lists: Iterable[tuple[str, list[str]]], path: Path, edition: Edition, truth: Truth | None) -> None:
     data = format_table([edition.columns, *([query, *names] for query, names in lists)])
     _, problems = check_ranked_csv(data, edition, truth)
-    write_sound(path, data, problems)
+    write_checked(path, data, problems)
 
 
-def _is_row(cells: list[str], edition: Edition, truth: Truth | None) -> bool:
+def _is_data_row(cells: list[str], edition: Edition, truth: Truth | None) -> bool:
     """Whether the first line is already an answer, because the header is missing."""
     known = bool(truth and cells and cells[0] in truth.queries)
     return known or (
@@ -164,14 +164,14 @@ def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> 
         for number, (found, wanted) in enumerate(zip(header, columns, strict=False), start=1)
         if found != wanted
     ]
-    others = editions_of(header)
-    if _is_row(header, edition, truth):
+    others = editions_with_header(header)
+    if _is_data_row(header, edition, truth):
         yield f"the header is missing; {expected}", "header"
         return
     if wrong and others:
-        yield f"this is the header of {names_of(others)}: add {to_add(others)}; {expected}", "header"
+        yield f"this is the header of {format_editions(others)}: add {edition_options(others)}; {expected}", "header"
         return
-    if trimmed(header, len(columns)) != header:
+    if without_trailing_comma(header, len(columns)) != header:
         yield TRAILING_COMMA
     elif len(header) != len(columns):
         yield f"found {len(header)} of {len(columns)} columns; {expected}", "header"
@@ -185,7 +185,7 @@ def _row_faults(row: Row, edition: Edition, truth: Truth | None, queries: QueryC
         yield EMPTY_LINE
         return
     yield from queries.faults(row.line, row.cells[0])
-    cells = trimmed(row.cells, len(edition.columns))
+    cells = without_trailing_comma(row.cells, len(edition.columns))
     if cells != row.cells:
         yield TRAILING_COMMA
     if len(cells) != len(edition.columns):
@@ -212,4 +212,4 @@ def _name_faults(names: list[str], edition: Edition, truth: Truth | None) -> Ite
         if len(columns) > 1:
             yield f"the file {shown(name)} is listed more than once, as {where}", "a file listed more than once"
         if truth and name not in known:
-            yield unknown_name(name, where, truth)
+            yield unknown_name_fault(name, where, truth)

@@ -29,7 +29,7 @@ from submission.errors import SubmissionError
 from submission.ordering import require_finite
 
 MAX_IN_MEMORY = 1 << 28  # number of scores: 1 GiB
-AGAIN = "make it again with the command that wrote it"
+MAKE_AGAIN = "make it again with the command that wrote it"
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +54,8 @@ class Labels:
         if 0 in shape:
             raise SubmissionError(f"scores of shape {shape} have no query or no clip")
         for name, expected in (("query_texts", n_queries), ("relevant", n_queries), ("file_names", n_clips)):
-            if (found := len(getattr(self, name))) != expected:
-                raise SubmissionError(f"scores of shape {shape} need {expected} {name}; got {found}")
+            if (length := len(getattr(self, name))) != expected:
+                raise SubmissionError(f"scores of shape {shape} need {expected} {name}; got {length}")
         _require_unique("query id", self.query_ids)
         _require_unique("clip id", self.clip_ids)
         pool = frozenset(self.clip_ids)
@@ -115,8 +115,8 @@ class ScoreMatrix:
         if 0 in self.values.shape:
             raise SubmissionError(f"scores of shape {self.values.shape} have no query or no clip")
         for name, expected in zip(("query_ids", "clip_ids"), self.values.shape, strict=True):
-            if (found := len(getattr(self, name))) != expected:
-                raise SubmissionError(f"scores of shape {self.values.shape} need {expected} {name}; got {found}")
+            if (length := len(getattr(self, name))) != expected:
+                raise SubmissionError(f"scores of shape {self.values.shape} need {expected} {name}; got {length}")
         assert self.labels.shape == self.values.shape  # the constructor of Labels checks them
         require_finite(self.values)
 
@@ -169,9 +169,9 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[Scores]) -> None:
             if block.dtype != np.float32 or block.ndim != 2 or block.shape[1] != labels.shape[1]:
                 raise ValueError(f"a block of {block.dtype} of shape {block.shape} in scores of shape {labels.shape}")
             require_finite(block, rows)
-            whole = np.ascontiguousarray(block).astype("<f4", copy=False)
-            file.write(whole.data)
-            checksum.update(whole.data)
+            contiguous = np.ascontiguousarray(block).astype("<f4", copy=False)
+            file.write(contiguous.data)
+            checksum.update(contiguous.data)
             rows += len(block)
         if rows != labels.shape[0]:
             raise ValueError(f"blocks of {rows} rows for scores of shape {labels.shape}")
@@ -180,7 +180,7 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[Scores]) -> None:
         file.write(labels.document(checksum.hexdigest()))
 
 
-def of_blocks(labels: Labels, blocks: Iterable[Scores]) -> ScoreMatrix:
+def matrix_from_blocks(labels: Labels, blocks: Iterable[Scores]) -> ScoreMatrix:
     """Return the matrix of these blocks, in memory or memory-mapped.
 
     A matrix of more than MAX_IN_MEMORY scores is mapped from a temporary file, which is deleted with the last array
@@ -214,16 +214,16 @@ def read_scores(path: Path) -> ScoreMatrix:
         raise
     except Exception as error:  # for a damaged header, numpy raises ValueError, SyntaxError, TokenError, and more
         raise SubmissionError(f"{path} is not a complete .npy file of numbers ({error}); write it again") from None
-    if (size := path.stat().st_size) != (whole := values.offset + values.nbytes):
-        raise SubmissionError(f"{path} has {size} bytes instead of the {whole} in its header; write it again")
+    if (size := path.stat().st_size) != (expected_size := values.offset + values.nbytes):
+        raise SubmissionError(f"{path} has {size} bytes instead of the {expected_size} in its header; write it again")
     from submission.formats.sidecar import Sidecar  # pydantic, which scoring a ranked CSV does not need
 
     try:
-        document = read_shaped(sidecar, Sidecar, AGAIN)
+        document = read_shaped(sidecar, Sidecar, MAKE_AGAIN)
     except DataError as error:
         raise SubmissionError(str(error)) from None
     if document.sha256 not in (None, sha256_of(path)):
-        raise SubmissionError(f"{path} is damaged: its checksum differs from that in {sidecar.name}; {AGAIN}")
+        raise SubmissionError(f"{path} is damaged: its checksum differs from that in {sidecar.name}; {MAKE_AGAIN}")
     try:
         return ScoreMatrix(
             values=values,
@@ -244,9 +244,9 @@ def _sidecar_path(path: Path) -> Path:
     return path.with_suffix(".json")
 
 
-def _require_unique(what: str, ids: Sequence[str]) -> None:
+def _require_unique(kind: str, ids: Sequence[str]) -> None:
     if repeated := first_repeat(ids):
-        raise SubmissionError(f"{what} {ids[repeated[0]]!r} occurs twice; each must be unique")
+        raise SubmissionError(f"{kind} {ids[repeated[0]]!r} occurs twice; each must be unique")
 
 
 def first_repeat(texts: Iterable[str]) -> tuple[int, int] | None:

@@ -70,7 +70,7 @@ def read_clotho_truth(path: Path) -> Truth:
     ones. Score such a split from its score matrix, where each caption is a separate query.
     Raises SubmissionError, with file and line, for this and for anything that is not such a table.
     """
-    header, *clips = _rows(path)
+    header, *clips = _read_rows(path)
     n_captions = max(1, len(header.cells) - 1)
     expected = ["file_name", *(f"caption_{number}" for number in range(1, n_captions + 1))]
     if header.cells != expected:
@@ -87,7 +87,7 @@ def read_clotho_truth(path: Path) -> Truth:
         _refuse_repeated(path, row.line, "file name", name, line_of_name)
         for caption in dict.fromkeys(captions):
             rows_of_caption.setdefault(caption, []).append(row)
-    _refuse_shared(path, rows_of_caption)
+    _refuse_shared_captions(path, rows_of_caption)
     queries = {
         caption: TruthQuery(f"line {row.line} of {path.name}", frozenset([row.cells[0]]))
         for caption, (row,) in rows_of_caption.items()
@@ -101,17 +101,17 @@ def matrix_truth(matrix: ScoreMatrix | Labels) -> Truth:
     Raises SubmissionError if a ranked CSV could not distinguish two clips (by file name) or two queries (by text).
     """
     if same_name := first_repeat(matrix.file_names):
-        one, other = (matrix.clip_ids[index] for index in same_name)
+        first, second = (matrix.clip_ids[index] for index in same_name)
         raise SubmissionError(
-            f"clips {one!r} and {other!r} have the same file name {matrix.file_names[same_name[0]]!r}, and a ranked "
+            f"clips {first!r} and {second!r} have the same file name {matrix.file_names[same_name[0]]!r}, and a ranked "
             "CSV could not distinguish them; rank a pool with unique file names"
         )
     if same_text := first_repeat(matrix.query_texts):
-        one, other = (matrix.query_ids[index] for index in same_text)
+        first, second = (matrix.query_ids[index] for index in same_text)
         raise SubmissionError(
-            f"queries {one!r} and {other!r} have the same text {matrix.query_texts[same_text[0]]!r}, and the official "
-            "scorer, which identifies a query by its text, would drop one of them; keep one of them, or score the "
-            "matrix itself"
+            f"queries {first!r} and {second!r} have the same text {matrix.query_texts[same_text[0]]!r}, and the "
+            "official scorer, which identifies a query by its text, would drop one of them; keep one of them, or score "
+            "the matrix itself"
         )
     name_of = dict(zip(matrix.clip_ids, matrix.file_names, strict=True))
     queries = {
@@ -132,7 +132,7 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
     Raises SubmissionError for a table without that column, an empty or repeated query, a folder without audio, and a
     name on disk that is not UTF-8; OSError for files that cannot be read.
     """
-    header, *rows = _rows(queries)
+    header, *rows = _read_rows(queries)
     if header.cells.count("caption") != 1:
         raise _header_error(queries, header, "have one column caption, as in retrieval_captions.csv")
     column = header.cells.index("caption")
@@ -161,7 +161,7 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
     repeated query or name, which the baseline accepts, is refused.
     Raises SubmissionError, with file and line, for this and for anything that is not such a table.
     """
-    header, *rows = _rows(path)
+    header, *rows = _read_rows(path)
     if header.cells != ["query", "audio_filenames"]:
         raise _header_error(path, header, "be query,audio_filenames as in metadata_eval.csv")
     if not rows:
@@ -171,22 +171,22 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
     for row in rows:
         text, listed = row.cells
         if text not in pool.queries:
-            hint = instead(pool.similar_queries, text)
+            hint = suggestion(pool.similar_queries, text)
             raise SubmissionError(f"{path}: line {row.line}: unknown query {text!r}{hint}")
         _refuse_repeated(path, row.line, "query", text, line_of_query)
-        names = _listed_names(f"{path}: line {row.line}", listed, pool)
+        names = _parse_names(f"{path}: line {row.line}", listed, pool)
         queries[text] = TruthQuery(f"line {row.line} of {path.name}", names, pool.queries[text].id)
     return Truth(queries, pool.file_names, pool.clip_ids)
 
 
-def instead(known: Nearest, text: str) -> str:
+def suggestion(known: Nearest, text: str) -> str:
     """Return the end of a message about an unknown text: the known one that is most similar; "" if none is."""
     if not (similar := known.to(text)):
         return ""
     return f"; the most similar is {similar[0]!r}, which differs in {similar[1]}: they must match byte for byte"
 
 
-def _rows(path: Path) -> list[Row]:
+def _read_rows(path: Path) -> list[Row]:
     """Return the rows of a table of equal width, its header first; SubmissionError for any other file."""
     rows, problems = parse_table(path.read_bytes())
     if problems:
@@ -198,12 +198,12 @@ def _rows(path: Path) -> list[Row]:
     return rows
 
 
-def _refuse_repeated(path: Path, line: int, what: str, text: str, line_of_text: dict[str, int]) -> None:
+def _refuse_repeated(path: Path, line: int, kind: str, text: str, line_of_text: dict[str, int]) -> None:
     if line_of_text.setdefault(text, line) != line:
-        raise SubmissionError(f"{path}: line {line}: {what} {text!r} is already on line {line_of_text[text]}")
+        raise SubmissionError(f"{path}: line {line}: {kind} {text!r} is already on line {line_of_text[text]}")
 
 
-def _listed_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
+def _parse_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # an invalid backslash escape: Python did not write this list
@@ -217,7 +217,7 @@ def _listed_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
         )
     for name in names:
         if name not in pool.file_names:
-            raise SubmissionError(f"{where}: unknown file name {name!r}{instead(pool.similar_file_names, name)}")
+            raise SubmissionError(f"{where}: unknown file name {name!r}{suggestion(pool.similar_file_names, name)}")
     if repeated := first_repeat(names):
         raise SubmissionError(f"{where}: the file {names[repeated[0]]!r} is listed twice")
     return frozenset(names)
@@ -227,7 +227,7 @@ def _header_error(path: Path, header: Row, must: str) -> SubmissionError:
     return SubmissionError(f"{path}: line 1: the header must {must}; found {shown(','.join(header.cells))}")
 
 
-def _refuse_shared(path: Path, rows_of_caption: Mapping[str, list[Row]]) -> None:
+def _refuse_shared_captions(path: Path, rows_of_caption: Mapping[str, list[Row]]) -> None:
     if shared := {caption: rows for caption, rows in rows_of_caption.items() if len(rows) > 1}:
         line_lists = [" and ".join(str(row.line) for row in rows) for rows in shared.values()]
         lines = "; ".join(line_lists[:MAX_SHOWN_LINES]) + "; ..." * (len(line_lists) > MAX_SHOWN_LINES)

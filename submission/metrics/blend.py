@@ -13,12 +13,12 @@ import numpy as np
 
 from data_tools.cli import counted
 from submission.arrays import Scores, Values
-from submission.blocks import release, row_blocks
+from submission.blocks import release_pages, row_blocks
 from submission.editions import Edition
 from submission.errors import SubmissionError
-from submission.formats.score_matrix import Labels, ScoreMatrix, of_blocks
+from submission.formats.score_matrix import Labels, ScoreMatrix, matrix_from_blocks
 from submission.metrics.retrieval import average_precision
-from submission.metrics.scoring import found_in_matrix
+from submission.metrics.scoring import ranks_in_matrix
 from submission.ordering import ranked_columns
 
 How = Literal["raw", "standardised", "rank"]
@@ -35,14 +35,14 @@ def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[
     does not matter to float32. The facts contain `how`, the weights, and the facts of each part.
     Raises SubmissionError if queries, clips or relevance differ, and for invalid weights.
     """
-    return of_blocks(*blended(parts, how, weights))
+    return matrix_from_blocks(*blended(parts, how, weights))
 
 
 def blended(
     parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None
 ) -> tuple[Labels, Iterator[Scores]]:
     """Return the blend as its labels and its scores, which come in blocks of queries."""
-    _require_same(parts)
+    _require_same_labels(parts)
     factors = weight_factors(weights, len(parts))
     first = next(iter(parts.values()))
     facts = {
@@ -55,7 +55,7 @@ def blended(
         total = np.zeros((rows.stop - rows.start, first.values.shape[1]))
         for factor, part in zip(factors, parts.values(), strict=True):
             total += factor * SCALES[how](part.values[rows], part.file_names)
-            release(part.values)
+            release_pages(part.values)
         mean: Scores = (total / factors.sum()).astype(np.float32)
         return mean
 
@@ -67,13 +67,13 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
 
     The matrices should be of a validation split. Raises SubmissionError as blend does, and if relevance is not known.
     """
-    _require_same(parts)
+    _require_same_labels(parts)
     frame = next(iter(parts.values()))
 
     def score(total: Values) -> float:
         matrix = replace(frame, values=total.astype(np.float32))
-        found = found_in_matrix(matrix)
-        return float(average_precision(found.ranks, found.n_relevant, edition.map_k).mean())
+        ranks = ranks_in_matrix(matrix)
+        return float(average_precision(ranks.ranks, ranks.n_relevant, edition.map_k).mean())
 
     return ensemble_selection([SCALES[how](part.values, part.file_names) for part in parts.values()], score)
 
@@ -95,27 +95,27 @@ def ensemble_selection(parts: Sequence[Values], score: Callable[[Values], float]
         total += parts[picked[-1]]
         if scores[picked[-1]] > best[0]:
             best = (scores[picked[-1]], picked.copy())
-    reached, chosen = best
-    return [chosen.count(index) / len(chosen) for index in range(len(parts))], reached
+    best_score, chosen = best
+    return [chosen.count(index) / len(chosen) for index in range(len(parts))], best_score
 
 
-def makers_of(facts: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+def contributing_models(facts: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     """Return run and checkpoint of every model that contributed to a score matrix; None for those that the facts lack.
 
     For a blend, these are the models of its parts, at any depth. The facts may come from other programs; for those of
     this kit, see submission.runs.record.ModelFacts.
     """
-    return [(part.get("from"), part.get("checkpoint")) for part in parts_of(facts)]
+    return [(part.get("from"), part.get("checkpoint")) for part in facts_of_parts(facts)]
 
 
-def parts_of(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def facts_of_parts(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the facts of every matrix that contributed and is not a blend: its own facts, or those of its parts at any
     depth.
     """
     parts = facts.get("of")
     if not isinstance(parts, dict):
         return [facts]
-    return [each for part in parts.values() for each in parts_of(part if isinstance(part, dict) else {})]
+    return [each for part in parts.values() for each in facts_of_parts(part if isinstance(part, dict) else {})]
 
 
 def _standardised(scores: Scores, names: Sequence[str]) -> Values:
@@ -138,12 +138,12 @@ SCALES: Mapping[How, Callable[[Scores, Sequence[str]], Values]] = {
 }  # fmt: skip
 
 
-def _require_same(parts: Mapping[str, ScoreMatrix]) -> None:
+def _require_same_labels(parts: Mapping[str, ScoreMatrix]) -> None:
     first_name, first = next(iter(parts.items()))
     for name, part in parts.items():
-        for what in ("query_ids", "query_texts", "clip_ids", "file_names", "relevant"):
-            if getattr(part, what) != getattr(first, what):
-                differ = f"their {what.replace('_', ' ')} differ"
+        for field in ("query_ids", "query_texts", "clip_ids", "file_names", "relevant"):
+            if getattr(part, field) != getattr(first, field):
+                differ = f"their {field.replace('_', ' ')} differ"
                 problem = f"have different queries or clips, or another order ({differ}); a mean needs the same ones"
                 raise SubmissionError(f"the scores {name} and {first_name} {problem}")
 
@@ -158,21 +158,23 @@ def weight_factors(weights: Sequence[float] | None, n_parts: int) -> Values:
     return factors
 
 
-def require_apart(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, ScoreMatrix]) -> None:
+def require_disjoint(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, ScoreMatrix]) -> None:
     """Raises SubmissionError if weights would be searched on clips that are tested afterwards, or with other models."""
     for (name, test), (other, weighted) in zip(tested.items(), validation.items(), strict=True):
-        refuse_common(f"{name} and {other}", "clip", set(test.clip_ids) & set(weighted.clip_ids))
-        for makers in zip_longest(makers_of(test.facts), makers_of(weighted.facts), fillvalue=(None, None)):
+        refuse_overlap(f"{name} and {other}", "clip", set(test.clip_ids) & set(weighted.clip_ids))
+        for makers in zip_longest(
+            contributing_models(test.facts), contributing_models(weighted.facts), fillvalue=(None, None)
+        ):
             for facts in zip(*makers, strict=True):
                 if facts[0] != facts[1]:
-                    one, another = (fact or "an unnamed model" for fact in facts)
+                    model, other_model = (fact or "an unnamed model" for fact in facts)
                     hint = "give --validation the matrices of the same models in the same order"
-                    raise SubmissionError(f"{name} comes from {one} and {other} from {another}; {hint}")
+                    raise SubmissionError(f"{name} comes from {model} and {other} from {other_model}; {hint}")
 
 
-def refuse_common(both: str, what: str, shared: set[str]) -> None:
+def refuse_overlap(names: str, kind: str, shared: set[str]) -> None:
     """Raises SubmissionError if validation and test share anything."""
     if shared:
-        common = f"{both} have {counted(len(shared), what)} in common (first {min(shared)!r})"
+        common = f"{names} have {counted(len(shared), kind)} in common (first {min(shared)!r})"
         hint = "search weights on a validation split, never on the test data"
         raise SubmissionError(f"{common}; {hint}")

@@ -22,22 +22,24 @@ def compare(system: Comparable, others: Sequence[Comparable], metric: str | None
     not with the best. Rows may have another order if every text occurs once. Raises SubmissionError for other queries,
     pools, or numbers of relevant clips.
     """
-    theirs = []
+    values_of_others = []
     for other in others:
-        order = _same_queries(system, other)
-        if system.found.n_pool != other.found.n_pool or not np.array_equal(
-            system.found.n_relevant, other.found.n_relevant[order]
+        order = _row_order(system, other)
+        if system.queries.n_pool != other.queries.n_pool or not np.array_equal(
+            system.queries.n_relevant, other.queries.n_relevant[order]
         ):
             raise SubmissionError(
                 "the systems have different pools or relevant clips; compare systems with the same ones"
             )
-        theirs.append(other.per_query[metric or other.primary][order])
-    return paired_difference(np.mean(theirs, axis=0), system.per_query[metric or system.primary], system.found.groups)
+        values_of_others.append(other.per_query[metric or other.primary][order])
+    return paired_difference(
+        np.mean(values_of_others, axis=0), system.per_query[metric or system.primary], system.queries.groups
+    )
 
 
-def _same_queries(system: Comparable, other: Comparable) -> list[int]:
+def _row_order(system: Comparable, other: Comparable) -> list[int]:
     """Return the positions of the system's queries in the other one."""
-    texts, others = system.found.texts, other.found.texts
+    texts, others = system.queries.texts, other.queries.texts
     if texts == others:
         return list(range(len(texts)))
     row_of = {text: row for row, text in enumerate(others)}

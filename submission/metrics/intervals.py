@@ -21,7 +21,7 @@ from submission.errors import SubmissionError
 CONFIDENCE = 0.95
 RESAMPLES = 2_000
 FLIPS = 10_000
-_DRAWN_AT_ONCE = 2**21  # numbers, to limit memory
+_MAX_DRAWN = 2**21  # numbers, to limit memory
 
 Groups = Ints
 Interval = tuple[float, float]
@@ -41,7 +41,7 @@ def jackknife_interval(per_query: npt.ArrayLike, confidence: float = CONFIDENCE)
     >>> round(low, 4), round(high, 4)
     (-0.48, 1.48)
     """
-    samples = _samples(per_query)
+    samples = _require_samples(per_query)
     if samples.size == 1:
         return (float("nan"), float("nan"))
     half_width = NormalDist().inv_cdf((1 + confidence) / 2) * samples.std(ddof=1) / np.sqrt(samples.size)
@@ -58,13 +58,13 @@ def bootstrap_interval(
     Returns the two percentiles of the means; both bounds NaN for a single group. Raises SubmissionError for no queries.
     Source: Efron 1979, drawn by clusters (Davison and Hinkley 1997, section 3.8). Deviations: none.
     """
-    samples = _samples(per_query)
-    sums, sizes = _by_group(samples, groups)
+    samples = _require_samples(per_query)
+    sums, sizes = _group_sums(samples, groups)
     if len(sums) == 1:
         return (float("nan"), float("nan"))
     rng = np.random.default_rng(seed)
     means = []
-    for count in _portions(RESAMPLES, len(sums)):
+    for count in _split(RESAMPLES, len(sums)):
         drawn = rng.integers(len(sums), size=(count, len(sums)))
         means.append(sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1))
     low, high = np.quantile(np.concatenate(means), [(1 - confidence) / 2, (1 + confidence) / 2])
@@ -104,17 +104,17 @@ def paired_difference(
     clip agree completely, 41 % of comparisons between equal systems then come out below 0.05, and 4 % with groups (of
     400 drawn ones).
     """
-    one, other = _samples(first), _samples(second)
+    one, other = _require_samples(first), _require_samples(second)
     if one.shape != other.shape:
         raise SubmissionError(
             f"the systems have {len(one)} and {counted(len(other), 'query')}; compare systems with the same ones"
         )
     differences = other - one
-    sums, _ = _by_group(differences, groups)
+    sums, _ = _group_sums(differences, groups)
     rng = np.random.default_rng(seed)
     observed = abs(sums.sum()) * (1 - 1e-12)  # sums of the same values in another order differ in their last bits
     extreme = 0
-    for count in _portions(FLIPS, len(sums)):
+    for count in _split(FLIPS, len(sums)):
         signs = rng.integers(2, size=(count, len(sums)), dtype=np.int8) * 2 - 1
         extreme += int(np.count_nonzero(np.abs(signs @ sums) >= observed))
     return Difference(
@@ -128,27 +128,27 @@ def paired_difference(
     )
 
 
-def grouped(keys: Iterable[Hashable]) -> Groups:
+def group_numbers(keys: Iterable[Hashable]) -> Groups:
     """Return (Q,) numbers from 0, equal for equal keys."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
-def _samples(per_query: npt.ArrayLike) -> Values:
+def _require_samples(per_query: npt.ArrayLike) -> Values:
     samples = np.asarray(per_query, dtype=np.float64)
     if samples.size == 0:
         raise SubmissionError("no query to average")
     return samples
 
 
-def _by_group(samples: Values, groups: Groups | None) -> tuple[Values, Ints]:
+def _group_sums(samples: Values, groups: Groups | None) -> tuple[Values, Ints]:
     """Return the sum and the number of the samples of every group."""
     if groups is None:
         return samples, np.ones(len(samples), dtype=np.int64)
     return np.bincount(groups, weights=samples).astype(np.float64), np.bincount(groups).astype(np.int64)
 
 
-def _portions(total: int, width: int) -> Iterable[int]:
+def _split(total: int, width: int) -> Iterable[int]:
     """Split a total into parts, so that a part x width is a small number of elements."""
-    size = max(1, _DRAWN_AT_ONCE // width)
+    size = max(1, _MAX_DRAWN // width)
     return (min(size, total - start) for start in range(0, total, size))

@@ -21,8 +21,8 @@ THRESHOLDS = _EDITION.thresholds  # of IoU
 MAX_WINDOWS = _EDITION.max_windows  # per query that AP uses
 MAX_SECONDS = _EDITION.max_seconds  # of a true window; longer ones do not count
 LENGTHS = _EDITION.lengths
-_WINDOWS_AT_ONCE = 2**14  # true windows, to limit memory
-_ADDED_IN_PAIRS = 8  # minimum number of terms that numpy adds in pairs
+_MAX_BATCH_WINDOWS = 2**14  # true windows, to limit memory
+_PAIRWISE_SUM_LENGTH = 8  # minimum number of terms that numpy adds in pairs
 
 Windows = Sequence[Sequence[float]]
 
@@ -68,10 +68,10 @@ class MomentScores(NamedTuple):
         return float(means.mean() if threshold is None else means[THRESHOLDS.index(threshold)])
 
 
-def published(share: float) -> float:
+def published_percent(share: float) -> float:
     """Return a share as the official script prints it: per cent, two decimals.
 
-    >>> published(0.13559322)
+    >>> published_percent(0.13559322)
     13.56
     """
     return float(f"{100 * share:.2f}")
@@ -114,36 +114,36 @@ def score_moments(
     >>> scores.recall(0.7), scores.mean_precision(0.75)
     (1.0, 0.5)
     """
-    scored = _require_sound(predictions, truth)
+    scored = _require_valid(predictions, truth)
     low, high = lengths
-    kept: dict[str, Windows] = {}
+    true_windows: dict[str, Windows] = {}
     n_dropped = 0
     for qid in predictions:
-        right = [window for window in truth[qid] if low < window[1] - window[0] <= high]
-        n_dropped += len(truth[qid]) - len(right)
-        if right:
-            kept[qid] = right
-    if not kept:
+        counted = [window for window in truth[qid] if low < window[1] - window[0] <= high]
+        n_dropped += len(truth[qid]) - len(counted)
+        if counted:
+            true_windows[qid] = counted
+    if not true_windows:
         span = f"longer than {low:g} s and up to {high:g} s"
         raise SubmissionError(f"no query has a true window {span}; there is nothing to score")
-    handed = padded([predictions[qid][:MAX_WINDOWS] for qid in kept], 3 if scored else 2)
-    first = handed[:, 0]
+    submitted = padded([predictions[qid][:MAX_WINDOWS] for qid in true_windows], 3 if scored else 2)
+    first = submitted[:, 0]
     if scored:
-        order = np.argsort(-handed[:, :, 2], axis=1, kind="stable")  # NaN, the padding, comes last
-        handed = np.take_along_axis(handed, order[:, :, None], axis=1)
-    right_ones = list(kept.values())
-    n_true = sizes(right_ones)
-    ious, precisions = np.zeros(len(kept)), np.zeros((len(kept), len(THRESHOLDS)))
+        order = np.argsort(-submitted[:, :, 2], axis=1, kind="stable")  # NaN, the padding, comes last
+        submitted = np.take_along_axis(submitted, order[:, :, None], axis=1)
+    window_lists = list(true_windows.values())
+    n_true = sizes(window_lists)
+    ious, precisions = np.zeros(len(true_windows)), np.zeros((len(true_windows), len(THRESHOLDS)))
     undefined = math.inf if undefined_hits else 0.0
-    for rows in _portions(n_true):
-        truths = padded([right_ones[row] for row in rows], 2)
+    for rows in _batches(n_true):
+        truths = padded([window_lists[row] for row in rows], 2)
         ious[rows] = _ious_of_first(first[rows], truths)
-        precisions[rows] = _average_precisions(_hits(ious_of(handed[rows], truths, undefined)), n_true[rows])
-    left_out = [qid for qid in predictions if qid not in kept]
-    return MomentScores(list(kept), ious, precisions, n_true, n_dropped, left_out)
+        precisions[rows] = _average_precisions(_hits(ious_of(submitted[rows], truths, undefined)), n_true[rows])
+    left_out = [qid for qid in predictions if qid not in true_windows]
+    return MomentScores(list(true_windows), ious, precisions, n_true, n_dropped, left_out)
 
 
-def _require_sound(predictions: Mapping[str, Windows], truth: Mapping[str, Windows]) -> bool:
+def _require_valid(predictions: Mapping[str, Windows], truth: Mapping[str, Windows]) -> bool:
     """Raises SubmissionError for input that score_moments does not accept. Returns whether the windows have scores."""
     if not predictions and not truth:
         raise SubmissionError("no query to score")
@@ -178,24 +178,24 @@ def padded(windows: Sequence[Windows], width: int) -> Values:
     return array
 
 
-def _portions(n_true: Ints) -> Iterable[Ints]:
+def _batches(n_true: Ints) -> Iterable[Ints]:
     """Yield row numbers in parts, ordered by the number of true windows: this limits padding and memory."""
     order = np.argsort(n_true, kind="stable")
     start = 0
     while start < len(order):
         stop = min(len(order), start + 1024)
-        while stop - start > 1 and (stop - start) * int(n_true[order[stop - 1]]) > _WINDOWS_AT_ONCE:
+        while stop - start > 1 and (stop - start) * int(n_true[order[stop - 1]]) > _MAX_BATCH_WINDOWS:
             stop = start + (stop - start) // 2
         yield order[start:stop]
         start = stop
 
 
-def ious_of(handed: Values, truths: Values, undefined: float = 0.0) -> Values:
+def ious_of(submitted: Values, truths: Values, undefined: float = 0.0) -> Values:
     """Return the (Q, W, G) IoU of every window with every true one; `undefined` for 0 / 0, NaN if either is padding."""
     with np.errstate(all="ignore"):
-        left = np.maximum(handed[:, :, None, 0], truths[:, None, :, 0])
-        shared = np.maximum(np.minimum(handed[:, :, None, 1], truths[:, None, :, 1]) - left, 0)
-        lengths, true_lengths = handed[:, :, 1] - handed[:, :, 0], truths[:, :, 1] - truths[:, :, 0]
+        starts = np.maximum(submitted[:, :, None, 0], truths[:, None, :, 0])
+        shared = np.maximum(np.minimum(submitted[:, :, None, 1], truths[:, None, :, 1]) - starts, 0)
+        lengths, true_lengths = submitted[:, :, 1] - submitted[:, :, 0], truths[:, :, 1] - truths[:, :, 0]
         ious = shared / (lengths[:, :, None] + true_lengths[:, None, :] - shared)
     return np.where(np.isnan(ious) & ~np.isnan(shared), undefined, ious)
 
@@ -221,9 +221,9 @@ def _hits(ious: Values) -> Flags:
     free = np.ones((n_queries, len(thresholds), n_truths), dtype=bool)
     hits = np.zeros((n_queries, len(thresholds), n_windows), dtype=bool)
     for rank in range(n_windows):
-        offered = np.where(free, np.nan_to_num(ious[:, None, rank], nan=-1.0), -1.0)
-        taken = n_truths - 1 - np.argmax(offered[:, :, ::-1], axis=2)  # the last of equal ones
-        best = np.take_along_axis(offered, taken[:, :, None], axis=2)[:, :, 0]
+        available = np.where(free, np.nan_to_num(ious[:, None, rank], nan=-1.0), -1.0)
+        taken = n_truths - 1 - np.argmax(available[:, :, ::-1], axis=2)  # the last of equal ones
+        best = np.take_along_axis(available, taken[:, :, None], axis=2)[:, :, 0]
         hits[:, :, rank] = best >= thresholds
         query, threshold = np.nonzero(hits[:, :, rank])
         free[query, threshold, taken[query, threshold]] = False
@@ -236,14 +236,14 @@ def _average_precisions(hits: Flags, n_true: Ints) -> Values:
     Equal to the official script to the last bit, so that means which end in 5 are rounded in the same way: shares of
     recall are differences of quotients, and the sum is numpy's, which adds eight or more numbers in pairs.
     """
-    found = np.cumsum(hits, axis=2)
-    precision = found / np.arange(1, hits.shape[2] + 1)
+    n_found = np.cumsum(hits, axis=2)
+    precision = n_found / np.arange(1, hits.shape[2] + 1)
     best = np.maximum.accumulate(precision[:, :, ::-1], axis=2)[:, :, ::-1]
-    recall = found / n_true[:, None, None]
+    recall = n_found / n_true[:, None, None]
     terms = np.where(hits, np.diff(recall, axis=2, prepend=0.0) * best, 0.0)
     result: Values = np.cumsum(terms, axis=2)[:, :, -1]
-    n_terms = found[:, :, -1] + (found[:, :, -1] < n_true[:, None])  # the missed windows are one term of 0
-    for query, threshold in np.argwhere(n_terms >= _ADDED_IN_PAIRS):
-        each = terms[query, threshold][hits[query, threshold]]
-        result[query, threshold] = np.append(each, 0.0)[: n_terms[query, threshold]].sum()
+    n_terms = n_found[:, :, -1] + (n_found[:, :, -1] < n_true[:, None])  # the missed windows are one term of 0
+    for query, threshold in np.argwhere(n_terms >= _PAIRWISE_SUM_LENGTH):
+        hit_terms = terms[query, threshold][hits[query, threshold]]
+        result[query, threshold] = np.append(hit_terms, 0.0)[: n_terms[query, threshold]].sum()
     return result

@@ -16,7 +16,7 @@ from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
 from submission.formats.moments_jsonl import Moments, best_windows, is_scored, windows_by_query
 from submission.formats.moments_truth import MomentQuery, MomentTruth
-from submission.metrics.blend import ensemble_selection, refuse_common, weight_factors
+from submission.metrics.blend import ensemble_selection, refuse_overlap, weight_factors
 from submission.metrics.moment_metrics import ious_of, padded, score_moments
 from submission.metrics.moments_summary import metric_value
 
@@ -70,7 +70,7 @@ def search_moment_weights(
     return weights, score(candidates.blended(weight_factors(weights, len(parts)), edition))
 
 
-def require_apart(tested: Parts, validation: Parts, truth: MomentTruth) -> None:
+def require_disjoint(tested: Parts, validation: Parts, truth: MomentTruth) -> None:
     """Raises SubmissionError if weights would be searched on queries or recordings that are tested afterwards.
 
     This compares the tested files with the validation files and with their truth.
@@ -79,8 +79,8 @@ def require_apart(tested: Parts, validation: Parts, truth: MomentTruth) -> None:
     searched.append((truth.name, truth.queries.values()))
     for (name, test), (other, weighted) in product(tested.items(), searched):
         qids, vids = ({getattr(answer, key) for answer in weighted} for key in ("qid", "vid"))
-        refuse_common(f"{name} and {other}", "query", {answer.qid for answer in test} & qids)
-        refuse_common(f"{name} and {other}", "recording", {answer.vid for answer in test if answer.vid} & vids)
+        refuse_overlap(f"{name} and {other}", "query", {answer.qid for answer in test} & qids)
+        refuse_overlap(f"{name} and {other}", "recording", {answer.vid for answer in test if answer.vid} & vids)
 
 
 class _Candidates(NamedTuple):
@@ -114,27 +114,27 @@ class _Candidates(NamedTuple):
         if not np.isfinite(total).all():
             largest = self.names[int(np.argmax([votes.max() for votes in self.votes]))]
             raise SubmissionError(f"{largest}: its scores are too large for their sum; add --how rank, or scale them")
-        scores, offered = total
-        left = np.where(offered > 0, scores, -np.inf)
-        rows, found = np.arange(len(left)), np.full((len(left), edition.max_windows), -1)
+        scores, is_offered = total
+        remaining = np.where(is_offered > 0, scores, -np.inf)
+        rows, chosen = np.arange(len(remaining)), np.full((len(remaining), edition.max_windows), -1)
         for rank in range(edition.max_windows):
-            column = left.argmax(1)
-            there = left[rows, column] > -np.inf
-            found[there, rank] = column[there]
-            left[self.ious[rows, column] > MAX_IOU] = -np.inf
-            left[rows, column] = -np.inf
+            column = remaining.argmax(1)
+            has_candidate = remaining[rows, column] > -np.inf
+            chosen[has_candidate, rank] = column[has_candidate]
+            remaining[self.ious[rows, column] > MAX_IOU] = -np.inf
+            remaining[rows, column] = -np.inf
         windows = np.dstack([self.windows, scores])
         return [
             replace(answer, windows=each[columns[columns >= 0]].tolist())
-            for answer, each, columns in zip(self.answers, windows, found, strict=True)
+            for answer, each, columns in zip(self.answers, windows, chosen, strict=True)
         ]
 
 
 def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
-    answers = _same_queries(parts)
+    answers = _require_same_queries(parts)
     by_part: list[list[list[Window]]] = []
     for name, part in parts.items():
-        of_query = {answer.qid: _scaled(name, answer, how, edition) for answer in part}
+        of_query = {answer.qid: _scaled_windows(name, answer, how, edition) for answer in part}
         by_part.append([of_query[answer.qid] for answer in answers])
     each = [sorted({(start, end) for part in by_part for start, end, _ in part[row]}) for row in range(len(answers))]
     windows = padded(each, 2)
@@ -148,24 +148,26 @@ def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
     return _Candidates(list(parts), answers, windows, ious_of(windows, windows), votes)
 
 
-def _same_queries(parts: Parts) -> list[Moments]:
+def _require_same_queries(parts: Parts) -> list[Moments]:
     """Return the answers of the first file, each with its query's text and recording if any file has them."""
     (first_name, first), *others = parts.items()
     known = {answer.qid: answer for answer in first}
     for name, part in others:
         differ = f"the files {name} and {first_name} have different queries; a blend needs the same ones"
-        if odd := known.keys() ^ {answer.qid for answer in part}:
-            raise SubmissionError(f"{differ} (only one has {min(odd)!r})")
+        if unshared := known.keys() ^ {answer.qid for answer in part}:
+            raise SubmissionError(f"{differ} (only one has {min(unshared)!r})")
         for answer in part:
-            there = known[answer.qid]
-            if None not in (there.vid, answer.vid) and there.vid != answer.vid:
-                recordings = f"the recording {there.vid!r} in one, {answer.vid!r} in the other"
+            first_answer = known[answer.qid]
+            if None not in (first_answer.vid, answer.vid) and first_answer.vid != answer.vid:
+                recordings = f"the recording {first_answer.vid!r} in one, {answer.vid!r} in the other"
                 raise SubmissionError(f"{differ} ({answer.qid!r} has {recordings})")
-            known[answer.qid] = replace(there, query=there.query or answer.query, vid=there.vid or answer.vid)
+            known[answer.qid] = replace(
+                first_answer, query=first_answer.query or answer.query, vid=first_answer.vid or answer.vid
+            )
     return list(known.values())
 
 
-def _scaled(name: str, answer: Moments, how: How, edition: MomentsEdition) -> list[Window]:
+def _scaled_windows(name: str, answer: Moments, how: How, edition: MomentsEdition) -> list[Window]:
     """Return [start, end, score] of the windows that count, by descending score."""
     if how == "raw" and not is_scored([answer]):
         raise SubmissionError(f"{name}: its windows have no scores; add --how rank, or name the file with scores")

@@ -15,15 +15,15 @@ from data_tools.files import require_file
 from submission.arrays import Ints, Values
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
-from submission.formats.columns import refuse
+from submission.formats.columns import raise_first_problem
 from submission.formats.moments_jsonl import check_moments, windows_by_query
 from submission.formats.moments_truth import MomentTruth
-from submission.metrics.intervals import Groups, Interval, bootstrap_interval, grouped, jackknife_interval
-from submission.metrics.moment_metrics import MomentScores, Windows, published, score_moments
+from submission.metrics.intervals import Groups, Interval, bootstrap_interval, group_numbers, jackknife_interval
+from submission.metrics.moment_metrics import MomentScores, Windows, published_percent, score_moments
 from submission.metrics.summary import format_interval
 
 
-class FoundMoments(NamedTuple):
+class MomentQueries(NamedTuple):
     """Queries and their recordings.
 
     Attributes:
@@ -60,7 +60,7 @@ class MomentSummary:
     interval: Interval
     bootstraps: dict[str, Interval]
     chance: float | None
-    found: FoundMoments
+    queries: MomentQueries
     scores: MomentScores
     by_length: Mapping[str, MomentScores | None]
     notes: list[str] = field(default_factory=list)
@@ -73,22 +73,22 @@ class MomentSummary:
         return self.bootstraps[self.primary]
 
     @property
-    def compared(self) -> tuple[str, ...]:
+    def compared_metrics(self) -> tuple[str, ...]:
         """Metrics that a comparison shows, the primary one first."""
         return (self.primary, *(metric for metric in self.values if metric != self.primary))
 
     def lines(self, by_length: bool = False) -> list[str]:
         """Return the summary as text, one figure per line, in per cent as the official script prints them."""
-        table = [("queries", str(len(self.found.texts))), ("recordings", str(self.found.n_pool))]
+        table = [("queries", str(len(self.queries.texts))), ("recordings", str(self.queries.n_pool))]
         for metric, value in self.values.items():
             interval = format_interval(self.bootstraps[metric], metric)
-            table.append((metric, f"{published(value):6.2f} %  95 % {interval}"))
+            table.append((metric, f"{published_percent(value):6.2f} %  95 % {interval}"))
         table.append(("", "95 % by the bootstrap over recordings"))
         if by_length:
             table += self._length_rows()
         if self.chance is not None:
             table.append(
-                ("trivial", f"{published(self.chance):6.2f}  {self.primary} of whole recordings as the answers")
+                ("trivial", f"{published_percent(self.chance):6.2f}  {self.primary} of whole recordings as the answers")
             )
         table += [("note", note) for note in self.notes]
         return [f"{name:12}{text}" for name, text in table]
@@ -106,7 +106,9 @@ class MomentSummary:
         """Return a table of every query: its id, its true windows, the IoU of its first window, and its values."""
         names = (name.removeprefix("m") for name in self.per_query)
         header = ["query", "true windows", "IoU", *names]
-        queries = zip(self.found.texts, self.found.n_relevant, self.scores.ious, *self.per_query.values(), strict=True)
+        queries = zip(
+            self.queries.texts, self.queries.n_relevant, self.scores.ious, *self.per_query.values(), strict=True
+        )
         return [
             header,
             *([qid, str(total), *(f"{value:.6g}" for value in values)] for qid, total, *values in queries),
@@ -119,7 +121,7 @@ class MomentSummary:
                 rows.append((name, "no query has a true window of this length"))
                 continue
             figures = metric_values(scores, self.values).items()
-            shown = "  ".join(f"{metric} {published(value):.2f}" for metric, value in figures)
+            shown = "  ".join(f"{metric} {published_percent(value):.2f}" for metric, value in figures)
             rows.append((name, f"{shown}  ({counted(len(scores.qids), 'query')})"))
         return rows
 
@@ -130,7 +132,7 @@ def metric_values(scores: MomentScores, metrics: Sequence[str] | Mapping[str, fl
 
 
 def metric_value(scores: MomentScores, metric: str) -> float:
-    name, threshold = _parts(metric)
+    name, threshold = _split_metric(metric)
     return scores.recall(threshold) if name == "R1" and threshold else scores.mean_precision(threshold)
 
 
@@ -147,9 +149,9 @@ def summarise_moments(
     vids = [truth.queries[qid].vid for qid in scores.qids]
     per_query = {}
     for metric in edition.metrics:
-        name, threshold = _parts(metric)
+        name, threshold = _split_metric(metric)
         per_query[metric] = scores.hits(threshold) if name == "R1" and threshold else scores.precisions_at(threshold)
-    groups = grouped(vids)
+    groups = group_numbers(vids)
     by_length: dict[str, MomentScores | None] = {}
     for name, lengths in edition.lengths.items():
         try:
@@ -162,11 +164,11 @@ def summarise_moments(
         per_query=per_query,
         interval=jackknife_interval(per_query[edition.metric]),
         bootstraps={metric: bootstrap_interval(values, groups) for metric, values in per_query.items()},
-        chance=_trivial(truth, edition),
-        found=FoundMoments(scores.qids, scores.n_true, groups, len(set(vids))),
+        chance=_whole_recording_score(truth, edition),
+        queries=MomentQueries(scores.qids, scores.n_true, groups, len(set(vids))),
         scores=scores,
         by_length=by_length,
-        notes=[*_left_out(scores, edition), *notes],
+        notes=[*_omission_notes(scores, edition), *notes],
     )
 
 
@@ -176,26 +178,26 @@ def summarise_moments_file(path: Path, truth: MomentTruth, edition: MomentsEditi
     Its oddities are counted in the notes.
     """
     require_file(path)
-    answers, problems, odd = check_moments(path.read_bytes(), edition, truth)
-    refuse(str(path), problems)
-    of_lines = [problem for problem in odd if problem.line is not None]
+    answers, problems, oddities = check_moments(path.read_bytes(), edition, truth)
+    raise_first_problem(str(path), problems)
+    of_lines = [problem for problem in oddities if problem.line is not None]
     return summarise_moments(
-        windows_by_query(answers), truth, edition, [*_counts(of_lines, path.name), *notes_of(truth)]
+        windows_by_query(answers), truth, edition, [*_count_kinds(of_lines, path.name), *truth_notes(truth)]
     )
 
 
-def notes_of(truth: MomentTruth) -> list[str]:
+def truth_notes(truth: MomentTruth) -> list[str]:
     """Return the oddities of a truth, counted by kind."""
-    return _counts(truth.notes, truth.name)
+    return _count_kinds(truth.notes, truth.name)
 
 
-def _parts(metric: str) -> tuple[str, float | None]:
+def _split_metric(metric: str) -> tuple[str, float | None]:
     """Return ("R1", 0.7) for R1@0.7, ("mAP", None) for mAP."""
     name, _, threshold = metric.partition("@")
     return name, float(threshold) if threshold else None
 
 
-def _trivial(truth: MomentTruth, edition: MomentsEdition) -> float | None:
+def _whole_recording_score(truth: MomentTruth, edition: MomentsEdition) -> float | None:
     lengths = {qid: query.seconds for qid, query in truth.queries.items()}
     whole = {qid: [[0.0, seconds]] for qid, seconds in lengths.items() if seconds is not None}
     if len(whole) < len(lengths):
@@ -203,7 +205,7 @@ def _trivial(truth: MomentTruth, edition: MomentsEdition) -> float | None:
     return metric_value(score_moments(whole, truth.windows(), (0.0, edition.max_seconds)), edition.metric)
 
 
-def _left_out(scores: MomentScores, edition: MomentsEdition) -> list[str]:
+def _omission_notes(scores: MomentScores, edition: MomentsEdition) -> list[str]:
     notes = []
     if scores.n_dropped:
         why = f"of no length or longer than {edition.max_seconds:g} s"
@@ -214,5 +216,5 @@ def _left_out(scores: MomentScores, edition: MomentsEdition) -> list[str]:
     return notes
 
 
-def _counts(notes: Sequence[Problem], name: str) -> list[str]:
+def _count_kinds(notes: Sequence[Problem], name: str) -> list[str]:
     return [f"{name}: {count} x {kind} (`check` names each)" for kind, count in Counter(n.kind for n in notes).items()]

@@ -40,10 +40,10 @@ def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | 
     >>> average_precision([2], 1)
     0.5
     """
-    array, totals = _checked(ranks, n_relevant)
+    array, totals = _require_ranks(ranks, n_relevant)
     positions = np.arange(1, array.shape[-1] + 1)
     counted = array <= (NEVER - 1 if k is None else k)
-    return _result(np.where(counted, positions / array, 0.0).sum(axis=-1) / totals)
+    return _number_or_array(np.where(counted, positions / array, 0.0).sum(axis=-1) / totals)
 
 
 @overload
@@ -61,8 +61,8 @@ def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values | 
     >>> recall([1, 7], 2, 5)
     0.5
     """
-    array, totals = _checked(ranks, n_relevant)
-    return _result(np.count_nonzero(array <= k, axis=-1) / totals)
+    array, totals = _require_ranks(ranks, n_relevant)
+    return _number_or_array(np.count_nonzero(array <= k, axis=-1) / totals)
 
 
 def hit_rate(ranks: npt.ArrayLike, k: int) -> Values:
@@ -82,7 +82,7 @@ def pooled_recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> fl
     Source: github.com/xieh97/text-audio-retrieval, from audio to text. It equals the mean of recall if all queries have
     the same number of relevant clips, as in Clotho; otherwise a query is weighted by that number. Deviations: none.
     """
-    array, totals = _checked(ranks, n_relevant)
+    array, totals = _require_ranks(ranks, n_relevant)
     return float(np.count_nonzero(array <= k) / totals.sum())
 
 
@@ -118,7 +118,9 @@ def chance(n_clips: int, k: int = 10, n_relevant: float = 1) -> float:
     return (harmonic + (depth - harmonic) * further) / n_clips
 
 
-def _checked(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _require_ranks(
+    ranks: npt.ArrayLike, n_relevant: npt.ArrayLike
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     array, totals = np.asarray(ranks), np.asarray(n_relevant)
     if array.size == 0:
         array = array.reshape(*array.shape[:-1], 0).astype(np.int64)
@@ -132,5 +134,5 @@ def _checked(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike) -> tuple[npt.NDArr
     return array, totals
 
 
-def _result(values: npt.NDArray[np.float64]) -> Values | float:
+def _number_or_array(values: npt.NDArray[np.float64]) -> Values | float:
     return float(values) if values.ndim == 0 else values

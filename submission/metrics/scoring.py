@@ -17,12 +17,12 @@ from submission.errors import SubmissionError
 from submission.formats.ranked_csv import read_ranked_csv
 from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.truth import Truth
-from submission.metrics.intervals import grouped
+from submission.metrics.intervals import group_numbers
 from submission.metrics.summary import RelevantRanks, Summary, summarise
-from submission.ordering import joined_ranks, ranks_of_lists, relevant_ranks
+from submission.ordering import concatenate_ranks, ranks_from_lists, relevant_ranks
 
 
-def found_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth | None = None) -> RelevantRanks:
+def ranks_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth | None = None) -> RelevantRanks:
     """Return the ranks in a ranked CSV of an edition.
 
     truth: the queries that the file must answer, and the pool. annotations: if given, score only its queries, by its
@@ -33,74 +33,74 @@ def found_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth 
     Raises SubmissionError for a file that is refused, OSError for one that cannot be opened.
     """
     ranked = read_ranked_csv(path, edition, truth)
-    wanted = annotations or truth
-    answers = [answer for answer in ranked if answer.query in wanted.queries]
-    relevant = [wanted.queries[answer.query].relevant or frozenset() for answer in answers]
-    _require_known([answer.query for answer in answers], relevant)
+    scored = annotations or truth
+    answers = [answer for answer in ranked if answer.query in scored.queries]
+    relevant = [scored.queries[answer.query].relevant or frozenset() for answer in answers]
+    _require_relevance([answer.query for answer in answers], relevant)
     lists = [
         [rank for rank, name in enumerate(answer.file_names, start=1) if name in names]
         for answer, names in zip(answers, relevant, strict=True)
     ]
     return RelevantRanks(
-        ranks=ranks_of_lists(lists),
+        ranks=ranks_from_lists(lists),
         n_relevant=sizes(relevant),
-        groups=grouped(relevant),
+        groups=group_numbers(relevant),
         texts=[answer.query for answer in answers],
         n_pool=len(truth.file_names),
         depth=edition.ranking_length,
     )
 
 
-def found_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
+def ranks_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
     """Return the ranks in a score matrix by the relevance in it.
 
     Every row is a separate query, even if two rows have the same text, as in the 2023 baseline. The official 2022
     script keeps only one of them; Clotho's validation and evaluation splits have no such text.
     Raises SubmissionError if relevance is not known.
     """
-    _require_known(matrix.query_ids, matrix.relevant)
+    _require_relevance(matrix.query_ids, matrix.relevant)
     relevant = matrix.relevant_columns()
     return RelevantRanks(
         ranks=relevant_ranks(matrix.values, relevant, matrix.file_names),
         n_relevant=sizes(relevant),
-        groups=grouped(map(tuple, relevant)),
+        groups=group_numbers(map(tuple, relevant)),
         texts=matrix.query_texts,
         n_pool=len(matrix.clip_ids),
     )
 
 
-def found_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
+def ranks_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
     """Return the ranks of every clip's captions among all captions, for the clips that have any: the other direction.
 
     Equal scores are ordered by the queries' texts, the only name of a query in all file formats. Raises SubmissionError
     if relevance is not known.
     """
-    _require_known(matrix.query_ids, matrix.relevant)
+    _require_relevance(matrix.query_ids, matrix.relevant)
     rows_of: Mapping[str, list[int]] = {clip_id: [] for clip_id in matrix.clip_ids}
     for row, clips in enumerate(matrix.relevant):
         for clip in clips or ():
             rows_of[clip].append(row)
-    asked = [column for column, clip in enumerate(matrix.clip_ids) if rows_of[clip]]
-    relevant = [rows_of[matrix.clip_ids[column]] for column in asked]
+    captioned = [column for column, clip in enumerate(matrix.clip_ids) if rows_of[clip]]
+    relevant = [rows_of[matrix.clip_ids[column]] for column in captioned]
     ranks, done = [], 0
-    for values in transposed_blocks(matrix.values, np.array(asked, dtype=np.int64)):
+    for values in transposed_blocks(matrix.values, np.array(captioned, dtype=np.int64)):
         ranks.append(relevant_ranks(values, relevant[done : done + len(values)], matrix.query_texts))
         done += len(values)
     return RelevantRanks(
-        ranks=joined_ranks(ranks),
+        ranks=concatenate_ranks(ranks),
         n_relevant=sizes(relevant),
-        groups=np.arange(len(asked)),
-        texts=[matrix.file_names[column] for column in asked],
+        groups=np.arange(len(captioned)),
+        texts=[matrix.file_names[column] for column in captioned],
         n_pool=len(matrix.query_ids),
     )
 
 
 def summarise_matrix(matrix: ScoreMatrix, edition: Edition) -> Summary:
-    """Return an edition's figures of a score matrix. Raises SubmissionError as found_in_matrix does."""
-    return summarise(found_in_matrix(matrix), edition.recall_ks, edition.map_ks)
+    """Return an edition's figures of a score matrix. Raises SubmissionError as ranks_in_matrix does."""
+    return summarise(ranks_in_matrix(matrix), edition.recall_ks, edition.map_ks)
 
 
-def annotated(matrix: ScoreMatrix, annotations: Truth) -> ScoreMatrix:
+def with_annotations(matrix: ScoreMatrix, annotations: Truth) -> ScoreMatrix:
     """Return the rows of the annotated queries, with their relevant clips instead of those of the matrix.
 
     A query is identified by its text and a clip by its file name, as in the 2025 baseline's retrieval_module.py.
@@ -117,7 +117,7 @@ def annotated(matrix: ScoreMatrix, annotations: Truth) -> ScoreMatrix:
     )
 
 
-def _require_known(queries: Sequence[str], relevant: Sequence[Collection[str] | None]) -> None:
+def _require_relevance(queries: Sequence[str], relevant: Sequence[Collection[str] | None]) -> None:
     if blind := [query for query, clips in zip(queries, relevant, strict=True) if not clips]:
         raise SubmissionError(
             f"no relevant clip is known for {len(blind)} of {counted(len(queries), 'query')} (first {blind[0]!r}), so "

@@ -63,25 +63,25 @@ class Summary:
     bootstrap: Interval
     median_rank: float
     chance: float
-    found: RelevantRanks
+    queries: RelevantRanks
     notes: list[str] = field(default_factory=list)
     sharing: ClassVar[str] = "their clips"
 
     @property
-    def compared(self) -> tuple[str, ...]:
+    def compared_metrics(self) -> tuple[str, ...]:
         """Metrics that a comparison shows."""
         return (self.primary,)
 
     def lines(self) -> list[str]:
         """Return the summary as text, one figure per line."""
-        table = [("queries", str(len(self.found.texts))), ("pool", str(self.found.n_pool))]
+        table = [("queries", str(len(self.queries.texts))), ("pool", str(self.queries.n_pool))]
         table += [(name, f"{value:.4f}") for name, value in self.values.items()]
         table.append(
             ("95 %", f"{format_interval(self.interval, self.primary)} ({self.primary}, jackknife over queries)")
         )
         sharing = f"{self.primary}, bootstrap over queries that share clips"
         table.append(("95 %", f"{format_interval(self.bootstrap, self.primary)} ({sharing})"))
-        middle = f"{self.median_rank:g}" if math.isfinite(self.median_rank) else f"above {self.found.depth}"
+        middle = f"{self.median_rank:g}" if math.isfinite(self.median_rank) else f"above {self.queries.depth}"
         table.append(("median", f"{middle} (rank of the first relevant one)"))
         table.append(("chance", f"{self.chance:.4f} ({self.primary} of a random order)"))
         table += [("note", note) for note in self.notes]
@@ -90,53 +90,53 @@ class Summary:
 
     def rows(self) -> list[list[str]]:
         """Return a table of every query: its text, number of relevant ones, ranks of those found, and values."""
-        found = self.found
-        depth = found.depth or found.n_pool
+        queries = self.queries
+        depth = queries.depth or queries.n_pool
         header = ["query", "relevant", "ranks", *(name.removeprefix("m") for name in self.per_query)]
-        queries = zip(found.texts, found.n_relevant, found.ranks.tolist(), *self.per_query.values(), strict=True)
+        columns = (queries.texts, queries.n_relevant, queries.ranks.tolist(), *self.per_query.values())
         rows = [header]
-        for text, total, ranks, *values in queries:
+        for text, total, ranks, *values in zip(*columns, strict=True):
             known = " ".join(str(rank) for rank in ranks if rank <= depth)
             rows.append([text, str(total), known, *(f"{value:.6g}" for value in values)])
         return rows
 
 
-def summarise(found: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map_ks: Sequence[int] = (10,)) -> Summary:
+def summarise(queries: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map_ks: Sequence[int] = (10,)) -> Summary:
     """Return the means over queries of R@k for every k of recall_ks, and of AP@k for every k of map_ks, the primary one
     first.
 
     A k beyond the depth of ranked lists gives a lower bound, a k beyond the pool is over all of it; notes report both.
     """
-    per_query = {f"R@{k}": recall(found.ranks, found.n_relevant, k) for k in recall_ks}
-    per_query |= {f"mAP@{k}": average_precision(found.ranks, found.n_relevant, k) for k in map_ks}
+    per_query = {f"R@{k}": recall(queries.ranks, queries.n_relevant, k) for k in recall_ks}
+    per_query |= {f"mAP@{k}": average_precision(queries.ranks, queries.n_relevant, k) for k in map_ks}
 
-    depth = found.n_pool if found.depth is None else min(found.depth, found.n_pool)
+    depth = queries.n_pool if queries.depth is None else min(queries.depth, queries.n_pool)
     why = f"over the whole pool, which has {counted(depth, 'clip')}"
-    if depth < found.n_pool:
+    if depth < queries.n_pool:
         why = f"a lower bound, because the lists have {counted(depth, 'name')}"
     names = ", ".join(name for name in per_query if int(name.partition("@")[2]) > depth)
     notes = [f"{names}: {why}"] if names else []
-    return _summary(found, per_query, map_ks[0], notes)
+    return _summary(queries, per_query, map_ks[0], notes)
 
 
-def summarise_audio_to_text(found: RelevantRanks, ks: Sequence[int] = (1, 5, 10)) -> Summary:
+def summarise_audio_to_text(queries: RelevantRanks, ks: Sequence[int] = (1, 5, 10)) -> Summary:
     """Return the means over clips that search for their captions, by the three published definitions, each with its
     name.
 
     HR@k: hit_rate (R@k of Mei et al., WavCaps, LAION-CLAP). R@k: recall. pooled R@k: pooled_recall. mAP@10 divides by
     all captions of a clip; mAP has no cut.
     """
-    per_query = {f"HR@{k}": hit_rate(found.ranks, k) for k in ks}
-    per_query |= {f"R@{k}": recall(found.ranks, found.n_relevant, k) for k in ks}
-    per_query["mAP@10"] = average_precision(found.ranks, found.n_relevant, 10)
-    per_query["mAP"] = average_precision(found.ranks, found.n_relevant, None)
-    summary = _summary(found, per_query, 10, [])
+    per_query = {f"HR@{k}": hit_rate(queries.ranks, k) for k in ks}
+    per_query |= {f"R@{k}": recall(queries.ranks, queries.n_relevant, k) for k in ks}
+    per_query["mAP@10"] = average_precision(queries.ranks, queries.n_relevant, 10)
+    per_query["mAP"] = average_precision(queries.ranks, queries.n_relevant, None)
+    summary = _summary(queries, per_query, 10, [])
     for k in ks:
-        summary.values[f"pooled R@{k}"] = pooled_recall(found.ranks, found.n_relevant, k)
+        summary.values[f"pooled R@{k}"] = pooled_recall(queries.ranks, queries.n_relevant, k)
     return summary
 
 
-def _summary(found: RelevantRanks, per_query: dict[str, Values], k: int, notes: list[str]) -> Summary:
+def _summary(queries: RelevantRanks, per_query: dict[str, Values], k: int, notes: list[str]) -> Summary:
     """Return the summary. k: of the primary metric, mAP@k."""
     primary = f"mAP@{k}"
     return Summary(
@@ -144,10 +144,10 @@ def _summary(found: RelevantRanks, per_query: dict[str, Values], k: int, notes: 
         primary=primary,
         per_query=per_query,
         interval=jackknife_interval(per_query[primary]),
-        bootstrap=bootstrap_interval(per_query[primary], found.groups),
-        median_rank=median_rank(found.ranks),
-        chance=chance(found.n_pool, k, found.n_relevant.mean()),
-        found=found,
+        bootstrap=bootstrap_interval(per_query[primary], queries.groups),
+        median_rank=median_rank(queries.ranks),
+        chance=chance(queries.n_pool, k, queries.n_relevant.mean()),
+        queries=queries,
         notes=notes,
     )
 

@@ -32,7 +32,7 @@ from submission.errors import SubmissionError
 FILL_IN = "FILL IN"  # placeholder in a template for facts that only the participant knows
 
 
-def _visible(text: str) -> str:
+def _require_visible(text: str) -> str:
     if FILL_IN in text:
         raise PydanticCustomError("fill_in", "is not filled in yet")
     if not text.strip() or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
@@ -40,13 +40,13 @@ def _visible(text: str) -> str:
     return text
 
 
-def _address(text: str) -> str:
+def _require_email(text: str) -> str:
     if not re.fullmatch(r"[^@\s]+@[^@\s]+\.[^@\s.]+", text):
         raise PydanticCustomError("email", "is not an address of the form name@place.org")
     return text
 
 
-Text = Annotated[str, AfterValidator(_visible)]
+Text = Annotated[str, AfterValidator(_require_visible)]
 
 
 class Affiliation(Strict):
@@ -59,7 +59,7 @@ class Affiliation(Strict):
 class Author(Strict):
     lastname: Text
     firstname: Text
-    email: Annotated[Text, AfterValidator(_address)]
+    email: Annotated[Text, AfterValidator(_require_email)]
     corresponding: bool = False
     affiliation: Affiliation
 
@@ -112,12 +112,12 @@ def about_template(systems: Sequence[tuple[str, Sequence[str]]], sources: Iterab
         f"     affiliation: {{abbreviation: {quoted}, institute: {quoted}, department: null, location: {quoted}}}}}",
         f"systems:  # in the order of the runs; output, if any: the blind set's {files}, in this folder",
     ]
-    if any("scored" in named for _, named in systems):
+    if any("scored" in keys for _, keys in systems):
         scored = "file of windows (.jsonl)" if of_moments else "scores (.npy)"
         lines.append(f"  # scored: the {scored} of the split of the figures, in this folder")
-    for runs, named in systems:
-        lines.append(f"  # {runs}{'' if 'output' in named else ', which has ranked the blind set'}")
-        lines.append(f"  - {{{', '.join(f'{key}: {quoted}' for key in ('name', 'abbreviation', *named))}}}")
+    for runs, keys in systems:
+        lines.append(f"  # {runs}{'' if 'output' in keys else ', which has ranked the blind set'}")
+        lines.append(f"  - {{{', '.join(f'{key}: {quoted}' for key in ('name', 'abbreviation', *keys))}}}")
     if sources := list(sources):
         lines.append("sources:  # the address of each, in quotes; null: not published")
         lines += [f"  {json.dumps(name, ensure_ascii=False)}: {{url: {quoted}}}" for name in sources]

@@ -26,23 +26,23 @@ from submission.editions import AnyEdition, MomentsEdition, Names, all_editions
 from submission.errors import SubmissionError
 from submission.formats.csv_table import SHOWN_PROBLEMS, format_problems
 from submission.formats.matrix_csv import check_matrix_csv
-from submission.formats.moments_jsonl import NOT_HANDED_IN, check_moments
+from submission.formats.moments_jsonl import NOT_IN_PACKAGES, check_moments
 from submission.formats.moments_truth import MomentTruth
 from submission.formats.ranked_csv import check_ranked_csv
 from submission.formats.truth import Truth
 from submission.package.meta_model import meta_faults
 
-LARGEST = 2**28  # bytes of an output, unpacked: a full matrix takes some 60 MB
-LARGEST_META, LARGEST_REPORT = 2**20, 2**27  # bytes, likewise
+MAX_OUTPUT_BYTES = 2**28  # bytes of an output, unpacked: a full matrix takes some 60 MB
+MAX_META_BYTES, MAX_REPORT_BYTES = 2**20, 2**27  # bytes, likewise
 METHOD_NAMES = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "lzma"}
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # every unzip program reads these
-_DAWN = (1980, 1, 1, 0, 0, 0)  # date of every member, so that the same package has the same bytes
+_MEMBER_DATE = (1980, 1, 1, 0, 0, 0)  # date of every member, so that the same package has the same bytes
 
 
 AnyTruth = Truth | MomentTruth
 
 
-class Packed(NamedTuple):
+class PackedSystem(NamedTuple):
     """One system.
 
     Attributes:
@@ -55,11 +55,11 @@ class Packed(NamedTuple):
     """
 
     label: str
-    of: str
+    description: str
     output: bytes
     meta: dict[str, Any]
     truth: AnyTruth | None = None
-    known: str = ""
+    answered_by: str = ""
 
 
 def file_names(names: Names, label: str, edition: AnyEdition) -> Names:
@@ -69,7 +69,9 @@ def file_names(names: Names, label: str, edition: AnyEdition) -> Names:
     return Names(*(name.format(**filled) for name in names))
 
 
-def write_archive(path: Path, systems: list[Packed], edition: AnyEdition, style: str, report: bytes | None) -> None:
+def write_archive(
+    path: Path, systems: list[PackedSystem], edition: AnyEdition, style: str, report: bytes | None
+) -> None:
     """Write the archive, and check it on disk before it gets its name.
 
     Raises SubmissionError, one line per problem, for the findings of check_archive; OSError when writing fails.
@@ -88,7 +90,7 @@ def write_archive(path: Path, systems: list[Packed], edition: AnyEdition, style:
     with writing(path) as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, data in members.items():
-                archive.writestr(zipfile.ZipInfo(name, _DAWN), data, zipfile.ZIP_DEFLATED)
+                archive.writestr(zipfile.ZipInfo(name, _MEMBER_DATE), data, zipfile.ZIP_DEFLATED)
         file.flush()
         truths = {system.label: system.truth for system in systems}
         if problems := list(check_archive(Path(file.name), edition, truths.get, require_report=report is not None)):
@@ -147,9 +149,9 @@ def _container_problems(file: BinaryIO, archive: zipfile.ZipFile) -> Iterator[st
 
 def _size_problems(archive: zipfile.ZipFile, edition: AnyEdition) -> Iterator[str]:
     """Find members that are larger unpacked than any such file needs to be."""
-    limits = {".yaml": LARGEST_META, ".pdf": LARGEST_REPORT}
+    limits = {".yaml": MAX_META_BYTES, ".pdf": MAX_REPORT_BYTES}
     for info in archive.infolist():
-        largest = limits.get(PurePosixPath(info.filename).suffix, LARGEST)
+        largest = limits.get(PurePosixPath(info.filename).suffix, MAX_OUTPUT_BYTES)
         if info.file_size > largest:
             size = f"{info.file_size:,} bytes unpacked, more than the {largest:,} that such a file may have"
             yield f"{info.filename}: has {size}; check its content"
@@ -202,9 +204,10 @@ def _check_members(
     for name in sorted(name for name, times in names.items() if times > 1):
         yield f"{name}: occurs twice"
     wrong = {name for name in names if not _is_placed(name, edition)}
-    theirs = next((other for other in all_editions() if all(_is_placed(name, other) for name in names)), None)
-    if wrong and theirs:
-        yield f"this is a package of edition {theirs.name}, not of {edition.name}; add --edition {theirs.name}"
+    actual_edition = next((other for other in all_editions() if all(_is_placed(name, other) for name in names)), None)
+    if wrong and actual_edition:
+        hint = f"add --edition {actual_edition.name}"
+        yield f"this is a package of edition {actual_edition.name}, not of {edition.name}; {hint}"
         return
     for name in sorted(wrong):
         task = f"<package>/task{edition.task}"
@@ -243,8 +246,8 @@ def pdf_problem(content: bytes) -> str | None:
     end = content[-1024:]
     if b"%%EOF" not in end:
         return "is a PDF that was cut off (its end, %%EOF, is missing); export the report again"
-    named = re.findall(rb"startxref\s+([0-9]{1,12})\s+%%EOF", end)
-    if not named or not re.match(rb"\s*(xref\b|[0-9]+\s+[0-9]+\s+obj\b)", content[int(named[-1]) :][:64]):
+    offsets = re.findall(rb"startxref\s+([0-9]{1,12})\s+%%EOF", end)
+    if not offsets or not re.match(rb"\s*(xref\b|[0-9]+\s+[0-9]+\s+obj\b)", content[int(offsets[-1]) :][:64]):
         return "is no readable PDF (its table of objects is not where its end says); export the report again"
     return None
 
@@ -282,9 +285,9 @@ def _check_system(
         yield f"{label}: is not a label of this task: expected {expected}, without blanks, dots or other underscores"
         return
     styles = [file_names(names, label, edition) for names in edition.names.values()]
-    found = {path.name for path in paths}
-    style = next((names for names in styles if names.output in found or names.meta in found), styles[0])
-    for name in sorted({style.output, style.meta} - found):
+    present = {path.name for path in paths}
+    style = next((names for names in styles if names.output in present or names.meta in present), styles[0])
+    for name in sorted({style.output, style.meta} - present):
         yield f"{label}: {name} is missing"
     for path in paths:
         if path.name == style.output:
@@ -307,7 +310,7 @@ def _output_problems(data: bytes, edition: AnyEdition, truth: AnyTruth | None) -
     if isinstance(edition, MomentsEdition):
         assert not isinstance(truth, Truth)
         _, problems, notes = check_moments(data, edition, truth)
-        return problems + [note for note in notes if note.kind in NOT_HANDED_IN]
+        return problems + [note for note in notes if note.kind in NOT_IN_PACKAGES]
     assert not isinstance(truth, MomentTruth)
     check = check_ranked_csv if edition.output == "ranked" else check_matrix_csv
     return check(data, edition, truth)[1]

@@ -18,34 +18,34 @@ from submission.runs.finished import Finished, FinishedRun
 from submission.runs.record import LossSettings, SetFacts, StageSettings
 
 
-def label_of(about: About, edition: AnyEdition, index: int) -> str:
+def system_label(about: About, edition: AnyEdition, index: int) -> str:
     """Return the label: last name and institute of the corresponding author, task, and index.
 
     Blanks, dots and underscores, which separate the parts of file names, become hyphens.
     """
     author = about.corresponding
-    lastname, institute = (_part(text) for text in (author.lastname, author.affiliation.abbreviation))
+    lastname, institute = (_label_part(text) for text in (author.lastname, author.affiliation.abbreviation))
     return f"{lastname}_{institute}_task{edition.task}_{index}"
 
 
-def _part(text: str) -> str:
+def _label_part(text: str) -> str:
     return re.sub(r"[\s._]+", "-", text).strip("-")
 
 
-def unfit_parts(about: About) -> Iterator[str]:
+def label_problems(about: About) -> Iterator[str]:
     """Yield problems of the corresponding author's names that cannot be part of a label, which names
     folders and files.
     """
     author = about.corresponding
     for key, text in (("lastname", author.lastname), ("affiliation.abbreviation", author.affiliation.abbreviation)):
-        if not re.fullmatch(r"\w[\w'’-]*", _part(text)):
+        if not re.fullmatch(r"\w[\w'’-]*", _label_part(text)):
             problem = f"{text!r} cannot be part of a file name; use letters, digits and hyphens"
             yield f"authors.{about.authors.index(author)}.{key}: {problem}"
 
 
 def missing_addresses(runs: Sequence[Finished], described: Collection[str] = ()) -> list[str]:
     """Return the data sets and pre-trained models without an address in the runs, except for those described."""
-    return [name for name, known in addresses_of(runs).items() if known is None and name not in described]
+    return [name for name, known in external_addresses(runs).items() if known is None and name not in described]
 
 
 def make_meta(
@@ -56,14 +56,14 @@ def make_meta(
     runs: one, or those that were blended. scored: the matrix for the results. Parameters are those of all members of an
     ensemble, frozen experts counted once. Lengths are minutes, as in DCASE's templates.
     """
-    members = members_of(runs)
+    members = count_members(runs)
     summary = summarise_matrix(scored, edition)
     return {
         "submission": submission_block(about, system, label),
         "system": {
             "description": _description(runs) | {"ensemble": members if members > 1 else None},
-            "complexity": {"total_parameters": sum(parameters_of(runs))},
-            "external_datasets": list(_external(runs, about)),
+            "complexity": {"total_parameters": sum(count_parameters(runs))},
+            "external_datasets": list(_external_sources(runs, about)),
             "source_code": about.source_code,
         },
         "results": {
@@ -82,12 +82,12 @@ def submission_block(about: About, system: System, label: str) -> dict[str, Any]
     }
 
 
-def members_of(runs: Sequence[Finished]) -> int:
+def count_members(runs: Sequence[Finished]) -> int:
     """Return the number of models of a system."""
     return sum(len(run.members) for run in runs)
 
 
-def stages_of(runs: Sequence[Finished]) -> list[StageSettings]:
+def trained_stages(runs: Sequence[Finished]) -> list[StageSettings]:
     """Return the stages of the systems' checkpoints, one per member."""
     members = [(run, member.stage) for run in runs for member in run.members]
     return [run.recipe.stages[stage] for run, stage in members if stage is not None]
@@ -101,23 +101,23 @@ def _description(runs: Sequence[FinishedRun]) -> dict[str, Any]:
     experts = [expert for run in runs for expert in run.result.experts.values()]
     frozen = [run.result.experts[name].model for run in runs for name in frozen_experts(run)]
     models = [run.recipe.model for run in runs]
-    stages = stages_of(runs)
+    stages = trained_stages(runs)
     optimizers = [stage.optimizer for stage in stages]
     return {
-        "input_sampling_rate": _joined(f"{rate / 1000:g}kHz" for rate in sorted({e.rate for e in experts})),
-        "acoustic_features": _joined(expert.kind for expert in experts),
-        "acoustic_embeddings": _joined(frozen),
+        "input_sampling_rate": _join_unique(f"{rate / 1000:g}kHz" for rate in sorted({e.rate for e in experts})),
+        "acoustic_features": _join_unique(expert.kind for expert in experts),
+        "acoustic_embeddings": _join_unique(frozen),
         "data_augmentation": augmentation_of(runs),
-        "machine_learning_method": _joined(f"{m.audio.kind}, {m.text.kind}" for m in models),
+        "machine_learning_method": _join_unique(f"{m.audio.kind}, {m.text.kind}" for m in models),
         "learning_scheme": "supervised",
-        "audio_modelling": _joined(model.audio.kind for model in models),
-        "word_embeddings": _joined(map(text_name, runs)),
-        "word_modelling": _joined(model.text.kind for model in models),
-        "loss_function": _joined(loss_in_words(term) for stage in stages for term in stage.losses),
-        "optimizer": _joined(optimizer.kind for optimizer in optimizers),
-        "learning_rate": _only([optimizer.lr for optimizer in optimizers]),
-        "weight_decay": _only([optimizer.weight_decay for optimizer in optimizers]),
-        "metric_monitored": _joined(
+        "audio_modelling": _join_unique(model.audio.kind for model in models),
+        "word_embeddings": _join_unique(map(text_name, runs)),
+        "word_modelling": _join_unique(model.text.kind for model in models),
+        "loss_function": _join_unique(loss_in_words(term) for stage in stages for term in stage.losses),
+        "optimizer": _join_unique(optimizer.kind for optimizer in optimizers),
+        "learning_rate": _value_or_list([optimizer.lr for optimizer in optimizers]),
+        "weight_decay": _value_or_list([optimizer.weight_decay for optimizer in optimizers]),
+        "metric_monitored": _join_unique(
             "none (last checkpoint)" if member.checkpoint == "last" else f"validation {member.checkpoint}"
             for run in runs
             for member in run.members
@@ -125,18 +125,18 @@ def _description(runs: Sequence[FinishedRun]) -> dict[str, Any]:
     }
 
 
-def _joined(values: Iterable[str]) -> str | None:
+def _join_unique(values: Iterable[str]) -> str | None:
     """Join the values, each once, in their order; None without values."""
     return ", ".join(dict.fromkeys(values)) or None
 
 
-def _only(values: list[Any]) -> Any:
+def _value_or_list(values: list[Any]) -> Any:
     """Return the value, or all of them if members differ."""
     unique = list(dict.fromkeys(values))
     return unique[0] if len(unique) == 1 else unique
 
 
-def parameters_of(runs: Sequence[Finished]) -> tuple[int, int]:
+def count_parameters(runs: Sequence[Finished]) -> tuple[int, int]:
     """Return the numbers of trained parameters of all members, and of frozen ones, each counted once."""
     trained = sum(len(run.members) * sum(run.result.parameters.trained.values()) for run in runs)
     frozen: dict[str, int] = {}
@@ -169,8 +169,8 @@ def audio_name(run: Finished) -> str | None:
     return None if weights is None else Path(weights).name
 
 
-def _external(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, Any]]:
-    addresses = addresses_of(runs) | {name: address.url for name, address in about.sources.items()}
+def _external_sources(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, Any]]:
+    addresses = external_addresses(runs) | {name: address.url for name, address in about.sources.items()}
     for name, parts in training_sets(runs).items():
         clips, captions = sum(part.clips for part in parts), sum(part.captions for part in parts)
         licences: Counter[str] = sum((Counter(part.licences) for part in parts), Counter())
@@ -192,21 +192,21 @@ def _external(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, A
         yield {"name": name, "purpose": purpose, "url": addresses[name], "total_audio_length": None}
 
 
-def addresses_of(runs: Sequence[Finished]) -> dict[str, str | None]:
+def external_addresses(runs: Sequence[Finished]) -> dict[str, str | None]:
     """Return everything external by name, with its address if a run has it."""
-    found: dict[str, str | None] = {}
+    addresses: dict[str, str | None] = {}
     for run in runs:
         for source in run.result.data.values():
             for name in source.sets if source.trains else ():
-                found[name] = address_of(source.published) or found.get(name)
+                addresses[name] = extract_address(source.published) or addresses.get(name)
         for name in frozen_experts(run):
             expert = run.result.experts[name]
-            found[expert.model] = ", ".join(expert.published) or None
-        found |= dict.fromkeys(filter(None, (audio_name(run), _pretrained_text(run))))
-    return found
+            addresses[expert.model] = ", ".join(expert.published) or None
+        addresses |= dict.fromkeys(filter(None, (audio_name(run), _pretrained_text(run))))
+    return addresses
 
 
-def address_of(published: str | None) -> str | None:
+def extract_address(published: str | None) -> str | None:
     """Return the address at the beginning of a recipe's `published` text; None if it does not begin with one."""
     first = re.match(r"(?:https?://)?[\w-]+(?:\.[\w-]+)+(?:/[^\s(),;]*)?", published or "")
     return None if first is None else first[0] if "://" in first[0] else f"https://{first[0]}"
@@ -214,13 +214,13 @@ def address_of(published: str | None) -> str | None:
 
 def training_sets(runs: Sequence[Finished]) -> dict[str, list[SetFacts]]:
     """Return the parts of every data set that any run trains on. A part of several runs or sources counts once."""
-    found: dict[str, list[SetFacts]] = {}
+    parts: dict[str, list[SetFacts]] = {}
     for run in runs:
         for source in run.result.data.values():
             for name, part in source.sets.items() if source.trains else ():
-                if part not in found.setdefault(name, []):
-                    found[name].append(part)
-    return found
+                if part not in parts.setdefault(name, []):
+                    parts[name].append(part)
+    return parts
 
 
 def loss_in_words(term: LossSettings) -> str:

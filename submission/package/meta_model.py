@@ -37,26 +37,26 @@ class Part(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
 
-def _given(value: Any) -> Any:
+def _require_value(value: Any) -> Any:
     if value in (None, ""):
         raise PydanticCustomError("missing", "is missing")
     return value
 
 
-Given = Annotated[Any, AfterValidator(_given)]
+Required = Annotated[Any, AfterValidator(_require_value)]
 Count = Annotated[int, Field(ge=0)]
 
 
 class Affiliation(Part):
-    abbreviation: Given
-    institute: Given
-    location: Given
+    abbreviation: Required
+    institute: Required
+    location: Required
 
 
 class Author(Part):
-    lastname: Given
-    firstname: Given
-    email: Given
+    lastname: Required
+    firstname: Required
+    email: Required
     affiliation: Affiliation
     corresponding: Any = False
 
@@ -71,11 +71,11 @@ Authors = Annotated[list[Author], Field(min_length=1), AfterValidator(_with_one_
 
 
 class Description(Part):
-    input_sampling_rate: Given
-    acoustic_features: Given
-    machine_learning_method: Given
-    loss_function: Given
-    optimizer: Given
+    input_sampling_rate: Required
+    acoustic_features: Required
+    machine_learning_method: Required
+    loss_function: Required
+    optimizer: Required
 
 
 class Complexity(Part):
@@ -86,8 +86,8 @@ class MomentsModel(Part):
     audio_models: list[Any]
     text_models: list[Any]
     LLMs: list[Any]
-    trainable_parameters: Given
-    freezed_parameters: Given  # the template's spelling
+    trainable_parameters: Required
+    freezed_parameters: Required  # the template's spelling
     loss_function: list[Any]
 
 
@@ -124,25 +124,25 @@ def _fault(item: Mapping[str, Any], highest: int) -> str:
     key, value = ".".join(map(str, item["loc"])) or "meta.yaml", item["input"]
     kind = "missing" if value in (None, "") else item["type"]
     number_or_type = repr(value) if isinstance(value, int | float) else f"a {type(value).__name__}"
-    named = shown(value) if isinstance(value, str) else number_or_type
+    described = shown(value) if isinstance(value, str) else number_or_type
     message = MESSAGES.get(kind, "{key} is {value}, which does not belong here")
-    return message.format(**item.get("ctx", {}), key=key, value=named, highest=highest)
+    return message.format(**item.get("ctx", {}), key=key, value=described, highest=highest)
 
 
 def _meta_model(label: str, edition: AnyEdition, highest: int) -> type[Part]:
     figure = Annotated[float, Field(ge=0, le=highest)]
-    figures = _part(**dict.fromkeys(figure_keys(edition).values(), figure))
+    figures = _model_with_keys(**dict.fromkeys(figure_keys(edition).values(), figure))
     abbreviation = Annotated[str, Field(max_length=edition.abbreviation)]
-    submission = _part(label=Literal[label], name=Given, abbreviation=abbreviation, authors=Authors)
+    submission = _model_with_keys(label=Literal[label], name=Required, abbreviation=abbreviation, authors=Authors)
     if isinstance(edition, Edition):
-        data_set: Any = _part(**dict.fromkeys(edition.external, Any))
-        system = _part(description=Description, complexity=Complexity, external_datasets=list[data_set])
+        data_set: Any = _model_with_keys(**dict.fromkeys(edition.external, Any))
+        system = _model_with_keys(description=Description, complexity=Complexity, external_datasets=list[data_set])
     else:
-        system = _part(model=MomentsModel, dataset=MomentsData, ensemble=bool)
-    return _part(submission=submission, system=system, results=_part(**{edition.result: figures}))
+        system = _model_with_keys(model=MomentsModel, dataset=MomentsData, ensemble=bool)
+    return _model_with_keys(submission=submission, system=system, results=_model_with_keys(**{edition.result: figures}))
 
 
-def _part(**kinds: Any) -> type[Part]:
+def _model_with_keys(**kinds: Any) -> type[Part]:
     """Return a model with these keys, each required."""
     fields: dict[str, Any] = {key: (kind, ...) for key, kind in kinds.items()}
     return create_model("Part", __base__=Part, **fields)

@@ -9,16 +9,16 @@ from typing import Any
 from submission.editions import MomentsEdition
 from submission.package.about import About, System
 from submission.package.meta import (
-    addresses_of,
     audio_name,
     augmentation_of,
+    count_members,
+    count_parameters,
+    external_addresses,
     frozen_experts,
     loss_in_words,
-    members_of,
-    parameters_of,
-    stages_of,
     submission_block,
     text_name,
+    trained_stages,
     training_sets,
 )
 from submission.package.meta_model import figure_keys
@@ -41,8 +41,8 @@ def make_moments_meta(
     sources; for sources without moments, their captions. External data sets and pre-trained models have their
     addresses.
     """
-    trained, frozen = parameters_of(runs)
-    names = [_audio_model(run) for run in runs]
+    trained, frozen = count_parameters(runs)
+    names = [_audio_models(run) for run in runs]
     return {
         "submission": submission_block(about, system, label),
         "system": {
@@ -50,54 +50,54 @@ def make_moments_meta(
                 "audio_models": list(dict.fromkeys(name for each in names for name in each)),
                 "text_models": list(dict.fromkeys(map(text_name, runs))),
                 "LLMs": [],
-                "trainable_parameters": _millions(trained),
-                "freezed_parameters": _millions(frozen),
-                "loss_function": list(dict.fromkeys(loss_in_words(t) for s in stages_of(runs) for t in s.losses)),
+                "trainable_parameters": _format_millions(trained),
+                "freezed_parameters": _format_millions(frozen),
+                "loss_function": list(dict.fromkeys(loss_in_words(t) for s in trained_stages(runs) for t in s.losses)),
             },
             "dataset": {
                 "data_augmentation": augmentation_of(runs),
-                "external_data_resources": list(_external(runs, about)),
-                "audio_captions": _pairs(runs),
+                "external_data_resources": list(_external_sources(runs, about)),
+                "audio_captions": _count_pairs(runs),
             },
-            "ensemble": members_of(runs) > 1,
+            "ensemble": count_members(runs) > 1,
             **({"source_code": about.source_code} if about.source_code else {}),
         },
-        "results": results_of(figures, edition),
+        "results": results_block(figures, edition),
     }
 
 
-def results_of(figures: Mapping[str, float], edition: MomentsEdition) -> dict[str, dict[str, float]]:
+def results_block(figures: Mapping[str, float], edition: MomentsEdition) -> dict[str, dict[str, float]]:
     """Return the block `results`: figures in per cent with two digits, by the template's keys."""
     return {edition.result: {key: round(100 * figures[metric], 2) for metric, key in figure_keys(edition).items()}}
 
 
-def _audio_model(run: FinishedMoments) -> list[str]:
+def _audio_models(run: FinishedMoments) -> list[str]:
     """Return the names of the pre-trained models; the kind of the encoder for a run without any."""
     pretrained = [run.result.experts[name].model for name in frozen_experts(run)]
     pretrained += [weights] if (weights := audio_name(run)) else []
     return pretrained or [run.recipe.model.audio.kind]
 
 
-def _millions(parameters: int) -> str:
+def _format_millions(parameters: int) -> str:
     """Format like the template, e.g. `9.93 M`, with three significant digits."""
     millions = parameters / 1e6
     return f"{millions:.0f} M" if millions >= 100 else f"{millions:.3g} M"
 
 
-def _pairs(runs: Sequence[FinishedMoments]) -> int:
-    found: dict[str, int] = {}
+def _count_pairs(runs: Sequence[FinishedMoments]) -> int:
+    counts: dict[str, int] = {}
     for run in runs:
         for source in run.result.data.values():
             if source.trains:
                 captions = sum(part.captions for part in source.sets.values())
                 count = captions if source.moments is None else source.moments
-                found[str(sorted(part.document().items() for part in source.sets.values())) + str(count)] = count
-    return sum(found.values())
+                counts[str(sorted(part.document().items() for part in source.sets.values())) + str(count)] = count
+    return sum(counts.values())
 
 
-def _external(runs: Sequence[FinishedMoments], about: About) -> Iterator[dict[str, Any]]:
-    addresses = addresses_of(runs) | {name: address.url for name, address in about.sources.items()}
+def _external_sources(runs: Sequence[FinishedMoments], about: About) -> Iterator[dict[str, Any]]:
+    addresses = external_addresses(runs) | {name: address.url for name, address in about.sources.items()}
     names = [name for name in training_sets(runs) if name not in OFFICIAL]
-    names += [name for name in addresses_of(runs) if name not in training_sets(runs)]
+    names += [name for name in external_addresses(runs) if name not in training_sets(runs)]
     for name in dict.fromkeys(names):
         yield {"name": name, "url": addresses[name]}

@@ -11,36 +11,36 @@ from tempfile import TemporaryDirectory
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
 from submission.formats.moments_jsonl import Moments, read_moments, windows_by_query, write_moments
-from submission.formats.moments_truth import size_of
+from submission.formats.moments_truth import format_size
 from submission.metrics.moments_summary import summarise_moments
 from submission.package.about import About, System
-from submission.package.archive import Packed
+from submission.package.archive import PackedSystem
 from submission.package.moments_meta import make_moments_meta
 from submission.runs.finished import FinishedMoments
 
 
-def packed_moments(
+def pack_moments(
     runs: Sequence[FinishedMoments], about: About, system: System, edition: MomentsEdition, label: str, folder: Path
-) -> Packed:
+) -> PackedSystem:
     """Return one system: its output, in the order of its queries and without scores, and its meta.yaml.
 
     runs: one, or those of an ensemble, whose windows are `output` and `scored`. folder: folder of these files.
     Raises SubmissionError for files that do not fit the queries, and for figures of a blind list.
     """
     first = runs[0]
-    source, figures = first.blind or first, figures_of(first)
+    source, figures = first.blind or first, require_figures(first)
     if system.scored:
         scored = read_moments(folder / system.scored, edition, first.truth)
         figures = summarise_moments(windows_by_query(scored), first.truth, edition).values
     meta = make_moments_meta(runs, about, system, figures, edition, label)
     if system.output:
-        path, of = folder / system.output, f"submits {system.output}"
+        path, description = folder / system.output, f"submits {system.output}"
         truth = first.blind.truth if first.blind else None
     else:
         path, truth = source.file(f"submission/{source.entry}.jsonl"), source.truth
-        ranked = f"{first.entry!r} ({size_of(truth)})"
+        ranked = f"{first.entry!r} ({format_size(truth)})"
         hint = "to submit the blind list, give this system an `output`"
-        of = f"submits {path}" if first.blind else f"submits the windows of the entry {ranked}; {hint}"
+        description = f"submits {path}" if first.blind else f"submits the windows of the entry {ranked}; {hint}"
     answers = read_moments(path, edition, truth)
     if truth:
         position = {qid: number for number, qid in enumerate(truth.queries)}
@@ -48,25 +48,29 @@ def packed_moments(
     with TemporaryDirectory() as temporary:
         file = Path(temporary) / "output.jsonl"
         write_moments(file, answers, edition)
-        return Packed(label, of, file.read_bytes(), meta, truth, _known(answers, runs))
+        return PackedSystem(label, description, file.read_bytes(), meta, truth, _entry_with_answers(answers, runs))
 
 
-def _known(answers: Sequence[Moments], runs: Sequence[FinishedMoments]) -> str:
+def _entry_with_answers(answers: Sequence[Moments], runs: Sequence[FinishedMoments]) -> str:
     """Return the entry of these runs that has true windows for the answered queries, or ""."""
-    asked = {(answer.qid, answer.query) for answer in answers}
+    answered = {(answer.qid, answer.query) for answer in answers}
     for run in runs:
-        for name in (name for name, found in run.result.moments.items() if found.figures is not None):
+        for name in (name for name, entry in run.result.moments.items() if entry.figures is not None):
             queries = replace(run, entry=name).truth.queries
             same_ids = {answer.qid for answer in answers} == queries.keys()
-            if same_ids or asked <= {(query.qid, query.query) for query in queries.values()}:
+            if same_ids or answered <= {(query.qid, query.query) for query in queries.values()}:
                 return repr(name)
     return ""
 
 
-def figures_of(run: FinishedMoments) -> Mapping[str, float]:
+def require_figures(run: FinishedMoments) -> Mapping[str, float]:
     """Return the figures by metric, in [0, 1]. Raises SubmissionError for an entry of a blind list, which has none."""
     if run.ranked.figures is None:
-        known = [name for name, found in run.result.moments.items() if found.figures is not None]
-        hint = f"name {run.folder}:{known[0]}" if known else "give its recipe an entry of a set with true windows"
+        scored_entries = [name for name, entry in run.result.moments.items() if entry.figures is not None]
+        hint = (
+            f"name {run.folder}:{scored_entries[0]}"
+            if scored_entries
+            else "give its recipe an entry of a set with true windows"
+        )
         raise SubmissionError(f"{run.folder}: {run.entry!r} ranks a blind list, which has no figures; {hint}")
     return run.ranked.figures

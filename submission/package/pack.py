@@ -12,12 +12,12 @@ from submission.formats.csv_table import Row, parse_rows
 from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.formats.truth import matrix_truth, read_annotations
-from submission.metrics.blend import makers_of
-from submission.metrics.scoring import annotated
+from submission.metrics.blend import contributing_models
+from submission.metrics.scoring import with_annotations
 from submission.package.about import About, System, read_about
-from submission.package.archive import Packed, write_archive
-from submission.package.meta import label_of, make_meta, missing_addresses, unfit_parts
-from submission.package.moments_package import packed_moments
+from submission.package.archive import PackedSystem, write_archive
+from submission.package.meta import label_problems, make_meta, missing_addresses, system_label
+from submission.package.moments_package import pack_moments
 from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 
 
@@ -25,7 +25,7 @@ class Package(NamedTuple):
     """A written archive. unready: reasons why it must not be submitted yet, one message each."""
 
     path: Path
-    systems: list[Packed]
+    systems: list[PackedSystem]
     unready: list[str]
 
 
@@ -46,14 +46,14 @@ def pack(
     about = read_about(about_path, len(systems))
     if problems := list(_problems(systems, about, edition, style)):
         raise SubmissionError("\n".join(f"{about_path}: {problem}" for problem in problems))
-    pack_one: Callable[..., Packed] = packed_moments if isinstance(edition, MomentsEdition) else _packed_clips
+    pack_one: Callable[..., PackedSystem] = pack_moments if isinstance(edition, MomentsEdition) else _pack_clips
     packed = [
-        pack_one(runs, about, system, edition, label_of(about, edition, index), about_path.parent)
+        pack_one(runs, about, system, edition, system_label(about, edition, index), about_path.parent)
         for index, (runs, system) in enumerate(zip(systems, about.systems, strict=True), start=1)
     ]
     reasons = [] if report else ["it has no technical report; add --report REPORT.pdf"]
     if isinstance(edition, MomentsEdition):
-        reasons += [not_blind(system) for system in packed if system.known]
+        reasons += [known_answers_message(system) for system in packed if system.answered_by]
     unready = out.with_suffix(".NOT_READY.zip")
     path = unready if reasons else out
     write_archive(path, packed, edition, style, report.read_bytes() if report else None)
@@ -62,10 +62,10 @@ def pack(
     return Package(path, packed, reasons)
 
 
-def not_blind(system: Packed) -> str:
+def known_answers_message(system: PackedSystem) -> str:
     """Return the message on a system that answers queries whose answers are known."""
-    what = f"{system.label} submits queries whose answers are known ({system.known}), not the blind set"
-    return f"{what}; rank the blind set in the run, or give this system its file as `output`"
+    fault = f"{system.label} submits queries whose answers are known ({system.answered_by}), not the blind set"
+    return f"{fault}; rank the blind set in the run, or give this system its file as `output`"
 
 
 def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyEdition, style: str) -> Iterator[str]:
@@ -78,7 +78,7 @@ def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyE
         if isinstance(run, FinishedMoments) != of_moments:
             kinds = ("moments", "clips") if of_moments else ("clips", "moments")
             yield f"edition {edition.name} ranks {kinds[0]}, but {run.folder}:{run.entry} ranks {kinds[1]}"
-    yield from unfit_parts(about)
+    yield from label_problems(about)
     for number, (runs, system) in enumerate(zip(systems, about.systems, strict=True)):
         if len(system.abbreviation) > edition.abbreviation:
             yield f"systems.{number}.abbreviation: has more than {edition.abbreviation} characters"
@@ -91,26 +91,26 @@ def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyE
         yield f"sources.{name}.url: is missing; give the address of {name}, or null if it is not published"
 
 
-def _packed_clips(
+def _pack_clips(
     runs: Sequence[FinishedRun], about: About, system: System, edition: Edition, label: str, folder: Path
-) -> Packed:
-    scored = _matrix(runs, folder / system.scored) if system.scored else runs[0].matrix
+) -> PackedSystem:
+    scored = _read_scores_of(runs, folder / system.scored) if system.scored else runs[0].matrix
     if about.annotations:
-        scored = annotated(scored, read_annotations(folder / about.annotations, matrix_truth(scored)))
+        scored = with_annotations(scored, read_annotations(folder / about.annotations, matrix_truth(scored)))
     meta = make_meta(runs, about, system, scored, edition, label)
     if system.output and not system.output.endswith(".npy"):
         data = (folder / system.output).read_bytes()
-        known = repr(runs[0].entry) if _answers_known(data, runs[0].matrix) else ""
-        return Packed(label, f"submits {system.output}", data, meta, known=known)
+        answered_by = repr(runs[0].entry) if _answers_known(data, runs[0].matrix) else ""
+        return PackedSystem(label, f"submits {system.output}", data, meta, answered_by=answered_by)
     output = folder / system.output if system.output else runs[0].blind_scores
-    of = f"submits {system.output or output}" if output else _describe_entry(runs[0])
-    matrix = _matrix(runs, output) if output else runs[0].matrix
+    description = f"submits {system.output or output}" if output else _describe_entry(runs[0])
+    matrix = _read_scores_of(runs, output) if output else runs[0].matrix
     with TemporaryDirectory() as temporary:
         csv = Path(temporary) / "output.csv"
         write_csv(matrix, csv, edition)
         has_answers = any(clips is not None for clips in matrix.relevant)
-        known = repr(system.output or runs[0].entry) if has_answers else ""
-        return Packed(label, of, csv.read_bytes(), meta, matrix_truth(matrix), known)
+        answered_by = repr(system.output or runs[0].entry) if has_answers else ""
+        return PackedSystem(label, description, csv.read_bytes(), meta, matrix_truth(matrix), answered_by)
 
 
 def _answers_known(data: bytes, matrix: ScoreMatrix) -> bool:
@@ -124,11 +124,11 @@ def _describe_entry(run: FinishedRun) -> str:
     return f"submits the ranked entry {ranked}; to submit the blind set, give this system an `output`"
 
 
-def _matrix(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
+def _read_scores_of(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
     """Read scores that these runs made, according to their facts. Raises SubmissionError if other runs made them."""
     matrix = read_scores(path)
-    made = {str(run or "an unnamed run") for run, _ in makers_of(matrix.facts)}
-    wanted = {run.folder.resolve().name for run in runs}
-    if made != wanted:
-        raise SubmissionError(f"{path}: was made by {', '.join(sorted(made))}, not by {', '.join(sorted(wanted))}")
+    makers = {str(run or "an unnamed run") for run, _ in contributing_models(matrix.facts)}
+    expected = {run.folder.resolve().name for run in runs}
+    if makers != expected:
+        raise SubmissionError(f"{path}: was made by {', '.join(sorted(makers))}, not by {', '.join(sorted(expected))}")
     return matrix

@@ -84,7 +84,7 @@ class Axis(NamedTuple):
     seconds: float
     iou: float
     true: Sequence[Span]
-    found: Sequence[Span]
+    predicted: Sequence[Span]
     audio: int | None
     why: str
     frames: FrameScores
@@ -147,7 +147,7 @@ def figure(metric: str, value: float) -> str:
     return NONE if math.isnan(value) else format_metric(metric, value).replace(" ", BLANK)
 
 
-def spread(interval: tuple[float, float], metric: str = "") -> str:
+def interval_text(interval: tuple[float, float], metric: str = "") -> str:
     """Format an interval of a metric, or of scores, in its unit; a dash for NaN."""
     low, high = (figure(metric, bound) for bound in interval)
     return NONE if math.isnan(interval[0]) else f"{low.removesuffix(f'{BLANK}%')}{BLANK}to{BLANK}{high}"
@@ -184,9 +184,9 @@ def without_folders(value: Any) -> Any:
     return _PATHS.sub(_last_part, value)
 
 
-def _last_part(found: re.Match[str]) -> str:
-    quote = found["quote"] or ""
-    return f"{quote}…/{_name(found['quoted'] or found['url'] or found['windows'] or found['posix'])}{quote}"
+def _last_part(match: re.Match[str]) -> str:
+    quote = match["quote"] or ""
+    return f"{quote}…/{_name(match['quoted'] or match['url'] or match['windows'] or match['posix'])}{quote}"
 
 
 def _name(path: str) -> str:

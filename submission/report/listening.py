@@ -14,7 +14,7 @@ from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.summary import Summary
 from submission.ordering import ranked_columns
 from submission.report.elements import Player, QueryPlayers, Section
-from submission.report.statistics import Rivals, choose_queries
+from submission.report.statistics import ScoreGaps, choose_queries
 from submission.runs.clips import Clips
 
 TOP = 3  # best clips shown per query
@@ -60,10 +60,12 @@ def to_mp3(path: Path, seconds: float = LONGEST) -> bytes:
     return encoded(wave, RATE, "MP3", "MPEG_LAYER_III", compression_level=COMPRESSION, bitrate_mode="CONSTANT")
 
 
-def listening(matrix: ScoreMatrix, summary: Summary, found: Rivals, clips: Clips, store: AudioStore) -> Section:
+def listening_section(
+    matrix: ScoreMatrix, summary: Summary, gaps: ScoreGaps, clips: Clips, store: AudioStore
+) -> Section:
     """Return the section with the best, middle and worst queries and their clips; their audio goes into the store."""
-    first = summary.found.ranks.min(axis=1)
-    chosen = {name: rows for name, rows in choose_queries(first, found.margin).items() if rows}
+    first = summary.queries.ranks.min(axis=1)
+    chosen = {name: rows for name, rows in choose_queries(first, gaps.margin).items() if rows}
     columns = matrix.relevant_columns()
 
     def query_players(row: int) -> QueryPlayers:
@@ -72,7 +74,7 @@ def listening(matrix: ScoreMatrix, summary: Summary, found: Rivals, clips: Clips
         ranks = [rank for rank, column in enumerate(order, start=1) if rank <= TOP or int(column) in relevant]
         shown = ranks[: TOP + FURTHER]
         players = [_player(matrix, clips, store, row, int(order[rank - 1]), rank, relevant) for rank in shown]
-        margin = float(found.margin[row])
+        margin = float(gaps.margin[row])
         return QueryPlayers(matrix.query_texts[row], int(first[row]), margin, players, len(ranks) - len(shown))
 
     sizes = [f"the {ORDINALS[name]} {len(rows)}" for name, rows in chosen.items()]

@@ -14,9 +14,9 @@ from data_tools.manifest import read_manifest
 from submission.formats.moments_jsonl import Moments, windows_by_query
 from submission.metrics.moments_summary import MomentSummary, metric_values, summarise_moments
 from submission.report import figures
-from submission.report.elements import NONE, Axis, Drawing, Section, Span, Table, figure, spread
+from submission.report.elements import NONE, Axis, Drawing, Section, Span, Table, figure, interval_text
 from submission.report.listening import TITLES, AudioStore
-from submission.report.results import PAIRED, THIS, differences
+from submission.report.results import PAIRED_TEST_NOTE, THIS_RUN, differences_table
 from submission.report.statistics import choose_queries
 from submission.runs.finished import FinishedMoments
 
@@ -24,55 +24,59 @@ LONGEST = 300.0  # maximum embedded seconds of a recording
 FAINT = 0.1  # share of the best window's score; windows below it are not drawn
 
 
-def summary_of(run: FinishedMoments) -> MomentSummary:
+def summarise_entry(run: FinishedMoments) -> MomentSummary:
     """Return the figures of an entry. Raises SubmissionError for a blind list."""
     return summarise_moments(windows_by_query(run.answers), run.truth, run.edition)
 
 
-def result(run: FinishedMoments, this: MomentSummary, others: Mapping[str, MomentSummary], path: Path) -> Section:
+def result_section(
+    run: FinishedMoments, this: MomentSummary, others: Mapping[str, MomentSummary], path: Path
+) -> Section:
     """Return the section with the primary figure, the levels for comparison, and all other figures."""
-    ranked, summaries = run.ranked, {THIS: this, **others}
+    ranked, summaries = run.ranked, {THIS_RUN: this, **others}
     levels = {"random windows": ranked.random or {}, "true frames (ceiling)": ranked.ceiling or {}}
     if this.chance is not None:
         levels["whole recordings"] = {this.primary: this.chance}
     primary = {name: values[this.primary] for name, values in levels.items() if this.primary in values}
     figures.draw_systems(path, summaries, primary, this.primary)
-    rows = [[name, *(f"{figure(m, s.values[m])} ({spread(s.bootstraps[m], m)})" for m in this.values)]
+    rows = [[name, *(f"{figure(m, s.values[m])} ({interval_text(s.bootstraps[m], m)})" for m in this.values)]
             for name, s in summaries.items()]  # fmt: skip
     rows += [[name, *(figure(m, values.get(m, np.nan)) for m in this.values)] for name, values in levels.items()]
     table = Table("All figures, with 95 % by bootstrap over recordings", ("system", *this.values), rows)
     constants = "; ".join(f"{name} {figure(this.primary, value)}" for name, value in primary.items())
     tables = [table]
     if others:
-        caption, header, compared = differences(this, others, "This entry")
+        caption, header, compared = differences_table(this, others, "This entry")
         tables.append(Table(caption, header[:4], [row[:4] for row in compared]))
     drawn = Table(
         this.primary,
         ("system", this.primary, "95 % bootstrap"),
         [
-            [name, figure(this.primary, s.values[this.primary]), spread(s.bootstrap, this.primary)]
+            [name, figure(this.primary, s.values[this.primary]), interval_text(s.bootstrap, this.primary)]
             for name, s in summaries.items()
         ]
         + [[name, figure(this.primary, value), NONE] for name, value in primary.items()],
     )
     shown = {name: (figure(this.primary, s.values[this.primary]), s.bootstrap) for name, s in summaries.items()}
-    alt = "; ".join(f"{name} {value} ({spread(interval, this.primary)})" for name, (value, interval) in shown.items())
+    alt = "; ".join(
+        f"{name} {value} ({interval_text(interval, this.primary)})" for name, (value, interval) in shown.items()
+    )
     return Section(
         anchor="result",
         title="Result",
         headline=(
             f"{this.primary} {figure(this.primary, this.values[this.primary])}",
-            f"95 % {spread(this.bootstrap, this.primary)} by bootstrap over recordings; "
-            f"{counted(len(this.found.texts), 'query', ',')}, {counted(this.found.n_pool, 'recording', ',')}; "
+            f"95 % {interval_text(this.bootstrap, this.primary)} by bootstrap over recordings; "
+            f"{counted(len(this.queries.texts), 'query', ',')}, {counted(this.queries.n_pool, 'recording', ',')}; "
             f"{constants}. Metrics are those of edition {run.edition.name}, in per cent.",
         ),
         drawings=[Drawing(path, f"{this.primary} with its 95 % intervals", f"{this.primary}: {alt}.", drawn)],
         tables=tables,
-        paragraphs=[*(f"{note}." for note in this.notes), *([PAIRED] if others else [])],
+        paragraphs=[*(f"{note}." for note in this.notes), *([PAIRED_TEST_NOTE] if others else [])],
     )
 
 
-def lengths(run: FinishedMoments, this: MomentSummary) -> Section:
+def lengths_section(run: FinishedMoments, this: MomentSummary) -> Section:
     """Return the section with the figures by length of the true windows."""
     rows = []
     for name, (low, high) in run.edition.lengths.items():
@@ -89,16 +93,16 @@ def lengths(run: FinishedMoments, this: MomentSummary) -> Section:
     return Section("lengths", "Lengths of windows", paragraphs=[text], tables=[table])
 
 
-def timelines(run: FinishedMoments, this: MomentSummary, store: AudioStore) -> Section:
+def timelines_section(run: FinishedMoments, this: MomentSummary, store: AudioStore) -> Section:
     """Return the section with the worst, middle and best queries on a time axis; their recordings go into the store."""
     answers, paths = {answer.qid: answer for answer in run.answers}, dict(_recordings(run))
     chosen = choose_queries(np.ones(len(this.scores.qids), np.int64), this.scores.ious + this.scores.precisions_at())
     axes = {}
     for name in ("worst", "median", "best"):
         rows = chosen[name]
-        found = [_axis(run, answers[this.scores.qids[row]], float(this.scores.ious[row]), paths, store) for row in rows]
-        if found:
-            axes[TITLES[name]] = found
+        drawn = [_axis(run, answers[this.scores.qids[row]], float(this.scores.ious[row]), paths, store) for row in rows]
+        if drawn:
+            axes[TITLES[name]] = drawn
     return Section(
         anchor="listening",
         title="Queries on a time axis",

@@ -13,8 +13,8 @@ from pathlib import Path
 from data_tools.cli import counted
 from submission.plots import CURVES
 from submission.report.elements import NONE, Drawing, Section, Table, figure4, without_folders
-from submission.report.settings import settings_of
-from submission.report.statistics import Rivals
+from submission.report.settings import read_settings
+from submission.report.statistics import ScoreGaps
 from submission.runs.finished import Finished
 from submission.runs.record import EpochLine, Parameters, Provenance, RelevanceSettings
 
@@ -25,22 +25,23 @@ MEANING_OF_M = (
 LICENCES = 4  # maximum number of named licences per data set
 
 
-def what_was_run(run: Finished) -> Section:
+def run_section(run: Finished) -> Section:
     result, ranked = run.result, run.ranked
-    noted = run.provenance or Provenance.model_construct()  # only its keys with a default are shown
-    command = noted.command
+    provenance = run.provenance or Provenance.model_construct()  # only its keys with a default are shown
+    command = provenance.command
     if command and command[0].endswith("__main__.py"):
         command = ["python", "-m", Path(command[0]).parent.name, *command[1:]]
-    command, changes = without_folders(command), without_folders(noted.changes)
+    command, changes = without_folders(command), without_folders(provenance.changes)
+    versions = (("Python", provenance.python), ("torch", provenance.torch))
     facts = {
         "Recipe": f"{result.recipe}, seed {result.seed}",
         "Changes": ", ".join(changes),
         "Command": shlex.join(command),
         "Run": run.folder.resolve().name,
-        "Began": noted.began.replace("T", " ").replace("+00:00", " UTC"),
+        "Began": provenance.began.replace("T", " ").replace("+00:00", " UTC"),
         "Commit": ", ".join(result.commits),
-        "Hardware": ", ".join(part for part in (result.hardware, noted.machine) if part),
-        "Software": ", ".join(f"{name} {of}" for name, of in (("Python", noted.python), ("torch", noted.torch)) if of),
+        "Hardware": ", ".join(part for part in (result.hardware, provenance.machine) if part),
+        "Software": ", ".join(f"{name} {version}" for name, version in versions if version),
         "Time": f"{_duration(result.training_seconds)} of training, {_duration(result.seconds)} in the last process",
         "Ranked": f"{run.entry}: {counted(ranked.queries, 'query', ',')} against "
         f"{counted(ranked.clips, 'clip', ',')} of {ranked.data}",
@@ -48,7 +49,7 @@ def what_was_run(run: Finished) -> Section:
         "m1 and m2": MEANING_OF_M if any(f" best {name} " in f" {ranked.checkpoint} " for name in ("m1", "m2")) else "",
         "Parameters": _parameters(result.parameters),
     }  # fmt: skip
-    settings = settings_of(run)
+    settings = read_settings(run)
     return Section(
         anchor="run",
         title="What was run",
@@ -107,10 +108,10 @@ def _expert_table(run: Finished) -> Table:
     return Table("Experts", header, rows)
 
 
-def learning_curves(run: Finished) -> Section:
+def curves_section(run: Finished) -> Section:
     """Return the section with the existing curves of the training; a curve with a single point becomes text."""
     lines = run.epochs
-    drawings, single = [], []
+    drawings, sentences = [], []
     keys: set[str] = set()
     for name, (title, _, labels) in CURVES.items():
         if (file := run.folder / "figures" / f"{name}.svg").is_file():
@@ -118,20 +119,20 @@ def learning_curves(run: Finished) -> Section:
             points = max((sum(line.value(key) is not None for line in lines) for key in labels), default=0)
             curve = _curve(file, title, labels, lines)
             if points == 1:
-                single.append(curve.alt)
+                sentences.append(curve.alt)
             else:
                 drawings.append(curve)
     relevance = run.folder / "figures" / "relevance.svg"
     if relevance.is_file() and run.recipe.relevance:
         drawings.append(_relevance(relevance, run.recipe.relevance))
-    ran = Counter(line.stage for line in lines)
-    stages = [f"{name} ({counted(ran[name], 'epoch', ',')})" for name in run.recipe.stages]
+    epochs_by_stage = Counter(line.stage for line in lines)
+    stages = [f"{name} ({counted(epochs_by_stage[name], 'epoch', ',')})" for name in run.recipe.stages]
     text = f"{counted(len(stages), 'stage', ',')}: {', then '.join(stages)}."
     if len(stages) > 1:
         text += " A dotted line separates two stages; epochs are counted over all stages."
     if "validation.m1" in keys:
         text += f" m1 and m2: {MEANING_OF_M}."
-    return Section("learning", "Learning curves", paragraphs=[text, *single], drawings=drawings)
+    return Section("learning", "Learning curves", paragraphs=[text, *sentences], drawings=drawings)
 
 
 def _curve(file: Path, title: str, labels: Mapping[str, str], lines: list[EpochLine]) -> Drawing:
@@ -142,11 +143,11 @@ def _curve(file: Path, title: str, labels: Mapping[str, str], lines: list[EpochL
         [str(number), line.stage, *(figure4(values[number - 1]) for values in columns.values())]
         for number, line in enumerate(lines, start=1)
     ]
-    alt = "; ".join(_course(label, values) for label, values in columns.items())
+    alt = "; ".join(_describe_curve(label, values) for label, values in columns.items())
     return Drawing(file, title, f"{title} by epoch: {alt}.", Table(title, ("epoch", "stage", *columns), rows))
 
 
-def _course(label: str, values: list[float]) -> str:
+def _describe_curve(label: str, values: list[float]) -> str:
     known = [(epoch, value) for epoch, value in enumerate(values, start=1) if not math.isnan(value)]
     if len(known) == 1:
         return f"{label} {known[0][1]:.3g} (epoch {known[0][0]})"
@@ -168,30 +169,32 @@ def _relevance(file: Path, settings: RelevanceSettings) -> Drawing:
     )
 
 
-def caveats(run: Finished, found: Rivals | None) -> Section:
+def caveats_section(run: Finished, gaps: ScoreGaps | None) -> Section:
     broken = run.result.broken
-    folded = [("Clips left out, and why", "\n".join(f"{clip}: {_without_path(why)}" for clip, why in broken.items()))]
+    folded = [
+        ("Clips left out, and why", "\n".join(f"{clip}: {_strip_folders(reason)}" for clip, reason in broken.items()))
+    ]
     points = [
         f"One run with one seed ({run.recipe.seed}): intervals measure the uncertainty over queries, not the "
         "difference between seeds.",
         *_collapses(run.epochs),
         *_caveats_of_data(run),
-        *([_ties(int(found.tied.sum()), len(found.tied))] if found else []),
+        *([_ties(int(gaps.tied.sum()), len(gaps.tied))] if gaps else []),
         *_caveats_of_training(run),
     ]
     return Section("caveats", "Caveats", points=points, folded=folded if broken else ())
 
 
-def _without_path(why: str) -> str:
+def _strip_folders(message: str) -> str:
     """Remove the folders from a message on a file, which begins with its path."""
-    path, colon, rest = why.partition(": ")
+    path, colon, rest = message.partition(": ")
     return f"{without_folders(path)}{colon}{without_folders(rest)}"
 
 
 def _collapses(lines: list[EpochLine]) -> Iterator[str]:
-    bad = [line for line in lines if line.collapsed]
-    for stage in dict.fromkeys(line.stage for line in bad):
-        epochs = [line for line in bad if line.stage == stage]
+    collapsed = [line for line in lines if line.collapsed]
+    for stage in dict.fromkeys(line.stage for line in collapsed):
+        epochs = [line for line in collapsed if line.stage == stage]
         text = "; ".join(epochs[-1].collapsed)
         yield (
             f"The model collapsed: in {counted(len(epochs), 'epoch', ',')} of stage {stage}, from {epochs[0].epoch} to "

@@ -16,9 +16,9 @@ from submission.editions import Edition
 from submission.metrics.scoring import summarise_matrix
 from submission.report import moments_sections, overview, results
 from submission.report.elements import Drawing, Section, figure4
-from submission.report.listening import AudioStore, listening
-from submission.report.settings import differing_settings
-from submission.report.statistics import rivals
+from submission.report.listening import AudioStore, listening_section
+from submission.report.settings import differing_settings_section
+from submission.report.statistics import score_gaps
 from submission.runs.clips import read_clips
 from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 
@@ -35,18 +35,18 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
     names = _names(others)
     others_figures = dict(zip(names, summaries, strict=True))
     clips = read_clips(run.file(f"scores/{run.entry}.clips.csv"), run.matrix.clip_ids)
-    found, store = rivals(run.matrix), AudioStore()
+    gaps, store = score_gaps(run.matrix), AudioStore()
     sections = [
-        results.result(run, summary, others_figures, edition, folder / f"{run.entry}.result.svg"),
-        differing_settings(run, dict(zip(names, others, strict=True))),
-        overview.what_was_run(run),
-        overview.learning_curves(run),
-        results.ranks(summary, folder / f"{run.entry}.ranks.svg"),
-        results.scores(run, found, folder),
-        results.experts(run, summary, clips, folder),
-        results.lengths(run, summary, clips, folder),
-        listening(run.matrix, summary, found, clips, store),
-        overview.caveats(run, found),
+        results.result_section(run, summary, others_figures, edition, folder / f"{run.entry}.result.svg"),
+        differing_settings_section(run, dict(zip(names, others, strict=True))),
+        overview.run_section(run),
+        overview.curves_section(run),
+        results.ranks_section(summary, folder / f"{run.entry}.ranks.svg"),
+        results.scores_section(run, gaps, folder),
+        results.experts_section(run, summary, clips, folder),
+        results.lengths_section(run, summary, clips, folder),
+        listening_section(run.matrix, summary, gaps, clips, store),
+        overview.caveats_section(run, gaps),
     ]
     return _write(out, run, sections, store)
 
@@ -57,16 +57,19 @@ def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[Finis
     others: entries with the same queries.
     """
     names, store = _names(others), AudioStore(moments_sections.LONGEST)
-    this, summaries = moments_sections.summary_of(run), [moments_sections.summary_of(other) for other in others]
+    this, summaries = (
+        moments_sections.summarise_entry(run),
+        [moments_sections.summarise_entry(other) for other in others],
+    )
     path = figures_folder(out, run.folder) / f"{run.entry}.result.svg"
     sections = [
-        moments_sections.result(run, this, dict(zip(names, summaries, strict=True)), path),
-        moments_sections.lengths(run, this),
-        moments_sections.timelines(run, this, store),
-        differing_settings(run, dict(zip(names, others, strict=True))),
-        overview.what_was_run(run),
-        overview.learning_curves(run),
-        overview.caveats(run, None),
+        moments_sections.result_section(run, this, dict(zip(names, summaries, strict=True)), path),
+        moments_sections.lengths_section(run, this),
+        moments_sections.timelines_section(run, this, store),
+        differing_settings_section(run, dict(zip(names, others, strict=True))),
+        overview.run_section(run),
+        overview.curves_section(run),
+        overview.caveats_section(run, None),
     ]
     return _write(out, run, sections, store)
 

@@ -15,13 +15,13 @@ from submission.errors import SubmissionError
 from submission.metrics.compare import Comparable, compare
 from submission.metrics.summary import Summary
 from submission.report import figures, statistics
-from submission.report.elements import NONE, Drawing, Section, Table, figure4, percent, spread
-from submission.report.statistics import Bar, Rivals
+from submission.report.elements import NONE, Drawing, Section, Table, figure4, interval_text, percent
+from submission.report.statistics import Bar, ScoreGaps
 from submission.runs.clips import Clips
 from submission.runs.finished import FinishedRun
 
-THIS = "this run"
-PAIRED = (
+THIS_RUN = "this run"
+PAIRED_TEST_NOTE = (
     "p is from a paired randomisation test, which swaps whole groups of queries that share clips (for moments: a "
     "recording); each comparison is a separate test."
 )
@@ -30,16 +30,20 @@ CEILING = "mAP@10"  # metric of a run's ceiling
 BINS = 30
 
 
-def result(run: FinishedRun, this: Summary, others: Mapping[str, Summary], edition: Edition, path: Path) -> Section:
+def result_section(
+    run: FinishedRun, this: Summary, others: Mapping[str, Summary], edition: Edition, path: Path
+) -> Section:
     """Return the section with the primary figure, next to chance, the untrained model, the ceiling, and other runs by
     name.
     """
-    summaries = {THIS: this, **others}
+    summaries = {THIS_RUN: this, **others}
     levels, notes = _levels(run, this)
     figures.draw_systems(path, summaries, levels, this.primary)
-    found = this.found
+    queries = this.queries
     constants = "; ".join(f"{name} {level:.4f}" for name, level in levels.items())
-    systems = "; ".join(f"{name} {s.values[s.primary]:.4f} ({spread(s.bootstrap)})" for name, s in summaries.items())
+    systems = "; ".join(
+        f"{name} {s.values[s.primary]:.4f} ({interval_text(s.bootstrap)})" for name, s in summaries.items()
+    )
     drawing = Drawing(
         path,
         f"{this.primary} with its 95 % intervals",
@@ -56,27 +60,28 @@ def result(run: FinishedRun, this: Summary, others: Mapping[str, Summary], editi
         title="Result",
         headline=(
             f"{this.primary} {this.values[this.primary]:.4f}",
-            f"95 % {spread(this.interval)} by jackknife over queries, {spread(this.bootstrap)} by bootstrap over "
-            f"queries that share clips; {counted(len(found.texts), 'query', ',')}, "
-            f"{counted(found.n_pool, 'clip', ',')}; {constants}. "
+            f"95 % {interval_text(this.interval)} by jackknife over queries, "
+            f"{interval_text(this.bootstrap)} by bootstrap over queries that share clips; "
+            f"{counted(len(queries.texts), 'query', ',')}, "
+            f"{counted(queries.n_pool, 'clip', ',')}; {constants}. "
             f"Metrics are those of edition {edition.name}, shares from 0 to 1.",
         ),
         drawings=[drawing],
-        tables=[_figures_table(summaries, levels), *([differences(this, others, "This run")] if others else [])],
-        paragraphs=[*(f"{note}." for note in this.notes), *notes, *([PAIRED] if others else [])],
+        tables=[_figures_table(summaries, levels), *([differences_table(this, others, "This run")] if others else [])],
+        paragraphs=[*(f"{note}." for note in this.notes), *notes, *([PAIRED_TEST_NOTE] if others else [])],
     )
 
 
 def _intervals(summary: Summary) -> list[str]:
-    return [spread(summary.interval), spread(summary.bootstrap)]
+    return [interval_text(summary.interval), interval_text(summary.bootstrap)]
 
 
 def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]) -> Table:
-    this = summaries[THIS]
-    n_queries, n_clips = f"{len(this.found.texts):,}", f"{this.found.n_pool:,}"
+    this = summaries[THIS_RUN]
+    n_queries, n_clips = f"{len(this.queries.texts):,}", f"{this.queries.n_pool:,}"
     rows = []
     for name, s in summaries.items():
-        sizes = f"{len(s.found.texts):,}", f"{s.found.n_pool:,}"
+        sizes = f"{len(s.queries.texts):,}", f"{s.queries.n_pool:,}"
         rows.append([name, *sizes, *map(figure4, s.values.values()), *_intervals(s), f"{s.median_rank:g}"])
     for name, level in levels.items():
         known = [figure4(level) if metric == this.primary else NONE for metric in this.values]
@@ -101,22 +106,22 @@ def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str
     return levels, notes
 
 
-def differences(this: Comparable, others: Mapping[str, Comparable], subject: str) -> Table:
+def differences_table(this: Comparable, others: Mapping[str, Comparable], subject: str) -> Table:
     """Return a table with the primary metric of this system minus that of each other one."""
     rows = []
     for name, summary in others.items():
         try:
-            found = compare(this, [summary])
+            difference = compare(this, [summary])
         except SubmissionError as error:
             rows.append([name, f"not comparable: {error}", NONE, NONE, NONE])
             continue
-        counts = f"{found.better:,} / {found.equal:,} / {found.worse:,}"
+        counts = f"{difference.better:,} / {difference.equal:,} / {difference.worse:,}"
         rows.append(
             [
                 name,
-                format_metric(this.primary, found.mean, "+"),
-                spread(found.interval, this.primary),
-                f"{found.p:.4f}",
+                format_metric(this.primary, difference.mean, "+"),
+                interval_text(difference.interval, this.primary),
+                f"{difference.p:.4f}",
                 counts,
             ]
         )
@@ -124,15 +129,15 @@ def differences(this: Comparable, others: Mapping[str, Comparable], subject: str
     return Table(f"{subject} minus another: {this.primary}, query by query", header, rows)
 
 
-def ranks(summary: Summary, path: Path) -> Section:
+def ranks_section(summary: Summary, path: Path) -> Section:
     """Return the section with the distribution of the ranks of the first relevant clips."""
-    found = summary.found
-    bins = statistics.rank_bins(found.n_pool)
-    first = found.ranks.min(axis=1)
+    queries = summary.queries
+    bins = statistics.rank_bins(queries.n_pool)
+    first = queries.ranks.min(axis=1)
     counts = statistics.count_ranks(first, bins)
-    random = statistics.random_shares(bins, found.n_pool, found.n_relevant)
+    random = statistics.random_shares(bins, queries.n_pool, queries.n_relevant)
     labels = [str(low) if low == high else f"{low}–{high}" for low, high in bins]
-    n = len(found.texts)
+    n = len(queries.texts)
     ten, beyond = (percent(float(np.mean(which))) for which in (first <= 10, first > 100))
     alt = (
         f"Of {counted(n, 'query', ',')}, {percent(counts[0] / n)} find a relevant clip first ({percent(random[0])} in "
@@ -150,12 +155,12 @@ def ranks(summary: Summary, path: Path) -> Section:
     return Section("ranks", "Ranks", paragraphs=[alt], drawings=[drawing])
 
 
-def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
+def scores_section(run: FinishedRun, gaps: ScoreGaps, folder: Path) -> Section:
     """Return the section with the scores of relevant clips and of hardest negatives, and their difference."""
-    ranked = ~np.isnan(found.negative)
+    ranked = ~np.isnan(gaps.negative)
     if not ranked.any():
         return Section("scores", "Scores", paragraphs=["Every clip is relevant to every query; there is no negative."])
-    positive, negative, margin = found.positive[ranked], found.negative[ranked], found.margin[ranked]
+    positive, negative, margin = gaps.positive[ranked], gaps.negative[ranked], gaps.margin[ranked]
     n, wins = counted(len(margin), "query", ","), float(np.mean(margin > 0))
     unit = f"score ({run.recipe.model.score.kind})"
     marks = loss_margins(run)
@@ -164,26 +169,31 @@ def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
         f"not relevant; its median score is {np.median(positive):.3f}, that of the hardest negative "
         f"{np.median(negative):.3f}."
     )
-    reached = [f"{percent(float(np.mean(margin >= mark)))} reach {name}." for mark, name in marks.items()]
-    apart = f"The median difference is {np.median(margin):.3f}; it is above 0 for {percent(wins)} of {n}."
+    shares_of_margins = [f"{percent(float(np.mean(margin >= mark)))} reach {name}." for mark, name in marks.items()]
+    difference_text = f"The median difference is {np.median(margin):.3f}; it is above 0 for {percent(wins)} of {n}."
     if np.ptp(margin) == 0:  # a single bar shows nothing
-        return Section("scores", "Scores", paragraphs=[" ".join([text, *reached])])
+        return Section("scores", "Scores", paragraphs=[" ".join([text, *shares_of_margins])])
     edges = np.histogram_bin_edges(np.concatenate([positive, negative]), BINS)
     both = {"best relevant clip": positive, "hardest negative": negative}
     counts = {name: np.histogram(values, edges)[0] for name, values in both.items()}
     steps = np.histogram_bin_edges(margin, BINS)
-    parted = np.histogram(margin, steps)[0]
+    margin_counts = np.histogram(margin, steps)[0]
     paths = [folder / f"{run.entry}.{name}.svg" for name in ("scores", "margins")]
     figures.draw_scores(paths[0], edges, counts, unit)
-    figures.draw_score_differences(paths[1], steps, parted, f"difference of {unit}", list(marks))
-    tables = [_bins_table(unit, edges, counts), _bins_table(f"difference of {unit}", steps, {"queries": parted})]
+    figures.draw_score_differences(paths[1], steps, margin_counts, f"difference of {unit}", list(marks))
+    tables = [_bins_table(unit, edges, counts), _bins_table(f"difference of {unit}", steps, {"queries": margin_counts})]
     return Section(
         anchor="scores",
         title="Scores",
-        paragraphs=[" ".join([text, *reached])],
+        paragraphs=[" ".join([text, *shares_of_margins])],
         drawings=[
             Drawing(paths[0], "Best relevant clip and hardest negative", text, tables[0]),
-            Drawing(paths[1], "Best relevant clip minus hardest negative", " ".join([apart, *reached]), tables[1]),
+            Drawing(
+                paths[1],
+                "Best relevant clip minus hardest negative",
+                " ".join([difference_text, *shares_of_margins]),
+                tables[1],
+            ),
         ],
     )
 
@@ -197,16 +207,16 @@ def _bins_table(unit: str, edges: Values, counts: Mapping[str, Ints]) -> Table:
 
 def loss_margins(run: FinishedRun) -> dict[float, str]:
     """Return the margins of the ranking losses that trained the ranked checkpoints, with their descriptions."""
-    found: dict[float, str] = {}
+    margins: dict[float, str] = {}
     stages = [run.recipe.stages[member.stage] for member in run.members if member.stage is not None]
     for term in (term for stage in stages for term in stage.losses):
         if term.margin is not None:
             relaxed = ", which training relaxes by CIDEr-D" if term.relax == "cider" else ""
-            found.setdefault(term.margin, f"the margin {term.margin:g} of the {term.kind} loss{relaxed}")
-    return dict(sorted(found.items()))
+            margins.setdefault(term.margin, f"the margin {term.margin:g} of the {term.kind} loss{relaxed}")
+    return dict(sorted(margins.items()))
 
 
-def experts(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> Section | None:
+def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> Section | None:
     """Return the section with each expert's share of a clip's embedding, which is their mean; None for a run of one
     expert.
 
@@ -229,9 +239,11 @@ def experts(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> S
     drawings = [Drawing(boxes, "Norm of each expert's embedding", text, _norms_table(clips.norms, shares))]
     keys = [int(shares[:, columns].mean(axis=1).argmax()) for columns in run.matrix.relevant_columns()]
     if len(set(keys)) > 1:
-        found = statistics.bars(summary.per_query[metric], keys, dict(enumerate(names)), summary.found.groups)
-        path, said = folder / f"{run.entry}.largest.svg", "expert with the largest share on the relevant clip"
-        drawings.append(_bars_drawing(path, found, said, metric, f"{metric} by largest expert", summary.values[metric]))
+        bars = statistics.mean_bars(summary.per_query[metric], keys, dict(enumerate(names)), summary.queries.groups)
+        path, xlabel = folder / f"{run.entry}.largest.svg", "expert with the largest share on the relevant clip"
+        drawings.append(
+            _bars_drawing(path, bars, xlabel, metric, f"{metric} by largest expert", summary.values[metric])
+        )
     mean = "A clip's embedding is the mean of its experts' embeddings; an expert with a larger norm contributes more."
     return Section("experts", title, paragraphs=[f"{mean} {text}"], drawings=drawings)
 
@@ -254,32 +266,32 @@ def _norms_table(norms: Mapping[str, Values], shares: Values) -> Table:
     return Table("Norms", ("expert", "5 %", "25 %", "median", "75 %", "95 %", "mean share of the sum"), rows)
 
 
-def lengths(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> Section:
+def lengths_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> Section:
     """Return the section with recall by length of the caption and of the relevant clip."""
     metric = max((name for name in summary.values if name.startswith("R@")), key=lambda name: int(name[2:]))
-    values, groups, level = summary.per_query[metric], summary.found.groups, summary.values[metric]
-    words = [statistics.bin_of(len(text.split()), statistics.WORDS) for text in summary.found.texts]
+    values, groups, level = summary.per_query[metric], summary.queries.groups, summary.values[metric]
+    words = [statistics.bin_number(len(text.split()), statistics.WORDS) for text in summary.queries.texts]
     means = (float(clips.seconds[columns].mean()) for columns in run.matrix.relevant_columns())
-    seconds = [statistics.bin_of(mean, statistics.SECONDS) for mean in means]
+    seconds = [statistics.bin_number(mean, statistics.SECONDS) for mean in means]
     drawings, missing = [], []
-    for name, keys, labels, measured, of in (
+    for name, keys, labels, long_name, short_name in (
         ("words", words, statistics.bin_labels(statistics.WORDS, whole=True), "caption", "caption"),
         ("seconds", seconds, statistics.bin_labels(statistics.SECONDS, whole=False), "relevant clip", "clip"),
     ):
-        xlabel, title = f"{name} of the {measured}", f"{metric} by length of the {of}"
-        found = statistics.bars(values, keys, labels, groups)
-        if len(found) == 1:
-            missing.append(f"{title} is left out: all are in {found[0].label} {name}.")
-        elif found:
+        xlabel, title = f"{name} of the {long_name}", f"{metric} by length of the {short_name}"
+        bars = statistics.mean_bars(values, keys, labels, groups)
+        if len(bars) == 1:
+            missing.append(f"{title} is left out: all are in {bars[0].label} {name}.")
+        elif bars:
             path = folder / f"{run.entry}.{name}.svg"
-            drawings.append(_bars_drawing(path, found, xlabel, metric, title, level))
+            drawings.append(_bars_drawing(path, bars, xlabel, metric, title, level))
         else:
             missing.append(f"{title} is left out: the run does not have the {xlabel}.")
-    how = (
+    explanation = (
         "Intervals are Wilson's, 95 %. Queries that share their clips count as one trial; if groups differ in size, "
         "Kish's effective number of groups is used."
     )
-    return Section("lengths", "Lengths of captions and clips", paragraphs=[how, *missing], drawings=drawings)
+    return Section("lengths", "Lengths of captions and clips", paragraphs=[explanation, *missing], drawings=drawings)
 
 
 def _bars_drawing(path: Path, bars: Sequence[Bar], xlabel: str, metric: str, title: str, level: float) -> Drawing:
@@ -289,5 +301,5 @@ def _bars_drawing(path: Path, bars: Sequence[Bar], xlabel: str, metric: str, tit
         f"{metric} by {xlabel}: highest for {best.label} ({best.mean:.3f}, n {best.n:,}), lowest for {worst.label} "
         f"({worst.mean:.3f}, n {worst.n:,}); {level:.3f} over all."
     )
-    rows = [[bar.label, f"{bar.n:,}", figure4(bar.mean), spread(bar.interval)] for bar in bars]
+    rows = [[bar.label, f"{bar.n:,}", figure4(bar.mean), interval_text(bar.interval)] for bar in bars]
     return Drawing(path, title, alt, Table(title, (xlabel, "queries", metric, "95 %"), rows))

@@ -10,41 +10,41 @@ from typing import Any
 from data_tools.documents.json_text import read_json
 from submission.report.elements import NONE, Section, Table, without_folders
 from submission.runs.finished import Finished
-from submission.runs.reading import made_again
+from submission.runs.reading import repair_hint
 
 
-def settings_of(run: Finished) -> Any:
+def read_settings(run: Finished) -> Any:
     """Return every setting of the resolved recipe."""
     path = run.file("resolved.json")
-    return read_json(path, made_again(run.folder, path))
+    return read_json(path, repair_hint(run.folder, path))
 
 
-def dotted(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
+def dotted_values(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every value of a document with its dotted key; items of a list by their number from 0, as in --set.
 
-    >>> dict(dotted({"a": {"b": [1, {"c": 2}]}, "d": []}))
+    >>> dict(dotted_values({"a": {"b": [1, {"c": 2}]}, "d": []}))
     {'a.b.0': 1, 'a.b.1.c': 2, 'd': []}
     """
     parts = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
     for key, part in parts.items():
-        yield from dotted(part, f"{at}.{key}" if at else str(key))
+        yield from dotted_values(part, f"{at}.{key}" if at else str(key))
     if not parts:
         yield at, value
 
 
-def differing_settings(run: Finished, others: Mapping[str, Finished]) -> Section | None:
+def differing_settings_section(run: Finished, others: Mapping[str, Finished]) -> Section | None:
     """Return a table for each other run, by name: keys with different values, and keys that only one of the two has.
 
     None if there are no others.
     """
     if not others:
         return None
-    this, tables, same = dict(dotted(settings_of(run))), [], []
+    this, tables, same = dict(dotted_values(read_settings(run))), [], []
     for name, other in others.items():
-        that = dict(dotted(settings_of(other)))
+        that = dict(dotted_values(read_settings(other)))
         keys = [key for key in {**this, **that} if key not in this or key not in that or this[key] != that[key]]
         if keys:
-            rows = [[key, _cell(this, key), _cell(that, key)] for key in keys]
+            rows = [[key, _json_cell(this, key), _json_cell(that, key)] for key in keys]
             tables.append(Table(f"This run and {name}", ("setting", "this run", name), rows))
         else:
             same.append(f"{name} has the same settings as this run.")
@@ -52,6 +52,6 @@ def differing_settings(run: Finished, others: Mapping[str, Finished]) -> Section
     return Section("settings", "Settings that differ", paragraphs=[*same, *absent], tables=tables)
 
 
-def _cell(settings: Mapping[str, Any], key: str) -> str:
+def _json_cell(settings: Mapping[str, Any], key: str) -> str:
     """Return the value as JSON, without folders of this machine."""
     return json.dumps(without_folders(settings[key]), ensure_ascii=False) if key in settings else NONE

@@ -16,12 +16,12 @@ from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.intervals import CONFIDENCE, Groups, Interval
 from submission.ordering import Ranks
 
-LISTENED = 5  # maximum number of queries per listening group
+MAX_QUERIES = 5  # maximum number of queries per listening group
 WORDS = (1, 5, 8, 11, 14, 17, 20)  # starts of bins of caption lengths; Clotho's captions have 8 to 20 words
 SECONDS = (0, 5, 10, 15, 20, 25, 30)  # starts of bins of clip lengths; Clotho's clips have 15 to 30 s
 
 
-class Rivals(NamedTuple):
+class ScoreGaps(NamedTuple):
     """Scores of the best relevant clip and the hardest negative of each query.
 
     Attributes:
@@ -40,11 +40,11 @@ class Rivals(NamedTuple):
         return self.positive - self.negative
 
 
-def rivals(matrix: ScoreMatrix) -> Rivals:
-    """Return the rivals of a matrix with known relevant clips.
+def score_gaps(matrix: ScoreMatrix) -> ScoreGaps:
+    """Return the score_gaps of a matrix with known relevant clips.
 
     >>> values = np.array([[0.5, 0.25, 0.5]], dtype=np.float32)
-    >>> found = rivals(ScoreMatrix(values, ["q"], ["q"], ["a", "b", "c"], ["a", "b", "c"], [["a", "b"]]))
+    >>> found = score_gaps(ScoreMatrix(values, ["q"], ["q"], ["a", "b", "c"], ["a", "b", "c"], [["a", "b"]]))
     >>> float(found.positive[0]), float(found.negative[0]), bool(found.tied[0])
     (0.5, 0.5, True)
     """
@@ -56,7 +56,7 @@ def rivals(matrix: ScoreMatrix) -> Rivals:
         if others.size:
             negative[row] = others.max()
             tied[row] = (others == positive[row]).any()
-    return Rivals(positive, negative, tied)
+    return ScoreGaps(positive, negative, tied)
 
 
 def rank_bins(n_pool: int) -> list[tuple[int, int]]:
@@ -107,18 +107,18 @@ class Bar(NamedTuple):
     n: int
 
 
-def bars(values: Values, keys: Sequence[object], labels: Mapping[object, str], groups: Groups) -> list[Bar]:
+def mean_bars(values: Values, keys: Sequence[object], labels: Mapping[object, str], groups: Groups) -> list[Bar]:
     """Return the means by key, in the order of labels; keys without a query are left out.
 
     values: (Q,) in [0, 1]. keys: (Q,).
     """
-    found = []
+    bars = []
     for key, label in labels.items():
         mask = np.array([one == key for one in keys])
         if mask.any():
             interval = share_interval(values[mask], groups[mask])
-            found.append(Bar(label, float(values[mask].mean()), interval, int(mask.sum())))
-    return found
+            bars.append(Bar(label, float(values[mask].mean()), interval, int(mask.sum())))
+    return bars
 
 
 def share_interval(values: Values, groups: Groups) -> Interval:
@@ -143,7 +143,7 @@ def share_interval(values: Values, groups: Groups) -> Interval:
     return max(0.0, (centre - half) / (1 + z2 / n)), min(1.0, (centre + half) / (1 + z2 / n))
 
 
-def bin_of(value: float, starts: Sequence[float]) -> int | None:
+def bin_number(value: float, starts: Sequence[float]) -> int | None:
     """Return the number of the bin that contains a value. Bins include their start; the last one is open.
     None for NaN.
     """
@@ -178,7 +178,7 @@ def choose_queries(first: Ranks, margin: Values) -> dict[str, list[int]]:
     """
     margin = np.where(np.isnan(margin), np.inf, margin)
     order = sorted(range(len(first)), key=lambda row: (first[row], -margin[row], row))
-    size = min(LISTENED, max(1, len(order) // 3))
+    size = min(MAX_QUERIES, max(1, len(order) // 3))
     best, rest = order[:size], order[size:]
     worst, rest = rest[-size:][::-1], rest[:-size]
     start = (len(rest) - size) // 2 if len(rest) > size else 0

@@ -57,13 +57,13 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
     header = lines[0][1]
 
     def numbers(name: str) -> Values:
-        found = np.full(len(lines), np.nan)
+        values = np.full(len(lines), np.nan)
         for number, (line, row) in enumerate(lines):
             try:
-                found[number] = float(row[name]) if row[name] else np.nan
+                values[number] = float(row[name]) if row[name] else np.nan
             except ValueError:
                 raise SubmissionError(f"{path}, line {line}: {name} is {row[name]!r}, not a number") from None
-        return found
+        return values
 
     return Clips(
         paths=[Path(row["path"]) for _, row in lines],

@@ -15,7 +15,7 @@ from submission.formats.moments_jsonl import Moments, read_moments
 from submission.formats.moments_truth import MomentTruth, read_moment_truth
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.runs import record
-from submission.runs.reading import made_again, read_metrics, read_provenance, read_recipe, read_result, to_finish
+from submission.runs.reading import finish_hint, read_metrics, read_provenance, read_recipe, read_result, repair_hint
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,16 @@ class Finished(ABC):
     def epochs(self) -> list[record.EpochLine]:
         """The epochs of all stages in turn."""
         path = self.file("metrics.jsonl")
-        return read_metrics(path, made_again(self.folder, path))
+        return read_metrics(path, repair_hint(self.folder, path))
 
     def file(self, name: str) -> Path:
         """Return a file of the run by its name in the folder, verified if result.json has its checksum.
 
         Raises DataError for a damaged or missing file.
         """
-        path, noted = self.folder / name, self.result.sha256.get(name)
-        if noted is not None:
-            require_unharmed(path, noted, made_again(self.folder, path))
+        path, checksum = self.folder / name, self.result.sha256.get(name)
+        if checksum is not None:
+            require_unharmed(path, checksum, repair_hint(self.folder, path))
         return path
 
 
@@ -82,7 +82,7 @@ class FinishedRun(Finished):
     @property
     def members(self) -> list[record.RankSettings]:
         """The entries with one checkpoint each that this one consists of: itself, or those of a mean."""
-        return list(self._leaves(self.entry))
+        return list(self._leaf_entries(self.entry))
 
     @property
     def blind_scores(self) -> Path | None:
@@ -93,15 +93,15 @@ class FinishedRun(Finished):
         same = [
             name
             for name in self.result.blind
-            if [(member.stage, member.checkpoint) for member in self._leaves(name)] == mine
+            if [(member.stage, member.checkpoint) for member in self._leaf_entries(name)] == mine
         ]
         return self.file(f"scores/{same[0]}.npy") if len(same) == 1 else None
 
-    def _leaves(self, entry: str) -> Iterator[record.RankSettings]:
+    def _leaf_entries(self, entry: str) -> Iterator[record.RankSettings]:
         settings = self.recipe.rank[entry]
         if settings.kind == "mean":
             for part in settings.of:
-                yield from self._leaves(part)
+                yield from self._leaf_entries(part)
         elif "stage" in settings.model_fields_set:  # this entry ranks by one model
             yield settings
 
@@ -124,8 +124,8 @@ class FinishedMoments(Finished):
         mine = self._settings(self.entry).model_copy(update={"data": ""})
         same = [
             name
-            for name, found in self.result.moments.items()
-            if found.figures is None and self._settings(name).model_copy(update={"data": ""}) == mine
+            for name, entry in self.result.moments.items()
+            if entry.figures is None and self._settings(name).model_copy(update={"data": ""}) == mine
         ]
         return replace(self, entry=same[0]) if len(same) == 1 else None
 
@@ -167,7 +167,7 @@ def open_finished(text: str) -> FinishedRun:
     Raises SubmissionError for a folder that is no finished run, for files that do not fit each other (one line per
     fault), and for an unknown entry; DataError for damaged files (one line per fault).
     """
-    folder, result, recipe, entry = _opened(text)
+    folder, result, recipe, entry = _open_run(text)
     if not result.rank and result.moments:
         hint = f"name a run that ranks clips; python -m submission report {folder} shows this one"
         raise SubmissionError(f"{folder}: the run ranks moments, not clips; {hint}")
@@ -187,7 +187,7 @@ def open_finished_moments(text: str) -> FinishedMoments:
     """Open RUN, or RUN:ENTRY for one of several entries of moments (default: the first). Raises as
     open_finished does.
     """
-    folder, result, recipe, entry = _opened(text)
+    folder, result, recipe, entry = _open_run(text)
     if not result.moments:
         raise SubmissionError(f"{folder}: the run ranks no moments; give its recipe a rank entry of kind moments")
     if entry and entry not in result.moments:
@@ -207,25 +207,25 @@ def has_moments(text: str) -> bool:
 
     Raises as open_finished does.
     """
-    _, result, _, entry = _opened(text)
+    _, result, _, entry = _open_run(text)
     return entry in result.moments or (bool(result.moments) and not result.rank)
 
 
-def _opened(text: str) -> tuple[Path, record.RunResult, record.ResolvedRecipe, str]:
+def _open_run(text: str) -> tuple[Path, record.RunResult, record.ResolvedRecipe, str]:
     """Return folder, result, recipe, and the named entry, or ""."""
     name, _, entry = text.rpartition(":") if ":" in text and not Path(text).exists() else (text, "", "")
     folder = Path(name)
     require_folder(folder, "name a finished run")
     for needed in ("result.json", "resolved.json"):
         if not (folder / needed).is_file():
-            raise SubmissionError(f"{folder}: not a finished run (no {needed}); {to_finish(folder)}")
+            raise SubmissionError(f"{folder}: not a finished run (no {needed}); {finish_hint(folder)}")
     result, recipe = read_result(folder), read_recipe(folder)
-    if problems := list(broken_links(result, recipe)):
+    if problems := list(broken_references(result, recipe)):
         raise SubmissionError("\n".join(f"{folder}: {problem}; make the run again" for problem in problems))
     return folder, result, recipe, entry
 
 
-def broken_links(result: record.RunResult, recipe: record.ResolvedRecipe) -> Iterator[str]:
+def broken_references(result: record.RunResult, recipe: record.ResolvedRecipe) -> Iterator[str]:
     """Yield references to missing names, one message each."""
     for name in result.parameters.frozen:
         if name not in ("audio", "text") and name not in result.experts:

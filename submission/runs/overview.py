@@ -7,7 +7,7 @@ from pydantic import Field
 
 from data_tools.errors import DataError
 from data_tools.locks import is_locked
-from submission.runs.reading import made_again, read_metrics, read_provenance, read_recipe, read_result
+from submission.runs.reading import read_metrics, read_provenance, read_recipe, read_result, repair_hint
 from submission.runs.record import EpochLine, MomentsResult, RankedResult, Record, RunResult
 
 CHOSEN_BY = ("mAP@10", "recall_sum", "R1@0.7", "loss")  # validation metrics, the first available one is shown
@@ -53,22 +53,22 @@ def overviews(runs: Path) -> Iterator[RunOverview]:
     """Yield the summary of every run in a folder and in its studies, by name; or of the folder itself if it
     is a run.
     """
-    found = [*runs.glob("*/resolved.json"), *runs.glob("*/*/resolved.json")]  # the second for studies
-    yield from map(overview, [runs] if (runs / "resolved.json").exists() else sorted(path.parent for path in found))
+    recipes = [*runs.glob("*/resolved.json"), *runs.glob("*/*/resolved.json")]  # the second for studies
+    yield from map(overview, [runs] if (runs / "resolved.json").exists() else sorted(path.parent for path in recipes))
 
 
 def overview(folder: Path) -> RunOverview:
     """Return the summary of one run; marks damaged runs instead of raising."""
     try:
-        return _read(folder)
+        return _read_overview(folder)
     except DataError as error:
         return RunOverview(run=str(folder), state="damaged", problem=str(error).splitlines()[0])
 
 
-def _read(folder: Path) -> RunOverview:
+def _read_overview(folder: Path) -> RunOverview:
     recipe = read_recipe(folder)
     metrics = folder / "metrics.jsonl"
-    epochs = read_metrics(metrics, made_again(folder, metrics)) if metrics.exists() else []
+    epochs = read_metrics(metrics, repair_hint(folder, metrics)) if metrics.exists() else []
     result = read_result(folder) if (folder / "result.json").exists() else None
     return RunOverview(
         run=str(folder),
@@ -78,13 +78,13 @@ def _read(folder: Path) -> RunOverview:
         state="finished" if result else "running" if is_locked(folder / "lock") else "unfinished",
         stage=epochs[-1].stage if epochs else None,
         epoch=epochs[-1].epoch if epochs else None,
-        validation=_best(epochs),
-        test=_tested(result) if result else None,
+        validation=_best_epoch(epochs),
+        test=_test_figure(result) if result else None,
         seconds=sum(line.seconds for line in epochs) if epochs else None,
     )
 
 
-def _tested(result: RunResult) -> Figure | None:
+def _test_figure(result: RunResult) -> Figure | None:
     """Return the primary figure of the first ranked entry; if there are only moments, of the first entry
     with figures.
     """
@@ -95,13 +95,13 @@ def _tested(result: RunResult) -> Figure | None:
     return None
 
 
-def _best(epochs: list[EpochLine]) -> Figure | None:
+def _best_epoch(epochs: list[EpochLine]) -> Figure | None:
     """Return the best epoch of the last stage, by the first of CHOSEN_BY that it has."""
     last = [line for line in epochs if line.stage == epochs[-1].stage]
     for metric in CHOSEN_BY:
-        if found := [line for line in last if metric in line.validation]:
+        if measured := [line for line in last if metric in line.validation]:
             sign = -1 if metric in LOWER_IS_BETTER else 1
-            best = max(found, key=lambda line: sign * line.validation[metric])
+            best = max(measured, key=lambda line: sign * line.validation[metric])
             where = f"{best.stage} epoch {best.epoch}"
             return Figure(metric=metric, value=best.validation[metric], where=where)
     return None

@@ -15,7 +15,7 @@ from submission.runs.record import FORMAT, EpochLine, Provenance, ResolvedRecipe
 def read_result(folder: Path) -> RunResult:
     """Read result.json of a run. Raises DataError for a missing or damaged file, or one of a later release."""
     path = folder / "result.json"
-    hint = made_again(folder, path)
+    hint = repair_hint(folder, path)
     content = read_json(path, hint)
     written = content.get("format") if isinstance(content, dict) else None
     if isinstance(written, int) and written > FORMAT:
@@ -26,13 +26,13 @@ def read_result(folder: Path) -> RunResult:
 def read_recipe(folder: Path) -> ResolvedRecipe:
     """Read resolved.json of a run. Raises DataError for a missing or damaged file."""
     path = folder / "resolved.json"
-    return read_shaped(path, ResolvedRecipe, made_again(folder, path))
+    return read_shaped(path, ResolvedRecipe, repair_hint(folder, path))
 
 
 def read_provenance(folder: Path) -> Provenance:
     """Read provenance.json of a run. Raises DataError for a missing or damaged file."""
     path = folder / "provenance.json"
-    return read_shaped(path, Provenance, made_again(folder, path))
+    return read_shaped(path, Provenance, repair_hint(folder, path))
 
 
 def read_metrics(path: Path, hint: str) -> list[EpochLine]:
@@ -45,7 +45,7 @@ def read_metrics(path: Path, hint: str) -> list[EpochLine]:
     return [require_shape(line, EpochLine, f"{path}, line {number},", hint) for number, line in enumerate(lines, 1)]
 
 
-def made_again(folder: Path, *damaged: Path) -> str:
+def repair_hint(folder: Path, *damaged: Path) -> str:
     """Return the end of a message on damaged files of a run: files to delete, and the command that makes them again."""
     files = dict.fromkeys([*damaged, *(path for path in [folder / "result.json"] if path.exists())])
     recipe = folder / "resolved.json"
@@ -58,7 +58,7 @@ def made_again(folder: Path, *damaged: Path) -> str:
     return f"delete {deleted}, then make the missing files again with: python -m system run {command} --out {folder}"
 
 
-def to_finish(folder: Path) -> str:
+def finish_hint(folder: Path) -> str:
     """Return the end of a message on an unfinished run: the command that continues it, or that a process is training it
     now.
 

@@ -14,14 +14,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 FORMAT = 1  # of result.json; a release that changes the meaning of a key increments it
 
 
-def _inside(name: str) -> str:
+def _require_relative(name: str) -> str:
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ValueError(f"{name!r} is outside this folder; use a relative path without ..")
     return name
 
 
 # Checksums of files, by their paths relative to the folder of the record.
-Checksums = dict[Annotated[str, AfterValidator(_inside)], str]
+Checksums = dict[Annotated[str, AfterValidator(_require_relative)], str]
 Count = Annotated[int, Field(ge=0)]
 Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 
@@ -294,8 +294,8 @@ class EpochLine(Record):
     def value(self, name: str) -> float | None:
         """Return the figure of this name, such as `loss` or `validation.mAP@10`; None if the line lacks it."""
         part, _, metric = name.rpartition(".")
-        found: float | None = self.validation.get(metric) if part else getattr(self, metric, None)
-        return found
+        value: float | None = self.validation.get(metric) if part else getattr(self, metric, None)
+        return value
 
 
 class Kind(Record):

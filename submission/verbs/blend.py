@@ -10,9 +10,9 @@ from data_tools.cli import counted
 from data_tools.files import require_other
 from submission.errors import SubmissionError
 from submission.formats.score_matrix import read_scores, write_blocks
-from submission.metrics.blend import SCALES, blended, require_apart, search_weights
+from submission.metrics.blend import SCALES, blended, require_disjoint, search_weights
 from submission.verbs.moments import blend_moment_files, is_moments
-from submission.verbs.options import chosen_edition, edition_noted
+from submission.verbs.options import chosen_edition, edition_in_facts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,10 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="BLEND", help=out)
     how = "average raw scores, standardised scores (not for moments) or ranks (default %(default)s)"
     parser.add_argument("--how", choices=tuple(SCALES), default="raw", help=how)
-    given = parser.add_mutually_exclusive_group()
-    given.add_argument("--weights", nargs="+", type=float, metavar="W", help="one per file (default: equal)")
+    weighting = parser.add_mutually_exclusive_group()
+    weighting.add_argument("--weights", nargs="+", type=float, metavar="W", help="one per file (default: equal)")
     searched = "the same models' files of a validation split, in the same order: search the weights on them"
-    given.add_argument("--validation", nargs="+", type=Path, metavar="SCORES", help=searched)
+    weighting.add_argument("--validation", nargs="+", type=Path, metavar="SCORES", help=searched)
     truth = "for moments: the true windows of --validation (.jsonl)"
     parser.add_argument("--truth", type=Path, metavar="TRUTH.jsonl", help=truth)
 
@@ -48,11 +48,11 @@ def run(arguments: argparse.Namespace) -> int:
     weights = arguments.weights
     if arguments.validation:
         validation = {str(path): read_scores(path) for path in arguments.validation}
-        require_apart(parts, validation)
-        noted = {name: edition_noted(matrix) for name, matrix in (parts | validation).items()}
-        edition = chosen_edition(arguments, noted)
-        weights, reached = search_weights(validation, arguments.how, edition)
-        print(f"searched on validation: {edition.metric} {reached:.4f} there")
+        require_disjoint(parts, validation)
+        editions = {name: edition_in_facts(matrix) for name, matrix in (parts | validation).items()}
+        edition = chosen_edition(arguments, editions)
+        weights, best_score = search_weights(validation, arguments.how, edition)
+        print(f"searched on validation: {edition.metric} {best_score:.4f} there")
     labels, blocks = blended(parts, arguments.how, weights)
     write_blocks(arguments.out, labels, blocks)
     for name, weight in labels.facts["weights"].items():

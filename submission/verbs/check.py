@@ -17,7 +17,7 @@ from submission.errors import SubmissionError
 from submission.formats.csv_table import SHOWN_PROBLEMS, format_problems
 from submission.formats.matrix_csv import check_matrix_csv
 from submission.formats.moments_jsonl import check_moments, is_scored
-from submission.formats.moments_truth import MomentTruth, check_moment_truth, is_truth, size_of
+from submission.formats.moments_truth import MomentTruth, check_moment_truth, format_size, is_truth
 from submission.formats.ranked_csv import check_ranked_csv
 from submission.formats.score_matrix import read_scores
 from submission.formats.truth import Truth
@@ -28,7 +28,7 @@ from submission.verbs.options import (
     chosen_any_edition,
     chosen_edition,
     chosen_truth,
-    edition_noted,
+    edition_in_facts,
     require_csv,
 )
 
@@ -53,32 +53,32 @@ def run(arguments: argparse.Namespace) -> int:
     edition: AnyEdition
     if is_moments(path):
         edition = moments_edition(arguments)
-        found = _check_moments(path, edition, arguments)
+        result = _check_moments(path, edition, arguments)
     elif path.suffix.lower() == ".zip":
         edition = _package_edition(path, arguments)
-        found = _check_package(path, edition, arguments, shown)
+        result = _check_package(path, edition, arguments, shown)
     else:
         truth = chosen_truth(arguments)
-        edition = chosen_edition(arguments, _noted(arguments), path)
-        found = _check_csv(path, edition, truth, arguments.ranked)
-    return _report(path, edition, found, arguments.json, shown)
+        edition = chosen_edition(arguments, _matrix_edition(arguments), path)
+        result = _check_csv(path, edition, truth, arguments.ranked)
+    return _report(path, edition, result, arguments.json, shown)
 
 
-def _report(path: Path, edition: AnyEdition, found: "_Found", as_json: bool, shown: int | None) -> int:
+def _report(path: Path, edition: AnyEdition, result: "_CheckResult", as_json: bool, shown: int | None) -> int:
     if as_json:
-        _print_json(path, edition, found)
-    elif found.problems:
-        print(*_lines(found.problems, shown), sep="\n")
-    if found.problems:
-        raise SubmissionError(f"{path} {found.verdict}")
+        _print_json(path, edition, result)
+    elif result.problems:
+        print(*_format_lines(result.problems, shown), sep="\n")
+    if result.problems:
+        raise SubmissionError(f"{path} {result.verdict}")
     if not as_json:
-        print(*(f"note: {line}" for line in _lines(found.notes, shown)), found.verdict, sep="\n")
-        if found.hint:
-            print(found.hint)
+        print(*(f"note: {line}" for line in _format_lines(result.notes, shown)), result.verdict, sep="\n")
+        if result.hint:
+            print(result.hint)
     return 0
 
 
-class _Found(NamedTuple):
+class _CheckResult(NamedTuple):
     """Result of a check.
 
     Attributes:
@@ -98,38 +98,38 @@ class _Found(NamedTuple):
     hint: str = ""
 
 
-def _lines(problems: Sequence[Problem], shown: int | None) -> Iterable[str]:
+def _format_lines(problems: Sequence[Problem], shown: int | None) -> Iterable[str]:
     """Format problems; those of a package already name their file."""
     if problems and problems[0].kind == PACKAGE:
         return [problem.sentence for problem in problems]
     return format_problems(problems, shown)
 
 
-def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) -> _Found:
+def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) -> _CheckResult:
     queries = columns = 0
     if ranked or edition.output == "ranked":
         rows, problems = check_ranked_csv(path.read_bytes(), edition, truth)
-        queries, columns, what = len(rows), len(rows[0].file_names) if rows else 0, "name"
+        queries, columns, unit = len(rows), len(rows[0].file_names) if rows else 0, "name"
     else:
         matrix, problems = check_matrix_csv(path.read_bytes(), edition, truth)
-        what = "score"
+        unit = "score"
         if matrix:
             queries, columns = len(matrix.query_ids), len(matrix.clip_ids)
     if problems:
         verdict = f"has {counted(len(problems), 'problem')}, listed above with the line each row starts on"
-        return _Found(problems, queries or None, columns or None, verdict, truth is not None)
-    verdict = f"ok: {counted(queries, 'query')} x {counted(columns, what)}"
-    return _Found([], queries, columns, verdict, truth is not None, hint="" if truth else NOT_COMPARED)
+        return _CheckResult(problems, queries or None, columns or None, verdict, truth is not None)
+    verdict = f"ok: {counted(queries, 'query')} x {counted(columns, unit)}"
+    return _CheckResult([], queries, columns, verdict, truth is not None, hint="" if truth else NOT_COMPARED)
 
 
-def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Namespace) -> _Found:
+def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Namespace) -> _CheckResult:
     """Check a file of answers, or a truth."""
     refuse_options(arguments, scores=None, audio=None, ranked=False)
     data = path.read_bytes()
     if is_truth(data):
         queries, problems, notes = check_moment_truth(data, edition)
         windows = [query.windows or [] for query in queries.values()]
-        size, compared = f"a truth of {size_of(MomentTruth(queries, path.name, notes))}", True
+        size, compared = f"a truth of {format_size(MomentTruth(queries, path.name, notes))}", True
     else:
         truth = moment_reference(edition, arguments)
         answers, problems, notes = check_moments(data, edition, truth)
@@ -140,12 +140,12 @@ def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Name
     longest = max(map(len, windows), default=0)
     verdict = f"has {counted(len(problems), 'problem')}, listed above" if problems else f"ok: {size}"
     hint = "" if compared else MOMENTS_NOT_COMPARED
-    return _Found(problems, len(windows) or None, longest or None, verdict, compared, notes, hint)
+    return _CheckResult(problems, len(windows) or None, longest or None, verdict, compared, notes, hint)
 
 
-def _noted(arguments: argparse.Namespace) -> dict[str, str | None]:
+def _matrix_edition(arguments: argparse.Namespace) -> dict[str, str | None]:
     """Return the edition of the score matrix by its name, if one is given."""
-    return {str(arguments.scores): edition_noted(read_scores(arguments.scores))} if arguments.scores else {}
+    return {str(arguments.scores): edition_in_facts(read_scores(arguments.scores))} if arguments.scores else {}
 
 
 def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
@@ -155,12 +155,12 @@ def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
 
     if not is_zipfile(path):
         raise SubmissionError(f"{path}: cannot be read as a zip archive; pack it again")
-    noted = _noted(arguments)
-    fitting = [] if arguments.edition is not None or noted else fitting_editions(path)
-    return fitting[0] if len(fitting) == 1 else chosen_any_edition(arguments, noted, path)
+    editions = _matrix_edition(arguments)
+    fitting = [] if arguments.edition is not None or editions else fitting_editions(path)
+    return fitting[0] if len(fitting) == 1 else chosen_any_edition(arguments, editions, path)
 
 
-def _check_package(path: Path, edition: AnyEdition, arguments: argparse.Namespace, shown: int | None) -> _Found:
+def _check_package(path: Path, edition: AnyEdition, arguments: argparse.Namespace, shown: int | None) -> _CheckResult:
     from submission.package.archive import check_archive, output_notes
 
     truth: Truth | MomentTruth | None
@@ -168,31 +168,31 @@ def _check_package(path: Path, edition: AnyEdition, arguments: argparse.Namespac
         truth, not_compared = moment_reference(edition, arguments), MOMENTS_NOT_COMPARED
     else:
         truth, not_compared = chosen_truth(arguments), NOT_COMPARED
-    if problems := _of_package(check_archive(path, edition, lambda _: truth, shown=shown)):
+    if problems := _package_problems(check_archive(path, edition, lambda _: truth, shown=shown)):
         verdict = "is not ready to be submitted; its problems are listed above"
-        return _Found(problems, None, None, verdict, truth is not None)
-    notes = _of_package(output_notes(path, edition, truth, shown))
+        return _CheckResult(problems, None, None, verdict, truth is not None)
+    notes = _package_problems(output_notes(path, edition, truth, shown))
     verdict, hint = f"ok: a package of edition {edition.name}", "" if truth else not_compared
-    return _Found([], None, None, verdict, truth is not None, notes, hint)
+    return _CheckResult([], None, None, verdict, truth is not None, notes, hint)
 
 
-def _of_package(sentences: Iterable[str]) -> list[Problem]:
+def _package_problems(sentences: Iterable[str]) -> list[Problem]:
     return [Problem(None, text, PACKAGE) for text in sentences]
 
 
-def _print_json(path: Path, edition: AnyEdition, found: _Found) -> None:
+def _print_json(path: Path, edition: AnyEdition, result: _CheckResult) -> None:
     from data_tools.documents.strict import print_report
-    from submission.verbs.json_output import CheckReport, problems_of
+    from submission.verbs.json_output import CheckReport, file_problems
 
     print_report(
         CheckReport(
             file=str(path),
             edition=edition.name,
-            ok=not found.problems,
-            queries=found.queries,
-            columns=found.columns,
-            compared=found.compared,
-            problems=problems_of(found.problems),
-            notes=problems_of(found.notes),
+            ok=not result.problems,
+            queries=result.queries,
+            columns=result.columns,
+            compared=result.compared,
+            problems=file_problems(result.problems),
+            notes=file_problems(result.notes),
         )
     )

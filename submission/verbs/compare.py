@@ -9,12 +9,12 @@ from data_tools.cli import add_json, counted
 from submission.editions import format_metric
 from submission.metrics.compare import compare
 from submission.metrics.summary import format_interval
-from submission.verbs.options import SCORED, add_truth_arguments, read_summaries
+from submission.verbs.options import SYSTEM_HELP, add_truth_arguments, read_summaries
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("system", metavar="SYSTEM", help=SCORED)
-    parser.add_argument("others", metavar="OTHER", nargs="+", help=f"{SCORED}; of several, their mean")
+    parser.add_argument("system", metavar="SYSTEM", help=SYSTEM_HELP)
+    parser.add_argument("others", metavar="OTHER", nargs="+", help=f"{SYSTEM_HELP}; of several, their mean")
     add_truth_arguments(parser)
     add_json(parser)
 
@@ -22,24 +22,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     names = [arguments.system, *arguments.others]
     system, *others = read_summaries(names, arguments)
-    differences = {metric: compare(system, others, metric) for metric in system.compared}
+    differences = {metric: compare(system, others, metric) for metric in system.compared_metrics}
     if arguments.json:
         from data_tools.documents.strict import print_report
-        from submission.verbs.json_output import comparison_of, score_of
+        from submission.verbs.json_output import compare_report, score_report
 
-        reports = [score_of(name, each) for name, each in zip(names, (system, *others), strict=True)]
-        print_report(comparison_of(reports, differences[system.primary]))
+        reports = [score_report(name, each) for name, each in zip(names, (system, *others), strict=True)]
+        print_report(compare_report(reports, differences[system.primary]))
         return 0
     for name, summary in zip(names, (system, *others), strict=True):
         print(f"{format_metric(summary.primary, summary.values[summary.primary])}  {name}")
         for note in summary.notes:
             print(f"        note: {note}")
     other = "the second" if len(others) == 1 else f"the mean of the other {len(others)}"
-    for metric, found in differences.items():
-        interval = format_interval(found.interval, metric, "+")
-        print(f"{format_metric(metric, found.mean, '+')}  {metric}, the first minus {other}; 95 % {interval}")
+    for metric, difference in differences.items():
+        interval = format_interval(difference.interval, metric, "+")
+        print(f"{format_metric(metric, difference.mean, '+')}  {metric}, the first minus {other}; 95 % {interval}")
         print(
-            f"p {found.p:.4f}  paired randomisation of {found.n_groups} groups of queries that share {system.sharing}"
+            f"p {difference.p:.4f}  paired randomisation of {difference.n_groups} groups of queries that share "
+            f"{system.sharing}"
         )
-        print(f"{counted(found.better, 'query')} better, {found.equal} equal, {found.worse} worse")
+        print(f"{counted(difference.better, 'query')} better, {difference.equal} equal, {difference.worse} worse")
     return 0

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise SubmissionError(f"{arguments.file}: a ranked CSV has no scores; {hint}")
         ranked = read_ranked_csv(arguments.file, source, truth)
         write_ranked_lists(ranked, out, target)
-        length = target.of_pool(len(ranked[0].file_names)).ranking_length
+        length = target.for_pool(len(ranked[0].file_names)).ranking_length
         print(f"wrote {out}: {counted(len(ranked), 'query')} x {counted(length, 'name')}")
         return 0
     matrix = read_matrix_csv(arguments.file, source, truth)

@@ -25,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         from data_tools.documents.strict import print_report
-        from submission.verbs.json_output import FactsReport, facts_of
+        from submission.verbs.json_output import FactsReport, edition_report
 
         shown = [get_any_edition(arguments.edition)] if arguments.edition else all_editions()
-        print_report(FactsReport(editions=[facts_of(each, bool(arguments.edition)) for each in shown]))
+        print_report(FactsReport(editions=[edition_report(each, bool(arguments.edition)) for each in shown]))
         return 0
     if arguments.edition is None:
         for edition in all_editions():

@@ -108,9 +108,9 @@ class CheckReport(Report):
     notes: list[FileProblem]
 
 
-def facts_of(edition: Edition | MomentsEdition, whole: bool) -> EditionReport:
+def edition_report(edition: Edition | MomentsEdition, whole: bool) -> EditionReport:
     facts = {
-        name: Fact(value=_plain(getattr(edition, name)), sure=sure, source=where)
+        name: Fact(value=_json_value(getattr(edition, name)), sure=sure, source=where)
         for name, (sure, where) in edition.sources.items()
     }
     return EditionReport(
@@ -122,21 +122,21 @@ def facts_of(edition: Edition | MomentsEdition, whole: bool) -> EditionReport:
     )
 
 
-def _plain(value: object) -> object:
+def _json_value(value: object) -> object:
     """Return the value as JSON represents it."""
     if isinstance(value, tuple):
         return list(value)
     return {key: list(names) for key, names in value.items()} if hasattr(value, "items") else value
 
 
-def score_of(
+def score_report(
     system: str, summary: Summary | MomentSummary, further: Mapping[str, float] = MappingProxyType({})
 ) -> ScoreReport:
     """Return the report of a summary. further: additional figures."""
     return ScoreReport(
         system=system,
-        queries=len(summary.found.texts),
-        pool=summary.found.n_pool,
+        queries=len(summary.queries.texts),
+        pool=summary.queries.n_pool,
         values={**summary.values, **further},
         primary=summary.primary,
         interval=_interval(summary.interval),
@@ -147,21 +147,21 @@ def score_of(
     )
 
 
-def comparison_of(systems: list[ScoreReport], found: Difference) -> CompareReport:
+def compare_report(systems: list[ScoreReport], difference: Difference) -> CompareReport:
     return CompareReport(
         systems=systems,
         primary=systems[0].primary,
-        difference=found.mean,
-        interval=_interval(found.interval),
-        p=found.p,
-        groups=found.n_groups,
-        better=found.better,
-        equal=found.equal,
-        worse=found.worse,
+        difference=difference.mean,
+        interval=_interval(difference.interval),
+        p=difference.p,
+        groups=difference.n_groups,
+        better=difference.better,
+        equal=difference.equal,
+        worse=difference.worse,
     )
 
 
-def problems_of(problems: Sequence[Problem]) -> list[FileProblem]:
+def file_problems(problems: Sequence[Problem]) -> list[FileProblem]:
     return [FileProblem(**problem._asdict()) for problem in problems]
 
 

@@ -23,9 +23,9 @@ from submission.formats.moments_jsonl import (
 )
 from submission.formats.moments_truth import MomentTruth, read_moment_truth
 from submission.metrics.blend import weight_factors
-from submission.metrics.moment_metrics import published
-from submission.metrics.moments_blend import SCALES, blend_moments, require_apart, search_moment_weights
-from submission.metrics.moments_summary import MomentSummary, notes_of, summarise_moments, summarise_moments_file
+from submission.metrics.moment_metrics import published_percent
+from submission.metrics.moments_blend import SCALES, blend_moments, require_disjoint, search_moment_weights
+from submission.metrics.moments_summary import MomentSummary, summarise_moments, summarise_moments_file, truth_notes
 
 if TYPE_CHECKING:
     from submission.runs.finished import FinishedMoments
@@ -67,7 +67,9 @@ def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -
     summaries = []
     for name in names:
         if run := runs.get(name):
-            summaries.append(summarise_moments(windows_by_query(run.answers), run.truth, edition, notes_of(run.truth)))
+            summaries.append(
+                summarise_moments(windows_by_query(run.answers), run.truth, edition, truth_notes(run.truth))
+            )
         else:
             summaries.append(summarise_moments_file(Path(name), truths[name], edition))
     return summaries
@@ -118,26 +120,26 @@ def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -
         raise SubmissionError(f"{out}: a submission of moments is JSON lines; choose a name ending in {SUFFIX}")
     require_other(out, [source])
     answers = read_moments(source, edition)
-    if out.is_file() and not arguments.force and (kind := _kept(out, edition, scores=True)):
+    if out.is_file() and not arguments.force and (kind := _overwrite_problem(out, edition, scores=True)):
         raise SubmissionError(f"{out} already exists and {kind}; choose another file, or add --force")
     write_moments(out, answers, edition)
     return f"wrote {out}: {counted(len(answers), 'query')}, {edition.max_windows} windows or fewer each, without scores"
 
 
-def _kept(path: Path, edition: MomentsEdition, scores: bool) -> str:
+def _overwrite_problem(path: Path, edition: MomentsEdition, scores: bool) -> str:
     """Return the reason why a file must not be overwritten; "" if it may be. scores: whether to protect its scores."""
-    there, _, _ = check_moments(path.read_bytes(), edition)
-    if not there:
+    answers, _, _ = check_moments(path.read_bytes(), edition)
+    if not answers:
         return "is not a file of moments"
-    return "has scores, which would be lost" if scores and is_scored(there) else ""
+    return "has scores, which would be lost" if scores and is_scored(answers) else ""
 
 
 def blend_moment_files(arguments: argparse.Namespace) -> int:
     """Write one file of moments, with scores, from several. arguments: of the verb blend."""
-    named = [*arguments.scores, *(arguments.validation or ())]
-    if others := [path for path in named if not is_moments(path)]:
-        what = "is a folder: give its scores/ENTRY.windows.jsonl" if others[0].is_dir() else "ranks clips"
-        raise SubmissionError(f"{others[0]} {what}; moments ({SUFFIX}) can only be blended with moments")
+    paths = [*arguments.scores, *(arguments.validation or ())]
+    if others := [path for path in paths if not is_moments(path)]:
+        fault = "is a folder: give its scores/ENTRY.windows.jsonl" if others[0].is_dir() else "ranks clips"
+        raise SubmissionError(f"{others[0]} {fault}; moments ({SUFFIX}) can only be blended with moments")
     if not is_moments(arguments.out):
         raise SubmissionError(f"{arguments.out}: a blend of moments is JSON lines; give a name ending in {SUFFIX}")
     if arguments.how not in SCALES:
@@ -145,16 +147,16 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
     if (arguments.validation is None) != (arguments.truth is None):
         raise SubmissionError("a search of weights of moments needs --validation FILES and --truth TRUTH; give both")
     edition = moments_edition(arguments)
-    if arguments.out.is_file() and (kind := _kept(arguments.out, edition, scores=False)):
+    if arguments.out.is_file() and (kind := _overwrite_problem(arguments.out, edition, scores=False)):
         raise SubmissionError(f"{arguments.out} already exists and {kind}; choose another file")
     parts = {str(path): read_moments(path, edition) for path in arguments.scores}
     weights = arguments.weights
     if arguments.validation:
         truth = read_moment_truth(arguments.truth, edition)
         validation = {str(path): read_moments(path, edition, truth) for path in arguments.validation}
-        require_apart(parts, validation, truth)
-        weights, reached = search_moment_weights(validation, arguments.how, truth, edition)
-        print(f"searched on validation: {edition.metric} {published(reached):.2f} there")
+        require_disjoint(parts, validation, truth)
+        weights, best_score = search_moment_weights(validation, arguments.how, truth, edition)
+        print(f"searched on validation: {edition.metric} {published_percent(best_score):.2f} there")
     answers = blend_moments(parts, arguments.how, edition, weights)
     write_scored_moments(arguments.out, answers, edition)
     factors = weight_factors(weights, len(parts))

@@ -12,20 +12,20 @@ from typing import NamedTuple
 from data_tools.files import require_file
 from submission.editions import EDITIONS, MOMENTS, AnyEdition, Edition, get_any_edition, get_edition
 from submission.errors import SubmissionError
-from submission.formats.columns import is_ranked, to_add
+from submission.formats.columns import edition_options, is_ranked
 from submission.formats.edition_csv import source_editions
 from submission.formats.matrix_csv import read_matrix_csv
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.formats.truth import Truth, matrix_truth, read_annotations, read_blind_truth, read_clotho_truth
-from submission.metrics.blend import parts_of
+from submission.metrics.blend import facts_of_parts
 from submission.metrics.moments_summary import MomentSummary
-from submission.metrics.scoring import annotated, found_from_audio, found_in_csv, summarise_matrix
+from submission.metrics.scoring import ranks_from_audio, ranks_in_csv, summarise_matrix, with_annotations
 from submission.metrics.summary import Summary, summarise, summarise_audio_to_text
 from submission.verbs.moments import is_moments, is_run, is_run_of_moments, read_moment_summaries
 
-SCORED = "an edition's CSV or .jsonl, a score matrix (.npy), or a finished run, as RUN or RUN:ENTRY"
+SYSTEM_HELP = "an edition's CSV or .jsonl, a score matrix (.npy), or a finished run, as RUN or RUN:ENTRY"
 CAPTIONS = "clotho_captions_evaluation.csv"
-ANNOTATED = "2025"  # edition of the figures for several relevant clips per query
+ANNOTATED_EDITION = "2025"  # edition of the figures for several relevant clips per query
 
 
 def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,38 +95,40 @@ def open_system(name: str) -> System:
         return System(name, run.matrix, run.ranked.edition)
     if path.suffix == ".npy":
         matrix = read_scores(path)
-        return System(name, matrix, edition_noted(matrix))
+        return System(name, matrix, edition_in_facts(matrix))
     require_file(path)
     require_csv(path)
     return System(name, None, None)
 
 
-def edition_noted(matrix: ScoreMatrix) -> str | None:
+def edition_in_facts(matrix: ScoreMatrix) -> str | None:
     """Return the edition in the facts of a matrix; for a blend, the common one of all its parts."""
-    if isinstance(said := matrix.facts.get("edition"), str):
-        return said
-    editions = [facts.get("edition") for facts in parts_of(matrix.facts)]
+    if isinstance(edition := matrix.facts.get("edition"), str):
+        return edition
+    editions = [facts.get("edition") for facts in facts_of_parts(matrix.facts)]
     first = editions[0] if editions else None
     return first if isinstance(first, str) and all(other == first for other in editions) else None
 
 
 def chosen_edition(
-    arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None = None, hint: str = ""
+    arguments: argparse.Namespace, editions: Mapping[str, str | None], file: Path | None = None, hint: str = ""
 ) -> Edition:
     """Return the edition of clips that --edition names, else the one that all files have.
 
     noted: edition by name, None if unknown. file: the file being read, for the message. hint: option to add.
     Raises SubmissionError if --edition is missing and the files have no edition or several.
     """
-    return get_edition(_edition_name(arguments, noted, file, hint or f"--edition YEAR, one of {', '.join(EDITIONS)}"))
+    return get_edition(
+        _edition_name(arguments, editions, file, hint or f"--edition YEAR, one of {', '.join(EDITIONS)}")
+    )
 
 
 def chosen_any_edition(
-    arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None = None
+    arguments: argparse.Namespace, editions: Mapping[str, str | None], file: Path | None = None
 ) -> AnyEdition:
     """Return the edition of clips or of moments, like chosen_edition; for packages."""
     hint = f"--edition YEAR, one of {', '.join([*EDITIONS, *MOMENTS])}"
-    return get_any_edition(_edition_name(arguments, noted, file, hint))
+    return get_any_edition(_edition_name(arguments, editions, file, hint))
 
 
 def _edition_name(arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None, hint: str) -> str:
@@ -144,7 +146,7 @@ def _edition_name(arguments: argparse.Namespace, noted: Mapping[str, str | None]
     raise SubmissionError(f"{why}; add {hint}")
 
 
-def _edition_of(systems: Sequence[System], arguments: argparse.Namespace) -> Edition:
+def _common_edition(systems: Sequence[System], arguments: argparse.Namespace) -> Edition:
     """Return the edition for scoring: --edition, else the common one of all systems.
 
     A CSV belongs to every edition with its header. Raises SubmissionError, with a remedy, if there is no common
@@ -153,19 +155,21 @@ def _edition_of(systems: Sequence[System], arguments: argparse.Namespace) -> Edi
     csvs = [Path(system.name) for system in systems if system.matrix is None]
     if not csvs or (arguments.edition is not None and len(csvs) == 1):
         return chosen_edition(arguments, {system.name: system.edition for system in systems})
-    found = {path: source_editions(path) for path in csvs}
-    shared = [edition for edition in EDITIONS.values() if all(edition in editions for editions, _ in found.values())]
+    editions_of = {path: source_editions(path) for path in csvs}
+    shared = [
+        edition for edition in EDITIONS.values() if all(edition in editions for editions, _ in editions_of.values())
+    ]
     if not shared:
         wanted = None if arguments.edition is None else get_edition(arguments.edition)
-        raise SubmissionError(_to_convert(found, wanted))
+        raise SubmissionError(_conversion_message(editions_of, wanted))
     others = {system.name: system.edition for system in systems if system.matrix is not None}
     if agreed := next((edition.name for edition in shared if {*others.values()} <= {edition.name}), None):
         return chosen_edition(arguments, {str(path): agreed for path in csvs})
-    its = " and ".join(edition.name for edition in shared)
-    return chosen_edition(arguments, others | {str(path): its for path in csvs}, hint=to_add(shared))
+    names = " and ".join(edition.name for edition in shared)
+    return chosen_edition(arguments, others | {str(path): names for path in csvs}, hint=edition_options(shared))
 
 
-def _to_convert(found: Mapping[Path, tuple[list[Edition], list[str]]], wanted: Edition | None) -> str:
+def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str]]], wanted: Edition | None) -> str:
     """Return the message on CSVs without a common edition: it names the first that differs from --edition or the
     shortest lists.
 
@@ -173,17 +177,17 @@ def _to_convert(found: Mapping[Path, tuple[list[Edition], list[str]]], wanted: E
     """
     targets = [
         (edition != wanted, len(header), edition)
-        for editions, header in found.values()
+        for editions, header in editions_of.values()
         for edition in editions
         if is_ranked(header) and edition.output == "ranked"
     ]
-    target = min(targets, key=lambda each: each[:2])[2]
-    path = next(path for path, (editions, _) in found.items() if target not in editions)
-    other = next(path for path, (editions, _) in found.items() if target in editions)
-    its = " and ".join(edition.name for edition in found[path][0])
+    target = min(targets, key=lambda candidate: candidate[:2])[2]
+    path = next(path for path, (editions, _) in editions_of.items() if target not in editions)
+    other = next(path for path, (editions, _) in editions_of.items() if target in editions)
+    names = " and ".join(edition.name for edition in editions_of[path][0])
     out = path.with_name(f"{path.stem}_{target.name}{path.suffix}")
     command = f"convert {shlex.quote(str(path))} --out {shlex.quote(str(out))} --edition {target.name}"
-    return f"{path} has edition {its}, but {other} does not; to match it: python -m submission {command}"
+    return f"{path} has edition {names}, but {other} does not; to match it: python -m submission {command}"
 
 
 def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Sequence[Summary | MomentSummary]:
@@ -201,23 +205,23 @@ def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Seque
     if arguments.truth and not csvs:
         raise SubmissionError(f"{names[0]} contains its truth; leave out --truth")
     truth = read_clotho_truth(arguments.truth) if arguments.truth else None
-    edition = _edition_of(systems, arguments)
+    edition = _common_edition(systems, arguments)
     return [_summary(system, edition, truth, arguments) for system in systems]
 
 
 def _summary(system: System, edition: Edition, truth: Truth | None, arguments: argparse.Namespace) -> Summary:
     annotations = arguments.annotations
-    figures = get_edition(ANNOTATED) if annotations else edition
+    figures = get_edition(ANNOTATED_EDITION) if annotations else edition
     if system.matrix is None and edition.output == "ranked":
         assert truth is not None
         if arguments.direction == "audio-to-text":
             raise SubmissionError(f"{system.name}: a ranked CSV ranks clips only; audio-to-text needs the score matrix")
         relevant = read_annotations(annotations, truth) if annotations else None
-        found = found_in_csv(Path(system.name), truth, edition, relevant)
-        return summarise(found, figures.recall_ks, figures.map_ks)
+        queries = ranks_in_csv(Path(system.name), truth, edition, relevant)
+        return summarise(queries, figures.recall_ks, figures.map_ks)
     matrix = system.matrix or read_matrix_csv(Path(system.name), edition, truth)
     if annotations:
-        matrix = annotated(matrix, read_annotations(annotations, matrix_truth(matrix)))
+        matrix = with_annotations(matrix, read_annotations(annotations, matrix_truth(matrix)))
     if arguments.direction == "audio-to-text":
-        return summarise_audio_to_text(found_from_audio(matrix), edition.recall_ks)
+        return summarise_audio_to_text(ranks_from_audio(matrix), edition.recall_ks)
     return summarise_matrix(matrix, figures)

@@ -14,8 +14,8 @@ from submission.editions import AnyEdition, Edition, MomentsEdition
 from submission.errors import SubmissionError
 from submission.package.about import about_template
 from submission.package.meta import missing_addresses
-from submission.package.moments_package import figures_of
-from submission.package.pack import not_blind, pack
+from submission.package.moments_package import require_figures
+from submission.package.pack import known_answers_message, pack
 from submission.runs.finished import Finished, FinishedMoments, open_any_finished
 from submission.verbs.options import chosen_any_edition
 
@@ -41,8 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if not arguments.about or not arguments.out:
         raise SubmissionError("give --about ABOUT.yaml and --out NAME.zip; --template ABOUT.yaml writes the first")
-    noted = {str(run.folder): run.ranked.edition for system in systems for run in system}
-    edition, out = chosen_any_edition(arguments, noted), arguments.out
+    editions = {str(run.folder): run.ranked.edition for system in systems for run in system}
+    edition, out = chosen_any_edition(arguments, editions), arguments.out
     if out.suffix != ".zip" or "." in out.stem:
         raise SubmissionError(f"{out}: a package is NAME.zip, without other dots in its name")
     path, packed, unready = pack(systems, arguments.about, edition, out, arguments.report, arguments.style)
@@ -53,11 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
                     "%s: %s of %s is not the published file whose address the package has", run.folder, file, name
                 )
     for system in packed:
-        print(f"{system.label}: {system.meta['submission']['name']}, {system.of}")
-        if system.known and isinstance(edition, Edition):
-            print(f"note: {not_blind(system)}")
-        if system.truth is None and not system.known:
-            print(f"note: {system.label}: its queries were not compared; to do so: {_to_compare(path, edition)}")
+        print(f"{system.label}: {system.meta['submission']['name']}, {system.description}")
+        if system.answered_by and isinstance(edition, Edition):
+            print(f"note: {known_answers_message(system)}")
+        if system.truth is None and not system.answered_by:
+            print(f"note: {system.label}: its queries were not compared; to do so: {_compare_command(path, edition)}")
     print("wrote " + ("\n".join(f"{path}: NOT READY, {reason}" for reason in unready) or str(path)))
     return 0
 
@@ -65,20 +65,20 @@ def run(arguments: argparse.Namespace) -> int:
 def _write_template(path: Path, names: Sequence[str], systems: Sequence[Sequence[Finished]]) -> None:
     if path.exists():
         raise SubmissionError(f"{path} already exists; choose another file")
-    every = [run for runs in systems for run in runs]
-    of_moments = [run for run in every if isinstance(run, FinishedMoments)]
-    if 0 < len(of_moments) < len(every):
+    all_runs = [run for runs in systems for run in runs]
+    of_moments = [run for run in all_runs if isinstance(run, FinishedMoments)]
+    if 0 < len(of_moments) < len(all_runs):
         raise SubmissionError("these runs rank clips and moments; a package has one kind, so make two packages")
     for run in of_moments:
-        figures_of(run)
-    named = [
+        require_figures(run)
+    needed = [
         (name, ["output", "scored"] if len(runs) > 1 else [] if runs[0].ranks_blind else ["output"])
         for name, runs in zip(names, systems, strict=True)
     ]
-    write_text(path, about_template(named, missing_addresses(every), bool(of_moments)))
+    write_text(path, about_template(needed, missing_addresses(all_runs), bool(of_moments)))
 
 
-def _to_compare(path: Path, edition: AnyEdition) -> str:
+def _compare_command(path: Path, edition: AnyEdition) -> str:
     """Return the command that compares a package with the blind set."""
     blind = "LIST.jsonl" if isinstance(edition, MomentsEdition) else "QUERIES.csv --audio FOLDER"
     return f"python -m submission check {shlex.quote(str(path))} --edition {edition.name} --queries {blind}"

@@ -12,13 +12,13 @@ from data_tools.files import require_other, writing
 from submission.errors import SubmissionError
 from submission.formats.csv_table import format_table
 from submission.metrics.moments_summary import MomentSummary
-from submission.verbs.options import SCORED, add_truth_arguments, read_summaries
+from submission.verbs.options import SYSTEM_HELP, add_truth_arguments, read_summaries
 
 log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("system", metavar="SYSTEM", help=SCORED)
+    parser.add_argument("system", metavar="SYSTEM", help=SYSTEM_HELP)
     add_truth_arguments(parser)
     add_json(parser)
     parser.add_argument("--per-query", metavar="FILE.csv", type=Path, help="write one line per query with its figures")
@@ -38,13 +38,13 @@ def run(arguments: argparse.Namespace) -> int:
         by_length, lines = summary.figures_by_length(), summary.lines(by_length=True)
     if arguments.json:
         from data_tools.documents.strict import print_report
-        from submission.verbs.json_output import score_of
+        from submission.verbs.json_output import score_report
 
-        print_report(score_of(arguments.system, summary, by_length))
+        print_report(score_report(arguments.system, summary, by_length))
     else:
         print("\n".join(lines))
     if arguments.per_query:
         with writing(arguments.per_query) as file:
             file.write(format_table(summary.rows()))
-        log.info("wrote %s: %s", arguments.per_query, counted(len(summary.found.texts), "query"))
+        log.info("wrote %s: %s", arguments.per_query, counted(len(summary.queries.texts), "query"))
     return 0

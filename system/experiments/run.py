@@ -21,7 +21,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query, caption_queries
 from submission.editions import get_edition
 from submission.formats.edition_csv import write_csv
-from submission.formats.score_matrix import ScoreMatrix, of_blocks
+from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks
 from submission.runs.record import FORMAT, BlindResult, MomentsResult, RankedResult, RunResult
 from system.compute.distributed import on_first, process_count
 from system.experiments.blind import (
@@ -158,7 +158,7 @@ def _rehearse(
 
 
 def _zeros(clips: Sequence[Clip], queries: Sequence[Query]) -> ScoreMatrix:
-    return of_blocks(labels_of(clips, queries, {}), [np.zeros((len(queries), len(clips)), np.float32)])
+    return matrix_from_blocks(labels_of(clips, queries, {}), [np.zeros((len(queries), len(clips)), np.float32)])
 
 
 def _train_and_rank(

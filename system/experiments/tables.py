@@ -20,7 +20,7 @@ from submission.formats.score_matrix import read_scores
 from submission.metrics.intervals import Groups, paired_difference
 from submission.metrics.moments_summary import summarise_moments_file
 from submission.metrics.retrieval import average_precision
-from submission.metrics.scoring import found_from_audio, found_in_matrix
+from submission.metrics.scoring import ranks_from_audio, ranks_in_matrix
 from submission.metrics.summary import summarise, summarise_audio_to_text
 
 Values = npt.NDArray[np.float64]
@@ -69,7 +69,7 @@ class Figures:
 def figures_of_run(scores: Path) -> Figures:
     """Compute every column of a saved score matrix."""
     matrix = read_scores(scores)
-    found, back = found_in_matrix(matrix), summarise_audio_to_text(found_from_audio(matrix))
+    found, back = ranks_in_matrix(matrix), summarise_audio_to_text(ranks_from_audio(matrix))
     values = {f"T2A {name}": figures for name, figures in summarise(found).per_query.items()}
     values["T2A mAP"] = average_precision(found.ranks, found.n_relevant, None)
     values |= {f"A2T {name}": figures for name, figures in back.per_query.items()}
@@ -82,7 +82,7 @@ def figures_of_moments(windows: Path, truth: Path, edition: str) -> Figures:
     """Compute every figure of windows with scores. Queries of one recording are a group."""
     record = get_moments_edition(edition)
     summary = summarise_moments_file(windows, read_moment_truth(truth, record), record)
-    return Figures(summary.per_query, summary.found.groups, summary.found.n_pool)
+    return Figures(summary.per_query, summary.queries.groups, summary.queries.n_pool)
 
 
 @dataclass(frozen=True)

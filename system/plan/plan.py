@@ -101,7 +101,7 @@ def _rank_lines(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterator
         if entry.finds_windows:
             continue
         clips = len(contents[ranked.data].clips)
-        edition = get_edition(entry.edition).of_pool(clips)
+        edition = get_edition(entry.edition).for_pool(clips)
         if entry.csv and edition.output == "ranked" and 0 < clips < edition.ranking_length:
             fault = f"a ranked CSV lists {edition.ranking_length} clips, {ranked.data} has {clips}; set csv: false"
             yield Problem(MISTAKE, f"rank {name}", fault)

@@ -18,7 +18,7 @@ from data_tools.cli import counted
 from data_tools.documents.strict import Strict
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query
-from submission.formats.score_matrix import Labels, ScoreMatrix, of_blocks
+from submission.formats.score_matrix import Labels, ScoreMatrix, matrix_from_blocks
 from submission.ordering import ClipOrder, require_finite
 from system.compute.distributed import is_first
 from system.ranking.listing import Listed
@@ -107,7 +107,7 @@ class Ranker(ABC):
         require_some(queries, pool)
         blocks = self.scores(queries, pool)
         if is_first():
-            return of_blocks(labels_of(pool.clips, queries, self.facts), blocks)
+            return matrix_from_blocks(labels_of(pool.clips, queries, self.facts), blocks)
         for _ in blocks:
             pass
         return None

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from data_tools.manifest import Query
 from submission.blocks import row_blocks
-from submission.formats.score_matrix import ScoreMatrix, of_blocks, read_scores
+from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks, read_scores
 from submission.metrics.blend import blend, blended
 from system.compute.distributed import on_first
 from system.ranking.base import Models, Pool, RankEntry, Ranker, labels_of
@@ -49,7 +49,7 @@ class MeanRanker(Ranker):
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
         parts = {
-            name: of_blocks(labels_of(pool.clips, queries, member.facts), member.scores(queries, pool))
+            name: matrix_from_blocks(labels_of(pool.clips, queries, member.facts), member.scores(queries, pool))
             for name, member in self.members.items()
         }
         yield from blended(parts)[1]

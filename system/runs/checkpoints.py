@@ -28,7 +28,7 @@ from data_tools.documents.json_text import read_shaped, require_unharmed
 from data_tools.errors import KitError
 from data_tools.files import replacing, write_text
 from submission.editions import format_metric
-from submission.runs.reading import to_finish
+from submission.runs.reading import finish_hint
 from submission.runs.record import Checksums, EpochLine
 from system.recipe.schema import LOWER_IS_BETTER
 from system.runs.folder import Run
@@ -171,7 +171,7 @@ def read_done(folder: Path) -> Done:
     """Read done.json of a stage. Raises KitError if the stage is not finished."""
     path = folder / "done.json"
     if not path.exists():
-        raise KitError(f"stage {folder.name} of {folder.parent} is not finished; {to_finish(folder.parent)}")
+        raise KitError(f"stage {folder.name} of {folder.parent} is not finished; {finish_hint(folder.parent)}")
     return read_shaped(path, Done, Run(folder.parent).again(path))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from data_tools.documents.json_text import parse_json, sha256_of
 from data_tools.errors import DataError, KitError
 from data_tools.files import replacing, write_text
-from submission.runs.reading import made_again, read_provenance
+from submission.runs.reading import read_provenance, repair_hint
 from submission.runs.record import Provenance
 from system.recipe import schema
 from system.recipe.differing import differing
@@ -122,7 +122,9 @@ def _refuse_damaged(folder: Path, noted: Provenance | None) -> None:
     """Raise KitError if the checksum of a run's resolved.json is not the recorded one."""
     path = folder / "resolved.json"
     if noted and noted.sha256.get("resolved.json") not in (None, sha256_of(path)):
-        raise KitError(f"{path} is damaged: its checksum is not the one in provenance.json; {made_again(folder, path)}")
+        raise KitError(
+            f"{path} is damaged: its checksum is not the one in provenance.json; {repair_hint(folder, path)}"
+        )
 
 
 def _new_folder(loaded: Loaded, runs: Path) -> Path:

@@ -28,7 +28,7 @@ from data_tools.documents.json_text import require_unharmed
 from data_tools.errors import KitError
 from data_tools.files import remove_parts, write_text
 from data_tools.locks import lock
-from submission.runs.reading import made_again, read_metrics, read_provenance, read_result
+from submission.runs.reading import read_metrics, read_provenance, read_result, repair_hint
 from submission.runs.record import EpochLine, Provenance, RunResult
 from system.runs.log_file import LogFile
 
@@ -63,7 +63,7 @@ class Run:
 
     def again(self, *damaged: Path) -> str:
         """Return the end of an error message for damaged files: what to delete, and the command that restores them."""
-        return made_again(self.folder, *damaged)
+        return repair_hint(self.folder, *damaged)
 
     def read_provenance(self) -> Provenance:
         """Read the provenance, and verify the files whose checksums it holds.

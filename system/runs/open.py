@@ -17,7 +17,7 @@ from data_tools.documents.json_text import read_json, read_shaped, require_unhar
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from data_tools.words import vocabulary_of
-from submission.runs.reading import read_result, to_finish
+from submission.runs.reading import finish_hint, read_result
 from submission.runs.record import FittedScore, ModelFacts
 from system.compute.device import device_of, memory_errors, moved
 from system.models.moment_score import MomentScore
@@ -173,7 +173,7 @@ def fitted_text(checkpoint: str, source: str) -> str:
 
 def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list[str], device: torch.device) -> Trained:
     if not run.vocabulary.exists():
-        raise KitError(f"{run.folder} has not been trained yet; {to_finish(run.folder)}")
+        raise KitError(f"{run.folder} has not been trained yet; {finish_hint(run.folder)}")
     provenance = run.read_provenance()  # refuses a damaged resolved.json before it is read
     recipe = _moved(run.folder / "resolved.json", [*_found_where_trained(run, provenance.started_in), *changes])
     single = [entry for entry in recipe.rank.values() if isinstance(entry, ByOneModel)]

@@ -6,7 +6,7 @@
 from pathlib import Path
 
 from data_tools.errors import KitError
-from submission.runs.reading import to_finish
+from submission.runs.reading import finish_hint
 
 
 def trained_files(folder: Path) -> list[Path]:
@@ -21,4 +21,4 @@ def trained_files(folder: Path) -> list[Path]:
         return done
     if (folder / "result.json").exists():
         raise KitError(f"{folder} has no trained stage; export the model, and name its folder")
-    raise KitError(f"{folder} is neither a finished run nor an exported model; {to_finish(folder)}")
+    raise KitError(f"{folder} is neither a finished run nor an exported model; {finish_hint(folder)}")

@@ -20,7 +20,7 @@ def wav(tmp_path: Path) -> Path:
     return path
 
 
-def test_same_rate_mono_comes_back_exactly(wav: Path) -> None:
+def test_mono_at_the_same_rate_is_read_exactly(wav: Path) -> None:
     samples = read_audio(wav, RATE)
     assert samples.dtype == np.float32
     np.testing.assert_array_equal(samples, TONE)
@@ -28,7 +28,7 @@ def test_same_rate_mono_comes_back_exactly(wav: Path) -> None:
     check_audio(wav)
 
 
-def test_peaks_are_those_of_the_parts(tmp_path: Path) -> None:
+def test_peaks_are_measured_per_part_over_all_channels(tmp_path: Path) -> None:
     """In any channel; of a long part its beginning alone, whatever the format."""
     short = np.stack([[0, 0.5, 0, 0, 0.1], [-0.25, 0, 0, -1, 0]], axis=1)
     soundfile.write(tmp_path / "a.wav", short, RATE, subtype="FLOAT")
@@ -61,14 +61,14 @@ def test_other_rates_are_resampled(tmp_path: Path, rate: int) -> None:
     np.testing.assert_allclose(samples[2000:-2000], TONE[2000:-2000], atol=2e-3)
 
 
-def test_frequencies_above_the_new_rate_are_removed(tmp_path: Path) -> None:
+def test_frequencies_above_the_new_nyquist_rate_are_removed(tmp_path: Path) -> None:
     tone = np.sin(2 * np.pi * 10_000 * np.arange(48_000) / 48_000)
     soundfile.write(tmp_path / "x.wav", tone, 48_000, subtype="FLOAT")
     assert np.abs(read_audio(tmp_path / "x.wav", RATE)[1000:-1000]).max() < 1e-3
 
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 192_000])
-def test_one_sample_is_audio(tmp_path: Path, rate: int) -> None:
+def test_single_sample_is_read(tmp_path: Path, rate: int) -> None:
     soundfile.write(tmp_path / "x.wav", np.array([0.5], np.float32), rate, subtype="FLOAT")
     samples = read_audio(tmp_path / "x.wav", RATE)
     assert len(samples) == max(1, RATE // rate)
@@ -77,7 +77,7 @@ def test_one_sample_is_audio(tmp_path: Path, rate: int) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["flac", "ogg", "mp3", "aiff"])
-def test_other_formats(tmp_path: Path, suffix: str) -> None:
+def test_flac_ogg_and_other_formats_are_read(tmp_path: Path, suffix: str) -> None:
     soundfile.write(tmp_path / f"x.{suffix}", TONE, RATE)
     assert read_audio(tmp_path / f"x.{suffix}", RATE).shape == TONE.shape
     assert audio_seconds(tmp_path / f"x.{suffix}") == 1.0
@@ -129,7 +129,7 @@ def test_broken_audio_is_refused(tmp_path: Path, kind: str, message: str) -> Non
 
 
 @pytest.mark.parametrize("kind", ["zero bytes", "no samples", "text", "header only", "half of a WAV"])
-def test_headers_alone_show_what_is_broken(tmp_path: Path, kind: str) -> None:
+def test_audio_seconds_refuses_broken_headers(tmp_path: Path, kind: str) -> None:
     broken(tmp_path / "x.wav", kind)
     with pytest.raises(AudioError):
         audio_seconds(tmp_path / "x.wav")
@@ -152,7 +152,7 @@ def test_streamed_wav_without_size_is_read_to_its_end(wav: Path, size: int) -> N
     np.testing.assert_array_equal(read_audio(wav, RATE), TONE)
 
 
-def test_wav_with_odd_chunk_before_and_after_the_sound(tmp_path: Path) -> None:
+def test_wav_with_odd_chunks_around_the_sound_is_read(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "x.wav", TONE, RATE, subtype="PCM_16")
     data = (tmp_path / "x.wav").read_bytes()
     at = data.index(b"data")
@@ -164,6 +164,6 @@ def test_wav_with_odd_chunk_before_and_after_the_sound(tmp_path: Path) -> None:
         read_audio(tmp_path / "y.wav", RATE)
 
 
-def test_content_key_is_of_the_bytes(tmp_path: Path) -> None:
+def test_content_key_is_the_sha256_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     assert content_key(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

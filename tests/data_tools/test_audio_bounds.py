@@ -27,7 +27,7 @@ def claims(path: Path, samples: int, rate: int = RATE) -> Path:
 
 @pytest.mark.parametrize("head", [b"RIFF", b"RIFF\xff\xff\xff\xffWAVE", b"FORM\x7f\xff\xff\xffAIFF"])
 @pytest.mark.parametrize("read", [check_audio, audio_seconds, lambda path: read_audio(path, RATE)])
-def test_zeros_behind_a_header_are_no_chunks(tmp_path: Path, head: bytes, read: object) -> None:
+def test_wav_of_zeros_without_sound_data_is_refused_quickly(tmp_path: Path, head: bytes, read: object) -> None:
     path = tmp_path / "x.wav"
     with path.open("wb") as file:
         file.write(head)
@@ -36,7 +36,7 @@ def test_zeros_behind_a_header_are_no_chunks(tmp_path: Path, head: bytes, read: 
         read(path)  # type: ignore[operator]
 
 
-def test_sound_behind_many_chunks_is_found(tmp_path: Path) -> None:
+def test_wav_sound_after_many_chunks_is_read(tmp_path: Path) -> None:
     path = tmp_path / "x.wav"
     soundfile.write(path, np.full(100, 0.5), RATE, subtype="PCM_16")
     data = path.read_bytes()
@@ -48,7 +48,7 @@ def test_sound_behind_many_chunks_is_found(tmp_path: Path) -> None:
         read_audio(path, RATE)
 
 
-def test_what_would_decode_to_gigabytes_is_refused_by_its_header(tmp_path: Path) -> None:
+def test_header_that_claims_gigabytes_is_refused(tmp_path: Path) -> None:
     words = (
         r"x\.flac: 1,600,000,000 samples of 1 channel at 16,000 Hz are more than 268,435,456 samples at 16,000 Hz, "
         "which is the most that is read; cut it into shorter files$"
@@ -66,7 +66,7 @@ def test_what_would_decode_to_gigabytes_is_refused_by_its_header(tmp_path: Path)
         read_audio(claims(tmp_path / "x.flac", 2**28), 2 * RATE)
 
 
-def test_the_bound_counts_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_limit_counts_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audio, "MAX_VALUES", 100)
     soundfile.write(tmp_path / "x.wav", np.ones((50, 2)), RATE, subtype="FLOAT")
     assert read_audio(tmp_path / "x.wav", RATE).tolist() == [1] * 50
@@ -83,7 +83,7 @@ def test_many_channels_are_averaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rate", [1, 999, 768_001, 2_000_000_000])
-def test_rates_of_no_recording_are_refused(tmp_path: Path, rate: int) -> None:
+def test_implausible_sample_rates_are_refused(tmp_path: Path, rate: int) -> None:
     soundfile.write(tmp_path / "x.wav", np.zeros(1000), rate)
     for read in (lambda path: read_audio(path, RATE), check_audio, audio_seconds):
         with pytest.raises(AudioError, match=rf"x\.wav: a rate of {rate:,} Hz, not one of 1,000 to 768,000 Hz; export"):
@@ -91,12 +91,12 @@ def test_rates_of_no_recording_are_refused(tmp_path: Path, rate: int) -> None:
 
 
 @pytest.mark.parametrize("rate", [1_000, 768_000])
-def test_the_least_and_the_highest_rate_are_read(tmp_path: Path, rate: int) -> None:
+def test_lowest_and_highest_sample_rates_are_read(tmp_path: Path, rate: int) -> None:
     soundfile.write(tmp_path / "x.wav", np.zeros(rate), rate)
     assert read_audio(tmp_path / "x.wav", RATE).shape == (RATE,)
 
 
-def test_levels_of_no_recording_are_refused(tmp_path: Path) -> None:
+def test_implausible_sample_values_are_refused(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "x.wav", np.array([0, -(2.0**32), 0]), RATE, subtype="DOUBLE")
     assert read_audio(tmp_path / "x.wav", RATE).tolist() == [0, -(2.0**32), 0]
     soundfile.write(tmp_path / "x.wav", np.array([0, -1e30, 0]), RATE, subtype="DOUBLE")
@@ -105,7 +105,7 @@ def test_levels_of_no_recording_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", [1, 6, 7, 1000])
-def test_blocks_of_a_file_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+def test_audio_does_not_depend_on_block_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     wave = np.random.default_rng(0).normal(0, 0.1, (500, 3)).astype(np.float32)
     soundfile.write(tmp_path / "x.wav", wave, RATE, subtype="FLOAT")
     whole = read_audio(tmp_path / "x.wav", 22_050)
@@ -119,7 +119,7 @@ def test_blocks_of_a_file_do_not_show(tmp_path: Path, monkeypatch: pytest.Monkey
             read(tmp_path / "x.wav")
 
 
-def test_the_beginning_of_a_file(tmp_path: Path) -> None:
+def test_only_the_requested_seconds_are_read(tmp_path: Path) -> None:
     """What lies behind it is not looked at."""
     wave = np.arange(3 * RATE, dtype=np.float32) / 1e5
     wave[-1] = np.nan
@@ -133,7 +133,7 @@ def test_the_beginning_of_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("resampling", ["soxr_hq", "kaiser_best"])
-def test_an_hour_of_stereo_takes_little_memory(tmp_path: Path, resampling: str) -> None:
+def test_hour_of_stereo_is_read_in_little_memory(tmp_path: Path, resampling: str) -> None:
     """48 kHz to 16 kHz: 220 MiB of samples; all of it, stereo at once, took 2.2 GiB."""
     minute = np.zeros((60 * 48_000, 2), np.float32)
     minute[:48_000] = 0.1 * np.sin(np.arange(48_000) * 0.05)[:, None]

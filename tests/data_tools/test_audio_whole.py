@@ -94,7 +94,7 @@ def refusal(path: Path, data: bytes) -> str:
 
 
 @pytest.mark.parametrize(("kind", "subtype"), CONTAINERS)
-def test_cut_file_is_refused(tmp_path: Path, kind: str, subtype: str) -> None:
+def test_truncated_file_is_refused(tmp_path: Path, kind: str, subtype: str) -> None:
     data = made(kind, subtype)
     samples(tmp_path / "x", data)
     for tenth in range(1, 11):
@@ -108,7 +108,7 @@ def test_cut_file_is_refused(tmp_path: Path, kind: str, subtype: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "subtype"), CONTAINERS)
-def test_joined_file_is_refused(tmp_path: Path, kind: str, subtype: str) -> None:
+def test_concatenated_files_are_refused(tmp_path: Path, kind: str, subtype: str) -> None:
     data, shorter = made(kind, subtype), made(kind, subtype, WAVE[:RATE])
     for joined in (data + data, data + shorter, shorter + data, data + ID3 + data):
         message = refusal(tmp_path / "x", joined)
@@ -116,7 +116,7 @@ def test_joined_file_is_refused(tmp_path: Path, kind: str, subtype: str) -> None
 
 
 @pytest.mark.parametrize(("kind", "subtype"), CONTAINERS)
-def test_padding_and_tags_after_the_sound_are_not_read(tmp_path: Path, kind: str, subtype: str) -> None:
+def test_padding_and_tags_after_the_sound_are_ignored(tmp_path: Path, kind: str, subtype: str) -> None:
     data = made(kind, subtype)
     expected = samples(tmp_path / "x", data)
     for name, after in TRAILERS.items():
@@ -188,7 +188,7 @@ def test_streamed_container_is_read_to_its_end(tmp_path: Path, name: str) -> Non
 
 @pytest.mark.parametrize("whole", [None, 0, 36, 0x7FFFF024, 0x80000000, 0xFFFFFFFF])
 @pytest.mark.parametrize("lost", [100, 1000, 1024, 1026, 10_000])
-def test_cut_wav_with_any_size_of_riff_is_refused(tmp_path: Path, whole: int | None, lost: int) -> None:
+def test_truncated_wav_with_any_riff_size_is_refused(tmp_path: Path, whole: int | None, lost: int) -> None:
     """whole: the size of RIFF; None: the right one of the file before the cut."""
     data = made("WAV")[:-lost]
     cut = data if whole is None else put(data, 4, struct.pack("<I", whole))
@@ -197,9 +197,7 @@ def test_cut_wav_with_any_size_of_riff_is_refused(tmp_path: Path, whole: int | N
 
 
 @pytest.mark.parametrize(("excess", "is_read"), [(1000, True), (1024, True), (1026, False), (10_000, False)])
-def test_wav_that_states_more_sound_than_riff_is_read_up_to_a_kilobyte(
-    tmp_path: Path, excess: int, is_read: bool
-) -> None:
+def test_wav_with_data_size_over_riff_size_is_read_up_to_a_kilobyte(tmp_path: Path, excess: int, is_read: bool) -> None:
     data = put(made("WAV"), 40, struct.pack("<I", 2 * len(WAVE) + excess))
     if is_read:
         assert len(samples(tmp_path / "x", data)) == len(WAVE)
@@ -208,7 +206,7 @@ def test_wav_that_states_more_sound_than_riff_is_read_up_to_a_kilobyte(
 
 
 @pytest.mark.parametrize("kind", ["WAV", "RF64", "W64", "AIFF", "AU", "CAF"])
-def test_text_after_the_sound_is_refused_with_its_size(tmp_path: Path, kind: str) -> None:
+def test_long_text_after_the_sound_is_refused_with_its_size(tmp_path: Path, kind: str) -> None:
     data = made(kind)
     expected = samples(tmp_path / "x", data)
     assert np.array_equal(samples(tmp_path / "x", data + 102 * b"some text "), expected)
@@ -238,13 +236,13 @@ def test_file_with_more_sound_than_its_header_states_is_refused(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("kind", ["WAV", "AIFF", "AU", "FLAC", "MP3"])
-def test_tag_before_the_file_hides_no_cut(tmp_path: Path, kind: str) -> None:
+def test_truncation_is_found_after_a_leading_tag(tmp_path: Path, kind: str) -> None:
     data = made(kind, "MPEG_LAYER_III" if kind == "MP3" else "PCM_16")
     assert np.array_equal(samples(tmp_path / "x", ID3 + data), samples(tmp_path / "y", data))
     refusal(tmp_path / "x", ID3 + data[: len(data) // 2])
 
 
-def test_chunks_around_the_sound_of_a_wav_are_not_read(tmp_path: Path) -> None:
+def test_wav_chunks_around_the_sound_are_ignored(tmp_path: Path) -> None:
     data = made("WAV")
     expected = samples(tmp_path / "x", data)
     for around in (data[:36] + LIST + data[36:] + LIST, data[:36] + LIST + data[36:] + LIST[:20], data + 500 * LIST):
@@ -254,7 +252,7 @@ def test_chunks_around_the_sound_of_a_wav_are_not_read(tmp_path: Path) -> None:
         assert len(samples(tmp_path / "x", odd[: 44 + 999] + end)) == 999
 
 
-def test_wav_without_sound_before_another_chunk_has_no_samples(tmp_path: Path) -> None:
+def test_wav_without_sound_before_another_chunk_is_refused(tmp_path: Path) -> None:
     assert "has no samples" in refusal(tmp_path / "x", made("WAV", wave=WAVE[:0]) + LIST)
 
 
@@ -270,7 +268,7 @@ def mp3(count: int = 8, **quality: object) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize("mode", ["CONSTANT", "VARIABLE"])
-def test_mp3_that_states_no_length_is_read_whole(tmp_path: Path, mode: str) -> None:
+def test_mp3_without_stated_length_is_read_completely(tmp_path: Path, mode: str) -> None:
     tag, frames = mp3(bitrate_mode=mode, compression_level=0.5)
     whole = samples(tmp_path / "x", tag + frames)
     assert len(whole) == 9 * len(WAVE)
@@ -281,7 +279,7 @@ def test_mp3_that_states_no_length_is_read_whole(tmp_path: Path, mode: str) -> N
     assert len(samples(tmp_path / "x", frames + ID3 + frames)) > 2 * len(whole)
 
 
-def test_mp3_with_the_length_of_fraunhofer_is_read_whole(tmp_path: Path) -> None:
+def test_mp3_with_fraunhofer_header_is_read_completely(tmp_path: Path) -> None:
     _, frames = mp3(bitrate_mode="VARIABLE", compression_level=0.5)
     expected = samples(tmp_path / "x", frames)
     at = count = 0
@@ -324,7 +322,7 @@ def test_ogg_joined_with_another_format_is_refused(tmp_path: Path, between: byte
 
 
 @pytest.mark.parametrize("is_stated", [True, False])
-def test_frames_in_a_tag_between_mp3_frames_are_not_counted(tmp_path: Path, is_stated: bool) -> None:
+def test_mp3_frames_inside_a_tag_are_not_counted(tmp_path: Path, is_stated: bool) -> None:
     """An ID3 tag can hold anything, frames of the same or another kind too."""
     tag, frames = mp3()
     other = without_tag(mp3_of_rate(44_100))[:1500]
@@ -354,7 +352,7 @@ def mpeg_wav(frames: bytes, code: int, after: bytes = b"") -> bytes:
 
 
 @needs_ffmpeg
-def test_mpeg_layer_2_is_read_whole(tmp_path: Path) -> None:
+def test_mpeg_layer_2_is_read_completely(tmp_path: Path) -> None:
     frames = layer_2(90)
     assert len(read_audio(written(tmp_path / "x.mp3", frames), 44_100)) == 90 * 1152
     assert audio_seconds(tmp_path / "x.mp3") == 90 * 1152 / 44_100
@@ -362,7 +360,7 @@ def test_mpeg_layer_2_is_read_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("after", [b"", LIST])
-def test_mp3_in_a_wav_is_read_whole(tmp_path: Path, after: bytes) -> None:
+def test_mp3_in_a_wav_is_read_completely(tmp_path: Path, after: bytes) -> None:
     tag, frames = mp3()
     expected = samples(tmp_path / "x", frames)
     data = mpeg_wav(frames, 0x55, after)
@@ -385,7 +383,7 @@ def without_length(data: bytes) -> bytes:
 @pytest.mark.parametrize("subtype", ["PCM_16", "PCM_24"])
 @pytest.mark.parametrize("block", [1000, 8000, 48_000, 2**20])
 @pytest.mark.parametrize("before", [b"", ID3])
-def test_flac_without_a_stated_length_is_read_whole(
+def test_flac_without_stated_length_is_read_completely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtype: str, block: int, before: bytes
 ) -> None:
     monkeypatch.setattr("data_tools.audio.flac._BLOCK", block)
@@ -396,7 +394,7 @@ def test_flac_without_a_stated_length_is_read_whole(
     assert check_audio(tmp_path / "x") is None
 
 
-def test_cut_or_joined_flac_without_a_stated_length_is_refused(tmp_path: Path) -> None:
+def test_truncated_or_joined_flac_without_stated_length_is_refused(tmp_path: Path) -> None:
     data = without_length(made("FLAC"))
     for tenth in range(1, 11):
         message = refusal(tmp_path / "x", data[: len(data) * tenth // 11])
@@ -471,7 +469,7 @@ def test_ogg_with_a_damaged_page_is_refused(tmp_path: Path, pages: list[bytes], 
     )
 
 
-def test_ogg_without_the_mark_of_its_end_is_read_with_one_warning(
+def test_ogg_without_end_mark_is_read_with_one_warning(
     tmp_path: Path, pages: list[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = samples(tmp_path / "marked", b"".join(pages))
@@ -506,7 +504,7 @@ def test_ogg_cut_within_a_packet_is_refused(tmp_path: Path) -> None:
 @needs_ffmpeg
 @pytest.mark.parametrize("name", ["s%d.ogg", "s%d.opus", "s%d.flac"])
 @pytest.mark.slow
-def test_segment_of_ffmpeg_is_read_whole(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ffmpeg_segment_is_read_completely(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data_tools.audio.read._BLOCK", 50_000)  # soundfile seeks after each block
     soundfile.write(tmp_path / "in.wav", np.tile(WAVE, 12), 48_000)  # 12 s
     codec = {"ogg": "libvorbis", "opus": "libopus", "flac": "flac"}[name.split(".")[1]]
@@ -527,7 +525,7 @@ def test_segment_of_ffmpeg_is_read_whole(tmp_path: Path, name: str, monkeypatch:
 # Other files
 
 
-def test_block_shorter_than_asked_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_shorter_than_requested_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """libsndfile ends a block at a gap. The next call reads on after it."""
     read = soundfile.SoundFile.read
     monkeypatch.setattr(
@@ -537,7 +535,7 @@ def test_block_shorter_than_asked_is_refused(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("kind", ["NIST", "VOC", "IRCAM", "SVX", "AVR", "PVF"])
-def test_format_whose_cuts_do_not_show_is_refused(tmp_path: Path, kind: str) -> None:
+def test_format_without_detectable_truncation_is_refused(tmp_path: Path, kind: str) -> None:
     assert "is not read; convert it to WAV or FLAC" in refusal(tmp_path / "x", made(kind))
 
 
@@ -549,7 +547,7 @@ def test_pipe_and_device_are_refused(tmp_path: Path, read: Callable[[Path], obje
             read(path)
 
 
-def test_check_names_cut_and_joined_files(tmp_path: Path) -> None:
+def test_check_lists_truncated_and_joined_files(tmp_path: Path) -> None:
     for kind, subtype in (("OGG", "OPUS"), ("AU", "PCM_16"), ("W64", "PCM_16"), ("FLAC", "PCM_16")):
         data = made(kind, subtype)
         (tmp_path / f"cut_{kind}.wav").write_bytes(data[: len(data) // 2])
@@ -565,7 +563,7 @@ def test_check_names_cut_and_joined_files(tmp_path: Path) -> None:
 @needs_ffmpeg
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["t.m4a", "t.mp4", "t.wma", "t.webm", "t.mka", "t.aac", "t.ac3", "t.wv"])
-def test_cut_or_joined_file_for_ffmpeg_is_refused_or_read_whole(tmp_path: Path, name: str) -> None:
+def test_truncated_file_for_ffmpeg_is_refused_and_joined_one_is_handled(tmp_path: Path, name: str) -> None:
     path, _ = encoded_by_ffmpeg(tmp_path, name)
     data = path.read_bytes()
     whole = samples(path, data)

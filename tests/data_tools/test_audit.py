@@ -54,7 +54,7 @@ def brief(overlaps: list[Overlap]) -> list[tuple[str, str, str, str, bool]]:
     return [(overlap.finding, overlap.clip.id, overlap.other, overlap.evidence, overlap.leak) for overlap in overlaps]
 
 
-def test_every_kind_by_hand(tmp_path: Path) -> None:
+def test_every_kind_of_finding_matches_hand_made_data(tmp_path: Path) -> None:
     (tmp_path / "never.csv").write_text("sound_id\n1\n3\nNot found\n")
     clips = [
         clip("e1.wav", "evaluation", "007"),
@@ -78,7 +78,7 @@ def test_every_kind_by_hand(tmp_path: Path) -> None:
     ]
 
 
-def test_sources_are_apart_and_others_are_only_compared_with() -> None:
+def test_only_audited_manifests_are_listed_against_the_others() -> None:
     known = [clip("a.wav", "development", "1"), clip("b.wav", "evaluation", "1"), clip("c.wav", "evaluation", "1")]
     new = [clip("d.wav", "train", "1", source="y"), clip("e.wav", "train", "2", source="y")]
     kind = "same Freesound id across splits"
@@ -92,7 +92,9 @@ def test_sources_are_apart_and_others_are_only_compared_with() -> None:
     assert audit([clip("a.wav", "train", "1"), clip("a.wav", "train", "1")], []) == []
 
 
-def test_same_captions_are_told_and_no_reason_to_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shared_captions_are_listed_without_failing_the_audit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_manifest(tmp_path / "m.jsonl", [clip("a.wav", "train", "1", "a dog"), clip("b.wav", "test", "2", "a dog")])
     assert main(["audit", str(tmp_path / "m.jsonl")]) == 0
     printed = capsys.readouterr().out
@@ -133,7 +135,7 @@ def sounds(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_same_sound_is_found_without_an_id(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_same_audio_is_found_without_ids(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["audit", str(sounds / "d.jsonl"), str(sounds / "y.jsonl"), "--against", str(sounds / "e.jsonl"), "--audio"]
     assert main([*argv, "--list", str(sounds / "f.csv")]) == 1
     captured = capsys.readouterr()
@@ -162,7 +164,7 @@ def test_the_same_sound_is_found_without_an_id(sounds: Path, capsys: pytest.Capt
     assert "gone.wav: no such file" in listed[4]["evidence"]
 
 
-def test_manifests_in_the_other_order_tell_the_same(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_does_not_depend_on_manifest_order(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ("d", "e", "y")
     for order in (names, names[::-1]):
         argv = ["audit", *(str(sounds / f"{name}.jsonl") for name in order), "--audio"]
@@ -172,7 +174,7 @@ def test_manifests_in_the_other_order_tell_the_same(sounds: Path, capsys: pytest
         assert "+0.50 s later" in capsys.readouterr().out
 
 
-def test_a_split_in_two_manifests_is_one_split(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_split_spread_over_two_manifests_is_one_split(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
     clips = [clip("more.wav", "development", path=str(sounds / "d1.wav")), clip("e9.wav", "evaluation", path="gone")]
     write_manifest(sounds / "more.jsonl", clips)
     argv = ["audit", str(sounds / "d.jsonl"), "--against", str(sounds / "more.jsonl"), "--audio"]
@@ -203,7 +205,7 @@ APART = (
 )
 
 
-def test_that_none_shares_a_sound_is_said_where_all_are_sure(
+def test_verdict_denies_shared_sounds_if_all_fingerprints_are_sure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed, last, status = verdict(
@@ -217,7 +219,7 @@ def test_that_none_shares_a_sound_is_said_where_all_are_sure(
     assert "      3  clips whose sound was compared\n      0  Freesound id" in printed  # and no other is named
 
 
-def test_a_test_split_that_is_only_compared_with_counts_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_test_split_given_by_against_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, split in (("a.wav", "train"), ("b.wav", "test")):
         soundfile.write(tmp_path / name, noise(ord(name[0])), RATE)
         write_manifest(tmp_path / f"{split}.jsonl", [clip(name, cast(Split, split), path=str(tmp_path / name))])
@@ -226,7 +228,7 @@ def test_a_test_split_that_is_only_compared_with_counts_too(tmp_path: Path, caps
     assert capsys.readouterr().out.endswith("shares a Freesound id, YouTube id, file name or sound with a test split\n")
 
 
-def test_of_steady_and_silent_clips_it_is_not_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verdict_excludes_steady_and_silent_clips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quiet, steady = np.zeros(3 * RATE, np.float32), everyday("alarm", 0)
     train = {"a.wav": noise(0), "alarm.wav": steady, "silent.wav": quiet, "none.wav": None}
     printed, last, status = verdict(
@@ -259,7 +261,7 @@ def test_of_steady_and_silent_clips_it_is_not_said(tmp_path: Path, capsys: pytes
     ],
     ids=["unsure", "one side", "neither", "no files"],
 )
-def test_of_nothing_sure_nothing_is_said(
+def test_verdict_makes_no_claim_without_sure_fingerprints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], train: Wave | None, test: Wave | None, output: str
 ) -> None:
     printed, last, status = verdict(tmp_path, capsys, train={"a.wav": train}, test={"b.wav": test})
@@ -268,7 +270,7 @@ def test_of_nothing_sure_nothing_is_said(
     assert ("      -  near-duplicate audio across splits" in printed) == (output == "their sound was not compared")
 
 
-def test_without_a_test_split_no_sound_is_said_to_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verdict_makes_no_claim_without_a_test_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     soundfile.write(tmp_path / "a.wav", noise(0), RATE)
     write_manifest(tmp_path / "m.jsonl", [clip("a.wav", "train", "1", path=str(tmp_path / "a.wav"))])
     (tmp_path / "never.csv").write_text("sound_id\n2\n")
@@ -276,7 +278,7 @@ def test_without_a_test_split_no_sound_is_said_to_differ(tmp_path: Path, capsys:
     assert capsys.readouterr().out.splitlines()[-1] == APART.format(1) + "their sound was not compared"
 
 
-def test_ten_names_are_printed_and_all_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_prints_ten_names_and_lists_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train = {f"{n}.wav": None for n in range(12)}
     printed, _, _ = verdict(tmp_path, capsys, train=train, test={"b.wav": noise(0)})
     assert "12  clips without readable audio: x/train/0.wav (" in printed
@@ -286,7 +288,7 @@ def test_ten_names_are_printed_and_all_are_listed(tmp_path: Path, capsys: pytest
     assert len(rows(tmp_path / "f.csv")) == 12
 
 
-def test_copies_under_noise_fail_the_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_noisy_copies_fail_the_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train = {"a.wav": with_noise(everyday("birds", 0), 10, 5)[5_000:], "b.wav": everyday("birds", 1)}
     printed, last, status = verdict(tmp_path, capsys, train=train, test={"c.wav": everyday("birds", 0)})
     assert status == 1
@@ -294,7 +296,7 @@ def test_copies_under_noise_fail_the_audit(tmp_path: Path, capsys: pytest.Captur
     assert last.startswith("training data overlaps what it must not: leave out 1 clip (near-duplicate audio")
 
 
-def test_sound_that_is_nowhere_is_not_said_to_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verdict_makes_no_claim_about_missing_audio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_manifest(tmp_path / "m.jsonl", [clip("a.wav", "train"), clip("b.wav", "test")])
     assert main(["audit", str(tmp_path / "m.jsonl"), "--audio"]) == 0
     printed = capsys.readouterr().out
@@ -303,7 +305,9 @@ def test_sound_that_is_nowhere_is_not_said_to_differ(tmp_path: Path, capsys: pyt
     assert "shares a Freesound id, YouTube id or file name with a test split; their sound was not compared" in printed
 
 
-def test_without_audio_nothing_is_read_and_it_is_said(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_without_audio_option_says_audio_was_not_compared(
+    sounds: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["audit", str(sounds / "d.jsonl"), str(sounds / "e.jsonl")]) == 0
     printed = capsys.readouterr().out
     assert "audio was not compared (--audio does)" in printed
@@ -322,7 +326,7 @@ def clotho(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "clotho.jsonl"
 
 
-def test_clotho_shares_five_ids_and_four_names(clotho: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_finds_clothos_five_shared_ids_and_four_names(clotho: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", str(clotho), "--list", str(clotho.with_suffix(".csv"))]) == 1
     printed = capsys.readouterr().out
     listed = rows(clotho.with_suffix(".csv"))
@@ -347,7 +351,7 @@ def test_clotho_shares_five_ids_and_four_names(clotho: Path, capsys: pytest.Capt
     assert "leave out 1 clip (same Freesound id across splits; same file name across splits)" in printed
 
 
-def test_the_official_list_names_three_clips_of_development(
+def test_official_exclusion_list_has_three_development_clips(
     shared: Path, clotho: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["audit", str(clotho), "--exclude", str(shared / "data" / LISTS[0])]) == 1
@@ -357,7 +361,7 @@ def test_the_official_list_names_three_clips_of_development(
     assert "leave out 3 clips" in printed
 
 
-def test_every_excluded_recording_of_esc10_is_named(
+def test_audit_lists_every_excluded_esc10_recording(
     shared: Path, clotho: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = rows(shared / "data/esc10/esc10.csv")
@@ -387,7 +391,7 @@ def test_every_excluded_recording_of_esc10_is_named(
 # Wrong use
 
 
-def test_audits_of_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_without_training_or_test_clips_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_manifest(tmp_path / "train.jsonl", [clip("a.wav", "train", "1")])
     write_manifest(tmp_path / "test.jsonl", [clip("b.wav", "test", "2")])
     assert "no clip of a training split" in failure(capsys, "audit", tmp_path / "test.jsonl")
@@ -399,14 +403,14 @@ def test_audits_of_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["audit"]) == main(["audit", str(tmp_path / "train.jsonl"), "--nonsense"]) == 2
 
 
-def test_the_verb_needs_no_torch(root: Path) -> None:
+def test_audit_imports_no_heavy_packages(root: Path) -> None:
     heavy = "{'torch', 'pandas', 'scipy', 'soundfile'}"
     code = f"import sys, data_tools.leakage.audit; assert not {heavy} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stderr
 
 
-def test_queries_of_moments_name_the_clips_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_moment_queries_reveal_the_mixed_clips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Clotho-Moment asks by captions of Clotho: the recording is listed beside the clip it was mixed of."""
     mixed = [clip(name, "train", source="mixed") for name in ("a.wav", "b.wav")]
     test = clip("rain.wav", "test", caption="Rain falls", source="clotho")

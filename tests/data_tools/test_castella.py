@@ -69,7 +69,7 @@ def annotations(path: Path) -> Path:
     ("encoding", "message"),
     [("utf-8-sig", None), ("utf-16", "line 1: not UTF-8"), ("utf-16-be", "line 1: not UTF-8"), ("utf-32", "not UTF-8")],
 )
-def test_encodings_of_published_files_are_read_or_named(
+def test_file_encodings_are_read_or_reported(
     tmp_path: Path, form: str, encoding: str, message: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     is_list = form == "json"
@@ -80,7 +80,7 @@ def test_encodings_of_published_files_are_read_or_named(
     assert message is None or message in capsys.readouterr().err
 
 
-def test_linked_folders_of_published_files_are_read(tmp_path: Path) -> None:
+def test_linked_folders_are_read(tmp_path: Path) -> None:
     annotations(tmp_path / "elsewhere/en/train.json")
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "json").symlink_to(tmp_path / "elsewhere")
@@ -89,7 +89,9 @@ def test_linked_folders_of_published_files_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["release", "json"])
-def test_both_forms_are_mended_alike(tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_published_forms_are_repaired_in_the_same_way(
+    tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     is_list = form == "json"
     source = annotations(tmp_path / "json/en/train.json") if is_list else release(tmp_path / "c_train_release.jsonl")
     out, moments = tmp_path / "castella.jsonl", tmp_path / "moments.jsonl"
@@ -110,7 +112,7 @@ def test_both_forms_are_mended_alike(tmp_path: Path, form: str, capsys: pytest.C
     assert said.count(str(source)) == 14
 
 
-def test_recordings_without_a_file_are_left_out_with_their_queries(
+def test_recordings_without_audio_are_skipped_with_their_queries(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     release(tmp_path / "c_train_release.jsonl")
@@ -136,7 +138,7 @@ def test_recordings_without_a_file_are_left_out_with_their_queries(
     ]
 
 
-def test_the_folder_of_a_split_comes_before_its_parent(tmp_path: Path) -> None:
+def test_audio_in_the_split_folder_is_preferred(tmp_path: Path) -> None:
     release(tmp_path / "c_train_release.jsonl")
     for folder in (tmp_path, tmp_path / "train"):
         write_wav(folder / "67AE9ZKvECs.wav", 1)
@@ -144,7 +146,7 @@ def test_the_folder_of_a_split_comes_before_its_parent(tmp_path: Path) -> None:
     assert clip.path == str(tmp_path / "train" / "67AE9ZKvECs.wav")
 
 
-def test_translations_are_not_read(tmp_path: Path) -> None:
+def test_translations_are_ignored(tmp_path: Path) -> None:
     english = annotations(tmp_path / "json" / "en" / "train.json")
     annotations(tmp_path / "json" / "ja" / "test.json")
     found = read_castella(tmp_path, keep_missing=True)
@@ -152,9 +154,7 @@ def test_translations_are_not_read(tmp_path: Path) -> None:
     assert {clip.split for clip in found.clips} == {"train"}
 
 
-def test_where_no_file_is_there_it_is_said_where_they_are_looked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_audio_error_names_the_searched_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     release(tmp_path / "c_train_release.jsonl")
     argv = ("castella", tmp_path, "--out", tmp_path / "a.jsonl", "--moments", tmp_path / "b.jsonl")
     assert "no <id>.wav of a recording, here or in a folder of its split; name the folder by" in failure(capsys, *argv)
@@ -162,7 +162,7 @@ def test_where_no_file_is_there_it_is_said_where_they_are_looked_for(
 
 
 @pytest.mark.parametrize("option", ["--out", "--moments"])
-def test_what_is_read_is_never_written_over(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_input_files_are_never_overwritten(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = release(tmp_path / "c_train_release.jsonl")
     write_wav(tmp_path / "67AE9ZKvECs.wav", 1)
     before = path.read_bytes()
@@ -172,7 +172,7 @@ def test_what_is_read_is_never_written_over(tmp_path: Path, option: str, capsys:
     assert path.read_bytes() == before
 
 
-def test_a_split_of_known_windows_is_never_taken_for_a_blind_list(
+def test_split_without_its_windows_is_not_read_as_a_blind_list(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     release(tmp_path / "castella_val_release.jsonl", blind=True)
@@ -180,7 +180,7 @@ def test_a_split_of_known_windows_is_never_taken_for_a_blind_list(
     assert "no query has relevant_windows; its name says val, where they are known" in failure(capsys, *argv)
 
 
-def test_a_recording_without_a_length_is_named(tmp_path: Path) -> None:
+def test_recording_without_duration_is_reported(tmp_path: Path) -> None:
     path = release(tmp_path / "castella_test_release.jsonl")
     path.write_text(path.read_text().replace('"duration": 83, ', ""))
     found = read_castella(tmp_path, keep_missing=True)
@@ -190,7 +190,7 @@ def test_a_recording_without_a_length_is_named(tmp_path: Path) -> None:
     assert [clip.seconds for clip in found.clips] == [299.0, None]
 
 
-def test_check_names_each_fault_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_moment_faults_with_their_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = release(tmp_path / "castella_train_release.jsonl")
     out, moments = tmp_path / "castella.jsonl", tmp_path / "moments.jsonl"
     for vid in ("67AE9ZKvECs", "-AheI8Epim4"):
@@ -218,7 +218,7 @@ def test_check_names_each_fault_with_its_line(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_what_is_scored_stays_as_published(tmp_path: Path, split: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scored_splits_keep_published_windows(tmp_path: Path, split: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The official scorer drops windows of no length and reversed ones alone."""
     path = release(tmp_path / f"castella_{split}_release.jsonl")
     out, moments = tmp_path / "castella.jsonl", tmp_path / "moments.jsonl"
@@ -240,7 +240,7 @@ def test_what_is_scored_stays_as_published(tmp_path: Path, split: str, capsys: p
     assert official_figures(score_moments(answers, ours)) == official_figures(score_moments(answers, theirs))
 
 
-def test_a_blind_list_has_no_windows(tmp_path: Path) -> None:
+def test_blind_list_has_no_windows(tmp_path: Path) -> None:
     release(tmp_path / "dcase2026_queries.jsonl", blind=True)
     found = read_castella(tmp_path)
     assert [moment.windows for moment in found.moments] == [None] * 3
@@ -260,14 +260,14 @@ def test_a_blind_list_has_no_windows(tmp_path: Path) -> None:
         ("A man sings 2", "...", "line 2: the caption '...' has no letter"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path: Path, before: str, after: str, said: str) -> None:
+def test_invalid_lines_are_reported(tmp_path: Path, before: str, after: str, said: str) -> None:
     path = release(tmp_path / "castella_test_release.jsonl")
     path.write_text(path.read_text().replace(before, after).replace("[[299, 301]]", "[[9, 30]]"))
     with pytest.raises(DataError, match=said):
         read_castella(tmp_path)
 
 
-def test_folders_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_without_castella_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ("castella", tmp_path, "--out", tmp_path / "a.jsonl", "--moments", tmp_path / "b.jsonl")
     assert "no queries with windows as CASTELLA publishes them" in failure(capsys, *argv)
     release(tmp_path / "castella.jsonl")
@@ -277,7 +277,7 @@ def test_folders_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "have the split val; name a folder with one data set" in failure(capsys, *argv)
 
 
-def test_audit_knows_the_recording_that_both_have(tmp_path: Path) -> None:
+def test_audit_finds_recordings_shared_with_audiocaps(tmp_path: Path) -> None:
     part = audio_clip(tmp_path, "67AE9ZKvECs_30.wav", "audiocaps", "train", ["A"], 10)
     other = audio_clip(tmp_path, "67AE9ZKvECt_30.wav", "audiocaps", "train", ["B"], 10)
     whole = audio_clip(tmp_path, "67AE9ZKvECs.wav", "castella", "test", [], 299)

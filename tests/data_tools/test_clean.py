@@ -103,21 +103,21 @@ KEPT = [
 
 
 @pytest.mark.parametrize(("text", "left", "rules"), WORKED)
-def test_each_rule_as_worked_by_hand(text: str, left: str, rules: str) -> None:
+def test_each_cleaning_rule_matches_hand_made_examples(text: str, left: str, rules: str) -> None:
     cleaned = clean(text)
     assert (cleaned.text, " ".join(cleaned.rules)) == (left, rules)
 
 
-def test_the_worked_texts_meet_every_rule() -> None:
+def test_hand_made_examples_cover_every_rule() -> None:
     assert {rule for *_, rules in WORKED for rule in rules.split()} >= {*RULES, EMPTY} - {"shortened"}
 
 
 @pytest.mark.parametrize("text", KEPT)
-def test_near_misses_stay_as_they_are(text: str) -> None:
+def test_similar_texts_that_match_no_rule_are_unchanged(text: str) -> None:
     assert clean(text)[:2] == (text, ())
 
 
-def test_a_long_text_keeps_its_first_whole_sentences() -> None:
+def test_long_text_is_cut_after_whole_sentences() -> None:
     sentence = "rain " * 99 + "falls."
     assert clean(" ".join([sentence] * 5)).rules == ()
     assert clean(" ".join([sentence] * 6)).text == " ".join([sentence] * 5)
@@ -127,7 +127,7 @@ def test_a_long_text_keeps_its_first_whole_sentences() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", ["He says feel free to use it, ", "x give me credit, ", "x. Enjoy. ", '"free to use '])
-def test_the_time_of_odd_texts_grows_with_their_length(unit: str) -> None:
+def test_cleaning_time_is_linear_for_repetitive_texts(unit: str) -> None:
     began = time.process_time()
     clean(unit * 1000)
     assert time.process_time() - began < 8, "30 s or more, if each phrase is followed to the text's end"
@@ -139,7 +139,7 @@ def column(path: Path, name: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_real_descriptions_and_titles(shared: Path) -> None:
+def test_real_descriptions_and_titles_are_cleaned_as_counted(shared: Path) -> None:
     """Counts read through once by hand. What is left may stand in a manifest, and cleaning it again changes nothing."""
     folder = shared / "data/freesound"
     for texts, counts in (
@@ -156,7 +156,7 @@ def test_real_descriptions_and_titles(shared: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_rule_cuts_words_of_real_captions(shared: Path) -> None:
+def test_cleaning_cuts_no_words_of_real_captions(shared: Path) -> None:
     """The rules that cut words, on all 86,833 captions of Clotho and AudioCaps."""
     texts = []
     for split in ("development", "validation", "evaluation"):
@@ -169,7 +169,7 @@ def test_no_rule_cuts_words_of_real_captions(shared: Path) -> None:
     assert [text for text in texts if any(rule(text) != text for rule in cutting)] == []
 
 
-def test_real_captions_are_hardly_touched(shared: Path) -> None:
+def test_cleaning_changes_only_spaces_of_clotho_captions(shared: Path) -> None:
     captions, _ = read_captions([shared / "data/clotho/clotho_captions_development.csv"])
     assert len(captions) == 19195
     assert len({caption.clip for caption in captions}) == 3839
@@ -234,7 +234,7 @@ ENGLISH = [
 ]  # fmt: skip
 
 
-def test_language_by_hand_labelled_lines() -> None:
+def test_language_detection_matches_hand_labelled_lines() -> None:
     """Precision and recall of "not English", printed and bounded; the language that is named is right."""
     lines = [(text, language) for language, texts in FOREIGN.items() for text in texts]
     found = [(text, language, language_of(text)) for text, language in lines]
@@ -250,7 +250,7 @@ def test_language_by_hand_labelled_lines() -> None:
     assert named == 1
 
 
-def test_language_of_real_titles(shared: Path) -> None:
+def test_language_detection_flags_few_real_titles(shared: Path) -> None:
     """All 36 of 11,979 titles that are flagged were read: one is half English, one a code, the others not English."""
     titles = column(shared / "data/freesound/titles.csv", "title")
     flagged = {text: language for text in titles if (language := clean(text).language) != "en"}
@@ -265,7 +265,7 @@ def make_store(path: Path, rows: list[tuple[int, str | None, str | None, bool]])
     return path
 
 
-def test_a_store_is_read_by_id(tmp_path: Path) -> None:
+def test_descriptions_of_a_store_are_read_in_id_order(tmp_path: Path) -> None:
     path = make_store(
         tmp_path / "a b?.sqlite",
         [
@@ -284,14 +284,14 @@ def test_a_store_is_read_by_id(tmp_path: Path) -> None:
     ]
 
 
-def test_a_store_that_a_crawl_is_writing_is_read(tmp_path: Path) -> None:
+def test_store_is_readable_during_a_crawl(tmp_path: Path) -> None:
     path = make_store(tmp_path / "live.sqlite", [(1, "Rain", None, False)])
     with closing(Store(path)) as crawl, transaction(crawl.database):
         crawl.database.execute("INSERT INTO sounds (id, description) VALUES (2, 'Wind')")
         assert [item.text for item in open_descriptions(path, "description", None)] == ["Rain"]
 
 
-def test_a_table_is_read_by_its_columns(tmp_path: Path) -> None:
+def test_descriptions_of_a_table_are_read_by_column(tmp_path: Path) -> None:
     path = tmp_path / "sounds.csv"
     path.write_text('freesound_id,title,username\n7,"a, b",ann\n08,c,\n')
     assert list(open_descriptions(path, "title", "freesound_id")) == [
@@ -312,14 +312,16 @@ def test_a_table_is_read_by_its_columns(tmp_path: Path) -> None:
         ("id,description\n ,a\n", ("description", None), "line 2: the id is empty"),
     ],
 )
-def test_bad_tables_are_refused(tmp_path: Path, content: str, columns: tuple[str, str | None], match: str) -> None:
+def test_invalid_description_tables_are_refused(
+    tmp_path: Path, content: str, columns: tuple[str, str | None], match: str
+) -> None:
     path = tmp_path / "sounds.csv"
     path.write_text(content)
     with pytest.raises(DataError, match=match):
         list(open_descriptions(path, *columns))
 
 
-def test_bad_stores_are_refused(tmp_path: Path) -> None:
+def test_invalid_stores_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         list(open_descriptions(tmp_path / "none.sqlite", "description", None))
     (tmp_path / "text.sqlite").write_text("not a database, and longer than one hundred bytes " * 9)
@@ -331,7 +333,7 @@ def test_bad_stores_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "none.sqlite").exists()
 
 
-def test_captions_of_tables_and_manifests(tmp_path: Path) -> None:
+def test_captions_are_read_from_tables_and_manifests(tmp_path: Path) -> None:
     table = tmp_path / "captions.csv"
     table.write_text("file_name,caption_1,caption_2\n a.wav,Rain.,Wind.\nb.wav,A gong,A bell\n")
     clips = [

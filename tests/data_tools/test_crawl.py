@@ -29,7 +29,7 @@ from data_tools.sandbox.verb import make_answers
 
 
 @pytest.mark.parametrize("size", [1, 149, 150, 151, 1000])
-def test_every_sound_is_kept_once_with_what_the_api_told(tmp_path: Path, size: int) -> None:
+def test_every_sound_is_stored_once_with_the_api_fields(tmp_path: Path, size: int) -> None:
     transport = Direct(make_answers(size, 7, 0.0, 0))
     read_all(tmp_path / "store", transport)
     assert_whole(tmp_path / "store", transport.answers)
@@ -44,7 +44,7 @@ def test_every_sound_is_kept_once_with_what_the_api_told(tmp_path: Path, size: i
     assert len(transport.urls) <= math.ceil(size / (PAGE_SIZE - 1)) + 1, "one for the whole at the end"
 
 
-def test_no_page_is_deep_and_no_request_is_wasted(tmp_path: Path) -> None:
+def test_crawl_uses_first_pages_and_few_requests(tmp_path: Path) -> None:
     transport = Direct(make_answers(4_500, 7, 0.0, 0))
     read_all(tmp_path / "store", transport)
     assert len(stored(tmp_path / "store")) == 4_500
@@ -53,7 +53,7 @@ def test_no_page_is_deep_and_no_request_is_wasted(tmp_path: Path) -> None:
     assert len(transport.urls) <= math.ceil(4_500 / (PAGE_SIZE - 1)) + 1
 
 
-def test_the_quota_is_kept_and_costs_no_more_time_than_it_must(tmp_path: Path) -> None:
+def test_crawl_respects_the_quota_in_minimal_time(tmp_path: Path) -> None:
     """The sandbox's own throttle refuses nothing, with answers that take their time."""
     rng = random.Random(3)
     transport = Direct(
@@ -65,7 +65,7 @@ def test_the_quota_is_kept_and_costs_no_more_time_than_it_must(tmp_path: Path) -
     assert seconds <= 1.02 * least_seconds(len(transport.urls), 3, 9)
 
 
-def test_both_kinds_of_throttling_are_waited_for(tmp_path: Path) -> None:
+def test_crawl_waits_for_minute_and_day_throttling(tmp_path: Path) -> None:
     def throttled(number: int, answer: Response) -> Response:
         words = {2: "60/minute", 4: "2000/day"}.get(number)
         return (
@@ -80,7 +80,7 @@ def test_both_kinds_of_throttling_are_waited_for(tmp_path: Path) -> None:
     assert seconds == pytest.approx(60 + 3600, abs=1)
 
 
-def test_no_worker_asks_while_the_api_wants_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_workers_wait_during_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data_tools.freesound.windows.LARGEST", 300)
 
     def throttled(number: int, answer: Response) -> Response:
@@ -119,7 +119,7 @@ def broken(number: int, answer: Response) -> Response:
         broken,
     ],
 )
-def test_answers_that_fail_are_asked_for_again(tmp_path: Path, tamper: Callable[[int, Response], Response]) -> None:
+def test_failed_requests_are_repeated(tmp_path: Path, tamper: Callable[[int, Response], Response]) -> None:
     transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=tamper)
     seconds = read_all(tmp_path / "store", transport, workers=1)
     assert_whole(tmp_path / "store", transport.answers)
@@ -127,7 +127,7 @@ def test_answers_that_fail_are_asked_for_again(tmp_path: Path, tamper: Callable[
     assert 3 <= seconds <= 8, "two, two and four seconds, or up to half of it less"
 
 
-def test_a_search_that_is_overloaded_again_and_again_is_split(tmp_path: Path) -> None:
+def test_repeatedly_overloaded_search_is_split(tmp_path: Path) -> None:
     def overloaded(number: int, answer: Response) -> Response:
         span = json.loads(answer.body).get("count", 0)
         detail = b'{"detail": "Search is overloaded, please try again later."}'
@@ -143,7 +143,7 @@ def answer_of(sounds: list[dict[str, Any]], count: int | None = None) -> Respons
 
 
 @pytest.mark.parametrize("number", [1, 4, 7])
-def test_an_answer_that_holds_back_sounds_is_found_out(tmp_path: Path, number: int) -> None:
+def test_incomplete_answers_are_detected(tmp_path: Path, number: int) -> None:
     """A search that ran out of time may give few or no sounds, and a count that fits them."""
     for kept in (0, 40):
         transport = Direct(
@@ -157,7 +157,7 @@ def test_an_answer_that_holds_back_sounds_is_found_out(tmp_path: Path, number: i
         assert_whole(path, transport.answers)
 
 
-def test_one_empty_answer_makes_nothing_gone(tmp_path: Path) -> None:
+def test_single_empty_answer_marks_nothing_as_gone(tmp_path: Path) -> None:
     answers = make_answers(2500, 7, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
     transport = Direct(answers, tamper=lambda number, answer: answer_of([]) if number in (1, 2) else answer)
@@ -165,7 +165,7 @@ def test_one_empty_answer_makes_nothing_gone(tmp_path: Path) -> None:
     assert len(stored(tmp_path / "store")) == 2500
 
 
-def test_the_searchs_index_knows_whole_seconds(tmp_path: Path) -> None:
+def test_uploads_with_milliseconds_are_found_by_the_second(tmp_path: Path) -> None:
     """Five thousand uploads in a minute, told with milliseconds, found by the second."""
     answers = make_answers(5000, 7, 0.0, 0)
     begin = parse_time("2020-01-01")
@@ -183,7 +183,7 @@ def test_the_searchs_index_knows_whole_seconds(tmp_path: Path) -> None:
         pytest.param(Response(200, b'{"count": 200, "results": []}', 0), id="empty"),
     ],
 )
-def test_a_second_page_that_never_comes_ends_the_walk(tmp_path: Path, second_page: Response) -> None:
+def test_missing_second_page_ends_the_crawl(tmp_path: Path, second_page: Response) -> None:
     answers = make_answers(200, 7, 0.0, 0)
     answers.corpus.created = lambda number: parse_time("2020-01-01")  # type: ignore[method-assign]
     transport = Direct(answers)
@@ -203,7 +203,7 @@ def test_a_second_page_that_never_comes_ends_the_walk(tmp_path: Path, second_pag
     store.close()
 
 
-def test_an_outage_that_says_overloaded_ends_like_any_other(tmp_path: Path) -> None:
+def test_lasting_overload_ends_the_crawl_with_an_error(tmp_path: Path) -> None:
     detail = b'{"detail": "Search is overloaded, please try again later."}'
     transport = Direct(make_answers(3000, 7, 0.0, 0), tamper=lambda *_: Response(500, detail, 0))
     with pytest.raises(DataError, match=r"gives no answer .the answer was 500 Search is overloaded"):
@@ -211,7 +211,7 @@ def test_an_outage_that_says_overloaded_ends_like_any_other(tmp_path: Path) -> N
     assert len(transport.urls) < 500
 
 
-def test_sounds_outside_of_the_window_are_refused(tmp_path: Path) -> None:
+def test_sounds_outside_the_searched_window_are_refused(tmp_path: Path) -> None:
     old = [{"id": number, "created": "1999-01-01", "duration": 1.0} for number in range(1, 31)]
     transport = Direct(make_answers(30, 7, 0.0, 0), tamper=lambda *_: answer_of(old))
     with pytest.raises(DataError, match=r"the API gave a sound of 1999-01-01T.* for a search from 2005-01-01T"):
@@ -219,7 +219,7 @@ def test_sounds_outside_of_the_window_are_refused(tmp_path: Path) -> None:
     assert stored(tmp_path / "store") == []
 
 
-def test_nulls_are_listed_once_however_often_they_are_read(tmp_path: Path) -> None:
+def test_null_items_are_listed_once(tmp_path: Path) -> None:
     answers = make_answers(2500, 5, 0.01, 0)
     read_all(tmp_path / "store", Direct(answers))
     nulls = 2500 - len(stored(tmp_path / "store"))
@@ -233,7 +233,7 @@ def test_nulls_are_listed_once_however_often_they_are_read(tmp_path: Path) -> No
         store.close()
 
 
-def test_an_api_that_never_answers_ends_in_a_sentence_and_the_next_crawl_goes_on(tmp_path: Path) -> None:
+def test_crawl_continues_after_an_api_that_never_answers(tmp_path: Path) -> None:
     answers = make_answers(1800, 7, 0.0, 0)
     with pytest.raises(DataError, match=r"gives no answer \(the answer was 503\); run the same command later"):
         read_all(
@@ -258,7 +258,7 @@ def test_an_api_that_never_answers_ends_in_a_sentence_and_the_next_crawl_goes_on
         (405, '{"detail": "a\\nb\\u001b[2Jc"}', "405 a"),
     ],
 )
-def test_what_asking_again_cannot_mend_is_told_at_once(tmp_path: Path, status: int, body: str, output: str) -> None:
+def test_permanent_errors_are_reported_at_once(tmp_path: Path, status: int, body: str, output: str) -> None:
     transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: Response(status, body.encode(), 0))
     with pytest.raises(DataError) as refusal:
         read_all(tmp_path / "store", transport)
@@ -267,7 +267,7 @@ def test_what_asking_again_cannot_mend_is_told_at_once(tmp_path: Path, status: i
     assert len(transport.urls) <= 4
 
 
-def test_null_items_that_come_back_are_kept_and_those_that_do_not_are_listed(tmp_path: Path) -> None:
+def test_temporary_null_items_are_stored_and_permanent_ones_listed(tmp_path: Path) -> None:
     def flicker(number: int, answer: Response) -> Response:
         content = json.loads(answer.body)
         if number in (1, 4) and content.get("results"):
@@ -290,7 +290,7 @@ def test_null_items_that_come_back_are_kept_and_those_that_do_not_are_listed(tmp
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])
-def test_no_sound_is_taken_for_null_because_answers_held_it_back_by_chance(tmp_path: Path, seed: int) -> None:
+def test_randomly_missing_items_are_not_listed_as_null(tmp_path: Path, seed: int) -> None:
     """Half of all answers hold back a third of their items, others each time."""
     rng = random.Random(seed)
 
@@ -305,7 +305,7 @@ def test_no_sound_is_taken_for_null_because_answers_held_it_back_by_chance(tmp_p
     assert_whole(tmp_path / "store", transport.answers)
 
 
-def test_sounds_that_come_and_go_while_it_is_read(tmp_path: Path) -> None:
+def test_crawl_handles_sounds_that_appear_and_vanish(tmp_path: Path) -> None:
     transport = Direct(make_answers(3000, 9, 0.0, 4))
     read_all(tmp_path / "store", transport, workers=2)
     kept = {row[0] for row in stored(tmp_path / "store")}
@@ -315,7 +315,7 @@ def test_sounds_that_come_and_go_while_it_is_read(tmp_path: Path) -> None:
     assert {row[0] for row in truth(transport.answers)} - changed <= kept
 
 
-def test_an_update_reads_only_what_changed(tmp_path: Path) -> None:
+def test_update_reads_only_changed_windows(tmp_path: Path) -> None:
     answers = make_answers(4000, 9, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
     answers._hidden = {100, 3500}
@@ -328,7 +328,7 @@ def test_an_update_reads_only_what_changed(tmp_path: Path) -> None:
     assert len(stored(tmp_path / "store")) == 4000
 
 
-def test_what_came_since_the_last_crawl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_update_reads_new_sounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = make_answers(3000, 9, 0.0, 0)
     until = answers.corpus.created(2000)
     monkeypatch.setattr(crawl.time, "time", lambda: until / 1000)
@@ -345,7 +345,7 @@ def test_what_came_since_the_last_crawl(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("since", "output"), [("last", "never crawled"), ("soon", "expects `last` or a date"), ("2100-01-01", "future")]
 )
-def test_dates_that_are_none(tmp_path: Path, since: str, output: str) -> None:
+def test_invalid_dates_are_refused(tmp_path: Path, since: str, output: str) -> None:
     with pytest.raises(DataError, match=output):
         read_all(tmp_path / "store", Direct(make_answers(10, 1, 0.0, 0)), since=since)
 
@@ -358,7 +358,7 @@ def twice(answer: Response) -> Response:
     return Response(answer.status, json.dumps(content).encode(), 0)
 
 
-def test_a_window_that_was_short_three_times_is_forgotten_once_all_adds_up(tmp_path: Path) -> None:
+def test_short_window_is_forgotten_once_the_total_is_complete(tmp_path: Path) -> None:
     def short(number: int, answer: Response) -> Response:
         content = json.loads(answer.body)
         if number in (2, 3, 4):
@@ -374,7 +374,7 @@ def test_a_window_that_was_short_three_times_is_forgotten_once_all_adds_up(tmp_p
     store.close()
 
 
-def test_a_page_that_gives_one_sound_twice_is_not_a_whole_page(tmp_path: Path) -> None:
+def test_page_with_a_repeated_sound_is_incomplete(tmp_path: Path) -> None:
     """Ten items of nine sounds are not the ten that are counted, however often they come; once is asked again."""
     path, answers = tmp_path / "store", make_answers(10, 7, 0.0, 0)
     read_all(path, Direct(answers, tamper=lambda number, answer: twice(answer) if number == 1 else answer))

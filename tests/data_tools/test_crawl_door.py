@@ -36,7 +36,7 @@ def crawled(path: Path, settings: dict[str, str], *arguments: str) -> subprocess
 
 
 @pytest.mark.slow
-def test_from_the_door_to_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_crawl_status_and_export_verbs_work_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import pandas
 
     path = tmp_path / "store.sqlite"
@@ -74,7 +74,7 @@ def test_from_the_door_to_tables(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert table["description"].fillna("").tolist() == [row[0] for row in stored(path, "description")]
 
 
-def test_refusals_of_the_door(
+def test_verbs_refuse_invalid_arguments_and_stores(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FREESOUND_API_KEY", "k")
@@ -128,7 +128,7 @@ def test_refusals_of_the_door(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path != damaged} == before
 
 
-def test_a_crawl_asks_for_sounds_that_were_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crawl_looks_up_missing_sounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "store.sqlite"
     with serving("--sounds", "20", "--no-throttle") as settings:
         for name, value in settings.items():
@@ -145,7 +145,7 @@ def test_a_crawl_asks_for_sounds_that_were_missing(tmp_path: Path, monkeypatch: 
     store.close()
 
 
-def test_two_crawls_do_not_write_to_one_store(tmp_path: Path) -> None:
+def test_second_crawl_of_a_store_is_refused(tmp_path: Path) -> None:
     with serving("--sounds", "300") as settings:
         from data_tools.locks import lock_of
 
@@ -195,12 +195,12 @@ def storm(path: Path, sounds: int, kills: int) -> int:
 
 
 @pytest.mark.slow
-def test_a_small_storm(tmp_path: Path) -> None:
+def test_crawl_survives_faults_and_one_kill(tmp_path: Path) -> None:
     assert storm(tmp_path / "store", 3000, 1) == 1
 
 
 @pytest.mark.slow
-def test_outages_and_bad_sounds_over_http(tmp_path: Path) -> None:
+def test_crawl_survives_outages_and_bad_sounds_over_http(tmp_path: Path) -> None:
     faults = [f"--fault={kind}=0.05" for kind in ("down", "proxy", "throttle", "partial", "500")]
     with serving("--sounds", "1500", "--no-throttle", "--poison", "0.003", *faults) as settings:
         command = [sys.executable, "-m", "data_tools", "crawl", str(tmp_path / "store"), *FAST]
@@ -216,12 +216,12 @@ def test_outages_and_bad_sounds_over_http(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_storm_with_twenty_kills(tmp_path: Path) -> None:
+def test_crawl_survives_twenty_kills(tmp_path: Path) -> None:
     assert storm(tmp_path / "store", 100_000, 20) == 20
 
 
 @pytest.mark.slow
-def test_half_a_million_sounds(tmp_path: Path) -> None:
+def test_half_a_million_sounds_are_crawled_in_little_memory(tmp_path: Path) -> None:
     """Every id once, hardly a request too many, little memory."""
     path = tmp_path / "store"
     code = "import sys; from data_tools.__main__ import main; status = main(sys.argv[1:]); "
@@ -248,7 +248,7 @@ def test_half_a_million_sounds(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_half_a_million_sounds_at_the_standard_quota(tmp_path: Path) -> None:
+def test_half_a_million_sounds_fit_the_standard_quota(tmp_path: Path) -> None:
     """On a virtual clock: the throttle refuses nothing, and two days are hardly exceeded."""
     transport = Direct(make_answers(500_000, 1, 0.0, 0), Throttle(60, 2000, LoopClock()), latency=lambda: 0.3)
     seconds = read_all(tmp_path / "store", transport, per_minute=60, per_day=2000)
@@ -288,7 +288,7 @@ def overloaded_by_size() -> Callable[[int, Response], Response]:
         pytest.param(500_000, overloaded_by_size, 1.18, marks=pytest.mark.campaign),
     ],
 )
-def test_an_overloaded_search_costs_few_requests(
+def test_overloaded_search_costs_few_requests(
     sounds: int, overloaded: Callable[[], Callable[[int, Response], Response]], most: float, tmp_path: Path
 ) -> None:
     transport = Direct(make_answers(sounds, 1, 0.0, 0), tamper=overloaded())
@@ -305,7 +305,7 @@ def test_an_overloaded_search_costs_few_requests(
 FORMULAS = ['=HYPERLINK("http://x")', "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\uff1d1"]
 
 
-def test_exported_table_holds_no_formulas(tmp_path: Path) -> None:
+def test_exported_table_has_no_formulas(tmp_path: Path) -> None:
     import pandas
 
     harmless = ["a dog barks", "'quoted'", "", "3 - 4", " =1", "ends with ="]

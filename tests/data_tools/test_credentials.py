@@ -33,7 +33,7 @@ from data_tools.sandbox.verb import make_answers
 MARK = "kEy-THAT-must-not-be-seen"
 
 
-def test_a_key_comes_from_a_private_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_is_read_from_private_file_or_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEY, raising=False)
     with pytest.raises(DataError, match=r"no API key.*FREESOUND_API_KEY.*--key-file"):
         read_key(None)
@@ -54,7 +54,7 @@ def test_a_key_comes_from_a_private_file_or_the_environment(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("value", [b"", b"two words", b"line\nbreak", b"\xff\xfe", "schlüssel".encode(), b"a\x00b"])
-def test_what_cannot_be_a_key_is_refused_without_being_told(tmp_path: Path, value: bytes) -> None:
+def test_invalid_key_is_refused_without_printing_it(tmp_path: Path, value: bytes) -> None:
     file = tmp_path / "key"
     file.write_bytes(value)
     file.chmod(0o600)
@@ -63,7 +63,7 @@ def test_what_cannot_be_a_key_is_refused_without_being_told(tmp_path: Path, valu
     assert not value or value.decode("utf-8", "replace") not in str(refusal.value)
 
 
-def test_a_secret_prints_as_dots() -> None:
+def test_secret_is_masked_in_output() -> None:
     secret = SecretStr(MARK)
     for text in (repr(secret), str(secret), f"{secret}", f"{[secret]}"):
         assert MARK not in text
@@ -73,7 +73,7 @@ def echo(number: int, answer: Response) -> Response:
     return Response(401, f'{{"detail": "the token {MARK} is not known"}}'.encode(), 0)
 
 
-def test_an_error_that_quotes_the_key_is_told_without_it(tmp_path: Path) -> None:
+def test_key_is_removed_from_error_messages(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", create=True)
 
     class Quoting(Direct):
@@ -127,7 +127,7 @@ def preview(tmp_path: Path, site: str, url: str, moved: dict[str, str]) -> tuple
         store.close()
 
 
-def test_a_preview_is_fetched_without_the_key_from_the_apis_own_hosts(tmp_path: Path) -> None:
+def test_previews_are_fetched_without_key_from_allowed_hosts(tmp_path: Path) -> None:
     site = "https://freesound.org"
     for url, expected in (
         ("https://freesound.org/data/1.mp3", True),
@@ -158,7 +158,7 @@ def test_a_preview_is_fetched_without_the_key_from_the_apis_own_hosts(tmp_path: 
      "//other.example/b", "https://freesound.org.example.com/1.mp3", "https://x:y@other.example/b",
      "https://[::1/b", "javascript:1"],
 )  # fmt: skip
-def test_a_preview_that_moves_away_from_freesound_is_lost_and_nothing_is_asked_there(tmp_path: Path, url: str) -> None:
+def test_preview_redirect_to_another_site_is_not_followed(tmp_path: Path, url: str) -> None:
     site = "https://freesound.org"
     transport = Recording({f"{site}/a": url})
     pattern = f"is not an address of {site}$|is not a valid address$"
@@ -167,7 +167,7 @@ def test_a_preview_that_moves_away_from_freesound_is_lost_and_nothing_is_asked_t
     assert transport.seen == [(f"{site}/a", False)]
 
 
-def test_an_original_that_moves_to_a_host_of_freesound_is_fetched_without_the_token(tmp_path: Path) -> None:
+def test_redirected_original_is_fetched_without_token(tmp_path: Path) -> None:
     site = "https://freesound.org"
     at = f"{site}/apiv2/sounds/5/download/"
     for url, asked in (
@@ -193,7 +193,7 @@ def test_an_original_that_moves_to_a_host_of_freesound_is_fetched_without_the_to
 
 
 @pytest.mark.parametrize("good", [True, False])
-def test_a_token_that_has_ended_is_renewed(good: bool, tmp_path: Path) -> None:
+def test_expired_token_is_renewed(good: bool, tmp_path: Path) -> None:
     file, store = tmp_path / "token.json", tmp_path / "store"
     refresh = "sandbox-refresh" if good else "used-up"
     file.write_text(json.dumps({"access_token": "ended", "refresh_token": refresh, "client_id": "me", "note": "mine"}))
@@ -234,7 +234,7 @@ def test_a_token_that_has_ended_is_renewed(good: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ['{"access_token": "a"}', '{"access_token": "a", "refresh_token": "", "client_id": "c"}']
 )
-def test_a_token_file_without_its_values_is_refused(text: str, tmp_path: Path) -> None:
+def test_incomplete_token_file_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "token.json"
     file.write_text(text)
     file.chmod(0o600)
@@ -245,7 +245,7 @@ def test_a_token_file_without_its_values_is_refused(text: str, tmp_path: Path) -
         read_token(file)
 
 
-def test_the_user_agent_has_the_version_and_a_contact() -> None:
+def test_user_agent_has_version_and_contact() -> None:
     agents = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -268,13 +268,13 @@ def test_the_user_agent_has_the_version_and_a_contact() -> None:
     assert agents == [f"lbar-kit/{version()}", f"lbar-kit/{version()} (me@example.org)"]
 
 
-def test_a_contact_that_no_header_can_hold_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_contact_invalid_in_a_header_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with patch.dict(os.environ, {KEY: "k"}):
         assert main(["crawl", str(tmp_path / "s.sqlite"), "--contact", "me\nX: y"]) == 1
     assert "the contact 'me\\nX: y' may have 200 letters" in capsys.readouterr().err
 
 
-def test_files_that_do_not_come_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_files_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[str]()
 
     async def get(self: Recording, url: str, *rest: Any) -> Response:
@@ -289,7 +289,7 @@ def test_files_that_do_not_come_are_given_up(tmp_path: Path, monkeypatch: pytest
     assert asked == [f"{SITE}/b"] * 6
 
 
-def test_the_key_is_in_no_url(tmp_path: Path) -> None:
+def test_key_is_in_no_url(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", create=True)
     transport = Direct(make_answers(10, 1, 0.0, 0))
 
@@ -302,7 +302,7 @@ def test_the_key_is_in_no_url(tmp_path: Path) -> None:
     assert "+%28duration%3A%5B1+TO+2%5D%29" in transport.urls[0]
 
 
-def test_the_key_is_seen_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_key_is_in_no_file_output_or_process_list(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Not in files, output or process arguments, of crawls that succeed, are refused, and fail."""
     out = b""
     with serving("--sounds", "300", "--fault", "500=0.3", "--no-throttle") as settings:
@@ -348,7 +348,7 @@ def test_the_key_is_seen_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         "ftp://jo:SEC@SECRET@host name/",
     ],
 )
-def test_secrets_of_an_address_are_not_shown(
+def test_secrets_in_the_api_address_are_not_printed(
     site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FREESOUND_API", site)

@@ -28,7 +28,7 @@ def manifest(published: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_all_of_clotho_byte_for_byte(shared: Path, published: Path, manifest: Path) -> None:
+def test_clotho_manifest_has_published_texts_byte_for_byte(shared: Path, published: Path, manifest: Path) -> None:
     clips = read_manifest(manifest)
     assert len(clips) == 5929
     for split, count in COUNTS.items():
@@ -53,7 +53,9 @@ def test_all_of_clotho_byte_for_byte(shared: Path, published: Path, manifest: Pa
     assert "Oscar de Ávila" in {clip.uploader for clip in clips}
 
 
-def test_utf8_metadata_with_more_columns(shared: Path, published: Path, manifest: Path, tmp_path: Path) -> None:
+def test_clotho_metadata_in_utf8_with_more_columns_is_read(
+    shared: Path, published: Path, manifest: Path, tmp_path: Path
+) -> None:
     for split in COUNTS:
         (tmp_path / "clotho_csv_files").mkdir(exist_ok=True)
         source = shared / "data" / "clotho"
@@ -69,7 +71,7 @@ def test_utf8_metadata_with_more_columns(shared: Path, published: Path, manifest
 
 
 @pytest.mark.slow
-def test_check_finds_clothos_own_overlaps(root: Path, manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_finds_overlaps_within_clotho(root: Path, manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = findings(manifest)
     splits = {
         key: {clip_id.split("/")[1] for clip_id in ids} for key, ids in found["same Freesound id across splits"].items()
@@ -104,7 +106,7 @@ def test_check_finds_clothos_own_overlaps(root: Path, manifest: Path, capsys: py
     assert "137692: clotho/development/FREEZER_DOOR_OPEN_CLOSE.wav | clotho/evaluation/FREEZER" in printed
 
 
-def test_names_on_disk_that_differ_in_blanks_or_colons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_with_other_blanks_or_colons_are_matched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [" a.wav", "b .wav", "c.wav", "w : x.wav", "y_z.wav", "gone.wav"]
     root = small_clotho(tmp_path, names, ["a.wav", "b.wav", " c.wav", "w_x.wav", "y_z.wav"])
     assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0
@@ -130,7 +132,7 @@ def test_names_on_disk_that_differ_in_blanks_or_colons(tmp_path: Path, capsys: p
         ("rain 1.wav", "rain_1.wav", "punctuation"),
     ],
 )
-def test_clotho_names_that_nearly_fit_are_named(
+def test_similar_clotho_names_are_suggested(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], published: str, present: str, difference: str
 ) -> None:
     root = small_clotho(tmp_path, ["a.wav", published, "gone.wav"], ["a.wav", present])
@@ -142,14 +144,14 @@ def test_clotho_names_that_nearly_fit_are_named(
     assert f"no audio of 3 clips; {note}; rename the files" in failure(capsys, *argv)
 
 
-def test_decomposed_unicode_names_on_disk_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_decomposed_unicode_file_names_are_matched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = small_clotho(tmp_path, ["Caf\u00e9.wav"], ["Cafe\u0301.wav"])
     assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0
     assert [clip.file_name for clip in read_manifest(root / "m.jsonl")] == ["Cafe\u0301.wav"]
     assert "1 named as on disk, which differs in blanks, ':' or Unicode form" in capsys.readouterr().out
 
 
-def test_match_names_by_hand() -> None:
+def test_match_names_matches_hand_made_cases() -> None:
     assert match_names(["a.wav", " a.wav"], ["a.wav", "  a.wav"]) == {"a.wav": "a.wav", " a.wav": "  a.wav"}
     assert match_names(["a.wav", " a.wav"], ["a.wav"]) == {"a.wav": "a.wav"}
     assert match_names([" a.wav", "  a.wav"], ["a.wav"]) == {}  # which of the two is it?
@@ -185,7 +187,7 @@ META_HEADER = ",".join(PUBLISHED)
         (METADATA, f"{META_HEADER}\na.wav,k,7,l,,me,CC0\na.wav,k,7,l,,me,CC0\n".encode(), "line 3: .* comes twice"),
     ],
 )
-def test_bad_clotho_tables(
+def test_invalid_clotho_tables_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes, message: str
 ) -> None:
     small_clotho(tmp_path, ["a.wav"], ["a.wav"])
@@ -196,7 +198,7 @@ def test_bad_clotho_tables(
     assert not (tmp_path / "m.jsonl").exists()
 
 
-def test_missing_split_and_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_clotho_split_or_folder_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small_clotho(tmp_path, ["a.wav"], ["a.wav"])
     assert "clotho_captions_validation.csv: no such file" in failure(capsys, "clotho", tmp_path, "--out", "m.jsonl")
     assert "no such folder" in failure(capsys, "clotho", tmp_path / "none", "--out", "m.jsonl")
@@ -206,9 +208,7 @@ def test_missing_split_and_folder(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("unpacked", ["development", "clotho_audio_files/development"])
-def test_clotho_before_its_audio_is_unpacked_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], unpacked: str
-) -> None:
+def test_clotho_without_audio_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], unpacked: str) -> None:
     root, out = small_clotho(tmp_path, ["a.wav", "b.wav"], []), tmp_path / "m.jsonl"
     argv = ["clotho", str(root), "--splits", "development", "--out", str(out)]
     assert "no audio of 2 clips; unpack Clotho's archives of audio there" in failure(capsys, *argv)
@@ -220,7 +220,7 @@ def test_clotho_before_its_audio_is_unpacked_is_refused(
     assert [clip.seconds for clip in read_manifest(out)] == [0.01, None]
 
 
-def test_blind_folder_names_as_on_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blind_set_uses_file_names_on_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [" b.wav", "a: b.WAV", "c&#39;d.aiff", "zz.wav"]
     for number, name in enumerate(names):
         write_wav(tmp_path / "test" / name, number)
@@ -238,7 +238,7 @@ def test_blind_folder_names_as_on_disk(tmp_path: Path, capsys: pytest.CaptureFix
     assert not findings(tmp_path / "b.jsonl")["clips without captions"]
 
 
-def test_a_link_to_a_folder_above_lists_nothing_of_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_link_to_a_parent_folder_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "data/audio"
     folder.mkdir(parents=True)
     (folder / "a.wav").touch()
@@ -248,7 +248,7 @@ def test_a_link_to_a_folder_above_lists_nothing_of_it(tmp_path: Path, caplog: py
     assert "skipped links to nothing or to a folder listed before: up" in caplog.text
 
 
-def test_linked_folders_are_read_once_and_circles_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_linked_folders_are_read_once_despite_cycles(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pool, storage = tmp_path / "pool", tmp_path / "storage"
     for number, name in enumerate(["storage/part/a.wav", "storage/b.wav", "pool/c.wav", "pool/real/d.wav"]):
         write_wav(tmp_path / name, number)
@@ -266,7 +266,7 @@ def test_linked_folders_are_read_once_and_circles_end(tmp_path: Path, caplog: py
         assert re.search(f"skipped links .*{name}", caplog.text)
 
 
-def test_a_folder_of_links_alone_is_read(tmp_path: Path) -> None:
+def test_folder_with_only_links_is_read(tmp_path: Path) -> None:
     write_wav(tmp_path / "storage" / "a.wav", 1)
     (tmp_path / "pool").mkdir()
     (tmp_path / "pool" / "part").symlink_to(tmp_path / "storage")
@@ -274,7 +274,7 @@ def test_a_folder_of_links_alone_is_read(tmp_path: Path) -> None:
     assert [clip.file_name for clip in read_manifest(tmp_path / "b.jsonl")] == ["part/a.wav"]
 
 
-def test_bad_blind_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_blind_folders_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no such folder" in failure(capsys, "blind", tmp_path / "none", "--out", tmp_path / "b.jsonl")
     assert "no audio files in this folder" in failure(capsys, "blind", tmp_path, "--out", tmp_path / "b.jsonl")
     write_wav(tmp_path / "a.wav", 1)
@@ -284,7 +284,7 @@ def test_bad_blind_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "is not UTF-8" in failure(capsys, "blind", tmp_path / os.fsdecode(b"caf\xe9"), "--out", tmp_path / "b.jsonl")
 
 
-def test_queries_of_manifests_and_csv_files(
+def test_queries_verb_reads_manifests_and_csv_files(
     shared: Path, manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "q.jsonl"
@@ -311,7 +311,7 @@ def test_queries_of_manifests_and_csv_files(
 
 
 @pytest.mark.slow
-def test_real_audiocaps_counts(shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audiocaps_has_published_counts(shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = shared / "data" / "audiocaps", tmp_path / "m.jsonl"
     assert main(["audiocaps", str(source), "--keep-missing", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
@@ -337,7 +337,7 @@ def audiocaps(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_audiocaps_finds_peers_names_and_groups_captions(audiocaps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audiocaps_matches_file_names_and_groups_captions(audiocaps: Path, capsys: pytest.CaptureFixture[str]) -> None:
     soundfile.write(audiocaps / "a.flac", np.zeros(160), 16_000)
     (audiocaps / "test").mkdir()
     (audiocaps / "a.flac").rename(audiocaps / "test" / "-aB_30.flac")
@@ -371,7 +371,7 @@ NAMES = [
 
 @pytest.mark.parametrize("folder", ["test", ""])
 @pytest.mark.parametrize("name", NAMES)
-def test_audiocaps_is_found_by_the_names_of_downloaders(tmp_path: Path, name: str, folder: str) -> None:
+def test_audiocaps_accepts_file_names_of_downloaders(tmp_path: Path, name: str, folder: str) -> None:
     rows = [(101, "-bCdEfGhIjK", 30), (102, "_bCdEfGh_12", 0), (103, "YbCdEfGhIjK", 300), (104, "gone_efghij", 5)]
     (tmp_path / "test.csv").write_text(AUDIOCAPS + "".join(f"{n},{id},{start},sound {n}\n" for n, id, start in rows))
     (tmp_path / folder).mkdir(exist_ok=True)
@@ -384,7 +384,7 @@ def test_audiocaps_is_found_by_the_names_of_downloaders(tmp_path: Path, name: st
     assert all(Path(clip.path).is_file() for clip in clips)
 
 
-def test_audio_of_one_youtube_id_is_matched_by_its_start(tmp_path: Path) -> None:
+def test_audiocaps_files_of_one_video_are_matched_by_start_time(tmp_path: Path) -> None:
     rows = [(1, "ab", 1), (2, "ab", 1000), (3, "ab", 30), (4, "cd", 0), (5, "ab", 2)]
     (tmp_path / "test.csv").write_text(AUDIOCAPS + "".join(f"{n},{id},{start},sound {n}\n" for n, id, start in rows))
     for name in ("ab_1000_11000.wav", "ab_1000_1010.wav", "ab_30.wav", "ab.wav", "Ycd.wav", "5.wav"):
@@ -410,7 +410,9 @@ def test_audio_of_one_youtube_id_is_matched_by_its_start(tmp_path: Path) -> None
         (AUDIOCAPS + "1,a,1,dog\n2,b,1,cat\n1,c,1,rain\n", "val.csv, line 4: the audiocap_id '1' is already on line 2"),
     ],
 )
-def test_bad_audiocaps(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str) -> None:
+def test_invalid_audiocaps_tables_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str
+) -> None:
     (tmp_path / "val.csv").write_text(content)
     output = failure(capsys, "audiocaps", tmp_path, "--splits", "val", "--keep-missing", "--out", tmp_path / "m.jsonl")
     assert message in output
@@ -440,7 +442,7 @@ def wavcaps(folder: Path, content: object) -> Path:
     return path
 
 
-def test_wavcaps_leaves_out_what_is_excluded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wavcaps_skips_excluded_clips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = wavcaps(tmp_path, {"data": ITEMS}), tmp_path / "m.jsonl"
     (tmp_path / "list.csv").write_text("sound_id\n180913\n2219\n5\n")
     argv = ["wavcaps", str(path), "--audio", str(tmp_path / "audio"), "--keep-missing", "--out", str(out)]
@@ -455,7 +457,7 @@ def test_wavcaps_leaves_out_what_is_excluded(tmp_path: Path, capsys: pytest.Capt
     )
 
 
-def test_wavcaps_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wavcaps_items_become_clips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = wavcaps(tmp_path, {"num_captions_per_audio": 1, "data": ITEMS}), tmp_path / "m.jsonl"
     for name in ("Yab.flac", "180913.flac"):
         soundfile.write(tmp_path / "audio" / name, np.zeros(160), 16_000)
@@ -501,13 +503,15 @@ def test_wavcaps_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         ({"data": [ITEMS[0], {**ITEMS[0], "id": "Yab"}]}, "item 2 (line 1): the id 'Yab' has the same file as item 1"),
     ],
 )
-def test_bad_wavcaps(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: object, message: str) -> None:
+def test_invalid_wavcaps_items_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: object, message: str
+) -> None:
     path = wavcaps(tmp_path, content)
     argv = ("wavcaps", path, "--audio", tmp_path / "audio", "--keep-missing", "--out", tmp_path / "m.jsonl")
     assert message in failure(capsys, *argv)
 
 
-def test_an_id_twice_in_wavcaps_is_refused_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repeated_wavcaps_id_is_refused_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = wavcaps(tmp_path, {})
     path.write_text(json.dumps({"data": [ITEMS[1], ITEMS[0], ITEMS[1]]}, indent=1))
     argv = ("wavcaps", path, "--audio", tmp_path / "audio", "--keep-missing", "--out", tmp_path / "m.jsonl")
@@ -515,7 +519,7 @@ def test_an_id_twice_in_wavcaps_is_refused_with_its_line(tmp_path: Path, capsys:
     assert f"fsd_final.json, item 3 (line {line}): the id '180913' has the same file as" in failure(capsys, *argv)
 
 
-def test_bad_wavcaps_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_wavcaps_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = wavcaps(tmp_path, {"data": ITEMS})
     argv = ("wavcaps", path, "--audio", tmp_path / "audio", "--out", tmp_path / "m.jsonl")
     assert "no audio of fsd_final.json, such as 7.flac" in failure(capsys, *argv)

@@ -22,7 +22,7 @@ from data_tools.documents.yaml12 import parse_yaml
 from data_tools.errors import DataError
 
 
-def test_a_seal_is_the_sha256_of_the_values_without_blanks_in_the_order_of_keys() -> None:
+def test_seal_is_the_sha256_of_compact_sorted_json() -> None:
     checksum = hashlib.sha256(b'{"a":[1,2.5,null],"b":"\\u00e9"}').hexdigest()
     document = {"b": "é", "a": [1, 2.5, None]}
     assert sealed(document) == {**document, "checksum": checksum}
@@ -32,7 +32,7 @@ def test_a_seal_is_the_sha256_of_the_values_without_blanks_in_the_order_of_keys(
     assert unsealed([1], "x") == [1]
 
 
-def test_a_document_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_json_document_survives_a_round_trip(tmp_path: Path) -> None:
     value = {"n": 0.1, "text": "日本\n", "deep": [{"x": (1, 2)}], "1": True}
     write_json(tmp_path / "a.json", value)
     assert read_json(tmp_path / "a.json", "") == json.loads(json.dumps(value))
@@ -70,7 +70,7 @@ def test_a_document_is_read_as_it_was_written(tmp_path: Path) -> None:
         (b'{"a": 1, "checksum": "0"}', "a.json is damaged: its checksum does not fit what it holds; do this"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, text: bytes, words: str) -> None:
+def test_invalid_json_documents_are_refused(tmp_path: Path, text: bytes, words: str) -> None:
     (tmp_path / "a.json").write_bytes(text)
     with pytest.raises(DataError) as caught:
         read_json(tmp_path / "a.json", "do this")
@@ -78,14 +78,14 @@ def test_what_is_refused(tmp_path: Path, text: bytes, words: str) -> None:
     assert str(caught.value).endswith("; do this")
 
 
-def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_missing_file_is_reported_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none.json is missing; make it"):
         read_json(tmp_path / "none.json", "make it")
     with pytest.raises(DataError, match=r"none.json is missing; make it"):
         require_unharmed(tmp_path / "none.json", None, "make it")
 
 
-def test_numbers_of_many_digits_are_read_up_to_the_bound() -> None:
+def test_long_numbers_are_read_up_to_the_limit() -> None:
     assert parse_json("9" * 400, "x") == int("9" * 400)
     assert parse_json("[NaN]", "x", finite=False) != [0]
     assert parse_json("[1e999, 1.5e308]", "x", finite=False) == [float("inf"), 1.5e308]
@@ -104,7 +104,7 @@ class _Name(str):
     __hash__ = str.__hash__
 
 
-def test_the_key_that_is_given_twice_is_found_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_key_is_found_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def loads(text: str, object_pairs_hook: Callable[[list[tuple[str, int]]], object], **_: object) -> object:
         return object_pairs_hook([(_Name(n), n) for n in (*range(2_000), 1_999, 0)])
 
@@ -114,7 +114,7 @@ def test_the_key_that_is_given_twice_is_found_in_one_pass(monkeypatch: pytest.Mo
     assert _Name.compared < 100
 
 
-def test_lines_are_named_and_half_a_last_line_is_skipped_where_a_kill_may_leave_it(tmp_path: Path) -> None:
+def test_invalid_json_lines_are_reported_and_unfinished_last_line_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"n": 1}\n{"n": 2}\n{"n')
     assert read_json_lines(path, "", unfinished=True) == [{"n": 1}, {"n": 2}]
@@ -133,7 +133,7 @@ class _Point(BaseModel):
     tags: list[str] = []
 
 
-def test_a_shape_is_checked_with_the_place_of_the_fault(tmp_path: Path) -> None:
+def test_invalid_document_shape_is_reported_with_its_place(tmp_path: Path) -> None:
     write_json(tmp_path / "p.json", {"x": 3, "tags": ["a"]})
     assert read_shaped(tmp_path / "p.json", _Point, "") == _Point(x=3, tags=["a"])
     for value, words in (
@@ -147,7 +147,7 @@ def test_a_shape_is_checked_with_the_place_of_the_fault(tmp_path: Path) -> None:
             read_shaped(tmp_path / "p.json", _Point, "do this")
 
 
-def test_a_file_that_is_not_the_one_that_was_noted(tmp_path: Path) -> None:
+def test_file_with_another_checksum_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"abc")
     require_unharmed(tmp_path / "f", hashlib.sha256(b"abc").hexdigest(), "")
     require_unharmed(tmp_path / "f", None, "")
@@ -155,12 +155,12 @@ def test_a_file_that_is_not_the_one_that_was_noted(tmp_path: Path) -> None:
         require_unharmed(tmp_path / "f", hashlib.sha256(b"abd").hexdigest(), "write it again")
 
 
-def test_files_are_hashed_in_one_place(root: Path) -> None:
+def test_file_digest_is_used_in_one_module_only(root: Path) -> None:
     rooms = [path for room in ("data_tools", "submission", "system") for path in (root / room).rglob("*.py")]
     assert [path.name for path in rooms if "file_digest" in path.read_text(encoding="utf-8")] == ["json_text.py"]
 
 
-def test_texts_with_half_a_surrogate_pair_or_a_byte_order_mark_are_refused() -> None:
+def test_lone_surrogates_and_byte_order_marks_are_refused() -> None:
     with pytest.raises(DataError, match=r"^x: text that UTF-8 cannot hold"):
         parse_json('"dog \ud800"', "x")
     with pytest.raises(DataError, match=r"^x: starts with a byte order mark"):
@@ -169,12 +169,12 @@ def test_texts_with_half_a_surrogate_pair_or_a_byte_order_mark_are_refused() -> 
 
 
 @pytest.mark.parametrize("text", [r'name: "dog \ud800"', r'"dog \udfff": 1', r'names: ["\ud83d"]'])
-def test_half_a_surrogate_pair_in_yaml_is_refused(text: str) -> None:
+def test_lone_surrogates_in_yaml_are_refused(text: str) -> None:
     with pytest.raises(DataError, match=r"not YAML \(line 1: .*(half a surrogate pair|a key must be plain text)"):
         parse_yaml(text.encode())
 
 
-def test_whole_surrogate_pairs_are_text_and_half_ones_are_let_through_where_they_are_replaced() -> None:
+def test_surrogate_pairs_are_decoded_and_lone_ones_kept_on_request() -> None:
     assert parse_json(rb'"\ud83d\ude00 \u00e9"', "x") == "😀 é"
     assert parse_json(rb'"a\ud800"', "x", lone_surrogates=True) == "a\ud800"
     assert parse_json(r'"\\ud800"', "x") == r"\ud800", "an escaped backslash"

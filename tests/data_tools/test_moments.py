@@ -13,7 +13,7 @@ ONE = '{"id": "a_1", "text": "A dog barks", "clip": "castella/train/a.wav", "win
 BLIND = '{"id": "q1", "text": "A dog barks", "clip": "castella/blind/a.wav", "windows": null}\n'
 
 
-def test_written_moments_are_read_as_they_were(tmp_path: Path) -> None:
+def test_moments_survive_a_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "moments.jsonl"
     path.write_text(ONE + BLIND)
     moments = read_moments(path)
@@ -38,13 +38,13 @@ def test_written_moments_are_read_as_they_were(tmp_path: Path) -> None:
         (ONE + "\n" + BLIND, "m.jsonl, line 2: the line is blank"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_moment_lines_are_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "m.jsonl").write_text(text)
     with pytest.raises(DataError, match=said):
         read_moments(tmp_path / "m.jsonl")
 
 
-def test_two_recordings_of_one_name_are_not_published(tmp_path: Path) -> None:
+def test_two_recordings_with_one_file_name_are_refused(tmp_path: Path) -> None:
     clips = [audio_clip(tmp_path / name, "same.wav", "own", "test", [], 9.0) for name in ("a", "b")]
     clips = [clip.model_copy(update={"id": f"own/{number}"}) for number, clip in enumerate(clips)]
     queries = [(Moment(id=clip.id, text="A dog", clip=clip.id, windows=None), clip) for clip in clips]
@@ -53,7 +53,7 @@ def test_two_recordings_of_one_name_are_not_published(tmp_path: Path) -> None:
     assert not (tmp_path / "list.jsonl").exists()
 
 
-def test_a_window_may_end_with_its_clip_and_not_behind_it(tmp_path: Path) -> None:
+def test_window_may_end_with_its_clip_but_not_after_it(tmp_path: Path) -> None:
     clip = audio_clip(tmp_path, "a.wav", "castella", "train", [], 8.0)
     windows = [(1.0, 8.0), (7.0, 8.5), (8.0, 9.0)]
     write_moments(tmp_path / "m.jsonl", [Moment(id="a_1", text="A dog barks", clip=clip.id, windows=windows)])

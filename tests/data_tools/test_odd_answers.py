@@ -50,7 +50,7 @@ def parsed(item: object) -> Any:
     return parse_page(json.dumps({"count": 1, "results": [item]}).encode()).sounds[0]
 
 
-def test_text_that_is_null_is_empty() -> None:
+def test_null_text_becomes_empty() -> None:
     texts = dict.fromkeys(("name", "description", "username", "license", "tags", "previews"))
     sound = parsed(SOUND | texts | dict.fromkeys(("type", "md5", "category", "channels", "filesize", "samplerate")))
     assert (sound.name, sound.description, sound.username, sound.license) == ("", "", "", "")
@@ -79,7 +79,7 @@ def test_text_that_is_null_is_empty() -> None:
         {"category": json.loads("[" * 900 + "]" * 900)},
     ],
 )
-def test_what_is_no_sound_is_a_null_item(change: dict[str, object]) -> None:
+def test_invalid_sound_is_a_null_item(change: dict[str, object]) -> None:
     assert parsed(SOUND | change) is None or "category" in change
     assert parsed(7) is None
     assert parsed([]) is None
@@ -89,14 +89,14 @@ def test_unknown_duration_is_kept() -> None:
     assert parsed(SOUND | {"duration": -1}).duration == -1
 
 
-def test_surrogates_are_mended_wherever_text_is() -> None:
+def test_lone_surrogates_are_replaced_in_all_text() -> None:
     odd, mended = "a\ud800b", "a\ufffdb"
     sound = parsed(SOUND | {"category": odd, "previews": {"preview-hq-mp3": odd}, "tags": [odd]})
     assert (sound.category, sound.previews, sound.tags) == (mended, {"preview-hq-mp3": mended}, [mended])
     assert parsed(SOUND | {"category": ["x", odd]}).category.isascii()
 
 
-def test_odd_items_are_listed_and_the_rest_is_kept(tmp_path: Path) -> None:
+def test_invalid_items_are_listed_and_the_rest_is_stored(tmp_path: Path) -> None:
     def odd(number: int, answer: Response) -> Response:
         content = json.loads(answer.body)
         for item in content.get("results", ()):
@@ -119,7 +119,7 @@ def test_odd_items_are_listed_and_the_rest_is_kept(tmp_path: Path) -> None:
     assert len(transport.urls) < 30
 
 
-def test_an_error_that_is_deep_json_is_told(tmp_path: Path) -> None:
+def test_deeply_nested_json_error_is_reported(tmp_path: Path) -> None:
     transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: Response(403, b"[" * 200_000, 0))
     with pytest.raises(DataError, match=r"does not answer as the API does \(the answer was 403, not of the API\)"):
         read_all(tmp_path / "store", transport)
@@ -154,7 +154,7 @@ def ask(tmp_path: Path, transport: Scripted, work: Callable[[Client], Any], site
 
 
 @pytest.mark.parametrize("status", [204, 302, 400, 401, 403, 404, 405, 410, 451])
-def test_a_preview_that_is_refused_is_lost_alone(tmp_path: Path, status: int) -> None:
+def test_refused_preview_loses_only_that_sound(tmp_path: Path, status: int) -> None:
     for moved in ([], [Response(302, b"", 0, "https://cdn.a.b/x")]):
         transport = Scripted(*moved, Response(status, b"", 0, "https://cdn.a.b/x" if status == 302 else None))
         with pytest.raises(LostError, match=f"the answer was {status}"):
@@ -162,7 +162,7 @@ def test_a_preview_that_is_refused_is_lost_alone(tmp_path: Path, status: int) ->
         assert len(transport.urls) <= 4
 
 
-def test_an_original_that_is_refused_tells_of_the_token_unless_another_host_refuses(tmp_path: Path) -> None:
+def test_refused_original_mentions_the_token_unless_another_host_refuses(tmp_path: Path) -> None:
     def original(client: Client) -> Any:
         return client.original(7, tmp_path / "x")
 
@@ -178,14 +178,14 @@ def test_an_original_that_is_refused_tells_of_the_token_unless_another_host_refu
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_preview_that_is_delayed_is_asked_for_again(tmp_path: Path, status: int) -> None:
+def test_delayed_preview_is_requested_again(tmp_path: Path, status: int) -> None:
     transport = Scripted(Response(status, b"", 0), Response(200, b"", 9))
     length, seconds = ask(tmp_path, transport, lambda client: client.preview("/x", tmp_path / "x"))
     assert length == 9
     assert seconds >= (60 if status == 429 else 1)
 
 
-def test_originals_that_are_throttled_without_end_end_the_fetch(tmp_path: Path) -> None:
+def test_endless_throttling_of_originals_ends_the_fetch(tmp_path: Path) -> None:
     transport = Scripted(Response(429, b'{"detail": "(2000/day)"}', 0))
     with pytest.raises(DataError, match=r"gives no answer \(too many requests today\)"):
         ask(tmp_path, transport, lambda client: client.original(7, tmp_path / "x"))
@@ -193,7 +193,7 @@ def test_originals_that_are_throttled_without_end_end_the_fetch(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("moved", [[], [Response(302, b"", 0, "http://[::1")]])
-def test_an_address_that_is_none_is_lost(tmp_path: Path, moved: list[Response]) -> None:
+def test_invalid_file_address_is_given_up(tmp_path: Path, moved: list[Response]) -> None:
     url = "/x" if moved else "http://[::1"
     with pytest.raises(LostError, match=r"^'http://\[::1.*' is not a valid address$"):
         ask(tmp_path, Scripted(*moved, Response(200, b"", 9)), lambda client: client.preview(url, tmp_path / "x"))
@@ -208,13 +208,13 @@ def test_an_address_that_is_none_is_lost(tmp_path: Path, moved: list[Response]) 
         ("//cdn.a.b/x.mp3", "https://cdn.a.b/x.mp3"),
     ],
 )
-def test_previews_of_a_site_below_a_path(tmp_path: Path, url: str, asked: str) -> None:
+def test_previews_of_a_site_with_a_path_prefix_are_requested_correctly(tmp_path: Path, url: str, asked: str) -> None:
     transport = Scripted(Response(200, b"", 9))
     ask(tmp_path, transport, lambda client: client.preview(url, tmp_path / "x"), "https://a.b/prefix")
     assert transport.urls == [asked]
 
 
-def test_what_does_not_come_is_told_within_ten_seconds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_connection_problem_is_logged_within_ten_seconds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     offline = [AgainError("no connection, or a broken one: ClientConnectorError")] * 3
     transport = Scripted(*offline, Response(200, b"", 9))
@@ -272,7 +272,7 @@ def got(url: str, into: Path | None = None, limit: int | None = None) -> Respons
     return asyncio.run(work())
 
 
-def test_no_secret_of_netrc_is_sent(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_netrc_credentials_are_not_sent(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret\n")
     (tmp_path / "netrc").chmod(0o600)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -280,7 +280,7 @@ def test_no_secret_of_netrc_is_sent(server: str, tmp_path: Path, monkeypatch: py
     assert Noting.seen == [("/x", None)]
 
 
-def test_a_proxy_is_for_other_hosts_alone(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_is_used_only_for_other_hosts(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     for proxy in (f"http://{server}", server):
@@ -295,7 +295,7 @@ def test_a_proxy_is_for_other_hosts_alone(server: str, monkeypatch: pytest.Monke
         got("http://freesound.invalid/x")
 
 
-def test_a_file_that_cannot_be_written_is_named(server: str, tmp_path: Path) -> None:
+def test_unwritable_file_is_named_in_the_error(server: str, tmp_path: Path) -> None:
     full = tmp_path / "full"
     full.symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left") as error:
@@ -324,7 +324,7 @@ def one_error(done: subprocess.CompletedProcess[str], *output: object) -> None:
     assert all(str(part) in line for part in output), line
 
 
-def test_a_disk_that_is_full_in_mid_crawl(tmp_path: Path) -> None:
+def test_full_disk_during_a_crawl_is_reported_and_resumed(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with serving("--sounds", "1500", "--no-throttle") as settings:
         one_error(limited(400_000, "crawl", path, *UNLIMITED, settings=settings), path, "SQLite cannot use it")
@@ -353,7 +353,7 @@ def fetching(tables: Path, out: Path) -> list[object]:
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_full_while_audio_is_written(tables: Path, tmp_path: Path) -> None:
+def test_full_disk_while_writing_audio_is_reported(tables: Path, tmp_path: Path) -> None:
     """First for the MP3 that comes, then, with room for that, for the FLAC."""
     out = tmp_path / "out"
     with serving("--sounds", "60") as settings:
@@ -364,7 +364,9 @@ def test_a_disk_that_is_full_while_audio_is_written(tables: Path, tmp_path: Path
             assert not list(out.glob("*.flac"))
 
 
-def test_databases_that_are_none(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_invalid_databases_are_refused(
+    tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     monkeypatch.setenv(KEY, "k")
     out = tmp_path / "out"
     out.mkdir()
@@ -379,7 +381,7 @@ def test_databases_that_are_none(tables: Path, tmp_path: Path, monkeypatch: pyte
         assert len(errors.splitlines()) == 1
 
 
-def test_a_file_of_another_size_or_content_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_changed_audio_file_is_not_accepted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with closing(Folder(tmp_path / "out", 16_000, False)) as folder:
         for number in (1, 2, 3, 4):
             folder.audio(number).write_bytes(b"xxxxx")
@@ -393,7 +395,7 @@ def test_a_file_of_another_size_or_content_is_not_kept(tmp_path: Path, caplog: p
         assert f"{folder.audio(4)} is damaged: it is not what was fetched; it is fetched again" in caplog.text
 
 
-def test_a_sound_to_fetch_without_a_text_is_refused(tables: Path, tmp_path: Path, capsys: Any) -> None:
+def test_selected_sound_without_text_is_refused(tables: Path, tmp_path: Path, capsys: Any) -> None:
     rows = everything(ANSWERS)
     position = expected_numbers(ANSWERS, [])[0][3]
     rows[position] = (*rows[position][:4], " ")
@@ -409,7 +411,7 @@ def test_a_sound_to_fetch_without_a_text_is_refused(tables: Path, tmp_path: Path
 # Ctrl-C, and a look at a store in use
 
 
-def test_an_interrupt_while_a_verb_is_imported(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_interrupt_during_import_prints_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     def interrupted(name: str) -> None:
         raise KeyboardInterrupt
 
@@ -458,7 +460,7 @@ def sounds_in(path: Path) -> int:
 
 
 @pytest.mark.slow
-def test_a_crawl_that_is_looked_at_and_interrupted_goes_on(tmp_path: Path, capsys: Any) -> None:
+def test_interrupted_crawl_resumes_after_status(tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "store"
     with serving("--sounds", "2000", "--no-throttle") as settings:
         process = started(settings, "crawl", path, "--per-minute", "6")
@@ -478,7 +480,7 @@ def test_a_crawl_that_is_looked_at_and_interrupted_goes_on(tmp_path: Path, capsy
     assert {child.name for child in tmp_path.iterdir()} == {"store", "store.lock", "sounds.csv"}
 
 
-def test_a_look_at_a_store_leaves_it_as_it_is(tables: Path, tmp_path: Path, capsys: Any) -> None:
+def test_reading_a_store_does_not_change_it(tables: Path, tmp_path: Path, capsys: Any) -> None:
     """Even where it is not in the mode that crawl puts it in, and while another process writes."""
     path = tmp_path / "store"
     with closing(sqlite3.connect(tables / "store")) as source, closing(sqlite3.connect(path)) as target:
@@ -496,7 +498,7 @@ def test_a_look_at_a_store_leaves_it_as_it_is(tables: Path, tmp_path: Path, caps
         store.set_facts(until=0)
 
 
-def test_an_interrupt_ends_every_request_under_way(tmp_path: Path) -> None:
+def test_interrupt_ends_all_running_requests(tmp_path: Path) -> None:
     """One request is answered, the others never: the crawl ends at once, not after their timeout."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         settings = {"FREESOUND_API": f"http://127.0.0.1:{silent.getsockname()[1]}", KEY: "k"}
@@ -507,7 +509,7 @@ def test_an_interrupt_ends_every_request_under_way(tmp_path: Path) -> None:
             interrupt(process)
 
 
-def test_a_refusal_ends_every_request_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_key_ends_all_running_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data_tools.freesound.windows.LARGEST", 300)
     answered: list[int] = []
 
@@ -525,7 +527,7 @@ def test_a_refusal_ends_every_request_under_way(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_a_fetch_that_is_interrupted_goes_on(tables: Path, tmp_path: Path) -> None:
+def test_interrupted_fetch_resumes(tables: Path, tmp_path: Path) -> None:
     out = tables / "out"
     with serving("--sounds", "60") as settings:
         process = started(settings, *fetching(tables, out), "--rate", 16_000, "--workers", 2)

@@ -68,7 +68,7 @@ def asked(path: Path, transport: Direct, work: Callable[[Client, Store], Any]) -
         refusal(500, OVERLOADED),
     ],
 )
-def test_an_outage_is_waited_for(answer: Response, tmp_path: Path) -> None:
+def test_crawl_waits_for_an_outage_to_end(answer: Response, tmp_path: Path) -> None:
     transport = Direct(
         make_answers(400, 7, 0.0, 0), tamper=lambda number, given: answer if number in (1, 2, 4) else given
     )
@@ -85,14 +85,14 @@ def test_an_outage_is_waited_for(answer: Response, tmp_path: Path) -> None:
         "Search server error: Malformed connect",
     ],
 )
-def test_a_wrong_filter_ends_the_crawl_at_once(detail: str, tmp_path: Path) -> None:
+def test_wrong_filter_ends_the_crawl_at_once(detail: str, tmp_path: Path) -> None:
     transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: refusal(400, detail))
     with pytest.raises(DataError, match="refuses the request: 400"):
         read_all(tmp_path / "store", transport, workers=1)
     assert len(transport.urls) == 1
 
 
-def test_an_address_of_another_server_is_not_asked_for_hours(tmp_path: Path) -> None:
+def test_wrong_server_address_is_given_up_quickly(tmp_path: Path) -> None:
     transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: page_of(404))
     with pytest.raises(DataError, match=r"does not answer as the API does \(the answer was 404.*check the address"):
         read_all(tmp_path / "store", transport, workers=1)
@@ -112,12 +112,12 @@ def test_an_address_of_another_server_is_not_asked_for_hours(tmp_path: Path) -> 
         (page_of(503, 90), 90),
     ],
 )
-def test_a_pause_that_is_named_is_kept(answer: Response, seconds: float, tmp_path: Path) -> None:
+def test_requested_pause_is_respected(answer: Response, seconds: float, tmp_path: Path) -> None:
     transport = Direct(make_answers(100, 7, 0.0, 0), tamper=lambda number, given: answer if number == 1 else given)
     assert read_all(tmp_path / "store", transport, workers=1) == pytest.approx(seconds, abs=0.1)
 
 
-def test_throttling_without_end_is_given_up(tmp_path: Path) -> None:
+def test_endless_throttling_is_given_up(tmp_path: Path) -> None:
     transport = Direct(make_answers(100, 7, 0.0, 0), tamper=lambda *_: refusal(429, "(60/minute)"))
     with pytest.raises(DataError, match=r"gives no answer \(too many requests\)"):
         read_all(tmp_path / "store", transport, workers=1)
@@ -145,7 +145,7 @@ def test_retry_after_is_seconds_or_a_date(header: str, least: float, most: float
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_one_bad_sound_costs_one_sound(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_failing_sound_loses_only_itself(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers = make_answers(700, seed, 0.0, 0, poison=0.003)
     bad = [number for number in range(700) if answers.is_poison(number)]
     assert bad
@@ -161,7 +161,7 @@ def test_one_bad_sound_costs_one_sound(seed: int, tmp_path: Path, capsys: pytest
     assert len(transport.urls) < 10 + 250 * len(bad)
 
 
-def test_bad_sounds_of_a_burst_leave_the_others_of_their_second(tmp_path: Path) -> None:
+def test_failing_sounds_do_not_lose_others_of_their_second(tmp_path: Path) -> None:
     answers = make_answers(200, 7, 0.0, 0)
     answers.corpus.created = lambda number: parse_time("2020-01-01")  # type: ignore[method-assign]
     answers.is_poison = lambda number: number in (0, 77, 199)  # type: ignore[method-assign]
@@ -172,7 +172,7 @@ def test_bad_sounds_of_a_burst_leave_the_others_of_their_second(tmp_path: Path) 
         assert store.fact("complete") == store.fact("until")
 
 
-def test_an_outage_of_the_server_is_no_bad_sound(tmp_path: Path) -> None:
+def test_server_outage_is_not_a_failing_sound(tmp_path: Path) -> None:
     transport = Direct(
         make_answers(700, 7, 0.0, 0), tamper=lambda number, given: page_of(500) if 2 < number < 20 else given
     )
@@ -192,7 +192,7 @@ def too_large(limit: int) -> Callable[[int, Response], Response]:
     return overloaded
 
 
-def test_a_crawl_whose_whole_is_too_much_ends_with_the_sum_of_its_parts(tmp_path: Path) -> None:
+def test_too_large_total_is_counted_in_parts(tmp_path: Path) -> None:
     transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=too_large(400))
     read_all(tmp_path / "store", transport)
     assert_whole(tmp_path / "store", transport.answers)
@@ -204,14 +204,14 @@ def test_a_crawl_whose_whole_is_too_much_ends_with_the_sum_of_its_parts(tmp_path
     assert_whole(tmp_path / "store", transport.answers)
 
 
-def test_a_dry_run_counts_what_is_too_much_by_its_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_counts_a_too_large_total_in_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=too_large(400))
     asked(tmp_path / "store", transport, lambda client, store: crawl._dry_run(client, store, None, None))
     assert "1000 sounds since 2005-01-01, 0 of them in" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["type:mp3 OR type:wav", 'license:"Attribution" OR duration:[900 TO 1000]'])
-def test_a_filter_with_or_stays_within_the_window(text: str, tmp_path: Path) -> None:
+def test_filter_with_or_is_limited_to_the_window(text: str, tmp_path: Path) -> None:
     transport = Direct(make_answers(600, 7, 0.0, 0))
     with closing(Store(tmp_path / "store", create=True)) as store:
         crawl._plan(store, None, text, SITE)
@@ -224,7 +224,7 @@ def test_a_filter_with_or_stays_within_the_window(text: str, tmp_path: Path) -> 
     assert bare["count"] > within["count"] or "mp3" in text
 
 
-def test_a_sound_with_another_time_than_its_place_is_kept(tmp_path: Path) -> None:
+def test_sound_with_an_inconsistent_time_is_stored(tmp_path: Path) -> None:
     answers = make_answers(700, 7, 0.0, 0)
     odd = answers.corpus.id(400)
 
@@ -248,7 +248,7 @@ def test_a_sound_with_another_time_than_its_place_is_kept(tmp_path: Path) -> Non
 # an index that is rebuilt, sounds that go
 
 
-def test_a_partly_rebuilt_index_marks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partly_rebuilt_index_marks_nothing_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = make_answers(700, 7, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
     answers.seen, now = 1 / 7, time.time()
@@ -262,7 +262,7 @@ def test_a_partly_rebuilt_index_marks_nothing(tmp_path: Path, monkeypatch: pytes
     assert_whole(tmp_path / "store", answers)
 
 
-def test_a_rebuild_after_the_first_look_marks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_index_rebuild_marks_nothing_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers, now = make_answers(3000, 7, 0.0, 0), time.time()
     read_all(tmp_path / "store", Direct(answers))
     answers._hidden = {5}
@@ -283,7 +283,7 @@ def test_a_rebuild_after_the_first_look_marks_nothing(tmp_path: Path, monkeypatc
     assert len(stored(tmp_path / "store")) == 2999
 
 
-def test_an_outage_of_all_pages_with_sounds_is_no_bad_sound(tmp_path: Path) -> None:
+def test_outage_of_all_nonempty_pages_is_not_a_failing_sound(tmp_path: Path) -> None:
     def failing(number: int, given: Response) -> Response:
         return page_of(500) if json.loads(given.body).get("count") else given
 
@@ -297,7 +297,7 @@ def test_an_outage_of_all_pages_with_sounds_is_no_bad_sound(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["poison", "null"])
-def test_a_stored_sound_that_turns_bad_stays_and_the_crawl_ends(kind: str, tmp_path: Path) -> None:
+def test_stored_sound_that_starts_failing_is_kept(kind: str, tmp_path: Path) -> None:
     answers = make_answers(700, 7, 0.0, 0)
     answers._hidden = {402}
     read_all(tmp_path / "store", Direct(answers))
@@ -311,7 +311,7 @@ def test_a_stored_sound_that_turns_bad_stays_and_the_crawl_ends(kind: str, tmp_p
         assert store.nulls() == []
 
 
-def test_one_bad_sound_does_not_keep_a_fetch_from_the_others(tmp_path: Path) -> None:
+def test_failing_sound_does_not_block_looking_up_others(tmp_path: Path) -> None:
     answers = make_answers(300, 7, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
     ids = [answers.corpus.id(number) for number in range(150)]
@@ -326,7 +326,7 @@ def test_one_bad_sound_does_not_keep_a_fetch_from_the_others(tmp_path: Path) -> 
     assert [sound_id for sound_id, sound in both.items() if sound] == [ids[3]]
 
 
-def test_an_overloaded_search_for_ids_is_waited_for(tmp_path: Path) -> None:
+def test_overloaded_id_search_is_repeated(tmp_path: Path) -> None:
     """It is too small to be too much, so that no id is taken for one that is not found."""
     answers = make_answers(300, 7, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
@@ -337,7 +337,7 @@ def test_an_overloaded_search_for_ids_is_waited_for(tmp_path: Path) -> None:
     assert len(transport.urls) == 12
 
 
-def test_an_overloaded_second_is_waited_for(tmp_path: Path) -> None:
+def test_overloaded_one_second_window_is_repeated(tmp_path: Path) -> None:
     """Although another search is answered: nothing smaller can be asked for."""
     answers, second = make_answers(200, 7, 0.0, 0), parse_time("2020-01-01") // 1000
     answers.corpus.created = lambda number: second * 1000  # type: ignore[method-assign]
@@ -352,7 +352,7 @@ def test_an_overloaded_second_is_waited_for(tmp_path: Path) -> None:
     assert page.count == 200
 
 
-def test_one_sound_has_six_attempts(tmp_path: Path) -> None:
+def test_single_sound_gets_six_attempts(tmp_path: Path) -> None:
     """Three failures in a row may be chance."""
     answers, second = make_answers(5, 7, 0.0, 0), parse_time("2020-01-01") // 1000
     answers.corpus.created = lambda number: second * 1000  # type: ignore[method-assign]
@@ -363,7 +363,7 @@ def test_one_sound_has_six_attempts(tmp_path: Path) -> None:
     assert None not in page.sounds
 
 
-def test_refresh_keeps_a_stores_filter_that_only_excludes(tmp_path: Path) -> None:
+def test_refresh_keeps_a_purely_negative_filter(tmp_path: Path) -> None:
     answers = make_answers(900, 7, 0.0, 0)
     with closing(Store(tmp_path / "store", create=True)) as store:
         crawl._plan(store, None, 'NOT license:"Attribution"', SITE)
@@ -378,7 +378,7 @@ def test_refresh_keeps_a_stores_filter_that_only_excludes(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["poison", "null"])
-def test_a_repaired_sound_is_read_with_a_refresh(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refresh_reads_repaired_sounds(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers = make_answers(700, 7, 0.0, 0)
     setattr(answers, f"is_{kind}", lambda number: number in (200, 400))
     read_all(tmp_path / "store", Direct(answers))
@@ -389,7 +389,7 @@ def test_a_repaired_sound_is_read_with_a_refresh(kind: str, tmp_path: Path, caps
     assert len(stored(tmp_path / "store")) == 699
 
 
-def test_a_filter_that_only_excludes_has_sounds_to_exclude_from(tmp_path: Path) -> None:
+def test_purely_negative_filter_finds_sounds(tmp_path: Path) -> None:
     answers = make_answers(300, 7, 0.0, 0)
     assert answers.search({"filter": '(NOT license:"Attribution")'}, SITE).content["count"] == 0
     with closing(Store(tmp_path / "store", create=True)) as store:
@@ -398,7 +398,7 @@ def test_a_filter_that_only_excludes_has_sounds_to_exclude_from(tmp_path: Path) 
         assert 0 < store.count() < 300
 
 
-def test_a_refresh_in_a_rebuild_is_refused(tmp_path: Path) -> None:
+def test_refresh_during_an_index_rebuild_is_refused(tmp_path: Path) -> None:
     answers = make_answers(2000, 7, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
     answers.seen = 0.5
@@ -406,7 +406,7 @@ def test_a_refresh_in_a_rebuild_is_refused(tmp_path: Path) -> None:
         asked(tmp_path / "store", Direct(answers), refresh)
 
 
-def test_a_rebuild_in_mid_crawl_is_noticed(tmp_path: Path) -> None:
+def test_index_rebuild_during_a_crawl_is_detected(tmp_path: Path) -> None:
     answers = make_answers(1500, 7, 0.0, 0)
     answers.seen = 1.0
 
@@ -421,7 +421,7 @@ def test_a_rebuild_in_mid_crawl_is_noticed(tmp_path: Path) -> None:
     assert_whole(tmp_path / "store", answers)
 
 
-def test_two_different_falls_are_not_one_that_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_different_drops_are_not_one_lasting_drop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rebuilds, a week apart, and nothing read between them."""
     answers, now = make_answers(700, 7, 0.0, 0), time.time()
     read_all(tmp_path / "store", Direct(answers))
@@ -432,7 +432,7 @@ def test_two_different_falls_are_not_one_that_lasts(tmp_path: Path, monkeypatch:
             read_all(tmp_path / "store", Direct(answers), since="2004-01-01")
 
 
-def test_a_fall_is_forgotten_once_the_count_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drop_is_forgotten_once_the_count_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers, now = make_answers(700, 7, 0.0, 0), time.time()
     read_all(tmp_path / "store", Direct(answers))
     for days, seen in ((0, 0.5), (1, 1.0), (7, 0.5)):
@@ -452,11 +452,11 @@ def test_a_fall_is_forgotten_once_the_count_is_whole(tmp_path: Path, monkeypatch
         *((18, 0, True), (18, 9, False), (3, 0, False), (4, 0, True), (0, 0, False), (5, 9, False)),
     ],
 )
-def test_falls_by_hand(known: int, count: int, fallen: bool) -> None:
+def test_has_fallen_matches_hand_made_cases(known: int, count: int, fallen: bool) -> None:
     assert completeness.has_fallen(known, count) == fallen
 
 
-def test_a_fall_that_lasts_for_days_is_believed(
+def test_drop_that_lasts_for_days_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers, now = make_answers(700, 7, 0.0, 0), time.time()
@@ -471,7 +471,7 @@ def test_a_fall_that_lasts_for_days_is_believed(
     assert len(stored(tmp_path / "store")) == 350
 
 
-def test_a_sound_is_gone_when_it_is_not_found_hours_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sound_missing_again_hours_later_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers, now = make_answers(700, 7, 0.0, 0), time.time()
     read_all(tmp_path / "store", Direct(answers))
     answers._hidden = {100, 200}
@@ -515,7 +515,7 @@ def agreeing(answers: Answers) -> list[int]:
     return [n for n in range(answers.corpus.size) if answers.corpus.sound(n, "")["gen_ai_preference"] != "no-gen-ai"]
 
 
-def test_a_refresh_finds_who_objects_since(tmp_path: Path) -> None:
+def test_refresh_finds_changed_preferences(tmp_path: Path) -> None:
     answers = make_answers(2000, 7, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
     first, second = agreeing(answers)[100:900:799]
@@ -529,7 +529,7 @@ def test_a_refresh_finds_who_objects_since(tmp_path: Path) -> None:
     assert len(transport.urls) < 2000 / PAGE_SIZE + 20
 
 
-def test_a_refresh_finds_a_changed_licence_by_the_counts(tmp_path: Path) -> None:
+def test_refresh_finds_a_changed_licence_by_counts(tmp_path: Path) -> None:
     answers = make_answers(2000, 7, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
     with closing(Store(tmp_path / "store")) as store:
@@ -542,7 +542,7 @@ def test_a_refresh_finds_a_changed_licence_by_the_counts(tmp_path: Path) -> None
         asked(tmp_path / "new", Direct(answers), refresh)
 
 
-def test_a_fetch_asks_for_what_it_has_chosen(tmp_path: Path) -> None:
+def test_fetch_looks_up_the_selected_sounds(tmp_path: Path) -> None:
     answers = make_answers(400, 7, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
     scores = write_scores(tmp_path / "scores.csv", everything(answers))

@@ -24,7 +24,7 @@ def invented(seed: int, seconds: float = 8.0, noise_score: float = 50.0) -> Fing
     return Fingerprint(found.frames, found.bins, found.levels, found.codes, found.counts, noise_score)
 
 
-def test_what_is_stored_comes_back() -> None:
+def test_stored_fingerprints_are_read_unchanged() -> None:
     stored, made = StoredPrints(), {f"c{n}": invented(n, 1 + n) for n in range(5)}
     for clip_id, one in made.items():
         stored.store(clip_id, one)
@@ -45,7 +45,7 @@ def test_what_is_stored_comes_back() -> None:
 
 
 @pytest.mark.parametrize("pairs", [1, 5000, 1 << 24])
-def test_portions_do_not_show(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matches_do_not_depend_on_portion_size(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = [invented(n) for n in range(6)], [invented(n, 9) for n in range(100, 112)]
     many[3], many[10], many[11] = few[5], few[0], few[5]
     whole = near_duplicates(few, many)
@@ -60,7 +60,7 @@ def test_portions_do_not_show(pairs: int, monkeypatch: pytest.MonkeyPatch) -> No
     assert back == [(0, 10), (5, 3), (5, 11)]
 
 
-def test_a_full_disk_is_said_by_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_error_names_the_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = StoredPrints()
 
     class Full:
@@ -83,7 +83,7 @@ def clip(split: str, number: int, caption: str) -> Clip:
     )  # type: ignore[arg-type]
 
 
-def test_clips_that_share_a_common_caption_by_hand() -> None:
+def test_shared_caption_findings_match_hand_made_data() -> None:
     """Two audited ones, and two that are only compared with, which are not listed with each other."""
     audited = [clip("development", 1, "music"), clip("development", 2, "music")]
     against = [clip("evaluation", 3, "music"), clip("evaluation", 4, "music"), clip("validation", 5, "music")]

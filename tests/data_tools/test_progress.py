@@ -29,7 +29,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "data_tools.cli"]
 
 
-def test_a_line_about_every_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_is_logged_about_every_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     caplog.set_level("INFO")
     lines = Lines("openl3 frames", 4000, "clip", clock=clock)
@@ -42,7 +42,7 @@ def test_a_line_about_every_minute(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_time_left_goes_by_the_rate_of_this_process(caplog: pytest.LogCaptureFixture) -> None:
+def test_time_left_uses_the_rate_of_this_process(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     caplog.set_level("INFO")
     lines = Lines("finetune", 1000, "step", done=900, clock=clock)
@@ -51,7 +51,7 @@ def test_time_left_goes_by_the_rate_of_this_process(caplog: pytest.LogCaptureFix
     assert said(caplog) == ["finetune: 910 of 1,000 steps, about 9.0 min left, loss 0.1234"]
 
 
-def test_lines_of_what_has_no_known_end_and_of_bytes() -> None:
+def test_progress_lines_work_without_total_and_for_bytes() -> None:
     lines = Lines("openl3", None, "byte")
     lines.advance(3 << 20)
     assert lines.line(60) == "openl3: 3 MiB"
@@ -62,7 +62,7 @@ def test_lines_of_what_has_no_known_end_and_of_bytes() -> None:
     assert [about(seconds) for seconds in (0.123, 90, 9000)] == ["about 0.12 s", "about 1.5 min", "about 2.5 h"]
 
 
-def test_each_gives_every_item_and_counts_what_it_can(
+def test_each_yields_every_item_and_counts_known_totals(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -75,7 +75,7 @@ def test_each_gives_every_item_and_counts_what_it_can(
     ]
 
 
-def test_short_work_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_short_work_logs_no_progress(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     with progress("pretrain", 2, "step") as bar:
         bar.advance(2)
@@ -113,7 +113,7 @@ def shown_in_a_terminal(root: Path, code: str) -> str:
     return output.decode()
 
 
-def test_lines_in_a_terminal_stand_above_the_bar(root: Path) -> None:
+def test_terminal_log_lines_appear_above_the_bar(root: Path) -> None:
     output = shown_in_a_terminal(root, IN_A_TERMINAL)
     screen = [line.split("\r")[-1].replace("\x1b[A", "") for line in output.replace("\r\n", "\n").split("\n")]
     for n in range(4):
@@ -122,7 +122,7 @@ def test_lines_in_a_terminal_stand_above_the_bar(root: Path) -> None:
     assert re.search(r"finetune: 100%.*4/4 .*loss 3", output)
 
 
-def test_a_quiet_verb_shows_no_bar(root: Path, tmp_path: Path) -> None:
+def test_quiet_verb_shows_no_bar(root: Path, tmp_path: Path) -> None:
     command = f"scenes {tmp_path} --seed 1 --development 4 --validation 4 --evaluation 4"
     verb = "import sys; from data_tools.__main__ import main; sys.exit(main({!r}.split()))"
     assert "100%" in shown_in_a_terminal(root, verb.format(command.replace(str(tmp_path), f"{tmp_path}/loud")))

@@ -48,7 +48,7 @@ async def ask(quota: Quota, requests: int, workers: int, latency: Callable[[], f
     return sorted(arrivals)
 
 
-def test_least_seconds_by_hand() -> None:
+def test_least_seconds_match_hand_computed_values() -> None:
     assert least_seconds(60, 60, 2000) == 0
     assert least_seconds(61, 60, 2000) == 60
     assert least_seconds(2000, 60, 2000) == 33 * 60
@@ -60,9 +60,7 @@ def test_least_seconds_by_hand() -> None:
     ("requests", "per_minute", "per_day"),
     [pytest.param(2600, 60, 2000, marks=pytest.mark.slow), (700, 7, 130), (9, 1, 3), (50, 50, 50)],
 )
-def test_requests_without_delay_take_the_least_time(
-    tmp_path: Path, requests: int, per_minute: int, per_day: int
-) -> None:
+def test_requests_without_delay_take_minimal_time(tmp_path: Path, requests: int, per_minute: int, per_day: int) -> None:
     quota = open_quota(tmp_path / "quota", per_minute, per_day)
     arrivals, _ = run_virtually(ask(quota, requests, 4, lambda: 0.0))
     least = least_seconds(requests, per_minute, per_day)
@@ -71,7 +69,7 @@ def test_requests_without_delay_take_the_least_time(
         assert all(later - earlier >= span for earlier, later in zip(arrivals, arrivals[limit:], strict=False))
 
 
-def test_requests_under_way_are_counted_until_they_have_surely_arrived(tmp_path: Path) -> None:
+def test_running_requests_count_until_they_have_surely_arrived(tmp_path: Path) -> None:
     rng = random.Random(0)
     quota = open_quota(tmp_path / "quota", 60, 400)
     arrivals, _ = run_virtually(ask(quota, 440, 8, lambda: rng.choice((0.1, 0.3, 2.0))))
@@ -80,7 +78,7 @@ def test_requests_under_way_are_counted_until_they_have_surely_arrived(tmp_path:
     assert arrivals[-1] <= 1.02 * least_seconds(440, 60, 400)
 
 
-def test_the_count_outlives_the_process_and_is_shared(tmp_path: Path) -> None:
+def test_quota_count_is_stored_and_shared(tmp_path: Path) -> None:
     async def first() -> None:
         await ask(open_quota(tmp_path / "quota", 5, 100), 5, 1, lambda: 0.0)
 
@@ -94,7 +92,7 @@ def test_the_count_outlives_the_process_and_is_shared(tmp_path: Path) -> None:
     assert run_virtually(both())[0] == pytest.approx(MINUTE)
 
 
-def test_a_request_that_was_killed_is_counted_as_long_as_it_may_have_lasted(tmp_path: Path) -> None:
+def test_killed_request_counts_for_its_maximum_duration(tmp_path: Path) -> None:
     async def killed() -> float:
         await open_quota(tmp_path / "quota", 1, 100).take()
         await open_quota(tmp_path / "quota", 1, 100).take()
@@ -103,7 +101,7 @@ def test_a_request_that_was_killed_is_counted_as_long_as_it_may_have_lasted(tmp_
     assert run_virtually(killed())[0] == pytest.approx(UNANSWERED + MINUTE)
 
 
-def test_a_pause_holds_every_request_and_outlives_the_process(tmp_path: Path) -> None:
+def test_pause_holds_all_requests_and_is_stored(tmp_path: Path) -> None:
     async def paused() -> float:
         open_quota(tmp_path / "quota").pause(DAY)
         quota = open_quota(tmp_path / "quota")
@@ -114,13 +112,13 @@ def test_a_pause_holds_every_request_and_outlives_the_process(tmp_path: Path) ->
     assert run_virtually(paused())[0] == pytest.approx(DAY)
 
 
-def test_a_fast_clock_tells_real_time() -> None:
+def test_fast_clock_returns_real_time() -> None:
     assert abs(Clock(1000).now() - time.time()) < 60
     assert Clock(1000).wall(MINUTE) == 0.06
 
 
 @pytest.mark.parametrize("speed", [0.5, 1000.0])
-def test_minutes_and_days_pass_at_the_speed_of_the_clock(tmp_path: Path, speed: float) -> None:
+def test_quota_periods_scale_with_clock_speed(tmp_path: Path, speed: float) -> None:
     quota = open_quota(tmp_path / "quota", 7, 130, speed)
     arrivals, _ = run_virtually(ask(quota, 300, 4, lambda: 0.0))
     for limit, span in ((7, MINUTE / speed), (130, DAY / speed)):
@@ -129,7 +127,7 @@ def test_minutes_and_days_pass_at_the_speed_of_the_clock(tmp_path: Path, speed: 
     assert arrivals[-1] <= 1.001 * least + 1 / speed
 
 
-def test_a_store_that_was_used_fast_can_be_used_at_real_speed(tmp_path: Path) -> None:
+def test_store_used_at_high_speed_works_at_real_speed(tmp_path: Path) -> None:
     async def both() -> float:
         await ask(open_quota(tmp_path / "quota", 60, 2000, 1000.0), 60, 1, lambda: 0.0)
         fast = open_quota(tmp_path / "quota", 60, 2000, 1000.0)
@@ -144,7 +142,7 @@ def test_a_store_that_was_used_fast_can_be_used_at_real_speed(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("ahead", [2 * UNANSWERED, 10 * DAY, 1e12])
-def test_a_clock_that_was_ahead_does_not_block(tmp_path: Path, ahead: float) -> None:
+def test_clock_that_was_ahead_does_not_block(tmp_path: Path, ahead: float) -> None:
     async def work() -> float:
         quota = open_quota(tmp_path / "quota", 5, 100)
         now = LoopClock().now()
@@ -158,7 +156,7 @@ def test_a_clock_that_was_ahead_does_not_block(tmp_path: Path, ahead: float) -> 
     assert run_virtually(work())[0] == pytest.approx(2 * MINUTE, abs=0.01)
 
 
-def test_the_time_of_requests_to_come(tmp_path: Path) -> None:
+def test_seconds_for_estimates_time_of_future_requests(tmp_path: Path) -> None:
     async def work() -> None:
         quota = open_quota(tmp_path / "quota")
         assert quota.seconds_for(0) == 0
@@ -179,7 +177,7 @@ def test_the_time_of_requests_to_come(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("speed", [1.0, 1000.0])
-def test_the_sandbox_throttles_by_the_same_windows(speed: float) -> None:
+def test_sandbox_throttle_uses_the_same_periods(speed: float) -> None:
     async def work() -> list[str | None]:
         throttle = Throttle(2, 3, LoopClock(speed))
         output = []

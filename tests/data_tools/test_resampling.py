@@ -64,7 +64,7 @@ def resampled(wave: np.ndarray, rate: int, wanted: int, how: Resampling, block: 
 
 
 @pytest.mark.parametrize("rate", [16_000, 32_000, 48_000])
-def test_soxr_and_kaiser_best_give_what_they_gave(goldens: Path, tmp_path: Path, rate: int) -> None:
+def test_soxr_and_kaiser_best_match_stored_results(goldens: Path, tmp_path: Path, rate: int) -> None:
     golden = np.load(goldens / "resample.npz")
     soundfile.write(tmp_path / "wave.wav", golden["wave_int16_44100"], 44_100, subtype="PCM_16")
     found = read_audio(tmp_path / "wave.wav", rate)
@@ -79,7 +79,7 @@ def test_soxr_and_kaiser_best_give_what_they_gave(goldens: Path, tmp_path: Path,
 
 @pytest.mark.parametrize("how", KAISER)
 @pytest.mark.parametrize(("rate", "wanted"), RATES)
-def test_kaiser_filters_by_the_definition(how: Resampling, rate: int, wanted: int) -> None:
+def test_kaiser_filters_match_their_definition(how: Resampling, rate: int, wanted: int) -> None:
     wave = np.random.default_rng(rate).normal(0, 0.1, 700).astype(np.float32)
     for length in (1, 2, 50, 700):
         expected = by_definition(wave[:length].astype(np.float64), rate, wanted, how)
@@ -91,7 +91,7 @@ def test_kaiser_filters_by_the_definition(how: Resampling, rate: int, wanted: in
 
 @pytest.mark.parametrize("how", ["soxr_hq", *KAISER])
 @pytest.mark.parametrize(("rate", "wanted"), [*RATES, (16_000, 16_000)])
-def test_blocks_do_not_show(how: Resampling, rate: int, wanted: int) -> None:
+def test_resampling_does_not_depend_on_block_size(how: Resampling, rate: int, wanted: int) -> None:
     wave = np.random.default_rng(1).normal(0, 0.1, 5000).astype(np.float32)
     whole = resampled(wave, rate, wanted, how)
     assert abs(len(whole) - 5000 * wanted / rate) <= 1
@@ -100,7 +100,7 @@ def test_blocks_do_not_show(how: Resampling, rate: int, wanted: int) -> None:
 
 
 @pytest.mark.parametrize("how", KAISER)
-def test_one_sample_is_heard_and_silence_is_silent(tmp_path: Path, how: Resampling) -> None:
+def test_single_sample_and_silence_are_resampled(tmp_path: Path, how: Resampling) -> None:
     soundfile.write(tmp_path / "one.wav", np.array([0.5]), 44_100, subtype="FLOAT")
     assert read_audio(tmp_path / "one.wav", 16_000, how).tolist() == [0.5]
     assert read_audio(tmp_path / "one.wav", 48_000, how).shape == (1,)
@@ -108,7 +108,7 @@ def test_one_sample_is_heard_and_silence_is_silent(tmp_path: Path, how: Resampli
     assert not read_audio(tmp_path / "silence.wav", 48_000, how).any()
 
 
-def test_a_filter_that_would_be_too_long_is_refused(tmp_path: Path) -> None:
+def test_too_long_filter_is_refused(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "x.wav", np.zeros(9_000), 383_999, subtype="FLOAT")
     words = r"x\.wav: 9,000 samples of 1 channel at 383,999 Hz cannot be brought to 48,000 Hz: .*resampling to soxr_hq"
     with pytest.raises(AudioError, match=words):
@@ -116,7 +116,7 @@ def test_a_filter_that_would_be_too_long_is_refused(tmp_path: Path) -> None:
     assert len(read_audio(tmp_path / "x.wav", 48_000)) == 1125
 
 
-def test_recipes_of_papers_resample_as_the_papers_did(root: Path) -> None:
+def test_recipes_of_papers_use_the_papers_resampling(root: Path) -> None:
     for name in ("take_it_easy", "honest", "clotho_v1"):
         experts = load_recipe(root / f"recipes/take_it_easy/{name}.yaml").recipe.model.audio.experts
         assert {kind: expert.resampling for kind, expert in experts.items()} == {
@@ -130,7 +130,7 @@ def test_recipes_of_papers_resample_as_the_papers_did(root: Path) -> None:
         assert audio.experts["waveform"].resampling == "kaiser_best_0.2"
 
 
-def test_an_expert_hears_by_its_own_resampling(world: Path, tmp_path: Path) -> None:
+def test_expert_uses_its_configured_resampling(world: Path, tmp_path: Path) -> None:
     clip = read_manifest(world)[0]
     heard = {}
     for how in ("soxr_hq", "kaiser_best", "kaiser_best_0.2"):
@@ -154,7 +154,7 @@ np.savez(sys.argv[2], **found)
 
 
 @pytest.mark.slow
-def test_kaiser_best_of_2022_is_resampys(tmp_path: Path) -> None:
+def test_kaiser_best_0_2_matches_resampy(tmp_path: Path) -> None:
     """Against resampy 0.2.2 itself, in an environment of its own; two minutes, so that its clock has drifted."""
     rates = [*RATES, (48_000, 16_000), (32_000, 16_000), (192_000, 44_100)]
     rng = np.random.default_rng(1)

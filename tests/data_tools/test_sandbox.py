@@ -47,7 +47,7 @@ def every(answers: Answers, **parameters: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("size", [1, 2000, 500_000])
-def test_sounds_are_the_same_for_a_seed_and_ordered_in_time(size: int) -> None:
+def test_sounds_depend_on_the_seed_and_are_ordered_in_time(size: int) -> None:
     corpus, other = Catalogue(size, 3), Catalogue(size, 4)
     numbers = sorted({0, size - 1, *range(0, size, max(1, size // 500))})
     sounds = [corpus.sound(number, SITE) for number in numbers]
@@ -66,13 +66,13 @@ def test_sounds_are_the_same_for_a_seed_and_ordered_in_time(size: int) -> None:
     assert corpus.number(10**9) is None
 
 
-def test_ids_that_are_not_there_have_no_sound() -> None:
+def test_unknown_ids_have_no_sound() -> None:
     corpus = Catalogue(100, 1)
     ids = {corpus.id(number) for number in range(100)}
     assert {found for found in range(1, 2000) if corpus.number(found) is not None} == {i for i in ids if i < 2000}
 
 
-def test_some_are_uploaded_in_the_same_second() -> None:
+def test_some_sounds_share_an_upload_second() -> None:
     corpus = Catalogue(20_000, 1)
     times = np.array([corpus.created(number) for number in range(20_000)])
     _, counts = np.unique(times, return_counts=True)
@@ -80,7 +80,7 @@ def test_some_are_uploaded_in_the_same_second() -> None:
     assert 0.9 < len(counts) / 20_000 < 1
 
 
-def test_the_fields_are_the_documented_ones() -> None:
+def test_sound_fields_are_the_documented_ones() -> None:
     sound = Catalogue(10, 1).sound(3, SITE)
     assert set(FIELDS.split(",")) <= sound.keys()
     assert set(sound["previews"]) == set(PREVIEWS)
@@ -90,7 +90,7 @@ def test_the_fields_are_the_documented_ones() -> None:
     assert sound["filesize"] == 44 + 2 * round(44_100 * sound["duration"])
 
 
-def test_filters_find_what_a_look_at_every_sound_finds() -> None:
+def test_filters_equal_a_scan_of_every_sound() -> None:
     answers = make_answers(1200, 2, 0.0, 0)
     sounds = every(answers)
     assert [sound["created"] for sound in sounds] == sorted(sound["created"] for sound in sounds)
@@ -121,7 +121,7 @@ def test_filters_find_what_a_look_at_every_sound_finds() -> None:
     assert sorted(every(answers, sort="nonsense"), key=lambda s: s["id"]) == sounds
 
 
-def test_pages_as_the_api_has_them() -> None:
+def test_pages_follow_the_api() -> None:
     answers = make_answers(400, 2, 0.0, 0)
     assert len(search(answers)["results"]) == 15
     assert len(search(answers, page_size="1000")["results"]) == 150
@@ -152,13 +152,13 @@ def test_pages_as_the_api_has_them() -> None:
         "created:[1]",
     ],
 )
-def test_bad_filters_are_refused(text: str) -> None:
+def test_invalid_filters_are_refused(text: str) -> None:
     reply = make_answers(10, 1, 0.0, 0).search({"filter": text}, SITE)
     assert reply.status == 400
     assert reply.content["detail"].startswith("Search server error: ")
 
 
-def test_shares_are_the_stated_ones() -> None:
+def test_licence_and_preference_shares_are_the_stated_ones() -> None:
     corpus, numbers = Catalogue(50_000, 1), np.arange(50_000)
     for found, shares in (
         (corpus.licences(numbers), {name: share for name, (_, share) in LICENCES.items()}),
@@ -171,14 +171,14 @@ def test_shares_are_the_stated_ones() -> None:
     assert (seconds == 8).mean() == pytest.approx(0.55, abs=0.01)
 
 
-def test_sounds_come_and_go() -> None:
+def test_sounds_appear_and_vanish_over_time() -> None:
     answers = make_answers(300, 5, 0.0, 3)
     counts = [search(answers)["count"] for _ in range(4)]
     assert counts[-1] == 297
     assert len(answers._hidden) == 3
 
 
-def test_nulls_for_good_are_null_every_time() -> None:
+def test_permanent_nulls_are_null_every_time() -> None:
     answers = make_answers(2000, 5, 0.01, 0)
     sounds = every(answers)
     assert len(sounds) == 2000
@@ -188,7 +188,7 @@ def test_nulls_for_good_are_null_every_time() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["mp3", "ogg", "wav"])
-def test_audio_is_real_and_as_long_as_told(suffix: str) -> None:
+def test_sandbox_audio_has_the_stated_duration(suffix: str) -> None:
     answers = make_answers(400, 2, 0.0, 0)
     seconds = answers.corpus.seconds(np.arange(400))
     for number in (int(np.argmin(seconds)), int(np.argmin(abs(seconds - 20))), int(np.flatnonzero(seconds == 8)[0])):
@@ -202,7 +202,7 @@ def test_audio_is_real_and_as_long_as_told(suffix: str) -> None:
         soundfile.read(io.BytesIO(answers.audio(broken, suffix)))
 
 
-def test_faults_come_at_their_rates_and_are_seeded() -> None:
+def test_faults_follow_their_rates_and_the_seed() -> None:
     faults, again = (Faults(dict.fromkeys(KINDS, 0.05), 3) for _ in range(2))
     drawn = [faults.draw() for _ in range(20_000)]
     assert drawn == [again.draw() for _ in range(20_000)]
@@ -225,12 +225,12 @@ def test_faults_come_at_their_rates_and_are_seeded() -> None:
         (b'{"count": 1, "results": ' + b"[" * 200_000, "too deep within each other"),
     ],
 )
-def test_what_is_no_page_is_told(body: bytes, output: str) -> None:
+def test_invalid_pages_are_refused(body: bytes, output: str) -> None:
     with pytest.raises(DataError, match=output):
         parse_page(body)
 
 
-def test_text_that_utf8_cannot_hold_is_read() -> None:
+def test_lone_surrogates_in_pages_are_replaced() -> None:
     name = rb'"name": "a\ud800b\ud83d\ude00"'
     body = b'{"count": 1, "results": [{"id": 1, "created": "2020-01-01", "duration": 1, ' + name + b"}]}"
     sound = parse_page(body).sounds[0]
@@ -238,7 +238,7 @@ def test_text_that_utf8_cannot_hold_is_read() -> None:
     assert sound.name == "a\ufffdb\U0001f600"
 
 
-def test_times_by_hand() -> None:
+def test_times_are_parsed_and_formatted() -> None:
     assert parse_time("1970-01-01T00:00:01.5") == 1500
     assert parse_time("2014-04-16T20:07:11.145") == 1_397_678_831_145
     assert parse_time("2014-04-16T22:07:11.145+02:00") == 1_397_678_831_145
@@ -259,7 +259,7 @@ def ask(settings: dict[str, str], path: str, **headers: str) -> tuple[int, bytes
         return error.code, error.read()
 
 
-def test_over_http() -> None:
+def test_sandbox_answers_over_http() -> None:
     with serving("--sounds", "300", "--per-minute", "9") as settings:
         token = {"Authorization": f"Token {settings[KEY]}"}
         bearer = {"Authorization": f"Bearer {settings['FREESOUND_ACCESS_TOKEN']}"}
@@ -299,7 +299,7 @@ def test_over_http() -> None:
         assert (status, json.loads(body)["detail"].rpartition(" ")[2]) == (429, "(9/minute)")
 
 
-def test_calls_of_the_public_client() -> None:
+def test_requests_of_freesound_python_are_answered() -> None:
     """The requests that freesound-python makes, with another address: a search, its pages by `next`, a sound, its
     previews and original. As that client does, every one has the same Authorization header."""
     with serving("--sounds", "50", "--no-throttle") as settings:
@@ -344,14 +344,14 @@ FILTERS: dict[str, Callable[[dict[str, Any]], bool]] = {
 
 
 @pytest.mark.parametrize("text", FILTERS)
-def test_filters_with_operators(text: str) -> None:
+def test_filters_with_operators_find_the_expected_sounds(text: str) -> None:
     answers = make_answers(400, 2, 0.0, 0)
     fields = "id,created,duration,license,gen_ai_preference,type,is_explicit,category,subcategory"
     expected = [sound for sound in every(answers, fields=fields) if FILTERS[text](sound)]
     assert every(answers, filter=text, fields=fields) == expected
 
 
-def test_a_bare_or_makes_the_other_clauses_optional() -> None:
+def test_bare_or_makes_other_clauses_optional() -> None:
     """Lucene's parser does so. Parentheses around a user's filter avoid the trap."""
     answers = make_answers(400, 2, 0.0, 0)
     within = "created:[2020-01-01T00:00:00Z TO NOW]"
@@ -363,11 +363,11 @@ def test_a_bare_or_makes_the_other_clauses_optional() -> None:
 
 
 @pytest.mark.parametrize("text", ["tag:dog~2", "name:/dog/", "license:Attr?bution", "tag:dog^3"])
-def test_a_filter_that_only_the_real_search_knows_is_not_implemented(text: str) -> None:
+def test_unsupported_filters_return_501(text: str) -> None:
     assert make_answers(10, 1, 0.0, 0).search({"filter": text}, SITE).status == 501
 
 
-def test_refusals_of_the_door(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sandbox_verb_refuses_invalid_options(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, output in (
         (["--sounds", "0"], "--sounds 0: use 1 to 760000"),
         (["--sounds", "10", "--churn", "6"], "--churn 6: use 0 to half of the sounds"),
@@ -394,7 +394,7 @@ def test_refusals_of_the_door(capsys: pytest.CaptureFixture[str]) -> None:
         Faults({"500": -0.1}, 1)
 
 
-def test_commands_are_run_one_after_another_until_one_fails(tmp_path: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_then_commands_run_in_order_until_one_fails(tmp_path: Any, capfd: pytest.CaptureFixture[str]) -> None:
     store = tmp_path / "a b.sqlite"
     assert main(["sandbox", "--port", "0", "--sounds", "20", "--then", f"crawl '{store}'", f"status '{store}'"]) == 0
     assert "20  sounds kept" in capfd.readouterr().out

@@ -43,7 +43,7 @@ def events(out: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_windows_by_hand() -> None:
+def test_moment_windows_match_hand_computed_values() -> None:
     event = TimedEvent("dog", None, round(9.1239 * RATE), np.zeros(round(2.5 * RATE)))
     settings = MomentSettings(name="x", seed=1, moments="castella", counts={"development": 1})
     assert window_of(event, settings) == (9.12, 11.62)
@@ -56,7 +56,7 @@ def test_windows_by_hand() -> None:
     assert window_of(event._replace(start=round(9.6 * RATE)), whole) == (9, 13)
 
 
-def test_one_class_at_least_is_asked_for() -> None:
+def test_every_recording_has_at_least_one_query() -> None:
     settings = MomentSettings(name="x", seed=1, moments="castella", counts={"development": 1})
     event = TimedEvent("dog", None, 0, np.zeros(RATE))
     asked = [ask(np.random.default_rng(seed), settings, "development", "v", [event]) for seed in range(20)]
@@ -64,7 +64,7 @@ def test_one_class_at_least_is_asked_for() -> None:
     assert ask(np.random.default_rng(0), settings, "development", "v", []) == {}
 
 
-def test_loud_seconds_by_hand() -> None:
+def test_loud_seconds_match_hand_computed_values() -> None:
     levels = np.array([0.1, 1.0, 0.1, 1.0, 0.1])  # mean power 0.406; less 5 dB: 0.128
     assert len(loud_seconds(np.repeat(levels, RATE))) == 3 * RATE
     assert len(loud_seconds(np.ones(8000))) == 8000
@@ -73,7 +73,7 @@ def test_loud_seconds_by_hand() -> None:
 
 
 @pytest.mark.parametrize("kind", [pytest.param("castella", marks=pytest.mark.slow), "clotho"])
-def test_a_timeline_keeps_the_shape(kind: str) -> None:
+def test_timeline_follows_its_shape(kind: str) -> None:
     shape, n = SHAPES[kind], 1200 * RATE
     gaps, counts = [], defaultdict(int)
     for seed in range(5):
@@ -92,13 +92,13 @@ def test_a_timeline_keeps_the_shape(kind: str) -> None:
     assert (counts[True] > 0) == shape.again
 
 
-def test_an_event_may_end_with_the_recording_and_not_behind_it() -> None:
+def test_event_may_end_with_the_recording_but_not_after_it() -> None:
     timeline = draw_timeline(np.random.default_rng(1), SHAPES["castella"], SYNTHETIC, 60 * RATE)
     for n, count in ((timeline[-1].end, len(timeline)), (timeline[-1].end - 1, len(timeline) - 1)):
         assert len(draw_timeline(np.random.default_rng(1), SHAPES["castella"], SYNTHETIC, n)) == count
 
 
-def test_an_event_ends_when_it_can_be_heard_no_more(tmp_path: Path) -> None:
+def test_event_ends_with_its_last_audible_sample(tmp_path: Path) -> None:
     """A beep that is repeated with pauses, in some of which its time is up."""
     soundfile.write(tmp_path / "a.wav", 0.5 * np.sin(np.arange(RATE // 4)), RATE)
     pool = {name: [Recording(tmp_path / "a.wav", name, "1", "", "", "")] for name in ("cat", "dog")}
@@ -107,7 +107,7 @@ def test_an_event_ends_when_it_can_be_heard_no_more(tmp_path: Path) -> None:
     assert all(len(without_silent_ends(event.sound)) == len(event.sound) for event in timeline)
 
 
-def test_every_window_of_what_is_asked_is_there(tmp_path: Path) -> None:
+def test_all_windows_of_each_query_are_written(tmp_path: Path) -> None:
     out = make(tmp_path / "m", "--heldout-phrasings", 0.2, counts=(12, 3, 12))
     clips = {clip.id: clip for clip in read_manifest(out / "manifest.jsonl")}
     moments = read_moments(out / "moments.jsonl")
@@ -140,7 +140,7 @@ def test_every_window_of_what_is_asked_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_recording_does_not_depend_on_those_after_it(tmp_path: Path) -> None:
+def test_recording_does_not_depend_on_later_ones(tmp_path: Path) -> None:
     few, many = make(tmp_path / "a" / "m"), make(tmp_path / "b" / "m", counts=(8, 3, 4))
     before, after = files(few), files(many)
     audio = {name for name in before if name.endswith(".wav")}
@@ -150,7 +150,7 @@ def test_a_recording_does_not_depend_on_those_after_it(tmp_path: Path) -> None:
     assert (many / "development_release.jsonl").read_text().startswith(old)
 
 
-def test_what_is_missing_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_files_are_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = make(tmp_path / "m", "--whole-seconds")
     assert all(second == int(second) for moment in read_moments(out / "moments.jsonl") for second in moment.windows[0])
     whole = files(out)
@@ -175,7 +175,7 @@ def test_what_is_missing_is_made_again(tmp_path: Path, capsys: pytest.CaptureFix
         (("--length", 60), "--length and --whole-seconds are of long recordings, which --moments makes"),
     ],
 )
-def test_settings_that_do_not_fit(
+def test_inconsistent_moment_settings_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: tuple[object, ...], said: str
 ) -> None:
     assert said in failure(capsys, "scenes", tmp_path / "m", "--seed", 1, *argv)
@@ -183,7 +183,7 @@ def test_settings_that_do_not_fit(
 
 
 @pytest.mark.slow
-def test_real_recordings_are_of_one_split(shared: Path, tmp_path: Path) -> None:
+def test_real_recordings_are_used_in_one_split_only(shared: Path, tmp_path: Path) -> None:
     for kind in SHAPES:
         out = make(tmp_path / kind, "--recordings", shared / "data" / "esc10", "--moments", kind, counts=(9, 9, 9))
         clips = read_manifest(out / "manifest.jsonl")

@@ -82,7 +82,7 @@ def recording(path: Path) -> Recording:
     return Recording(path, "dog", "1", "", "", "")
 
 
-def test_recordings_are_cut_without_their_silent_ends(esc: Path, tmp_path: Path) -> None:
+def test_recordings_are_trimmed_of_silent_ends(esc: Path, tmp_path: Path) -> None:
     pool = read_recordings(esc, ["1", "3"])
     assert {name: len(found) for name, found in pool.items()} == {"cat": 2, "dog": 4, "rain": 4, "vacuum_cleaner": 4}
     for found in pool["dog"]:
@@ -99,7 +99,7 @@ def test_recordings_are_cut_without_their_silent_ends(esc: Path, tmp_path: Path)
     assert len(cut(recording(tmp_path / "one.wav"), generator(1), 10_000, fill=True)) == 10_000
 
 
-def test_parts_avoid_pauses(tmp_path: Path) -> None:
+def test_cut_parts_avoid_pauses(tmp_path: Path) -> None:
     bark = 0.5 * np.sin(np.arange(4000))
     soundfile.write(tmp_path / "x.wav", np.concatenate([bark, np.zeros(30_000), bark]), SAMPLE_RATE)
     parts = [cut(recording(tmp_path / "x.wav"), generator(n), 8000) for n in range(100)]
@@ -107,7 +107,7 @@ def test_parts_avoid_pauses(tmp_path: Path) -> None:
     assert len({part.tobytes() for part in parts}) > 50
 
 
-def test_bad_recordings(esc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_recording_folders_are_refused(esc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ("scenes", tmp_path / "out", "--seed", 1, "--recordings")
     assert "not in ESC-50's layout" in failure(capsys, *argv, tmp_path)
     assert "no recordings in fold 9" in failure(
@@ -145,7 +145,7 @@ def test_bad_recordings(esc: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         (["development=1,,2"], "write it as development=1,2,3"),
     ],
 )
-def test_bad_folds(
+def test_invalid_folds_are_refused(
     esc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], folds: list[str], message: str
 ) -> None:
     argv = ("scenes", tmp_path / "out", "--seed", 1, "--recordings", esc, "--folds", *folds)
@@ -187,7 +187,7 @@ def test_no_recording_is_in_two_splits(esc: Path, tmp_path: Path) -> None:
     assert clip.uploader.startswith("author ")
 
 
-def test_real_recordings(shared: Path, tmp_path: Path) -> None:
+def test_scenes_from_esc10_have_its_events_and_licences(shared: Path, tmp_path: Path) -> None:
     out = make(tmp_path / "esc", "--recordings", shared / "data" / "esc10")
     clips = read_manifest(out / "manifest.jsonl")
     assert len(clips) == 20
@@ -212,7 +212,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("made") / "synth", "--heldout-phrasings", "0.2")
 
 
-def test_layout_is_clothos(scenes: Path, tmp_path: Path) -> None:
+def test_scene_folder_has_clothos_layout(scenes: Path, tmp_path: Path) -> None:
     clips = read_manifest(scenes / "manifest.jsonl")
     assert Counter(clip.split for clip in clips) == {"development": 10, "validation": 5, "evaluation": 5}
     assert {(clip.source, clip.seconds, len(clip.captions)) for clip in clips} == {("synth", 8.0, 5)}
@@ -237,7 +237,7 @@ def test_layout_is_clothos(scenes: Path, tmp_path: Path) -> None:
     assert all(not name.startswith(".") for name in (path.name for path in (scenes / "development").iterdir()))
 
 
-def test_files_are_the_same_again_and_do_not_depend_on_other_splits(scenes: Path, tmp_path: Path) -> None:
+def test_scene_files_are_reproducible_and_independent_of_other_splits(scenes: Path, tmp_path: Path) -> None:
     first = hashes(scenes)
     assert len(first) == 20 + 6 + 3
     assert hashes(make(tmp_path / "synth", "--heldout-phrasings", "0.2")) == first
@@ -255,7 +255,7 @@ def test_files_are_the_same_again_and_do_not_depend_on_other_splits(scenes: Path
     assert not set(hashes(other / "development").values()) & set(first.values())
 
 
-def test_held_out_wordings_are_for_evaluation_only(tmp_path: Path) -> None:
+def test_held_out_wordings_are_used_only_in_evaluation(tmp_path: Path) -> None:
     out = make(tmp_path / "s", "--heldout-phrasings", "0.2", counts=(60, 30, 60))
     names = {row["file_name"]: row for _, row in read_table(out / "labels.csv", [])}
     unseen = Counter()
@@ -275,7 +275,7 @@ def test_held_out_wordings_are_for_evaluation_only(tmp_path: Path) -> None:
     assert unseen["evaluation", "template"] > 20
 
 
-def test_no_caption_comes_twice_in_the_test_split() -> None:
+def test_captions_of_the_test_split_are_unique() -> None:
     settings = Settings(name="many", seed=5, counts={"development": 200, "evaluation": 300})
     texts = {split: read_captions(settings, split) for split in settings.counts}
     assert len(texts["evaluation"]) == len(set(texts["evaluation"])) == 1500
@@ -294,14 +294,14 @@ def test_too_many_test_clips_for_the_wordings_are_refused() -> None:
 
 
 @pytest.mark.parametrize("captions", ["1", "noisy"])
-def test_one_caption_a_clip(tmp_path: Path, captions: str) -> None:
+def test_one_caption_per_clip_can_be_made(tmp_path: Path, captions: str) -> None:
     out = make(tmp_path / "s", "--captions", captions, counts=(5, 0, 5))
     assert {len(clip.captions) for clip in read_manifest(out / "manifest.jsonl")} == {1}
     assert (out / "clotho_captions_evaluation.csv").read_text().startswith("file_name,caption_1\n")
     assert not (out / "clotho_captions_validation.csv").exists()
 
 
-def test_complete_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_complete_scene_folder_is_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = make(tmp_path / "s")
     times = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     capsys.readouterr()
@@ -363,7 +363,9 @@ def test_other_arguments_and_other_folders_are_refused(
         (["--seed", "1", "--name", "a b"], "may only have letters"),
     ],
 )
-def test_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str], message: str) -> None:
+def test_invalid_scene_arguments_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str], message: str
+) -> None:
     assert message in failure(capsys, "scenes", tmp_path / "out", *argv)
     assert not (tmp_path / "out").exists()
 
@@ -377,7 +379,7 @@ def labels(folder: Path, rows: list[tuple[str, str]], split: str = "evaluation")
     return folder
 
 
-def test_ceiling_by_hand(tmp_path: Path) -> None:
+def test_ceiling_matches_hand_computed_values(tmp_path: Path) -> None:
     assert ceiling(labels(tmp_path, [("one", "dog")]), "evaluation") == 1.0
     assert ceiling(labels(tmp_path, [("one", "dog")] * 2), "evaluation") == pytest.approx(0.75)  # rank 1 or 2
     different = [
@@ -394,7 +396,7 @@ def test_ceiling_by_hand(tmp_path: Path) -> None:
     assert ceiling(labels(tmp_path, [("one", "a")] * 40), "evaluation") == pytest.approx(harmonic / 40)
 
 
-def test_ceiling_agrees_with_ties_broken_at_random(tmp_path: Path) -> None:
+def test_ceiling_equals_mean_over_random_tie_orders(tmp_path: Path) -> None:
     rng = generator(1)
     rows = [("overlap", ";".join(rng.choice(["a", "b", "c"], 2, replace=False))) for _ in range(40)]
     rows += [("one", "a")] * 15 + [("sequence_2", "a;b"), ("sequence_2", "b;a")]
@@ -408,7 +410,9 @@ def test_ceiling_agrees_with_ties_broken_at_random(tmp_path: Path) -> None:
     assert ceiling(labels(tmp_path, rows), "evaluation") == pytest.approx(np.mean(total), abs=0.01)
 
 
-def test_ceiling_verb_and_its_errors(scenes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ceiling_verb_prints_figures_and_refuses_bad_input(
+    scenes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["ceiling", str(scenes), "--split", "development"]) == 0
     assert capsys.readouterr().out.startswith("development: 10 clips, ")
     assert "no clips in the split test" in failure(capsys, "ceiling", scenes, "--split", "test")

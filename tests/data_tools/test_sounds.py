@@ -38,7 +38,7 @@ def log_mel_mean(samples: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_classes_can_be_told_apart_by_their_mean_spectrum() -> None:
+def test_classes_are_separable_by_mean_spectrum() -> None:
     def features(first: int, count: int) -> np.ndarray:
         return np.array(
             [
@@ -59,7 +59,7 @@ def test_classes_can_be_told_apart_by_their_mean_spectrum() -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_instances_are_sound_of_any_length_and_never_equal(name: str) -> None:
+def test_sound_instances_have_any_length_and_differ(name: str) -> None:
     for n in (1, 2, 160, 30_000, N):
         samples = synthesise(name, generator(1), n)
         assert samples.shape == (n,)
@@ -75,7 +75,7 @@ def test_instances_are_sound_of_any_length_and_never_equal(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_events_lie_as_the_kind_says(kind: str) -> None:
+def test_event_positions_follow_the_scene_kind(kind: str) -> None:
     for seed in range(200):
         rng = generator(seed)
         lengths = [
@@ -98,7 +98,7 @@ def test_events_lie_as_the_kind_says(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "parts"), [("one", 1), ("sequence_2", 2), ("overlap", 1), ("sequence_3", 3), ("background", 1)]
 )
-def test_what_is_heard_in_a_scene(monkeypatch: pytest.MonkeyPatch, kind: str, parts: int) -> None:
+def test_rendered_scene_has_its_events(monkeypatch: pytest.MonkeyPatch, kind: str, parts: int) -> None:
     monkeypatch.setattr(compose, "synthesise", lambda name, rng, n: np.ones(n))
     levels = []
     for seed in range(20):
@@ -115,7 +115,7 @@ def test_what_is_heard_in_a_scene(monkeypatch: pytest.MonkeyPatch, kind: str, pa
     assert max(levels) - min(levels) > 6  # dB
 
 
-def test_background_is_under_the_sequence_and_quieter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_spans_the_sequence_and_is_quieter(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[str, int]] = []
 
     def ones(name: str, rng: np.random.Generator, n: int) -> np.ndarray:
@@ -136,7 +136,7 @@ def test_background_is_under_the_sequence_and_quieter(monkeypatch: pytest.Monkey
     assert -17 < np.mean(ratios) < -8  # dB
 
 
-def test_loud_scenes_are_turned_down_not_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loud_scenes_are_attenuated_instead_of_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
     def click(name: str, rng: np.random.Generator, n: int) -> np.ndarray:
         out = np.zeros(n)
         out[n // 2] = 1.0
@@ -179,7 +179,7 @@ def test_every_class_and_kind_has_five_wordings() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_templates_tell_every_event_once_and_the_order(kind: str) -> None:
+def test_templates_name_every_event_once_in_order(kind: str) -> None:
     assert len(set(TEMPLATES[kind])) >= 5
     for template in TEMPLATES[kind]:
         letters = [character for before, character in pairwise(template) if before == "{"]
@@ -196,7 +196,7 @@ def test_templates_tell_every_event_once_and_the_order(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_captions_are_different_and_name_all_events(kind: str) -> None:
+def test_captions_are_distinct_and_name_all_events(kind: str) -> None:
     capitals = stops = 0
     for seed in range(60):
         rng = generator(seed)
@@ -212,7 +212,7 @@ def test_captions_are_different_and_name_all_events(kind: str) -> None:
     assert 0.75 < stops / 300 < 0.95
 
 
-def test_overlaps_are_told_in_both_orders_and_sequences_are_not() -> None:
+def test_overlaps_are_described_in_both_orders_but_sequences_in_one() -> None:
     firsts = Counter()
     for seed in range(100):
         for kind in ("overlap", "sequence_2"):
@@ -227,16 +227,16 @@ def test_overlaps_are_told_in_both_orders_and_sequences_are_not() -> None:
 
 
 @pytest.mark.parametrize(("share", "left"), [(0.0, 5), (0.01, 4), (0.2, 4), (0.4, 3), (0.5, 3)])
-def test_held_out_share_by_hand(share: float, left: int) -> None:
+def test_held_out_share_matches_hand_computed_values(share: float, left: int) -> None:
     assert list(not_held_out("abcde", share)) == list("abcde")[:left]
 
 
-def test_generic_phrasings_of_other_categories() -> None:
+def test_unknown_categories_get_generic_phrasings() -> None:
     assert phrasings("vacuum_cleaner")[0] == ("vacuum cleaner can be heard", "the sound of vacuum cleaner")
     assert len(describe(generator(1), "one", ["vacuum_cleaner"], 5, 0.5)) == 5
 
 
-def test_noisy_descriptions_name_true_events_only_and_often_not_all() -> None:
+def test_noisy_descriptions_name_only_true_events_and_often_miss_some() -> None:
     missed = 0
     for seed in range(300):
         rng = generator(seed)

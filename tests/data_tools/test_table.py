@@ -33,7 +33,7 @@ def table(sounds: Path, capsys: pytest.CaptureFixture[str], text: str, *more: st
     return status, output.out + output.err
 
 
-def test_rows_of_one_file_are_one_clip(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_of_one_file_become_one_clip(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = 'file,caption,note\n0.wav,"a dog, barking",x\nsub/2.wav,rain,\n0.wav,a terrier,\n'
     status, output = table(sounds, capsys, text, "--caption", "caption")
     assert (status, output.strip().rpartition("m.jsonl: ")[2]) == (0, "2 clips, 3 captions")
@@ -44,7 +44,7 @@ def test_rows_of_one_file_are_one_clip(sounds: Path, capsys: pytest.CaptureFixtu
     assert first.seconds > 0.5
 
 
-def test_several_columns_of_captions_may_have_empty_cells(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_caption_columns_may_have_empty_cells(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "file;a;b\n0.wav;x 1;x 2\n1.wav;;y 2\n"
     more = ("--caption", "b", "a", "--delimiter", "semicolon", "--split", "train", "--name", "mine")
     assert table(sounds, capsys, text, *more)[0] == 0
@@ -53,7 +53,7 @@ def test_several_columns_of_captions_may_have_empty_cells(sounds: Path, capsys: 
     assert second.id == "mine/train/1.wav"
 
 
-def test_a_column_may_say_the_split(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_split_can_come_from_a_column(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "file\tcaption\tpart\n0.wav\ta\ttrain\n1.wav\tb\ttest \nnone.wav\tc\ttrain\n"
     more = ("--caption", "caption", "--split-column", "part", "--delimiter", "tab")
     status, output = table(sounds, capsys, text, *more)
@@ -92,7 +92,7 @@ def test_a_column_may_say_the_split(sounds: Path, capsys: pytest.CaptureFixture[
         ("file,caption\n0\0.wav,a\n", ["--caption", "caption"], "line 2: not UTF-8, but with NUL characters"),
     ],
 )
-def test_what_is_refused(
+def test_invalid_tables_are_refused(
     sounds: Path, capsys: pytest.CaptureFixture[str], text: str, more: list[str], message: str
 ) -> None:
     status, output = table(sounds, capsys, text, *more)
@@ -118,7 +118,7 @@ SWALLOWING = 'file,caption\n0.wav,"Stop\n1.wav,A dog barks\nsub/2.wav,go"\n3.wav
         ('caption,file\n"A dog\nbarks",0.wav\n', (), ["A dog\nbarks"]),
     ],
 )
-def test_quotes_that_open_a_cell_swallow_no_rows(
+def test_opening_quotes_do_not_swallow_rows(
     sounds: Path, capsys: pytest.CaptureFixture[str], text: str, more: tuple[str, ...], captions: list[str]
 ) -> None:
     (sounds.parent / "my.csv").write_bytes(text.encode())
@@ -138,7 +138,7 @@ def test_quotes_that_open_a_cell_swallow_no_rows(
         ('id,caption,year\n12,"Two lines\nof 1,000 words,19",3\n13,a dog,4\n', 2),
     ],
 )
-def test_cell_of_several_lines_stays_whole(text: str, captions: int, tmp_path: Path) -> None:
+def test_cell_with_line_breaks_is_kept(text: str, captions: int, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(text)
     assert [row for _, row in read_table(tmp_path / "t.csv", ["caption"])] == [
         dict(row) for row in csv.DictReader(io.StringIO(text, newline=""))
@@ -155,13 +155,13 @@ def test_cell_of_several_lines_stays_whole(text: str, captions: int, tmp_path: P
         'caption\n"Stop\nA dog\ngo"\n',
     ],
 )
-def test_cell_that_holds_rows_with_commas_is_refused(text: str, tmp_path: Path) -> None:
+def test_cell_that_contains_rows_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(DataError, match=r"t.csv, line 2: a quoted cell goes on to line [34], over lines that begin"):
         read_table(tmp_path / "t.csv", ["caption"])
 
 
-def test_swallowed_rows_are_named_in_a_warning(sounds: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_recovered_rows_cause_a_warning(sounds: Path, caplog: pytest.LogCaptureFixture) -> None:
     (sounds.parent / "my.csv").write_text(SWALLOWING)
     rows = read_table(sounds.parent / "my.csv", ["file"])
     assert [line for line, _ in rows] == [2, 3, 4, 5]
@@ -185,13 +185,13 @@ def test_ambiguous_quotes_are_refused(tmp_path: Path, text: str, message: str) -
     assert "write a quote that is text twice" in str(caught.value)
 
 
-def test_a_quote_that_opens_a_column_name_is_refused(tmp_path: Path) -> None:
+def test_quote_that_opens_a_column_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('file,"caption\na,x\nb,y"\nc,z\n')
     with pytest.raises(DataError, match=r"line 1: a quote .*line 3; write the names"):
         read_table(tmp_path / "a.csv", ["caption"])
 
 
-def test_rows_of_another_length_are_named_together(tmp_path: Path) -> None:
+def test_rows_of_another_length_are_reported_together(tmp_path: Path) -> None:
     rows = ["1,a,0,A dog, barking", "2,b,0", "", "3,c,0,A cat", *["4,d,0,x,y"] * 20]
     (tmp_path / "a.csv").write_text("\n".join(["id,youtube_id,start_time,caption", *rows, ""]))
     with pytest.raises(DataError, match=r"a\.csv: 23 such lines in all") as caught:
@@ -203,7 +203,7 @@ def test_rows_of_another_length_are_named_together(tmp_path: Path) -> None:
     assert len(others) == 8
 
 
-def test_whole_cells_in_quotes_between_tabs_need_a_choice(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quoted_cells_between_tabs_need_the_quoting_option(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = 'file\tcaption\n0.wav\t"A dog, barking"\n'
     status, output = table(sounds, capsys, text, "--caption", "caption", "--delimiter", "tab")
     assert status == 1
@@ -229,7 +229,7 @@ def linked(sounds: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES_OF_ONE_FILE[1:])
-def test_file_in_two_splits_stays_in_the_one_held_out(
+def test_file_in_two_splits_stays_in_the_held_out_one(
     linked: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     name = name.format(sounds=linked)
@@ -246,7 +246,7 @@ def test_file_in_two_splits_stays_in_the_one_held_out(
     assert (status, "0.wav is in the splits test and evaluation by other names" in output) == (1, True), output
 
 
-def test_names_of_one_file_are_one_clip(linked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_different_paths_of_one_file_become_one_clip(linked: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [f"{name.format(sounds=linked)},Caption {number}\n" for number, name in enumerate(NAMES_OF_ONE_FILE)]
     assert table(linked, capsys, "file,caption\n" + "".join(rows), "--caption", "caption")[0] == 0
     (clip,) = read_manifest(linked.parent / "m.jsonl")
@@ -266,7 +266,7 @@ def test_names_of_one_file_are_one_clip(linked: Path, capsys: pytest.CaptureFixt
         ("/home/me/0.FLAC", "0.wav", "more than one way"),
     ],
 )
-def test_names_that_nearly_fit_are_named(
+def test_similar_file_names_are_suggested(
     sounds: Path, capsys: pytest.CaptureFixture[str], name: str, present: str, difference: str
 ) -> None:
     note = f"1 missing file nearly fit: {name!r} is {present!r}, which differs in {difference}"
@@ -276,7 +276,7 @@ def test_names_that_nearly_fit_are_named(
     assert (status, f"1 without readable audio (`check` names them); {note}" in output) == (0, True), output
 
 
-def test_a_line_of_a_manifest_needs_id_path_and_captions(sounds: Path) -> None:
+def test_manifest_line_needs_id_path_and_captions(sounds: Path) -> None:
     path = sounds / "m.jsonl"
     path.write_text(json.dumps({"id": "a", "path": "sub/2.wav", "captions": ["rain"]}) + "\n")
     (clip,) = read_manifest(path)

@@ -11,12 +11,12 @@ from data_tools.freesound.windows import PageListing, Progress, Window, advance,
 PAGE = windows.PAGE_SIZE
 
 
-def test_a_window_of_one_page_or_nothing_is_done_and_complete() -> None:
+def test_window_of_at_most_one_page_is_complete() -> None:
     assert advance(Window(0, 999), PageListing(0, 0, None, 0), 0) == Progress(complete=True)
     assert advance(Window(0, 999), PageListing(PAGE, PAGE, 900, PAGE - 1), 0) == Progress(complete=True)
 
 
-def test_what_was_not_reached_begins_at_the_last_sound() -> None:
+def test_next_window_starts_at_the_last_sound_read() -> None:
     first = advance(Window(0, 999), PageListing(400, PAGE, 300, 148), 0)
     assert first.windows == (Window(300, 999, expected=252, read_from=0),)
     second = advance(first.windows[0], PageListing(252, PAGE, 700, 149), 0)
@@ -24,7 +24,7 @@ def test_what_was_not_reached_begins_at_the_last_sound() -> None:
     assert advance(second.windows[0], PageListing(103, 103, 990, 102), 0) == Progress(complete=True)
 
 
-def test_a_window_too_large_is_halved_where_it_is_unread() -> None:
+def test_too_large_window_is_halved_in_its_unread_part() -> None:
     large = windows.LARGEST + PAGE
     assert advance(Window(0, 999), PageListing(large, PAGE, 199, 149), 0).windows == (
         Window(199, 599),
@@ -33,7 +33,7 @@ def test_a_window_too_large_is_halved_where_it_is_unread() -> None:
     assert len(advance(Window(0, 999), PageListing(large - 1, PAGE, 199, 149), 0).windows) == 1
 
 
-def test_a_millisecond_is_walked_by_pages_however_many_it_holds() -> None:
+def test_single_millisecond_is_read_page_by_page() -> None:
     large = windows.LARGEST + PAGE
     progress = advance(Window(5, 5), PageListing(large, PAGE, 5, 0), 0)
     assert progress.windows == (Window(5, 5, page=2),)
@@ -45,12 +45,12 @@ def test_a_millisecond_is_walked_by_pages_however_many_it_holds() -> None:
     assert Window(5, 6).halves == (Window(5, 5), Window(6, 6))
 
 
-def test_where_fewer_are_left_than_were_told_the_part_just_read_is_looked_at_again() -> None:
+def test_read_part_is_checked_again_if_fewer_sounds_remain_than_counted() -> None:
     gone = advance(Window(300, 999, expected=252, read_from=0), PageListing(251, PAGE, 700, 149), 0)
     assert gone.windows == (Window(0, 299, compared=True), Window(700, 999, expected=102, read_from=300))
 
 
-def test_an_end_that_comes_early_is_believed_the_third_time() -> None:
+def test_early_end_is_accepted_at_the_third_attempt() -> None:
     window = Window(700, 999, expected=103, read_from=300)
     early = PageListing(100, 100, 990, 99)
     for attempt in (1, 2):
@@ -62,7 +62,7 @@ def test_an_end_that_comes_early_is_believed_the_third_time() -> None:
     assert advance(Window(0, 999, attempt=2), nothing, 7) == Progress(complete=True)
 
 
-def test_of_what_was_read_before_only_the_part_that_differs_is_read_again() -> None:
+def test_only_the_changed_part_of_a_read_window_is_read_again() -> None:
     window = Window(0, 999, compared=True)
     assert advance(window, PageListing(400, PAGE, 300, 149), 400) == Progress()
     assert advance(Window(0, 999), PageListing(400, PAGE, 300, 149), 400).windows == (
@@ -77,7 +77,7 @@ def test_of_what_was_read_before_only_the_part_that_differs_is_read_again() -> N
     assert advance(window, PageListing(100, 100, 300, 99), 100) == Progress(complete=True)
 
 
-def test_an_answer_that_is_shorter_than_its_count_is_asked_for_again_and_then_told() -> None:
+def test_answer_shorter_than_its_count_is_repeated_then_reported() -> None:
     window = Window(0, 999)
     for attempt in range(1, windows.ATTEMPTS):
         progress = advance(window, PageListing(400, PAGE - 1, 300, 148), 0)
@@ -88,7 +88,7 @@ def test_an_answer_that_is_shorter_than_its_count_is_asked_for_again_and_then_to
     assert advance(Window(0, 999, attempt=2), PageListing(40, 39, 300, 38), 0) == Progress(uneven=True)
 
 
-def test_a_second_page_that_never_comes_is_given_up() -> None:
+def test_missing_second_page_is_given_up() -> None:
     window, asked = Window(5, 5), 0
     while True:
         asked += 1
@@ -164,9 +164,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_every_sound_is_found_at_hardly_more_than_its_share_of_requests(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_walks_find_every_sound_with_few_requests(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "PAGE_SIZE", 5)
     monkeypatch.setattr(windows, "LARGEST", 100)
     rng = random.Random(seed)
@@ -181,9 +179,7 @@ def test_every_sound_is_found_at_hardly_more_than_its_share_of_requests(
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("what", ["go_away", "appear", "come_and_go"])
-def test_sounds_that_stay_are_found_while_others_come_and_go(
-    seed: int, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lasting_sounds_are_found_while_others_change(seed: int, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "PAGE_SIZE", 5)
     monkeypatch.setattr(windows, "LARGEST", 100)
     walk = Walk(random.Random(seed), 500)

@@ -20,18 +20,18 @@ CAPTIONS = {
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 @pytest.mark.parametrize("caption", CAPTIONS)
-def test_decomposed_letters_are_letters(caption: str, form: str) -> None:
+def test_decomposed_letters_are_part_of_words(caption: str, form: str) -> None:
     text = unicodedata.normalize(form, caption)
     expected = [unicodedata.normalize("NFC", word) for word in CAPTIONS[caption]]
     assert words_of(text) == expected
     assert regex_tokens(text) == expected
 
 
-def test_a_vocabulary_counts_both_ways_of_writing_as_one_word() -> None:
+def test_vocabulary_merges_composed_and_decomposed_words() -> None:
     assert vocabulary_of(["cafe\u0301 bell", "caf\u00e9"]) == ["caf\u00e9", "bell"]
 
 
-def test_languages_are_told_of_decomposed_letters() -> None:
+def test_language_is_detected_with_decomposed_letters() -> None:
     for text, language in (("Tür quietscht", "de"), ("Fåglar som sjunger i skogen", "sv")):
         for form in ("NFC", "NFD"):
             assert language_of(unicodedata.normalize(form, text)) == language

@@ -14,7 +14,7 @@ from submission.formats.csv_table import Problem, format_table
 from submission.formats.ranked_csv import write_ranked_csv
 from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.truth import read_clotho_truth
-from submission.metrics.scoring import found_in_csv, found_in_matrix
+from submission.metrics.scoring import ranks_in_csv, ranks_in_matrix
 from submission.metrics.summary import Summary, summarise
 
 E2022 = EDITIONS["2022"]
@@ -63,11 +63,11 @@ def good_lines(tmp_path: Path) -> list[bytes]:
 
 
 def score_csv(path: Path, truth: Path, edition: Edition = E2022) -> Summary:
-    return summarise(found_in_csv(path, read_clotho_truth(truth), edition), edition.recall_ks, edition.map_ks)
+    return summarise(ranks_in_csv(path, read_clotho_truth(truth), edition), edition.recall_ks, edition.map_ks)
 
 
 def score_matrix(matrix: ScoreMatrix, edition: Edition = E2022) -> Summary:
-    return summarise(found_in_matrix(matrix), edition.recall_ks, edition.map_ks)
+    return summarise(ranks_in_matrix(matrix), edition.recall_ks, edition.map_ks)
 
 
 def change_cell(number: int, cell: int, edit: Callable[[str], str]) -> Callable[[list[bytes]], bytes]:

@@ -8,13 +8,13 @@ import pytest
 
 from submission.editions import get_moments_edition
 from submission.errors import SubmissionError
-from submission.formats.matrix_csv import _texts
+from submission.formats.matrix_csv import _shortest_texts
 from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.blend import SCALES
 from submission.metrics.compare import compare
-from submission.metrics.scoring import found_from_audio
+from submission.metrics.scoring import ranks_from_audio
 from submission.package import moments_meta
-from submission.package.meta import parameters_of
+from submission.package.meta import count_parameters
 from submission.package.meta_model import figure_keys
 from submission.report.overview import _licences
 
@@ -26,15 +26,15 @@ class Misread(np.ndarray[Any, Any]):
         return np.array([f"{score:.3g}" for score in self.tolist()]) if kind == "U" else np.asarray(self).astype(kind)
 
 
-def test_scores_whose_shortest_text_is_misread_are_written_exactly() -> None:
+def test_score_gets_more_digits_if_its_shortest_text_is_misread() -> None:
     bits = np.random.default_rng(3).integers(2**29, 2**30, 1000, dtype=np.uint32)
     scores = np.concatenate([bits.view(np.float32), np.array([7.0385307e-26, 1 / 3], np.float32)])
     for given in (scores, scores.view(Misread)):
-        read = np.array([float(text) for text in _texts(given)]).astype(np.float32)
+        read = np.array([float(text) for text in _shortest_texts(given)]).astype(np.float32)
         assert np.array_equal(read, scores)
 
 
-def test_small_spreads_are_standardised() -> None:
+def test_standardising_handles_small_and_zero_spreads() -> None:
     scores = np.array([[1.0, 2.0, 3.0], [1.0, 1.00002, 1.00004], [5.0, 5.0, 5.0]])
     values = SCALES["standardised"](scores, ["a", "b", "c"])
     assert np.allclose(values[1], values[0], atol=1e-6)
@@ -44,10 +44,10 @@ def test_small_spreads_are_standardised() -> None:
 def system(texts: list[str], values: list[float]) -> Any:
     n = len(texts)
     found = SimpleNamespace(texts=texts, n_pool=4, n_relevant=np.ones(n, np.int64), groups=np.arange(n))
-    return SimpleNamespace(found=found, primary="m", per_query={"m": np.array(values)})
+    return SimpleNamespace(queries=found, primary="m", per_query={"m": np.array(values)})
 
 
-def test_texts_that_come_twice_are_not_paired_over_an_order() -> None:
+def test_comparison_refuses_repeated_texts_in_another_order() -> None:
     same = system(["rain", "a dog", "rain"], [0.1, 0.2, 0.3])
     assert compare(same, [system(["rain", "a dog", "rain"], [0.1, 0.2, 0.3])]).mean == 0
     with pytest.raises(SubmissionError, match="answer different queries"):
@@ -58,7 +58,7 @@ def test_texts_that_come_twice_are_not_paired_over_an_order() -> None:
     assert moved.mean == pytest.approx(0.1 / 3)
 
 
-def test_clips_without_a_caption_are_left_out_by_their_own_names() -> None:
+def test_audio_to_text_skips_clips_without_captions() -> None:
     relevant = [["c3"], ["c1"], ["c3"]]
     ids = [f"c{n}" for n in range(4)]
     matrix = ScoreMatrix(
@@ -70,7 +70,7 @@ def test_clips_without_a_caption_are_left_out_by_their_own_names() -> None:
         relevant=relevant,
         facts={},
     )
-    found = found_from_audio(matrix)
+    found = ranks_from_audio(matrix)
     assert found.texts == ["c1.wav", "c3.wav"]
     assert found.n_relevant.tolist() == [1, 2]
 
@@ -85,14 +85,14 @@ def test_parameters_of_every_member_are_counted(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("submission.package.meta.audio_name", lambda run: "a")
     monkeypatch.setattr("submission.package.meta.text_name", lambda run: "t")
     runs = [run(3, 100, {"panns": 7}), run(1, 50, {"panns": 7, "passt": 9})]
-    assert parameters_of(runs) == (350, 16)
+    assert count_parameters(runs) == (350, 16)
 
 
-def test_figures_of_moments_have_two_digits() -> None:
+def test_moment_figures_in_meta_yaml_have_two_digits() -> None:
     edition = get_moments_edition(2026)
     figures = dict.fromkeys(figure_keys(edition), 0.123456)
-    assert set(moments_meta.results_of(figures, edition)[edition.result].values()) == {12.35}
+    assert set(moments_meta.results_block(figures, edition)[edition.result].values()) == {12.35}
 
 
-def test_licences_are_named_by_their_number() -> None:
+def test_licences_are_sorted_by_number_of_clips() -> None:
     assert _licences({"CC0": 2, "CC BY": 1_500, "not known": 30}) == "CC BY (1,500), not known (30), CC0 (2)"

@@ -13,10 +13,10 @@ from submission.editions import get_edition
 from submission.errors import SubmissionError
 from submission.formats.csv_table import format_table
 from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
-from submission.metrics.blend import blend, makers_of, search_weights
+from submission.metrics.blend import blend, contributing_models, search_weights
 from submission.metrics.compare import compare
 from submission.metrics.intervals import bootstrap_interval
-from submission.metrics.scoring import found_in_matrix
+from submission.metrics.scoring import ranks_in_matrix
 from submission.metrics.summary import summarise
 
 E2022 = get_edition(2022)
@@ -44,10 +44,10 @@ def drawn(seed: int, signal: float, **options: Any) -> ScoreMatrix:
 
 
 def map_of(matrix: ScoreMatrix) -> float:
-    return summarise(found_in_matrix(matrix), E2022.recall_ks, E2022.map_ks).values["mAP@10"]
+    return summarise(ranks_in_matrix(matrix), E2022.recall_ks, E2022.map_ks).values["mAP@10"]
 
 
-def test_blends_by_hand() -> None:
+def test_blend_matches_hand_computed_values() -> None:
     first = matrix_of([[1, 2, 6], [5, 5, 5], [0, 1, 0]], {"from": "a"})
     second = matrix_of([[0, 10, 20], [3, 1, 2], [0, 0, 9]], {"from": "b"})
     parts = {"one": first, "two": second}
@@ -68,7 +68,7 @@ def test_blends_by_hand() -> None:
     assert blend(parts, "rank").values.tolist() == [[0, 0.5, 1], [1, 0.25, 0.25], [0.5, 0.5, 0.5]]
 
 
-def test_the_order_of_the_parts_does_not_matter() -> None:
+def test_blend_does_not_depend_on_order_of_parts() -> None:
     parts = {str(seed): drawn(seed, 1.0) for seed in range(3)}
     there, back = blend(parts), blend(dict(reversed(parts.items())))
     assert np.array_equal(there.values, back.values)
@@ -83,7 +83,7 @@ def test_the_order_of_the_parts_does_not_matter() -> None:
         ({"relevant": [["c0"], ["c0"], ["c2"]]}, "relevant differ"),
     ],
 )
-def test_matrices_of_other_queries_or_clips_are_refused(change: dict[str, Any], words: str) -> None:
+def test_blend_refuses_matrices_with_other_queries_or_clips(change: dict[str, Any], words: str) -> None:
     one = matrix_of(np.eye(3))
     other = dataclasses.replace(one, **change)
     with pytest.raises(SubmissionError, match=words):
@@ -103,12 +103,12 @@ def test_matrices_of_other_queries_or_clips_are_refused(change: dict[str, Any], 
         ([1e308, 1e308], "finite sum"),
     ],
 )
-def test_weights_that_are_none_are_refused(weights: list[float], words: str) -> None:
+def test_blend_refuses_invalid_weights(weights: list[float], words: str) -> None:
     with pytest.raises(SubmissionError, match=words):
         blend({"one": matrix_of(np.eye(2)), "two": matrix_of(np.eye(2))}, "raw", weights)
 
 
-def test_searched_weights_are_at_least_as_good_as_any_single_system_and_as_tried_by_hand() -> None:
+def test_searched_weights_score_at_least_as_well_as_each_part() -> None:
     parts = {"good": drawn(1, 1.5), "fair": drawn(2, 1.0), "noise": drawn(3, 0.0)}
     weights, reached = search_weights(parts, "raw", E2022)
     assert reached == pytest.approx(map_of(blend(parts, "raw", weights)))
@@ -137,7 +137,7 @@ def ensemble_by_hand(parts: list[ScoreMatrix]) -> tuple[list[float], float]:
     return [chosen.count(index) / len(chosen) for index in range(len(parts))], best
 
 
-def test_searched_weights_are_those_of_twenty_picks_and_the_first_best_mean() -> None:
+def test_weight_search_makes_twenty_picks_and_keeps_the_first_best() -> None:
     """Seeds 9 and 11 reach their best at the 20th pick."""
     for seed in (9, 11):
         parts = [drawn(100 * seed + n, 1.2) for n in range(3)]
@@ -146,7 +146,7 @@ def test_searched_weights_are_those_of_twenty_picks_and_the_first_best_mean() ->
         assert (weights, reached) == (expected, pytest.approx(best))
 
 
-def test_of_means_that_are_as_good_the_one_of_fewest_picks_is_kept() -> None:
+def test_weight_search_prefers_fewest_picks_among_equal_scores() -> None:
     """The second part alone is perfect, and stays so with a little of the first, which argmax then adds again."""
     parts = {"noise": drawn(1, 0.0), "perfect": matrix_of(100 * np.eye(40))}
     assert search_weights(parts, "raw", E2022) == ([0.0, 1.0], 1.0)
@@ -163,7 +163,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_door_blends_by_weights_of_validation(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blend_verb_uses_weights_from_validation(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["blend", "a.npy", "b.npy", "c.npy", "--out", "mean.npy"]) == 0
     equal = read_scores(files / "mean.npy")
     assert np.array_equal(equal.values, blend({name: read_scores(files / f"{name}.npy") for name in "abc"}).values)
@@ -194,7 +194,7 @@ def test_door_blends_by_weights_of_validation(files: Path, capsys: pytest.Captur
         (["a.npy", "b.npy", "--out", "a.npy", "--validation", "val_a.npy", "val_b.npy"], "written over a.npy"),
     ],
 )
-def test_door_refuses_blends_in_one_sentence(
+def test_blend_verb_refuses_invalid_arguments_and_writes_nothing(
     files: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     before = {path.name: path.read_bytes() for path in files.iterdir()}
@@ -205,7 +205,7 @@ def test_door_refuses_blends_in_one_sentence(
     assert {path.name: path.read_bytes() for path in files.iterdir()} == before
 
 
-def test_a_clip_in_common_is_refused_whatever_the_queries(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blend_refuses_validation_clips_that_are_tested(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Other captions of the same clips are no validation split."""
     validation = read_scores(files / "val_a.npy")
     shared = ["c7", *validation.clip_ids[1:]]
@@ -218,7 +218,7 @@ def test_a_clip_in_common_is_refused_whatever_the_queries(files: Path, capsys: p
     assert "a.npy and val_a.npy have 1 clip in common (first 'c7')" in capsys.readouterr().err
 
 
-def test_another_checkpoint_of_the_same_run_is_another_model(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blend_refuses_validation_scores_of_another_checkpoint(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     validation = read_scores(files / "val_a.npy")
     facts = validation.facts | {"checkpoint": "last"}
     write_scores(files / "val_a.npy", dataclasses.replace(validation, facts=facts))
@@ -226,7 +226,7 @@ def test_another_checkpoint_of_the_same_run_is_another_model(files: Path, capsys
     assert "a.npy comes from best and val_a.npy from last" in capsys.readouterr().err
 
 
-def test_weights_of_a_blend_of_blends_are_searched_with_its_own_models(
+def test_nested_blends_are_matched_to_validation_by_their_models(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for split in ("", "val_"):
@@ -234,7 +234,7 @@ def test_weights_of_a_blend_of_blends_are_searched_with_its_own_models(
     assert main(["blend", "val_b.npy", "val_a.npy", "--out", "val_ba.npy"]) == 0
     assert main(["blend", "val_a.npy", "val_ab.npy", "--out", "val_aab.npy"]) == 0
     found = read_scores(files / "val_aab.npy").facts
-    assert [run for run, _ in makers_of(found)] == ["run a", "run a", "run b"]
+    assert [run for run, _ in contributing_models(found)] == ["run a", "run a", "run b"]
     together = ["blend", "ab.npy", "c.npy", "--out", "abc.npy", "--validation"]
     assert main([*together, "val_ab.npy", "val_c.npy"]) == 0
     capsys.readouterr()
@@ -247,7 +247,7 @@ def test_weights_of_a_blend_of_blends_are_searched_with_its_own_models(
 # --- two systems -------------------------------------------------------------------------------------------------
 
 
-def test_door_compares_two_systems(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_verb_prints_difference_of_two_systems(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "a.npy", "c.npy"]) == 0
     high, low, difference, p, queries = capsys.readouterr().out.splitlines()
     c, a = map_of(read_scores(files / "c.npy")), map_of(read_scores(files / "a.npy"))
@@ -260,7 +260,7 @@ def test_door_compares_two_systems(files: Path, capsys: pytest.CaptureFixture[st
     )
 
 
-def test_captions_of_one_clip_are_flipped_together() -> None:
+def test_paired_test_flips_captions_of_a_clip_together() -> None:
     """Twelve queries on three clips: eight ways to flip, and the bootstrap draws clips."""
     clips = ["x", "y", "z"]
     rng = np.random.default_rng(4)
@@ -272,7 +272,7 @@ def test_captions_of_one_clip_are_flipped_together() -> None:
         names = [f"{clip}.wav" for clip in clips]
         return ScoreMatrix(values.astype(np.float32), texts, texts, clips, names, relevant)
 
-    one, other = (summarise(found_in_matrix(system(signal))) for signal in (3.0, 0.0))
+    one, other = (summarise(ranks_in_matrix(system(signal))) for signal in (3.0, 0.0))
     found = compare(one, [other])
     differences = one.per_query["mAP@10"] - other.per_query["mAP@10"]
     by_clip = [differences[clip::3].sum() for clip in range(3)]
@@ -284,7 +284,7 @@ def test_captions_of_one_clip_are_flipped_together() -> None:
     assert found.interval != bootstrap_interval(differences, seed=0)
 
 
-def test_door_compares_a_system_with_the_mean_of_others(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_verb_compares_with_mean_of_several_others(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "a.npy", "b.npy", "c.npy"]) == 0
     a, b, c = (map_of(read_scores(files / f"{name}.npy")) for name in "abc")
     lines = capsys.readouterr().out.splitlines()
@@ -292,7 +292,7 @@ def test_door_compares_a_system_with_the_mean_of_others(files: Path, capsys: pyt
     assert lines[3].startswith(f"{a - (b + c) / 2:+.4f}  mAP@10, the first minus the mean of the other 2; 95 % ")
 
 
-def test_rows_in_another_order_are_put_in_order_by_their_texts(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_matches_rows_in_another_order_by_text(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     matrix = read_scores(files / "a.npy")
     back = list(range(39, -1, -1))
     turned = dataclasses.replace(
@@ -307,7 +307,7 @@ def test_rows_in_another_order_are_put_in_order_by_their_texts(files: Path, caps
     assert "0 queries better, 40 equal, 0 worse" in capsys.readouterr().out
 
 
-def test_systems_over_other_queries_are_not_compared(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_refuses_systems_with_other_queries_or_clips(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_scores(files / "few.npy", matrix_of(np.eye(39, 40)))
     assert main(["compare", "a.npy", "few.npy", "--edition", "2022"]) == 1
     assert "the systems answer different queries (40 and 39)" in capsys.readouterr().err
@@ -316,7 +316,7 @@ def test_systems_over_other_queries_are_not_compared(files: Path, capsys: pytest
     assert "different pools or relevant clips" in capsys.readouterr().err
 
 
-def test_a_ranked_csv_is_compared_with_a_matrix(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranked_csv_is_compared_with_score_matrix(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     captions = [[f"c{n}.wav", f"text {n}"] for n in range(40)]
     (files / "captions.csv").write_bytes(format_table([["file_name", "caption_1"], *captions]))
     listed = [[text, repr([name])] for name, text in captions]
@@ -334,7 +334,7 @@ def test_a_ranked_csv_is_compared_with_a_matrix(files: Path, capsys: pytest.Capt
     assert "a.npy contains its truth; leave out --truth" in capsys.readouterr().err
 
 
-def test_one_query_shows_no_interval_of_a_difference(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_difference_over_one_query_has_no_interval(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_scores(files / "one.npy", matrix_of([[1.0, 0.0]]))
     assert main(["compare", "one.npy", "one.npy", "--edition", "2022"]) == 0
     assert "95 % none, one group of queries shows no spread" in capsys.readouterr().out

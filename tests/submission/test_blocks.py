@@ -13,13 +13,13 @@ import pytest
 from ranked import small_matrix
 
 from submission import blocks
-from submission.blocks import release, row_blocks, spans, transposed_blocks
+from submission.blocks import block_slices, release_pages, row_blocks, transposed_blocks
 from submission.errors import SubmissionError
 from submission.formats import score_matrix
-from submission.formats.score_matrix import ScoreMatrix, of_blocks, read_scores, write_blocks, write_scores
+from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks, read_scores, write_blocks, write_scores
 from submission.metrics.blend import SCALES, blend, blended
-from submission.metrics.scoring import found_from_audio
-from submission.ordering import NEVER, joined_ranks
+from submission.metrics.scoring import ranks_from_audio
+from submission.ordering import NEVER, concatenate_ranks
 
 
 def drawn(queries: int, clips: int, seed: int = 0) -> ScoreMatrix:
@@ -36,17 +36,17 @@ def drawn(queries: int, clips: int, seed: int = 0) -> ScoreMatrix:
     )
 
 
-def test_blocks_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_slices_match_hand_computed_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "MAX_ROWS", 3)
     monkeypatch.setattr(blocks, "MAX_NUMBERS", 10)
-    assert list(spans(7, 2)) == [slice(0, 3), slice(3, 6), slice(6, 7)]
-    assert list(spans(3, 5)) == [slice(0, 2), slice(2, 3)]
-    assert list(spans(2, 11)) == [slice(0, 1), slice(1, 2)]
-    assert list(spans(0, 4)) == []
+    assert list(block_slices(7, 2)) == [slice(0, 3), slice(3, 6), slice(6, 7)]
+    assert list(block_slices(3, 5)) == [slice(0, 2), slice(2, 3)]
+    assert list(block_slices(2, 11)) == [slice(0, 1), slice(1, 2)]
+    assert list(block_slices(0, 4)) == []
     assert list(row_blocks(np.zeros((2, 5)))) == [slice(0, 2)]
 
 
-def test_columns_as_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transposed_blocks_equal_selected_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "MAX_NUMBERS", 20)
     monkeypatch.setattr(blocks, "MAX_COLUMNS", 4)
     values = np.random.default_rng(0).normal(size=(13, 9)).astype(np.float32)
@@ -56,7 +56,7 @@ def test_columns_as_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(np.concatenate(parts), values.T[columns])
 
 
-def test_a_matrix_in_blocks_is_the_same_file(tmp_path: Path) -> None:
+def test_blockwise_writing_gives_the_same_files(tmp_path: Path) -> None:
     matrix = small_matrix()
     write_scores(tmp_path / "a.npy", matrix)
     assert (tmp_path / "a.npy").read_bytes() == saved(matrix, tmp_path / "saved.npy")
@@ -74,7 +74,7 @@ def saved(matrix: ScoreMatrix, path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_blocks_that_are_not_the_matrix_leave_what_was_there(tmp_path: Path) -> None:
+def test_invalid_blocks_leave_existing_files_unchanged(tmp_path: Path) -> None:
     path, matrix = tmp_path / "a.npy", small_matrix()
     write_scores(path, matrix)
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
@@ -103,7 +103,7 @@ def test_blocks_that_are_not_the_matrix_leave_what_was_there(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("how", list(SCALES))
-def test_a_blend_in_blocks_is_the_whole_one(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blockwise_blend_equals_whole_blend(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = {"a": drawn(17, 12), "b": replace(drawn(17, 12), values=drawn(17, 12, 1).values)}
     whole = blend(parts, how, [1, 2])  # type: ignore[arg-type]
     monkeypatch.setattr(blocks, "MAX_ROWS", 5)
@@ -114,27 +114,27 @@ def test_a_blend_in_blocks_is_the_whole_one(how: str, monkeypatch: pytest.Monkey
     assert labels.facts == whole.facts
 
 
-def test_figures_from_audio_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audio_to_text_ranks_do_not_depend_on_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = drawn(40, 15)
-    whole = found_from_audio(matrix)
+    whole = ranks_from_audio(matrix)
     monkeypatch.setattr(blocks, "MAX_COLUMNS", 2)
     monkeypatch.setattr(blocks, "MAX_ROWS", 7)
-    found = found_from_audio(matrix)
+    found = ranks_from_audio(matrix)
     assert np.array_equal(found.ranks, whole.ranks)
     assert len({int(count) for count in whole.n_relevant}) > 2
 
 
-def test_ranks_of_other_widths_joined_by_hand() -> None:
-    found = joined_ranks([np.array([[1, 4]]), np.array([[3], [2]])])
+def test_concatenated_ranks_are_padded() -> None:
+    found = concatenate_ranks([np.array([[1, 4]]), np.array([[3], [2]])])
     assert found.tolist() == [[1, 4], [3, NEVER], [2, NEVER]]
 
 
 @pytest.mark.parametrize("numbers", [1, 24 * 12 - 1, 24 * 12])
-def test_large_matrices_are_held_on_the_disk(numbers: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_large_matrices_are_memory_mapped(numbers: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(score_matrix, "MAX_IN_MEMORY", numbers)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     matrix = small_matrix()
-    found = of_blocks(matrix.labels, (row[None] for row in matrix.values))
+    found = matrix_from_blocks(matrix.labels, (row[None] for row in matrix.values))
     assert isinstance(found.values, np.memmap) == (numbers < 24 * 12)
     assert np.array_equal(found.values, matrix.values)
     assert (found.labels.shape, found.facts, found.relevant) == ((24, 12), matrix.facts, matrix.relevant)
@@ -156,7 +156,7 @@ print(json.dumps([total, (peak() - before) / 1024]))
 """
 
 
-def test_what_is_read_of_a_file_is_given_back(root: Path, tmp_path: Path) -> None:
+def test_reading_blocks_releases_memory(root: Path, tmp_path: Path) -> None:
     """Of 400 MB no more than two blocks of 16 MiB stay."""
     values = np.lib.format.open_memmap(tmp_path / "a.npy", mode="w+", dtype=np.float32, shape=(1000, 100_000))
     values[:] = 1
@@ -169,10 +169,10 @@ def test_what_is_read_of_a_file_is_given_back(root: Path, tmp_path: Path) -> Non
     assert megabytes < 64
 
 
-def test_what_may_be_written_is_never_given_back(tmp_path: Path) -> None:
+def test_writable_arrays_are_not_released(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((4, 4), np.float32))
     values = np.lib.format.open_memmap(tmp_path / "a.npy", mode="c")
     values[0] = 7
-    release(values)
+    release_pages(values)
     assert values[0].tolist() == [7] * 4
-    release(np.ones((2, 2)))
+    release_pages(np.ones((2, 2)))

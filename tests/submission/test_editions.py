@@ -12,7 +12,7 @@ from submission.errors import SubmissionError
 from submission.formats.ranked_csv import write_ranked_csv
 
 
-def test_the_2022_edition_is_what_was_published() -> None:
+def test_edition_2022_has_the_published_facts() -> None:
     edition = get_edition(2022)
     assert ",".join(edition.columns) == (
         "caption,file_name_1,file_name_2,file_name_3,file_name_4,file_name_5,"
@@ -23,7 +23,7 @@ def test_the_2022_edition_is_what_was_published() -> None:
         get_edition(1999)
 
 
-def test_facts_of_an_unknown_edition_name_all_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+def test_facts_verb_lists_editions_if_one_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["facts", "--edition", "2021"]) == 1
     assert "edition 2021 is unknown; choose one of: 2022, 2023, 2024, 2025, 2026, custom" in capsys.readouterr().err
 
@@ -31,7 +31,7 @@ def test_facts_of_an_unknown_edition_name_all_known_ones(capsys: pytest.CaptureF
 SURE = {"confirmed", "secondary", "inferred", "remembered"}
 
 
-def test_every_edition_says_where_each_fact_comes_from() -> None:
+def test_every_fact_of_every_edition_has_a_source() -> None:
     facts = {field.name for field in dataclasses.fields(Edition)} - {"name", "sources"}
     for year, edition in EDITIONS.items():
         assert year == edition.name
@@ -56,7 +56,7 @@ EXCLUDED = {
 }
 
 
-def test_what_is_confirmed_and_which_list_is_excluded_year_by_year() -> None:
+def test_confirmed_facts_and_excluded_lists_by_year() -> None:
     for year, edition in EDITIONS.items():
         found = {fact for fact, source in edition.sources.items() if source.sure == "confirmed"}
         assert found == set(CONFIRMED[year].split()), year
@@ -64,7 +64,7 @@ def test_what_is_confirmed_and_which_list_is_excluded_year_by_year() -> None:
     assert EDITIONS["2023"].sources["output"].sure == "secondary"
 
 
-def test_a_new_year_is_one_record(tmp_path: Path, truth_path: Path) -> None:
+def test_new_edition_needs_only_a_record(tmp_path: Path, truth_path: Path) -> None:
     edition = dataclasses.replace(
         E2022, name="2030", query_column="query", rank_prefix="f_", ranking_length=3, recall_ks=(1, 3), map_ks=(3,)
     )

@@ -23,7 +23,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "frames.npz"
 
 
-def test_what_is_written_is_read(path: Path) -> None:
+def test_frame_scores_are_read_as_written(path: Path) -> None:
     found = read_frame_scores(path)
     assert list(found) == list(SCORES)
     for qid, scores in SCORES.items():
@@ -31,7 +31,7 @@ def test_what_is_written_is_read(path: Path) -> None:
         assert found[qid].frames.tolist() == scores.frames.tolist()
 
 
-def test_a_file_that_was_cut_off_is_refused_wherever_it_was(path: Path) -> None:
+def test_truncated_frame_scores_are_refused(path: Path) -> None:
     whole = path.read_bytes()
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
@@ -39,7 +39,7 @@ def test_a_file_that_was_cut_off_is_refused_wherever_it_was(path: Path) -> None:
             read_frame_scores(path)
 
 
-def test_turned_bytes_are_refused_or_do_not_matter(path: Path) -> None:
+def test_flipped_bytes_are_refused_or_harmless(path: Path) -> None:
     whole = path.read_bytes()
     refused = 0
     for place in range(len(whole)):
@@ -66,7 +66,7 @@ def test_turned_bytes_are_refused_or_do_not_matter(path: Path) -> None:
         (lambda arrays: {key: arrays[key] for key in ARRAYS[:3]}, "frames"),
     ],
 )
-def test_other_arrays_are_refused(path: Path, change: Callable[[Any], Any], words: str) -> None:
+def test_inconsistent_arrays_are_refused(path: Path, change: Callable[[Any], Any], words: str) -> None:
     with np.load(path) as file:
         arrays = dict(file)
     np.savez(path, **change(arrays))
@@ -75,7 +75,7 @@ def test_other_arrays_are_refused(path: Path, change: Callable[[Any], Any], word
     assert words in str(caught.value)
 
 
-def test_other_files_are_refused(path: Path) -> None:
+def test_files_of_other_formats_are_refused(path: Path) -> None:
     with path.open("wb") as file:
         np.save(file, np.zeros(3))
     with pytest.raises(SubmissionError, match=SENTENCE):

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from submission.errors import SubmissionError
-from submission.metrics.intervals import bootstrap_interval, grouped, jackknife_interval, paired_difference
+from submission.metrics.intervals import bootstrap_interval, group_numbers, jackknife_interval, paired_difference
 
 
-def test_jackknife_interval_by_hand() -> None:
+def test_jackknife_interval_matches_hand_computed_values() -> None:
     # Mean 1/2, standard deviation sqrt(1/2), standard error 1/2; 1.959964 standard errors either way.
     assert jackknife_interval([0.0, 1.0]) == pytest.approx((0.5 - 0.979982, 0.5 + 0.979982), abs=1e-6)
     assert jackknife_interval([0.25] * 9) == (0.25, 0.25)
@@ -19,7 +19,7 @@ def test_jackknife_interval_by_hand() -> None:
         jackknife_interval([])
 
 
-def test_jackknife_interval_is_the_leave_one_out_one() -> None:
+def test_jackknife_interval_equals_leave_one_out_estimate() -> None:
     samples = np.random.default_rng(3).random(37)
     left_out = np.array([np.delete(samples, index).mean() for index in range(37)])
     error = math.sqrt(36 / 37 * np.sum((left_out - left_out.mean()) ** 2))
@@ -27,7 +27,7 @@ def test_jackknife_interval_is_the_leave_one_out_one() -> None:
     assert jackknife_interval(samples, confidence=0.90) == pytest.approx(expected, abs=1e-8)
 
 
-def test_bootstrap_is_the_normal_interval_of_many_queries_and_wider_by_groups() -> None:
+def test_bootstrap_matches_normal_interval_and_widens_with_groups() -> None:
     rng = np.random.default_rng(0)
     samples = rng.random(4000)
     assert bootstrap_interval(samples) == pytest.approx(jackknife_interval(samples), abs=2e-3)
@@ -38,7 +38,7 @@ def test_bootstrap_is_the_normal_interval_of_many_queries_and_wider_by_groups() 
     assert high - low > 2 * np.diff(jackknife_interval(same))[0]
 
 
-def test_bootstrap_weighs_groups_by_their_queries() -> None:
+def test_bootstrap_weights_groups_by_number_of_queries() -> None:
     """Two groups, of 3 queries with 1 and of 1 query with 0: means of draws are 1, 3/4, and 0."""
     low, high = bootstrap_interval([1, 1, 1, 0], np.array([0, 0, 0, 1]), confidence=0.2)
     assert (low, high) == (0.75, 0.75)
@@ -49,10 +49,10 @@ def test_bootstrap_weighs_groups_by_their_queries() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_p_is_that_of_all_ways_to_flip(seed: int) -> None:
+def test_p_value_matches_enumeration_of_all_flips(seed: int) -> None:
     rng = np.random.default_rng(seed)
     first, second = rng.random((2, 11)).round(1)
-    groups = grouped(["a", "a", "b", "c", "d", "d", "d", "e", "f", "g", "h"])
+    groups = group_numbers(["a", "a", "b", "c", "d", "d", "d", "e", "f", "g", "h"])
     sums = [sum((second - first)[groups == group]) for group in range(8)]
     ways = [
         abs(sum(sign * part for sign, part in zip(signs, sums, strict=True)))
@@ -62,7 +62,7 @@ def test_p_is_that_of_all_ways_to_flip(seed: int) -> None:
     assert paired_difference(first, second, groups).p == pytest.approx(exact, abs=0.015)
 
 
-def test_a_difference_by_hand() -> None:
+def test_paired_difference_matches_hand_computed_values() -> None:
     found = paired_difference([0.0, 0.5, 1.0, 0.2], [0.5, 0.5, 0.9, 0.4])
     assert found.mean == pytest.approx(0.15)
     assert (found.better, found.equal, found.worse, found.n_groups) == (2, 1, 1, 4)
@@ -73,7 +73,7 @@ def test_a_difference_by_hand() -> None:
         paired_difference([0, 0, 0, 0], [0, 0, 0])
 
 
-def test_p_keeps_its_promise_only_when_whole_groups_are_flipped() -> None:
+def test_p_value_is_calibrated_only_if_whole_groups_are_flipped() -> None:
     """Systems alike but for clips that suit one or the other: below 0.05 in about one of twenty comparisons."""
     rng = np.random.default_rng(1)
     groups = np.repeat(np.arange(40), 5)
@@ -86,11 +86,11 @@ def test_p_keeps_its_promise_only_when_whole_groups_are_flipped() -> None:
     assert by_query > 24
 
 
-def test_groups_are_numbered_as_they_come() -> None:
-    assert grouped([(3,), (1, 2), (3,), ()]).tolist() == [0, 1, 0, 2]
+def test_groups_are_numbered_in_order_of_appearance() -> None:
+    assert group_numbers([(3,), (1, 2), (3,), ()]).tolist() == [0, 1, 0, 2]
 
 
-def test_the_interval_of_a_difference_draws_groups() -> None:
+def test_interval_of_difference_is_bootstrapped_by_groups() -> None:
     rng = np.random.default_rng(6)
     first, second = rng.random((2, 30))
     groups = np.repeat(np.arange(6), 5)

@@ -38,7 +38,7 @@ def good_lines(folder: Path) -> list[bytes]:
     return (folder / "good.csv").read_bytes().splitlines(keepends=True)
 
 
-def test_a_written_file_by_hand(tmp_path: Path) -> None:
+def test_written_matrix_csv_matches_expected_bytes(tmp_path: Path) -> None:
     matrix = ScoreMatrix(
         values=np.array([[0.5, -0.1, 1e-5], [16777216, -0.0, 3.4028235e38]], dtype=np.float32),
         query_ids=["1", "2"],
@@ -54,7 +54,7 @@ def test_a_written_file_by_hand(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]
 
 
-def test_every_bit_and_every_byte_survive_both_ways(tmp_path: Path) -> None:
+def test_scores_and_texts_survive_a_round_trip(tmp_path: Path) -> None:
     # Any 32 bits that are a finite number: large, small, subnormal, both zeros.
     bits = np.random.default_rng(0).integers(0, 2**32, size=(200, 12), dtype=np.uint64).astype(np.uint32)
     bits[(bits & 0x7F800000) == 0x7F800000] = 0x80000000
@@ -69,7 +69,7 @@ def test_every_bit_and_every_byte_survive_both_ways(tmp_path: Path) -> None:
     assert (tmp_path / "two.csv").read_bytes() == (tmp_path / "one.csv").read_bytes()
 
 
-def test_a_score_that_is_rounded_twice_gets_the_digits_it_needs(tmp_path: Path) -> None:
+def test_score_that_would_be_rounded_twice_gets_more_digits(tmp_path: Path) -> None:
     # The shortest text of this float32 lies so near the middle to the next that a float64 on the way is the middle.
     scores = np.array([[0x15AE43FD]], dtype=np.uint32).view(np.float32)
     shortest = str(scores.astype("U")[0, 0])
@@ -80,7 +80,7 @@ def test_a_score_that_is_rounded_twice_gets_the_digits_it_needs(tmp_path: Path) 
     assert read_matrix_csv(tmp_path / "out.csv", E2025).values.tobytes() == scores.tobytes()
 
 
-def test_the_largest_scores_are_read_and_written(tmp_path: Path) -> None:
+def test_largest_float32_scores_survive_a_round_trip(tmp_path: Path) -> None:
     largest = np.finfo(np.float32).max
     write_matrix_csv(matrix_of([[largest, -largest, 0.5]]), tmp_path / "out.csv", E2025)
     assert read_matrix_csv(tmp_path / "out.csv", E2025).values.tolist() == [[largest, -largest, 0.5]]
@@ -89,7 +89,7 @@ def test_the_largest_scores_are_read_and_written(tmp_path: Path) -> None:
     assert read_matrix_csv(tmp_path / "near.csv", E2025).values.tolist() == [[largest, -largest]]
 
 
-def test_digits_do_not_depend_on_the_release_of_numpy(tmp_path: Path) -> None:
+def test_written_digits_do_not_depend_on_numpy_release(tmp_path: Path) -> None:
     """Releases take to an exponent at 1e6 or at 1e16."""
     scores = [999_999.0, 1e6, -1234567.0, 16_777_216.0, 123_456_790.0, 1e15, 1.5e20, 1e-4, 0.0]
     write_matrix_csv(matrix_of([scores]), tmp_path / "out.csv", E2025)
@@ -99,7 +99,7 @@ def test_digits_do_not_depend_on_the_release_of_numpy(tmp_path: Path) -> None:
     )
 
 
-def test_other_programs_read_it_and_their_files_are_read(tmp_path: Path) -> None:
+def test_pandas_reads_written_files_and_its_files_are_read(tmp_path: Path) -> None:
     matrix = small_matrix()
     write_matrix_csv(matrix, tmp_path / "out.csv", E2025)
     frame = pandas.read_csv(tmp_path / "out.csv", index_col="index")
@@ -112,7 +112,7 @@ def test_other_programs_read_it_and_their_files_are_read(tmp_path: Path) -> None
     assert read.values.tobytes() == frame.to_numpy().astype(np.float32).tobytes()
 
 
-def test_rows_and_columns_may_stand_in_any_order(tmp_path: Path) -> None:
+def test_rows_and_columns_may_have_any_order(tmp_path: Path) -> None:
     values = np.random.default_rng(5).integers(0, 4, size=(24, 12)).astype(np.float32)  # ties everywhere
     matrix = small_matrix(values=values)
     truth = matrix_truth(matrix)
@@ -130,7 +130,7 @@ def test_rows_and_columns_may_stand_in_any_order(tmp_path: Path) -> None:
         assert score_matrix(found).values == pytest.approx(score_matrix(matrix).values)
 
 
-def test_a_truth_gives_ids_and_relevant_clips(tmp_path: Path) -> None:
+def test_ids_and_relevant_clips_come_from_the_truth(tmp_path: Path) -> None:
     matrix = small_matrix(relevant=[None] + [["clip3", "clip1"]] * 23)
     write_matrix_csv(matrix, tmp_path / "out.csv", E2025)
     again = read_matrix_csv(tmp_path / "out.csv", E2025, matrix_truth(matrix))
@@ -140,13 +140,13 @@ def test_a_truth_gives_ids_and_relevant_clips(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 5), (5, 1)])
-def test_one_query_or_one_clip_is_enough(tmp_path: Path, shape: tuple[int, int]) -> None:
+def test_matrix_csv_with_one_query_or_one_clip_is_valid(tmp_path: Path, shape: tuple[int, int]) -> None:
     matrix = matrix_of(np.zeros(shape))
     write_matrix_csv(matrix, tmp_path / "out.csv", E2025)
     assert read_matrix_csv(tmp_path / "out.csv", E2025).values.shape == shape
 
 
-def test_names_that_are_numbers_or_hold_separators_are_names(tmp_path: Path) -> None:
+def test_numeric_file_names_and_separators_in_names_are_kept(tmp_path: Path) -> None:
     matrix = matrix_of(np.eye(3), ["1", "2.5", "a;b|c\td.wav"])
     write_matrix_csv(matrix, tmp_path / "out.csv", E2025)
     assert read_matrix_csv(tmp_path / "out.csv", E2025, matrix_truth(matrix)).file_names == matrix.file_names
@@ -164,7 +164,7 @@ def test_names_that_are_numbers_or_hold_separators_are_names(tmp_path: Path) -> 
         ({"file_names": [*NAMES[1:], ""]}, "line 1: a comma at the end"),
     ],
 )
-def test_what_a_matrix_csv_cannot_say_is_not_written(tmp_path: Path, changes: dict, words: str) -> None:
+def test_ambiguous_or_invalid_matrix_csv_is_not_written(tmp_path: Path, changes: dict, words: str) -> None:
     with pytest.raises(SubmissionError, match=words):
         write_matrix_csv(small_matrix(**changes), tmp_path / "out.csv", E2025)
     assert list(tmp_path.iterdir()) == []
@@ -229,7 +229,7 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_each_fault_is_named_with_its_line(tmp_path: Path, name: str) -> None:
+def test_faults_in_matrix_csv_are_reported_with_their_lines(tmp_path: Path, name: str) -> None:
     lines, truth = good_lines(tmp_path), matrix_truth(small_matrix())
     fault, expected = FAULTS[name]
     matrix, problems = check_matrix_csv(b"".join(lines), E2025, truth)
@@ -239,7 +239,7 @@ def test_each_fault_is_named_with_its_line(tmp_path: Path, name: str) -> None:
     check_problems(problems, expected)
 
 
-def test_quotes_and_windows_line_ends_are_fine(tmp_path: Path) -> None:
+def test_quoted_header_and_windows_line_ends_are_accepted(tmp_path: Path) -> None:
     lines = good_lines(tmp_path)
     same = b"".join(line.rstrip(b"\n") + b"\r\n" for line in lines).replace(b"index", b'"index"')
     matrix, problems = check_matrix_csv(same, E2025, matrix_truth(small_matrix()))
@@ -251,7 +251,7 @@ def test_quotes_and_windows_line_ends_are_fine(tmp_path: Path) -> None:
 # --- the door and real data --------------------------------------------------------------------------------------
 
 
-def test_door_from_scores_to_every_file_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbs_convert_scores_to_every_format_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = small_matrix(file_names=NAMES)
     scores, out, again = (str(tmp_path / name) for name in ("s.npy", "m.csv", "again.npy"))
     write_scores(Path(scores), whole)
@@ -282,7 +282,7 @@ def test_door_from_scores_to_every_file_and_back(tmp_path: Path, capsys: pytest.
     assert "this is a score matrix, but edition 2022 is checked as ranked lists" in capsys.readouterr().out
 
 
-def test_ranked_lists_of_a_matrix_edition_for_ones_own_use(tmp_path: Path) -> None:
+def test_ranked_option_writes_lists_for_a_matrix_edition(tmp_path: Path) -> None:
     matrix = matrix_of(np.random.default_rng(0).normal(size=(4, 20)))
     write_scores(tmp_path / "s.npy", matrix)
     own, shorter = str(tmp_path / "own.csv"), str(tmp_path / "shorter.csv")
@@ -295,7 +295,7 @@ def test_ranked_lists_of_a_matrix_edition_for_ones_own_use(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("split", [pytest.param("development", marks=pytest.mark.slow), "validation", "evaluation"])
-def test_all_real_names_and_captions_survive_both_files(shared: Path, tmp_path: Path, split: str) -> None:
+def test_clotho_names_and_captions_survive_both_formats(shared: Path, tmp_path: Path, split: str) -> None:
     with (shared / f"data/clotho/clotho_captions_{split}.csv").open(encoding="utf-8", newline="") as file:
         names, *columns = zip(*list(csv.reader(file))[1:], strict=True)
     texts = sorted({text for column in columns for text in column})
@@ -324,7 +324,7 @@ def test_all_real_names_and_captions_survive_both_files(shared: Path, tmp_path: 
     assert listed == set(names)
 
 
-def test_a_file_that_vanishes_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_file_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for end, verb in (("", ["check"]), (" or folder", ["convert", "--out", str(tmp_path / "x.npy")])):
         assert main([*verb[:1], str(tmp_path / "gone.csv"), *verb[1:], "--edition", "2025"]) == 1
         assert capsys.readouterr().err == f"error: {tmp_path / 'gone.csv'}: no such file{end}; correct the path\n"

@@ -11,7 +11,7 @@ import pytest
 from moment_figures import official_figures
 
 from submission.errors import SubmissionError
-from submission.metrics.moment_metrics import LENGTHS, THRESHOLDS, published, score_moments
+from submission.metrics.moment_metrics import LENGTHS, THRESHOLDS, published_percent, score_moments
 
 Answers = dict[str, list[list[float]]]
 
@@ -95,7 +95,7 @@ def ap(windows: list[list[float]], truths: list[list[float]], threshold: float =
     return score_moments({"a": windows}, {"a": truths}).mean_precision(threshold)
 
 
-def test_two_queries_by_hand() -> None:
+def test_scores_of_two_queries_match_hand_computed_values() -> None:
     """a: the first window has 9 of 10 s (IoU .9), the second is nowhere, the third is the second truth: precisions 1,
     1/2, 2/3. b: 6 of 12 s (IoU .5), and then all of it."""
     predictions = {"a": [[0, 9, 0.9], [50, 60, 0.8], [20, 30, 0.7]], "b": [[6, 12, 0.6], [0, 12, 0.4]]}
@@ -115,15 +115,15 @@ def test_two_queries_by_hand() -> None:
     assert scores.precisions_at(0.5).tolist() == [a[0], 1]
 
 
-def test_a_figure_is_rounded_as_it_is_printed() -> None:
-    assert [published(share) for share in (0.43125, 0.43135, 1 / 3, 1)] == [43.12, 43.13, 33.33, 100]
-    assert published(24 / 177) == 13.56  # of the baseline, on the blind set
+def test_published_percent_rounds_like_the_official_script() -> None:
+    assert [published_percent(share) for share in (0.43125, 0.43135, 1 / 3, 1)] == [43.12, 43.13, 33.33, 100]
+    assert published_percent(24 / 177) == 13.56  # of the baseline, on the blind set
 
 
 UNDEFINED = {"reversed_as_long_as_a_truth", "outside_empty_or_reversed_predictions"}  # which hold 0 / 0
 
 
-def test_every_published_case_comes_out_to_the_printed_decimals(golden: dict[str, Any]) -> None:
+def test_figures_match_official_script_to_printed_decimals(golden: dict[str, Any]) -> None:
     cases = golden["cases"] | {"castella_val": golden["castella_val"]}
     assert len(cases) == 19
     assert tuple(golden["thresholds"]) == THRESHOLDS
@@ -145,7 +145,7 @@ def test_every_published_case_comes_out_to_the_printed_decimals(golden: dict[str
                 assert list(lengths) == case["by_length"][part]["range"]
 
 
-def test_every_querys_own_values_are_the_published_ones(golden: dict[str, Any]) -> None:
+def test_values_per_query_match_official_script(golden: dict[str, Any]) -> None:
     compared = 0
     for name, case in golden["cases"].items():
         scores = score_moments(case["predictions"], case["truth"], undefined_hits=True)
@@ -157,10 +157,10 @@ def test_every_querys_own_values_are_the_published_ones(golden: dict[str, Any]) 
     assert compared > 600
 
 
-def test_the_baselines_five_figures_are_its_published_ones(golden: dict[str, Any]) -> None:
+def test_baseline_figures_match_published_ones(golden: dict[str, Any]) -> None:
     scores = score_moments(golden["castella_val"]["predictions"], golden["castella_val"]["truth"])
     figures = [scores.recall(0.5), scores.recall(0.7), *map(scores.mean_precision, (None, 0.5, 0.75))]
-    assert [published(figure) for figure in figures] == [27.56, 16.19, 11.44, 24.02, 10.26]
+    assert [published_percent(figure) for figure in figures] == [27.56, 16.19, 11.44, 24.02, 10.26]
 
 
 def random_case(seed: int) -> tuple[Answers, Answers]:
@@ -190,7 +190,7 @@ def random_case(seed: int) -> tuple[Answers, Answers]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_random_answers_score_as_a_slow_loop_says_to_the_last_bit(seed: int) -> None:
+def test_random_scores_equal_slow_reference_to_the_last_bit(seed: int) -> None:
     predictions, truth = random_case(seed)
     require_as_oracle(predictions, truth)
     for lengths in LENGTHS.values():
@@ -198,7 +198,7 @@ def test_random_answers_score_as_a_slow_loop_says_to_the_last_bit(seed: int) -> 
             require_as_oracle(predictions, truth, lengths)
 
 
-def test_arrays_are_taken_as_lists_are() -> None:
+def test_arrays_score_the_same_as_lists() -> None:
     predictions, truth = random_case(2)
     arrays = {qid: np.array(windows) for qid, windows in predictions.items()}
     right = {qid: np.array(windows) for qid, windows in truth.items()}
@@ -208,10 +208,10 @@ def test_arrays_are_taken_as_lists_are() -> None:
         score_moments({"a": np.zeros((0, 3))}, {"a": [[0, 1]]})  # type: ignore[dict-item]
 
 
-def test_portions_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_do_not_depend_on_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     predictions, truth = random_case(1)
     whole = score_moments(predictions, truth)
-    monkeypatch.setattr("submission.metrics.moment_metrics._WINDOWS_AT_ONCE", 7)
+    monkeypatch.setattr("submission.metrics.moment_metrics._MAX_BATCH_WINDOWS", 7)
     parts = score_moments(predictions, truth)
     assert np.array_equal(whole.precisions, parts.precisions)
     assert np.array_equal(whole.ious, parts.ious)
@@ -220,7 +220,7 @@ def test_portions_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
 # The rows of the edge cases, in the order of the specification.
 
 
-def test_fewer_than_ten_windows_count_and_the_eleventh_never_does() -> None:
+def test_average_precision_uses_at_most_ten_windows() -> None:
     wrong = [[100 + n, 101 + n, 0.5] for n in range(10)]
     assert ap([[0, 10, 0.9]], [[0, 10], [20, 30]]) == 0.5
     assert ap([*wrong, [0, 10, 0.99]], [[0, 10]]) == 0
@@ -228,7 +228,7 @@ def test_fewer_than_ten_windows_count_and_the_eleventh_never_does() -> None:
     assert score_moments({"a": [*wrong, [0, 10, 0.99]]}, {"a": [[0, 10]]}).recall(0.5) == 0
 
 
-def test_tied_scores_keep_the_files_order_and_an_unsorted_file_gives_r1_by_its_order() -> None:
+def test_ties_keep_file_order_and_r1_uses_the_first_window_in_the_file() -> None:
     wrong, right = [100, 110], [0, 10]
     assert ap([[*wrong, 0.5], [*right, 0.5]], [right]) == 0.5
     assert ap([[*right, 0.5], [*wrong, 0.5]], [right]) == 1
@@ -236,13 +236,13 @@ def test_tied_scores_keep_the_files_order_and_an_unsorted_file_gives_r1_by_its_o
     assert (unsorted.recall(0.7), unsorted.mean_precision(0.75)) == (0, 1)
 
 
-def test_the_same_window_twice_is_false_unless_two_truths_fit() -> None:
+def test_repeated_window_is_wrong_unless_two_true_windows_match() -> None:
     twice = [[0, 10, 0.9], [0, 10, 0.8], [20, 30, 0.7]]
     assert ap(twice, [[0, 10], [20, 30]]) == pytest.approx((1 + 2 / 3) / 2)
     assert ap(twice, [[0, 10], [1, 10], [20, 30]]) == 1
 
 
-def test_of_equal_true_windows_the_later_is_taken() -> None:
+def test_later_of_equal_true_windows_is_taken() -> None:
     """Two truths lie alike about the first window; the second window fits only the earlier one."""
     truths = [[0, 10], [4, 14]]
     assert ap([[2, 12, 0.9], [0, 10, 0.8]], truths) == 1
@@ -250,26 +250,26 @@ def test_of_equal_true_windows_the_later_is_taken() -> None:
     assert ap([[2, 12, 0.9], [4, 14, 0.8]], truths[::-1], 0.65) == 1
 
 
-def test_more_truths_than_ten_are_out_of_reach() -> None:
+def test_average_precision_is_limited_with_more_than_ten_true_windows() -> None:
     truths = [[10 * n, 10 * n + 5] for n in range(16)]
     assert ap(truths, truths) == pytest.approx(10 / 16)
 
 
 @pytest.mark.parametrize("window", [[5, 5], [-20, -10], [400, 500], [-5, -5], [12, 3]])
-def test_a_window_of_no_length_outside_or_negative_is_worth_nothing(window: list[float]) -> None:
+def test_empty_outside_and_negative_windows_score_zero(window: list[float]) -> None:
     scores = score_moments({"a": [window]}, {"a": [[0, 10]]})
     assert (scores.ious.tolist(), scores.precisions.tolist()) == ([0], [[0] * 10])
     assert ap([window, [0, 10]], [[0, 10]]) == 0.5
 
 
-def test_a_reversed_window_as_long_as_a_truth_is_worth_nothing() -> None:
+def test_reversed_window_as_long_as_a_true_one_scores_zero() -> None:
     """0 / 0: the official script counts it as right in AP."""
     scores = score_moments({"a": [[30, 20, 0.9], [1, 2, 0.1]]}, {"a": [[10, 20], [40, 45]]})
     assert (scores.ious.tolist(), scores.mean_precision()) == ([0], 0)
     assert ap([[30, 20, 0.9], [10, 20, 0.1]], [[10, 20]]) == 0.5
 
 
-def test_windows_without_scores_stand_in_the_files_order(golden: dict[str, Any]) -> None:
+def test_windows_without_scores_count_in_file_order(golden: dict[str, Any]) -> None:
     case = golden["cases"]["near"]
     bare = {qid: [window[:2] for window in windows] for qid, windows in case["predictions"].items()}
     assert official_figures(score_moments(bare, case["truth"])) == case["official"]
@@ -294,12 +294,12 @@ def test_windows_without_scores_stand_in_the_files_order(golden: dict[str, Any])
         ({}, {}, "no query to score"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(predictions: Answers, truth: Answers, message: str) -> None:
+def test_invalid_predictions_or_truth_are_refused(predictions: Answers, truth: Answers, message: str) -> None:
     with pytest.raises(SubmissionError, match=message):
         score_moments(predictions, truth)
 
 
-def test_truths_of_no_length_and_over_1500_seconds_are_dropped_and_counted() -> None:
+def test_empty_and_overlong_true_windows_are_dropped_and_counted() -> None:
     predictions = {"a": [[0, 10]], "b": [[0, 10]], "c": [[0, 1500]], "d": [[0, 10]]}
     truth = {"a": [[0, 10], [5, 5], [9, 3]], "b": [[0, 1500.5]], "c": [[0, 1500]], "d": []}
     scores = score_moments(predictions, truth)
@@ -308,7 +308,7 @@ def test_truths_of_no_length_and_over_1500_seconds_are_dropped_and_counted() -> 
     assert scores.mean_precision() == 1
 
 
-def test_a_range_of_lengths_is_open_below_and_closed_above() -> None:
+def test_length_range_excludes_lower_and_includes_upper_limit() -> None:
     predictions: Answers = {"a": [[0, 10]], "b": [[0, 30]]}
     truth: Answers = {"a": [[0, 10]], "b": [[0, 30]]}
     found = {name: score_moments(predictions, truth, LENGTHS[name]).qids for name in ("short", "middle")}
@@ -317,6 +317,6 @@ def test_a_range_of_lengths_is_open_below_and_closed_above() -> None:
         score_moments(predictions, truth, LENGTHS["long"])
 
 
-def test_numbers_of_any_size_warn_of_nothing() -> None:
+def test_extreme_numbers_cause_no_warnings() -> None:
     scores = score_moments({"a": [[-1.7e308, 1.7e308]], "b": [[0, 1e-320]]}, {"a": [[0, 10]], "b": [[0, 10]]})
     assert scores.ious.tolist() == pytest.approx([0, 0])

@@ -30,7 +30,7 @@ def windows_of(parts: dict[str, list[Moments]], *options: Any) -> list[list[floa
     return only.windows
 
 
-def test_votes_by_hand() -> None:
+def test_votes_match_hand_computed_values() -> None:
     one, other = [answer([[0, 10, 0.6], [20, 30, 0.3]])], [answer([[1, 10, 0.5]])]
     parts = {"one": one, "other": other}
     # [0, 10]: (0.6 + 0.9 x 0.5) / 2; [1, 10]: (0.9 x 0.6 + 0.5) / 2, which overlaps the better one by 0.9.
@@ -42,12 +42,12 @@ def test_votes_by_hand() -> None:
     assert windows_of(parts, "raw", E2026, [1, 0]) == [[0, 10, 0.6], [20, 30, 0.3]]
 
 
-def test_of_a_file_the_best_fitting_window_votes_and_not_their_sum() -> None:
+def test_only_the_best_fitting_window_of_a_file_votes() -> None:
     parts = {"one": [answer([[0, 10, 0.5], [0, 9, 0.4], [0, 8, 0.4]])], "other": [answer([[0, 10, 0.1]])]}
     assert windows_of(parts, "raw", E2026) == [[0, 10, 0.3]]
 
 
-def test_windows_that_overlap_by_just_the_limit_stay() -> None:
+def test_windows_overlapping_exactly_by_the_limit_are_kept() -> None:
     """[0, 10] and [4, 10] have an IoU of 0.6, [0, 10] and [3.9, 10] one of 0.61."""
     parts = {"one": [answer([[0, 10, 0.9]])], "other": [answer([[4, 10, 0.1]])]}
     assert [window[:2] for window in windows_of(parts, "raw", E2026)] == [[0, 10], [4, 10]]
@@ -55,7 +55,7 @@ def test_windows_that_overlap_by_just_the_limit_stay() -> None:
     assert [window[:2] for window in windows_of(parts, "raw", E2026)] == [[0, 10]]
 
 
-def test_a_file_hands_in_its_best_ten_and_so_does_the_blend() -> None:
+def test_each_file_and_the_blend_use_at_most_ten_windows() -> None:
     """The eleventh of a file counts for nothing, whatever its place."""
     apart = [[float(20 * n), 20.0 * n + 5, 0.5 + n / 100] for n in range(12)]
     parts = {"one": [answer(apart)], "other": [answer([[300, 310, 0.9]])]}
@@ -66,12 +66,12 @@ def test_a_file_hands_in_its_best_ten_and_so_does_the_blend() -> None:
     assert windows_of(others, "raw", E2026)[0] == [0, 5, 0.5]  # of the other file alone
 
 
-def test_a_window_of_no_length_is_worth_nothing() -> None:
+def test_window_of_no_length_gets_score_zero() -> None:
     parts = {"one": [answer([[5, 5, 0.9], [0, 10, 0.1]])], "other": [answer([[5, 5, 0.9]])]}
     assert windows_of(parts, "raw", E2026) == [[0, 10, 0.05], [5, 5, 0]]
 
 
-def test_windows_of_a_file_without_weight_are_no_candidates() -> None:
+def test_windows_of_a_file_with_weight_zero_are_not_used() -> None:
     """Not even where another file speaks for them; and so in the search, whose figure the blend reaches."""
     parts = {"one": [answer([[0, 10, 0.6]])], "other": [answer([[1, 10, 0.9], [3, 10, 0.9], [30, 40, 0.9]])]}
     assert windows_of(parts, "raw", E2026, [1, 0]) == [[0, 10, 0.6]]
@@ -82,7 +82,7 @@ def test_windows_of_a_file_without_weight_are_no_candidates() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-60, 1e-30, 1.0, 1e300])
-def test_scores_of_any_size_keep_their_order_and_their_ratios(scale: float) -> None:
+def test_blend_keeps_order_and_ratios_at_any_scale(scale: float) -> None:
     windows = [[0, 5, scale], [10, 15, 5 * scale], [20, 25, 3 * scale]]
     parts = {"one": [answer(windows)], "other": [answer([[10, 15, scale]])]}
     found = windows_of(parts, "raw", E2026)
@@ -90,7 +90,7 @@ def test_scores_of_any_size_keep_their_order_and_their_ratios(scale: float) -> N
     assert [window[2] / scale for window in found] == pytest.approx([3, 1.5, 0.5], rel=1e-12)
 
 
-def test_a_sum_does_not_depend_on_the_order_of_the_files_in_any_bit() -> None:
+def test_blend_is_bitwise_independent_of_file_order() -> None:
     """0.1, 0.2 and 0.3 make 0.6 or 0.6000000000000001, as they are added up."""
     parts = {str(score): [answer([[0, 5, score]])] for score in (0.1, 0.2, 0.3)}
     found = [windows_of(dict(order), "raw", E2026) for order in permutations(parts.items())]
@@ -103,7 +103,7 @@ def test_a_sum_does_not_depend_on_the_order_of_the_files_in_any_bit() -> None:
     assert all(each == found[0] for each in found)
 
 
-def test_scores_too_large_to_be_added_up_name_their_file() -> None:
+def test_overflowing_scores_are_refused_with_their_file() -> None:
     parts = {"one": [answer([[20, 25, 0.5]], "q0")], "other": [answer([[0, 5, 1.7e308]], "q0")]}
     said = "^other: its scores are too large for their sum; add --how rank, or scale them$"
     with pytest.raises(SubmissionError, match=said):
@@ -140,7 +140,7 @@ def drawn(rng: np.random.Generator, queries: int, most: int = 10) -> list[list[l
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_random_files_as_a_slow_loop_says_in_any_order_of_the_files(seed: int) -> None:
+def test_blend_equals_slow_reference_in_any_file_order(seed: int) -> None:
     rng = np.random.default_rng(seed)
     files = [drawn(rng, 7) for _ in range(3)]
     weights = rng.uniform(0.1, 1, 3).tolist()
@@ -159,7 +159,7 @@ def truth_of(windows: Sequence[Sequence[float]]) -> MomentTruth:
     return MomentTruth(queries, "truth.jsonl", [])
 
 
-def test_searched_weights_leave_noise_out_and_score_as_the_search_says() -> None:
+def test_weight_search_drops_noise_and_reports_the_score_reached() -> None:
     """Two files are right where the other is not; a third is noise with high scores."""
     rng = np.random.default_rng(1)
     right = [[s, s + 6] for s in rng.uniform(0, 40, 30).tolist()]
@@ -179,7 +179,7 @@ def test_searched_weights_leave_noise_out_and_score_as_the_search_says() -> None
     assert score_moments(found, truth_of(right).windows()).recall(0.7) == reached
 
 
-def test_a_files_missing_text_and_recording_come_from_another() -> None:
+def test_missing_query_text_and_recording_are_taken_from_another_file() -> None:
     bare = Moments(1, "a_1", None, None, [[0, 1, 0.5]])
     (found,) = blend_moments({"one": [bare], "other": [answer([[0, 1, 0.5]])]}, "raw", E2026)
     assert (found.query, found.vid) == ("text of a_1", "a")
@@ -196,7 +196,9 @@ def test_a_files_missing_text_and_recording_come_from_another() -> None:
         ([answer([[0, 1, 0.5]])], "rank", [0, 0], "at least one above 0"),
     ],
 )
-def test_what_cannot_be_blended(other: list[Moments], how: Any, weights: list[float] | None, words: str) -> None:
+def test_invalid_blends_of_moments_are_refused(
+    other: list[Moments], how: Any, weights: list[float] | None, words: str
+) -> None:
     with pytest.raises(SubmissionError, match=words):
         blend_moments({"one": [answer([[0, 1, 0.5]])], "other": other}, how, E2026, weights)
 
@@ -221,7 +223,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_files_are_blended_by_weights_of_validation(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blend_verb_uses_weights_from_validation(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["blend", "good.jsonl", "poor.jsonl", "--out", "equal.jsonl"]) == 0
     shares = ["  0.50  good.jsonl", "  0.50  poor.jsonl"]
     assert capsys.readouterr().out.splitlines() == [*shares, "wrote equal.jsonl: 3 queries, windows with raw scores"]
@@ -239,13 +241,13 @@ def test_files_are_blended_by_weights_of_validation(files: Path, capsys: pytest.
     assert read_moments(files / "r.jsonl", E2026)[0].windows[0] == [0, 5, 0.85]
 
 
-def test_a_blend_replaces_a_blend(files: Path) -> None:
+def test_blend_verb_overwrites_an_older_blend(files: Path) -> None:
     for weights in (["1", "1"], ["1", "3"]):
         assert main(["blend", "good.jsonl", "poor.jsonl", "--weights", *weights, "--out", "o.jsonl"]) == 0
     assert read_moments(files / "o.jsonl", E2026)[0].windows[0] == [50, 55, 0.675]
 
 
-def test_what_no_file_says_is_left_out_of_the_lines(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_missing_in_all_files_are_omitted_in_the_blend(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one", "other"):
         Path(f"{name}.jsonl").write_text('{"qid": "x_1", "pred_relevant_windows": [[0, 5, 0.5]]}\n')
     assert main(["blend", "one.jsonl", "other.jsonl", "--out", "o.jsonl"]) == 0
@@ -282,7 +284,7 @@ def test_what_no_file_says_is_left_out_of_the_lines(files: Path, capsys: pytest.
         ("good.jsonl poor.jsonl --edition 2025 --out o.jsonl", "edition 2025 ranks clips, not moments"),
     ],
 )
-def test_a_refusal_is_a_sentence_and_changes_nothing(
+def test_refused_blends_print_one_line_and_change_nothing(
     files: Path, arguments: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path.name: path.read_bytes() for path in files.iterdir()}
@@ -293,9 +295,7 @@ def test_a_refusal_is_a_sentence_and_changes_nothing(
     assert {path.name: path.read_bytes() for path in files.iterdir()} == before
 
 
-def test_other_queries_of_the_same_recordings_are_no_validation(
-    files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_blend_refuses_validation_on_tested_recordings(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("good", "poor"):
         write(f"two_{name}.jsonl", {f"{vid}_2": [[0, 5, 0.5]] for vid in "xuv"})
     write("two_truth.jsonl", {f"{vid}_2": [[0, 5]] for vid in "xuv"}, "relevant_windows")
@@ -313,7 +313,7 @@ def test_other_queries_of_the_same_recordings_are_no_validation(
         (("good", "two_good", "two_poor"), "poor.jsonl and two_truth.jsonl have 1 recording in common (first 'x')"),
     ],
 )
-def test_recordings_are_looked_for_in_every_file_and_in_the_truth(
+def test_shared_recordings_are_found_in_any_file_or_the_truth(
     files: Path, silent: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """silent: files that do not say their recordings."""

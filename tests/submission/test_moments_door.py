@@ -68,7 +68,7 @@ def report(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0)
     return found
 
 
-def test_score_prints_per_cent_and_an_interval_a_figure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_score_verb_prints_per_cent_and_one_interval_per_figure(capsys: pytest.CaptureFixture[str]) -> None:
     for edition in ([], ["--edition", "2026"]):
         lines = output(capsys, "score", "half.jsonl", "--truth", "truth.jsonl", *edition)
         assert lines[:2] == ["queries     12", "recordings  6"]
@@ -80,7 +80,7 @@ def test_score_prints_per_cent_and_an_interval_a_figure(capsys: pytest.CaptureFi
     assert bare == output(capsys, "score", "half.jsonl", "--truth", "truth.jsonl")
 
 
-def test_score_by_length(capsys: pytest.CaptureFixture[str]) -> None:
+def test_score_verb_prints_figures_by_length(capsys: pytest.CaptureFixture[str]) -> None:
     lines = output(capsys, "score", "half.jsonl", "--truth", "truth.jsonl", "--by-length")
     figures = "R1@0.5 50.00  R1@0.7 50.00  mAP 75.00  mAP@0.5 75.00  mAP@0.75 75.00  (12 queries)"
     assert f"short       {figures}" in lines
@@ -90,7 +90,7 @@ def test_score_by_length(capsys: pytest.CaptureFixture[str]) -> None:
     assert "mAP middle" not in found["values"]
 
 
-def test_score_as_json_is_of_the_published_schema(capsys: pytest.CaptureFixture[str]) -> None:
+def test_score_json_follows_the_published_schema(capsys: pytest.CaptureFixture[str]) -> None:
     found = report(capsys, "score", "half.jsonl", "--truth", "truth.jsonl")
     assert (found["queries"], found["pool"], found["primary"], found["chance"]) == (12, 6, "R1@0.7", 0)
     assert found["values"] == {"R1@0.5": 0.5, "R1@0.7": 0.5, "mAP": 0.75, "mAP@0.5": 0.75, "mAP@0.75": 0.75}
@@ -101,7 +101,7 @@ def test_score_as_json_is_of_the_published_schema(capsys: pytest.CaptureFixture[
     assert report(capsys, "score", "half.jsonl", "--truth", "truth.jsonl")["chance"] is None
 
 
-def test_score_writes_a_line_a_query(capsys: pytest.CaptureFixture[str]) -> None:
+def test_score_verb_writes_one_line_per_query(capsys: pytest.CaptureFixture[str]) -> None:
     output(capsys, "score", "half.jsonl", "--truth", "truth.jsonl", "--per-query", "q.csv")
     rows = list(csv.DictReader(Path("q.csv").read_text().splitlines()))
     assert [row["query"] for row in rows] == [query["qid"] for query in QUERIES]
@@ -111,7 +111,7 @@ def test_score_writes_a_line_a_query(capsys: pytest.CaptureFixture[str]) -> None
     ]
 
 
-def test_compare_flips_recordings_and_shows_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_verb_flips_recordings_and_prints_every_metric(capsys: pytest.CaptureFixture[str]) -> None:
     lines = output(capsys, "compare", "all.jsonl", "half.jsonl", "--truth", "truth.jsonl")
     assert lines[:2] == ["100.00 %  all.jsonl", "50.00 %  half.jsonl"]
     assert lines[2].startswith("+50.00 %  R1@0.7, the first minus the second; 95 % +")
@@ -125,7 +125,7 @@ def test_compare_flips_recordings_and_shows_every_figure(capsys: pytest.CaptureF
     assert (found["difference"], found["groups"], found["primary"]) == (0.75, 6, "R1@0.7")
 
 
-def test_check_passes_a_file_and_names_what_is_odd(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_verb_accepts_valid_files_and_notes_oddities(capsys: pytest.CaptureFixture[str]) -> None:
     for against in (
         ["--truth", "truth.jsonl"],
         ["--queries", "blind.jsonl"],
@@ -148,7 +148,7 @@ def test_check_passes_a_file_and_names_what_is_odd(capsys: pytest.CaptureFixture
     assert (found["notes"][0]["line"], found["notes"][0]["kind"]) == (3, "a window of no length")
 
 
-def test_check_folds_what_is_odd_on_many_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_verb_folds_repeated_oddities(capsys: pytest.CaptureFixture[str]) -> None:
     windows = [[n, n] for n in range(25)]
     write_lines("odd.jsonl", [{"qid": "a", "query": "q", "vid": "v", "pred_relevant_windows": windows}])
     lines = output(capsys, "check", "odd.jsonl")
@@ -156,7 +156,7 @@ def test_check_folds_what_is_odd_on_many_lines(capsys: pytest.CaptureFixture[str
     assert len(output(capsys, "check", "odd.jsonl", "--all")) == len(lines) + 4
 
 
-def test_check_lists_every_fault_and_score_refuses_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_verb_lists_problems_of_a_file_that_score_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     lines = answers(lambda place: True)
     lines[1]["pred_relevant_windows"] = [[9.0, 3.0, 0.5]]
     lines[3]["qid"] = "x_9"
@@ -172,7 +172,7 @@ def test_check_lists_every_fault_and_score_refuses_the_file(capsys: pytest.Captu
     assert re.fullmatch(r"error: bad\.jsonl: line 2: .*\[9\.0, 3\.0, 0\.5\].*2 more.*\n", capsys.readouterr().err)
 
 
-def test_check_takes_a_truth_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_verb_accepts_a_truth(capsys: pytest.CaptureFixture[str]) -> None:
     assert output(capsys, "check", "truth.jsonl") == ["ok: a truth of 12 queries of 6 recordings"]
     queries = [dict(query) for query in QUERIES]
     queries[1]["relevant_windows"] = [[55, 61]]
@@ -184,7 +184,7 @@ def test_check_takes_a_truth_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert output(capsys, "check", "truth.jsonl", status=1) == [problem]
 
 
-def test_a_file_of_another_kind_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_internal_moment_file_and_blind_list_are_one_problem_each(capsys: pytest.CaptureFixture[str]) -> None:
     own = [{"id": "a_1", "text": "Rain", "clip": "a", "windows": windows} for windows in ([[0, 5]], None)]
     write_lines("moments.jsonl", own)
     said = "this is the kit's internal file of moments (id, text, clip, windows); give the published list, whose lines "
@@ -199,7 +199,7 @@ def test_a_file_of_another_kind_is_one_sentence(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == f"error: blind.jsonl: whole file: {without}\n"
 
 
-def test_answers_under_a_wrong_key_or_missing_on_a_line_are_told_by_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_or_missing_keys_are_reported_with_their_lines(capsys: pytest.CaptureFixture[str]) -> None:
     lines = answers(lambda place: True, scored=False)
     write_lines("wrong.jsonl", [{k.replace("pred_", "my_"): v for k, v in line.items()} for line in lines])
     assert "line 1: pred_relevant_windows is missing" in output(capsys, "check", "wrong.jsonl", status=1)
@@ -207,7 +207,7 @@ def test_answers_under_a_wrong_key_or_missing_on_a_line_are_told_by_line(capsys:
     assert output(capsys, "check", "first.jsonl", status=1) == ["line 1: pred_relevant_windows is missing"]
 
 
-def test_write_makes_the_file_that_is_handed_in(capsys: pytest.CaptureFixture[str]) -> None:
+def test_write_verb_makes_a_submission_without_scores(capsys: pytest.CaptureFixture[str]) -> None:
     said = ["wrote out.jsonl: 12 queries, 10 windows or fewer each, without scores"]
     assert output(capsys, "write", "half.jsonl", "--out", "out.jsonl") == said
     assert Path("out.jsonl").read_bytes() == Path("bare.jsonl").read_bytes()
@@ -216,7 +216,7 @@ def test_write_makes_the_file_that_is_handed_in(capsys: pytest.CaptureFixture[st
     assert Path("none.jsonl").read_bytes() == Path("out.jsonl").read_bytes()
 
 
-def test_facts_of_moments_have_their_sources(capsys: pytest.CaptureFixture[str]) -> None:
+def test_facts_verb_prints_sources_of_the_moments_edition(capsys: pytest.CaptureFixture[str]) -> None:
     lines = output(capsys, "facts")
     assert lines[4] == "2026    task 6   windows of recordings for every query, best first; figure R1@0.7"
     text = "\n".join(output(capsys, "facts", "--edition", "2026"))
@@ -263,7 +263,7 @@ def test_facts_of_moments_have_their_sources(capsys: pytest.CaptureFixture[str])
         ("convert half.jsonl --out x.csv --edition 2022", "half.jsonl: line 1: JSON, such as a manifest, not a CSV"),
     ],
 )
-def test_a_refusal_is_a_sentence_and_changes_nothing(
+def test_refused_commands_print_one_line_and_change_nothing(
     arguments: str, sentence: str, desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_truth(desk)
@@ -278,7 +278,7 @@ def test_a_refusal_is_a_sentence_and_changes_nothing(
     assert {path: path.read_bytes() for path in desk.iterdir()} == before
 
 
-def test_the_baselines_own_predictions_at_the_door(goldens: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbs_accept_predictions_of_the_2026_baseline(goldens: Path, capsys: pytest.CaptureFixture[str]) -> None:
     val = json.loads((goldens / "moments_2026.json").read_text())["castella_val"]
     texts = {qid: {"qid": qid, "query": "?", "vid": qid.rpartition("_")[0]} for qid in val["truth"]}
     write_lines("p.jsonl", [texts[q] | {"pred_relevant_windows": each} for q, each in val["predictions"].items()])

@@ -13,7 +13,7 @@ from submission.editions import MOMENTS, get_edition, get_moments_edition
 from submission.errors import SubmissionError
 from submission.formats.csv_table import Problem
 from submission.formats.moments_jsonl import check_moments, is_scored, read_moments, write_moments
-from submission.formats.moments_truth import MomentTruth, check_moment_truth, is_truth, read_moment_truth, size_of
+from submission.formats.moments_truth import MomentTruth, check_moment_truth, format_size, is_truth, read_moment_truth
 from submission.metrics import moment_metrics
 
 E2026 = MOMENTS["2026"]
@@ -61,7 +61,7 @@ def require(problems: list[Problem], expected: list[str]) -> None:
         assert re.match(pattern, line), (line, pattern)
 
 
-def test_both_forms_are_read_as_they_stand(tmp_path: Path) -> None:
+def test_windows_with_and_without_scores_are_read_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     for scored in (True, False):
         path.write_bytes(answer_bytes(scored).replace(b"\n", b"\r\n").removesuffix(b"\r\n"))
@@ -72,13 +72,13 @@ def test_both_forms_are_read_as_they_stand(tmp_path: Path) -> None:
         assert is_scored(found) == scored
 
 
-def test_a_truth_is_read_as_it_stands(tmp_path: Path) -> None:
+def test_truth_is_read_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes(truth_bytes([*QUERIES, {"qid": "c", "query": "q", "vid": "c", "relevant_windows": [[1, 2]]}]))
     found = read_moment_truth(path, E2026)
     assert found.windows() == {"a_1": [[10, 20], [30, 41.5]], "a_2": [[0, 60]], "b_1": [[5, 6]], "c": [[1, 2]]}
     assert [(query.vid, query.seconds) for query in found.queries.values()][2:] == [("b", 30), ("c", None)]
-    assert (size_of(found), found.notes, found.is_blind) == ("4 queries of 3 recordings", [], False)
+    assert (format_size(found), found.notes, found.is_blind) == ("4 queries of 3 recordings", [], False)
     assert is_truth(path.read_bytes())
     assert not is_truth(answer_bytes())
     assert not is_truth(answer_bytes().replace(b'{"qid"', b'{"relevant_windows": [], "qid"'))
@@ -158,7 +158,7 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_named_by_its_line_and_refused(name: str, tmp_path: Path) -> None:
+def test_faulty_answers_are_refused_with_their_lines(name: str, tmp_path: Path) -> None:
     data, expected = FAULTS[name]
     _, problems, _ = check_moments(data, E2026, truth())
     require(problems, expected)
@@ -205,13 +205,13 @@ def test_a_fault_is_named_by_its_line_and_refused(name: str, tmp_path: Path) -> 
         ),
     ],
 )
-def test_an_oddity_is_named_and_read_all_the_same(data: bytes, expected: list[str], tmp_path: Path) -> None:
+def test_odd_answers_are_noted_and_read(data: bytes, expected: list[str], tmp_path: Path) -> None:
     found, problems, notes = check_moments(data, E2026, truth())
     assert (problems, len(found)) == ([], 3)
     require(notes, expected)
 
 
-def test_without_a_truth_the_files_own_duration_says_where_it_ends() -> None:
+def test_duration_in_the_file_is_used_without_a_truth() -> None:
     assert check_moments(windows_on_line_2([[50, 70]]), E2026)[1:] == ([], [])
     for duration, expected in ((60, ["line 2: window 1, .* ends after the recording"]), ("60", []), (None, [])):
         data = answer_bytes(False, pred_relevant_windows=[[50, 70]], duration=duration)
@@ -243,7 +243,7 @@ def change(number: int, **changes: Any) -> list[dict[str, Any]]:
         (change(2, relevant_windows=[[1, float("inf")]]), ["line 2: Infinity is no JSON number"]),
     ],
 )
-def test_a_fault_of_a_truth_is_named_by_its_line(
+def test_faulty_truth_is_refused_with_its_lines(
     queries: list[dict[str, Any]], expected: list[str], tmp_path: Path
 ) -> None:
     require(check_moment_truth(truth_bytes(queries), E2026)[1], expected)
@@ -266,14 +266,12 @@ def test_a_fault_of_a_truth_is_named_by_its_line(
         (change(2, duration=61), ["line 2: the recording 'a' has two lengths, 61 s and 60 s"]),
     ],
 )  # fmt: skip
-def test_an_oddity_of_a_truth_is_named_and_read_all_the_same(
-    queries: list[dict[str, Any]], expected: list[str]
-) -> None:
+def test_odd_truth_is_noted_and_read(queries: list[dict[str, Any]], expected: list[str]) -> None:
     assert len(truth(queries).queries) == 3
     require(truth(queries).notes, expected)
 
 
-def test_a_blind_list_has_nothing_to_score() -> None:
+def test_blind_list_cannot_be_scored() -> None:
     blind = truth([{key: query[key] for key in ("qid", "query", "duration", "vid")} for query in QUERIES])
     assert blind.is_blind
     assert check_moments(answer_bytes(False), E2026, blind)[1:] == ([], [])
@@ -283,7 +281,7 @@ def test_a_blind_list_has_nothing_to_score() -> None:
         blind.windows()
 
 
-def test_what_is_handed_in_is_sorted_cut_and_without_scores(tmp_path: Path) -> None:
+def test_written_submission_is_sorted_cut_and_without_scores(tmp_path: Path) -> None:
     windows = [[n, n + 1.5, round(0.1 * (n % 6), 1)] for n in range(12)]
     path, out = tmp_path / "dev.jsonl", tmp_path / "out.jsonl"
     path.write_bytes(answer_bytes(pred_relevant_windows=windows))
@@ -296,7 +294,7 @@ def test_what_is_handed_in_is_sorted_cut_and_without_scores(tmp_path: Path) -> N
     assert (tmp_path / "again.jsonl").read_bytes() == out.read_bytes()
 
 
-def test_an_answer_without_its_recording_is_not_written(tmp_path: Path) -> None:
+def test_answer_without_query_or_recording_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "dev.jsonl"
     for key in ("vid", "query"):
         path.write_bytes(answer_bytes(**{key: None}))
@@ -305,7 +303,7 @@ def test_an_answer_without_its_recording_is_not_written(tmp_path: Path) -> None:
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_damage_ends_in_a_sentence(tmp_path: Path) -> None:
+def test_randomly_damaged_files_are_read_or_refused_without_crash(tmp_path: Path) -> None:
     """A byte, a bracket or a number changed: a sound file or a KitError, never another error."""
     rng = random.Random(2026)
     path = tmp_path / "x.jsonl"
@@ -329,12 +327,12 @@ def test_damage_ends_in_a_sentence(tmp_path: Path) -> None:
     assert all(re.search(r"x\.jsonl: (line \d+|whole file): |line \d+: \w+ is missing", text) for text in sentences)
 
 
-def test_the_real_files_are_read(goldens: Path, tmp_path: Path) -> None:
+def test_published_moment_files_are_read(goldens: Path, tmp_path: Path) -> None:
     golden = json.loads((goldens / "moments_2026.json").read_text())
     blind = tmp_path / "blind.jsonl"
     blind.write_text("".join(json.dumps(query) + "\n" for query in golden["evaluation_queries"]))
     listed = read_moment_truth(blind, E2026)
-    assert (size_of(listed), listed.notes, listed.is_blind) == ("177 queries of 100 recordings", [], True)
+    assert (format_size(listed), listed.notes, listed.is_blind) == ("177 queries of 100 recordings", [], True)
     val = golden["castella_val"]
     texts = {qid: {"qid": qid, "query": "?", "vid": qid.rpartition("_")[0]} for qid in val["truth"]}
     truths = [
@@ -342,7 +340,7 @@ def test_the_real_files_are_read(goldens: Path, tmp_path: Path) -> None:
     ]
     truths[:3] = val["first_truths"]
     known = truth(truths)
-    assert size_of(known) == "352 queries of 178 recordings"
+    assert format_size(known) == "352 queries of 178 recordings"
     behind = {"a true window that ends behind the end", "a true window that lies behind the end"}
     assert [note.kind in behind for note in known.notes] == [True] * 12
     lines = [texts[qid] | {"pred_relevant_windows": windows} for qid, windows in val["predictions"].items()]
@@ -353,7 +351,7 @@ def test_the_real_files_are_read(goldens: Path, tmp_path: Path) -> None:
     assert sum(note.kind == "a window of no length" for note in notes) == 9  # of 3,520
 
 
-def test_the_edition_says_what_the_scores_do() -> None:
+def test_edition_2026_agrees_with_the_metrics() -> None:
     assert (E2026.thresholds, E2026.max_windows) == (moment_metrics.THRESHOLDS, moment_metrics.MAX_WINDOWS)
     assert (E2026.max_seconds, E2026.lengths) == (moment_metrics.MAX_SECONDS, moment_metrics.LENGTHS)
     assert get_moments_edition() is get_moments_edition(2026) is E2026

@@ -18,7 +18,7 @@ from reported import about as about_of
 from data_tools.manifest import in_split, read_manifest
 from data_tools.moments import read_moments, write_moments, write_published
 from submission.__main__ import main
-from submission.package.moments_meta import _millions
+from submission.package.moments_meta import _format_millions
 from submission.runs.overview import Figure, overview
 from system.__main__ import main as system
 
@@ -33,8 +33,8 @@ LIST = 177  # queries of 100 recordings, as in 2026
     ("parameters", "said"),
     [(26_400, "0.0264 M"), (9_930_000, "9.93 M"), (123_456_789, "123 M"), (999_700_000, "1000 M"), (3e9, "3000 M")],
 )
-def test_millions_are_written_as_the_template_has_them(parameters: int, said: str) -> None:
-    assert _millions(parameters) == said
+def test_parameter_counts_are_formatted_in_millions(parameters: int, said: str) -> None:
+    assert _format_millions(parameters) == said
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def write_zip(name: str, files: dict[str, bytes]) -> None:
             archive.writestr(member, data)
 
 
-def test_a_blind_list_goes_through_ranking_writing_and_check(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blind_list_is_ranked_written_and_passes_check(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads((here / "run1" / "result.json").read_text())["moments"]["blind_posterior"]
     assert (found["queries"], found["figures"]) == (LIST, None)
     assert main(["write", found["windows"], "--out", "out.jsonl"]) == 0
@@ -98,7 +98,7 @@ def test_a_blind_list_goes_through_ranking_writing_and_check(here: Path, capsys:
     assert "a blind set is scored by the organisers" in capsys.readouterr().err
 
 
-def test_four_systems_make_a_package_that_holds(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_package_of_four_systems_passes_check(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert packed() == 0
     assert "mine.NOT_READY.zip: NOT READY, it has no technical report" in capsys.readouterr().out
     assert packed("--report", "report.pdf") == 0
@@ -138,7 +138,7 @@ def test_four_systems_make_a_package_that_holds(here: Path, capsys: pytest.Captu
         assert meta["system"]["ensemble"] is False
 
 
-def test_check_says_what_is_odd_in_a_package_and_what_it_was_not_compared_with(
+def test_check_notes_oddities_and_missing_comparison_of_a_package(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its edition is known by the names of its files; its lines are turned round, and a window ends late."""
@@ -165,7 +165,7 @@ def test_check_says_what_is_odd_in_a_package_and_what_it_was_not_compared_with(
     assert [note["sentence"] for note in json.loads(capsys.readouterr().out)["notes"]] == [n[6:] for n in notes]
 
 
-def test_a_package_of_no_one_edition_asks_for_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_package_that_fits_no_edition_needs_the_edition_option(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert packed("--report", "report.pdf") == 0
     files = members(here / "mine.zip")
     for number, change in enumerate(({"mine/task6/notes.txt": b""}, {"mine/task6/other/x.meta.yaml": b""})):
@@ -178,7 +178,9 @@ def test_a_package_of_no_one_edition_asks_for_it(here: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("name", ["output", "meta"])
-def test_every_damage_of_a_package_is_named(here: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_packages_are_refused_with_the_reason(
+    here: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert packed("--report", "report.pdf", systems=SYSTEMS[:1] * 4) == 0
     files = members(here / "mine.zip")
     changes: dict[str, dict[str, Callable[[str], str]]] = {
@@ -242,7 +244,7 @@ def with_result(text: str, value: float) -> str:
         (["run1"] * 5, {}, "5 systems are submitted; edition 2026 accepts 4"),
     ],
 )
-def test_what_cannot_be_packed(
+def test_pack_refuses_invalid_runs_or_facts(
     here: Path, systems: list[str], changes: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = about_of(sources=SOURCES)
@@ -274,7 +276,9 @@ def pack_alone(output: str | None, *extra: str) -> int:
     return packed("--report", "report.pdf", *extra, systems=["alone:posterior"])
 
 
-def test_what_has_known_answers_is_not_ready(without_blind: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_package_with_known_answers_is_marked_not_ready(
+    without_blind: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The run's own windows, those of an ensemble of the same queries, and of some of them."""
     shutil.copy(without_blind / "scores" / "thresholds.windows.jsonl", "all.jsonl")
     Path("some.jsonl").write_text("".join(Path("all.jsonl").read_text().splitlines(keepends=True)[:3]))
@@ -286,7 +290,7 @@ def test_what_has_known_answers_is_not_ready(without_blind: Path, capsys: pytest
         assert not Path("mine.zip").exists()
 
 
-def test_what_is_compared_with_no_list_is_said(without_blind: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_notes_output_that_was_not_compared(without_blind: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copy("run1/scores/blind_posterior.windows.jsonl", "mean.jsonl")
     assert pack_alone("mean.jsonl") == 0
     *_, note, last = capsys.readouterr().out.splitlines()
@@ -298,7 +302,7 @@ def test_what_is_compared_with_no_list_is_said(without_blind: Path, capsys: pyte
     assert main(check.replace("LIST", "list").split()[3:]) == 0
 
 
-def test_an_ensemble_is_packed_from_files_of_its_windows(here: Path) -> None:
+def test_ensemble_is_packed_from_window_files(here: Path) -> None:
     """With scores, in any order: what is handed in has the list's order, and its figures are of `scored`."""
     document = about_of(sources=SOURCES)
     document["systems"] = [document["systems"][0] | {"output": "mean.jsonl", "scored": "scored.jsonl"}]
@@ -317,7 +321,7 @@ def test_an_ensemble_is_packed_from_files_of_its_windows(here: Path) -> None:
     assert meta["results"]["development_testing"]["Recall1@0.7"] == round(100 * figures["R1@0.7"], 2)
 
 
-def test_a_template_asks_for_what_no_run_knows(here: Path) -> None:
+def test_template_asks_for_facts_that_runs_do_not_have(here: Path) -> None:
     assert main(["pack", *SYSTEMS, "--template", "new.yaml"]) == 0
     text = (here / "new.yaml").read_text()
     assert text.count("which has ranked the blind set") == 4
@@ -327,7 +331,7 @@ def test_a_template_asks_for_what_no_run_knows(here: Path) -> None:
     assert "scored" not in text
 
 
-def test_what_a_template_of_an_ensemble_asks_for_is_enough(here: Path) -> None:
+def test_filled_template_of_an_ensemble_is_sufficient(here: Path) -> None:
     ensemble = ["run1,run2"]
     assert main(["pack", *ensemble, "--template", "new.yaml"]) == 0
     text = Path("new.yaml").read_text()
@@ -341,14 +345,14 @@ def test_what_a_template_of_an_ensemble_asks_for_is_enough(here: Path) -> None:
     assert packed("--report", "report.pdf", systems=ensemble) == 0
 
 
-def test_a_blind_entry_is_refused_where_the_template_is_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_template_refuses_blind_entries(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pack", "run1", "run1:blind_posterior", "--template", "new.yaml"]) == 1
     said = "error: run1: 'blind_posterior' ranks a blind list, which has no figures; name run1:posterior\n"
     assert capsys.readouterr().err == said
     assert not Path("new.yaml").exists()
 
 
-def test_an_overview_has_the_figure_of_the_first_entry_that_has_figures(here: Path) -> None:
+def test_overview_shows_the_first_entry_with_figures(here: Path) -> None:
     found = json.loads((here / "run1" / "result.json").read_text())["moments"]
     expected = Figure(metric="R1@0.7", value=found["posterior"]["figures"]["R1@0.7"], where="posterior")
     assert overview(here / "run1").test == expected
@@ -363,14 +367,12 @@ def test_an_overview_has_the_figure_of_the_first_entry_that_has_figures(here: Pa
         assert (test and test.where) == where
 
 
-def test_a_package_of_clips_and_moments_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_refuses_clips_edition_for_moments(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert packed("--edition", "2025", systems=["run1"] * 4) == 1
     assert "edition 2025 ranks clips, but run1:posterior ranks moments" in capsys.readouterr().err
 
 
-def test_an_entry_of_moments_that_the_recipe_lacks_is_refused(
-    without_blind: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pack_refuses_entry_missing_in_the_recipe(without_blind: Path, capsys: pytest.CaptureFixture[str]) -> None:
     resolved = without_blind / "resolved.json"
     content = json.loads(resolved.read_text())
     del content["rank"]["posterior"]

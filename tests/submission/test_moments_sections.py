@@ -13,7 +13,7 @@ from submission.formats.moments_jsonl import Moments
 from submission.formats.moments_truth import MomentQuery, MomentTruth
 from submission.report.elements import Axis
 from submission.report.listening import TITLES, AudioStore
-from submission.report.moments_sections import summary_of, timelines
+from submission.report.moments_sections import summarise_entry, timelines_section
 
 Answers = dict[str, list[list[float]]]
 FRAMES = FrameScores(np.array([0.0, 1.0, 60.0]), np.array([0.25, 0.75]))
@@ -36,7 +36,7 @@ def run_of(answers: Answers, seconds: float | None = 60.0) -> Any:
 
 
 def axes_of(run: Any) -> dict[str, list[Axis]]:
-    return timelines(run, summary_of(run), AudioStore()).axes
+    return timelines_section(run, summarise_entry(run), AudioStore()).axes
 
 
 def axis_of(windows: list[list[float]], seconds: float | None = 60.0) -> Axis:
@@ -44,33 +44,37 @@ def axis_of(windows: list[list[float]], seconds: float | None = 60.0) -> Axis:
     return axis
 
 
-def test_the_first_window_is_the_answer() -> None:
-    summary = summary_of(run_of({"a": [[0, 10, 0.9], [20, 30, 0.5]]}))
+def test_first_window_is_scored_as_the_answer() -> None:
+    summary = summarise_entry(run_of({"a": [[0, 10, 0.9], [20, 30, 0.5]]}))
     assert summary.values["R1@0.7"] == 1
     assert summary.values["mAP"] == 1
 
 
-def test_windows_are_drawn_as_strong_as_beside_the_best() -> None:
+def test_window_opacity_is_relative_to_the_best_score() -> None:
     axis = axis_of([[0, 10, 0.5], [20, 30, 0.25], [40, 50, 0.0625], [51, 60, 0.04]])
-    assert [(span.start, span.end, span.weight) for span in axis.found] == [(0, 10, 1), (20, 30, 0.5), (40, 50, 0.125)]
+    assert [(span.start, span.end, span.weight) for span in axis.predicted] == [
+        (0, 10, 1),
+        (20, 30, 0.5),
+        (40, 50, 0.125),
+    ]
     assert [(span.start, span.end) for span in axis.true] == [(0, 10)]
     assert axis.iou == 1
     assert axis.frames is FRAMES
 
 
-def test_the_first_window_is_drawn_however_weak() -> None:
+def test_first_window_is_always_drawn() -> None:
     """A mean inside that is below the one outside."""
     axis = axis_of([[0, 10, -0.2], [20, 30, -0.3]])
-    assert [(span.start, span.end, span.weight) for span in axis.found] == [(0, 10, 0)]
+    assert [(span.start, span.end, span.weight) for span in axis.predicted] == [(0, 10, 0)]
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(60.0, 60.0), (None, 30.0)])
-def test_an_axis_is_as_long_as_its_recording(seconds: float | None, expected: float) -> None:
+def test_axis_has_the_length_of_its_recording(seconds: float | None, expected: float) -> None:
     """Of one whose length is not known, as its last window."""
     assert axis_of([[20, 30, 0.5]], seconds).seconds == expected
 
 
-def test_queries_of_one_iou_are_put_in_order_by_their_ap() -> None:
+def test_queries_with_equal_iou_are_sorted_by_ap() -> None:
     """a, b and c begin with a window of IoU 0.5; b and c find the right one too, c behind a false one."""
     half, whole, other = [0, 5, 0.9], [0, 10, 0.5], [20, 30, 0.6]
     run = run_of({"right": [whole], "b": [half, whole], "a": [half], "c": [half, other, whole], "none": [other]})
@@ -81,7 +85,7 @@ def test_queries_of_one_iou_are_put_in_order_by_their_ap() -> None:
     }
 
 
-def test_a_recording_that_no_manifest_names_has_no_audio(tmp_path: Path) -> None:
+def test_recording_without_manifest_has_no_audio(tmp_path: Path) -> None:
     run = run_of({"a": [[0, 10, 0.5]]})
     run.recipe.model_extra = {"data": {"evaluation": {"manifest": str(tmp_path / "gone.jsonl")}}}
     ((axis,),) = axes_of(run).values()

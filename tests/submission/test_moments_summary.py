@@ -35,24 +35,24 @@ def hits_and_misses(hits: dict[str, int]) -> MomentSummary:
     return summarise_moments(answers, truth_of({qid: [[0, 10]] for qid in hits}), E2026)
 
 
-def test_figures_by_hand() -> None:
+def test_moment_figures_match_hand_computed_values() -> None:
     """a_1: IoU .6 and then all; a_2: right; b_1: nothing, twice."""
     answers: Answers = {"a_1": [[0, 6], [0, 10]], "a_2": [[5, 9]], "b_1": [[1, 2], [2, 3]]}
     summary = summarise_moments(answers, truth_of({"a_1": [[0, 10]], "a_2": [[5, 9]], "b_1": [[0, 60]]}), E2026)
     assert list(summary.values) == ["R1@0.5", "R1@0.7", "mAP", "mAP@0.5", "mAP@0.75"]
     # AP of a_1: 1 at .5, .55 and .6, then 1/2
     assert list(summary.values.values()) == pytest.approx([2 / 3, 1 / 3, (0.65 + 1) / 3, 2 / 3, 0.5])
-    assert (summary.primary, summary.compared[:2]) == ("R1@0.7", ("R1@0.7", "R1@0.5"))
+    assert (summary.primary, summary.compared_metrics[:2]) == ("R1@0.7", ("R1@0.7", "R1@0.5"))
     assert summary.per_query["R1@0.7"].tolist() == [0, 1, 0]
     assert summary.per_query["mAP"].tolist() == pytest.approx([0.65, 1, 0])
-    assert summary.found.groups.tolist() == [0, 0, 1]
-    assert (summary.found.n_pool, summary.chance) == (2, 1 / 3)  # b_1 is true in the whole recording
+    assert summary.queries.groups.tolist() == [0, 0, 1]
+    assert (summary.queries.n_pool, summary.chance) == (2, 1 / 3)  # b_1 is true in the whole recording
     assert [row[0] for row in summary.rows()] == ["query", "a_1", "a_2", "b_1"]
     assert summary.rows()[0][1:] == ["true windows", "IoU", "R1@0.5", "R1@0.7", "AP", "AP@0.5", "AP@0.75"]
     assert summary.rows()[1][1:] == ["1", "0.6", "1", "0", "0.65", "1", "0.5"]
 
 
-def test_lengths_are_ranges_of_true_windows() -> None:
+def test_figures_by_length_use_ranges_of_true_windows() -> None:
     answers: Answers = {"a": [[0, 5]], "b": [[0, 20]]}
     summary = summarise_moments(answers, truth_of({"a": [[0, 5], [20, 40]], "b": [[0, 20]]}), E2026)
     assert summary.by_length["long"] is None
@@ -65,7 +65,7 @@ def test_lengths_are_ranges_of_true_windows() -> None:
     assert "short" not in "\n".join(summary.lines())
 
 
-def test_the_bootstrap_draws_recordings() -> None:
+def test_bootstrap_draws_recordings() -> None:
     """Two recordings, of three queries that are found and of one that is not: means of draws are 1, 3/4 and 0."""
     summary = hits_and_misses({"a_1": 1, "a_2": 1, "a_3": 1, "b_1": 0})
     assert summary.bootstrap == (0, 1)
@@ -74,7 +74,7 @@ def test_the_bootstrap_draws_recordings() -> None:
     assert alone.interval == summary.interval  # the jackknife takes every query as independent
 
 
-def test_more_queries_that_say_the_same_make_nothing_surer() -> None:
+def test_duplicate_queries_do_not_narrow_the_interval() -> None:
     rng = np.random.default_rng(5)
     once = {f"{number}_1": int(rng.random() < 0.4) for number in range(40)}
     five = {f"{qid[:-2]}_{n}": hit for qid, hit in once.items() for n in range(5)}
@@ -102,9 +102,9 @@ def random_systems(seed: int) -> tuple[MomentSummary, MomentSummary]:
 
 @pytest.mark.parametrize("metric", E2026.metrics)
 @pytest.mark.parametrize("seed", range(2))
-def test_p_is_that_of_all_ways_to_flip_recordings(metric: str, seed: int) -> None:
+def test_p_value_matches_enumeration_of_recording_flips(metric: str, seed: int) -> None:
     first, second = random_systems(seed)
-    vids = [qid.partition("_")[0] for qid in first.found.texts]
+    vids = [qid.partition("_")[0] for qid in first.queries.texts]
     difference = first.per_query[metric] - second.per_query[metric]
     sums = [sum(d for d, vid in zip(difference, vids, strict=True) if vid == each) for each in dict.fromkeys(vids)]
     ways = [
@@ -118,7 +118,7 @@ def test_p_is_that_of_all_ways_to_flip_recordings(metric: str, seed: int) -> Non
     assert found.better == np.count_nonzero(difference > 0)
 
 
-def test_a_comparison_is_of_the_primary_metric_whatever_the_order_of_lines() -> None:
+def test_comparison_uses_primary_metric_in_any_line_order() -> None:
     first, second = random_systems(0)
     assert compare(first, [second]) == compare(first, [second], "R1@0.7")
     assert compare(first, [second]) != compare(first, [second], "mAP")
@@ -126,24 +126,24 @@ def test_a_comparison_is_of_the_primary_metric_whatever_the_order_of_lines() -> 
     true: Answers = {"a_1": [[0, 10]], "a_2": [[0, 10]], "b_1": [[0, 10]]}
     here = summarise_moments({qid: answers[qid] for qid in true}, truth_of(true), E2026)
     there = summarise_moments(answers, truth_of(true), E2026)
-    assert there.found.texts == ["b_1", "a_1", "a_2"]
+    assert there.queries.texts == ["b_1", "a_1", "a_2"]
     assert (compare(here, [there]).mean, compare(here, [there]).equal) == (0, 3)
     with pytest.raises(SubmissionError, match=r"answer different queries \(3 and 2\)"):
         compare(here, [hits_and_misses({"a_1": 1, "a_2": 1})])
 
 
-def test_of_several_others_the_mean_is_taken() -> None:
+def test_comparison_uses_mean_of_several_others() -> None:
     system, one, none = (hits_and_misses({"a_1": x, "b_1": y}) for x, y in ((1, 1), (1, 0), (0, 0)))
     assert compare(system, [one, none]).mean == 0.75
 
 
-def test_one_recording_shows_no_spread() -> None:
+def test_single_recording_has_no_interval() -> None:
     summary = hits_and_misses({"a_1": 1, "a_2": 0})
     assert all(math.isnan(bound) for interval in summary.bootstraps.values() for bound in interval)
     assert "R1@0.7       50.00 %  95 % none, one group of queries shows no spread" in summary.lines()
 
 
-def test_what_is_left_out_is_said() -> None:
+def test_dropped_windows_and_queries_are_noted() -> None:
     true: Answers = {"a_1": [[0, 10], [3, 3]], "b_1": [[4, 2]], "c_1": [[0, 1501]], "d_1": []}
     summary = summarise_moments({qid: [[0, 10]] for qid in true}, truth_of(true), E2026)
     assert summary.notes == [
@@ -154,7 +154,7 @@ def test_what_is_left_out_is_said() -> None:
     assert summarise_moments({"a": [[0, 1]]}, truth_of({"a": [[0, 1]]}, None), E2026).chance is None
 
 
-def test_whole_recordings_are_no_answer_where_one_has_no_length() -> None:
+def test_chance_is_none_if_a_recording_has_no_length() -> None:
     truth = truth_of({"a_1": [[0, 10]], "b_1": [[0, 10]]})
     known = truth.queries["a_1"]
     assert summarise_moments({"a_1": [[0, 10]], "b_1": [[0, 10]]}, truth, E2026).chance == 0
@@ -177,7 +177,7 @@ def castella(goldens: Path, folder: Path) -> tuple[Path, Path]:
     return write_lines(folder / "preds.jsonl", lines), write_lines(folder / "truth.jsonl", true)
 
 
-def test_the_baselines_file_gives_its_published_figures(goldens: Path, tmp_path: Path) -> None:
+def test_baseline_file_gives_published_figures(goldens: Path, tmp_path: Path) -> None:
     path, true = castella(goldens, tmp_path)
     truth = read_moment_truth(true, E2026)
     summary = summarise_moments_file(path, truth, E2026)
@@ -200,7 +200,7 @@ def test_the_baselines_file_gives_its_published_figures(goldens: Path, tmp_path:
     assert "scores" not in notes
 
 
-def test_a_file_with_a_fault_is_refused(goldens: Path, tmp_path: Path) -> None:
+def test_faulty_file_is_not_summarised(goldens: Path, tmp_path: Path) -> None:
     path, true = castella(goldens, tmp_path)
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[1:]))

@@ -25,7 +25,7 @@ from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import read_scores, write_scores
 from submission.metrics.blend import blend
 from submission.package.archive import check_archive
-from submission.package.meta import address_of
+from submission.package.meta import extract_address
 from system.__main__ import main as system_main
 
 
@@ -69,9 +69,7 @@ def task(edition: str) -> str:
 
 
 @pytest.mark.parametrize("edition", EDITIONS)
-def test_four_runs_make_a_package_that_holds_when_read_again(
-    here: Path, edition: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_package_of_four_systems_passes_check(here: Path, edition: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert packed(edition) == 0
     assert "mine.NOT_READY.zip: NOT READY, it has no technical report" in capsys.readouterr().out
     assert packed(edition, "--report", "report.pdf") == 0
@@ -155,7 +153,7 @@ def check_output_by_hand(rows: list[list[str]], edition: str, scores: Path) -> N
 LABEL_2024 = "de-la-Cruz_U-X_task8_1"
 
 
-def test_what_has_known_answers_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_notes_outputs_with_known_answers(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     matrix = read_scores(here / "run1/scores/by_map.npy")
     texts = [f"blind {text}" for text in matrix.query_texts]
     write_scores(here / "blind.npy", replace(matrix, relevant=[None] * len(matrix)))
@@ -177,14 +175,14 @@ def pack_one(output: str | None) -> int:
     return packed("2024", "--report", "report.pdf", systems=["run1:by_map"])
 
 
-def test_the_same_package_is_the_same_bytes(here: Path) -> None:
+def test_packing_twice_gives_the_same_bytes(here: Path) -> None:
     assert packed("2024") == 0
     first = (here / "mine.NOT_READY.zip").read_bytes()
     assert packed("2024") == 0
     assert (here / "mine.NOT_READY.zip").read_bytes() == first
 
 
-def test_names_in_the_tasks_own_style(here: Path) -> None:
+def test_task_style_names_files_like_the_2023_task(here: Path) -> None:
     assert packed("2023", "--style", "task") == 0
     with zipfile.ZipFile("mine.NOT_READY.zip") as archive:
         names = {name.rpartition("/")[2] for name in archive.namelist()}
@@ -192,7 +190,7 @@ def test_names_in_the_tasks_own_style(here: Path) -> None:
     assert {f"{stem}_output.csv", f"{stem}_metadata.yaml"} <= names
 
 
-def test_a_blend_of_runs_is_a_system(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blend_of_runs_is_packed_as_one_system(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parts = {name: read_scores(here / name / "scores" / "by_map.npy") for name in ("run1", "run2")}
     write_scores(here / "blend.npy", blend(parts))
     named = [{"name": "Blend", "abbreviation": "blend", "output": "blend.npy", "scored": "blend.npy"}]
@@ -212,9 +210,7 @@ def test_a_blend_of_runs_is_a_system(here: Path, capsys: pytest.CaptureFixture[s
     assert re.search("systems.0.output: is missing; .*2 runs.*score matrix", capsys.readouterr().err)
 
 
-def test_results_of_2025_are_of_the_annotations_where_they_are_given(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_results_of_2025_use_the_given_annotations(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two queries: one whose three best clips are relevant, one whose worst is."""
     matrix = read_scores(here / "run1/scores/by_map.npy")
     order = [sorted(range(24), key=lambda column, row=row: -matrix.values[row, column]) for row in (0, 7)]
@@ -241,11 +237,11 @@ def test_results_of_2025_are_of_the_annotations_where_they_are_given(
         (None, None),
     ],
 )
-def test_an_address_is_what_a_place_begins_with(published: str | None, address: str | None) -> None:
-    assert address_of(published) == address
+def test_address_is_extracted_from_the_start_of_the_text(published: str | None, address: str | None) -> None:
+    assert extract_address(published) == address
 
 
-def test_weights_that_are_not_the_published_ones_are_said(
+def test_unpublished_weights_cause_a_warning(
     here: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     (here / "run1").unlink()
@@ -264,7 +260,7 @@ def test_weights_that_are_not_the_published_ones_are_said(
     assert "/somewhere" not in page
 
 
-def test_a_template_asks_for_what_is_then_enough(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_filled_template_is_sufficient_for_pack(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     template = ["pack", "run1:by_map", "run1:by_loss,run2", "--template", "mine.yaml", "--edition", "2024"]
     assert main(template) == 0
     text = (here / "mine.yaml").read_text()
@@ -314,7 +310,7 @@ def test_a_template_asks_for_what_is_then_enough(here: Path, capsys: pytest.Capt
         ({"autors": []}, ["autors: unknown key"]),
     ],
 )
-def test_missing_facts_are_asked_for_by_name(
+def test_missing_facts_are_reported_by_key(
     here: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], words: list[str]
 ) -> None:
     (here / "about.yaml").write_text(yaml.safe_dump(about() | change))
@@ -338,7 +334,7 @@ def test_missing_facts_are_asked_for_by_name(
         ([*FOUR, "run2:mean", "--about", "five.yaml"], "5 systems are submitted; edition 2022 accepts 4"),
     ],
 )
-def test_what_cannot_be_packed_is_one_sentence(
+def test_pack_refuses_invalid_arguments_with_one_line(
     here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     (here / "about.yaml").write_text(yaml.safe_dump(about(1)))
@@ -474,7 +470,7 @@ def write_zip(path: Path, members: Members) -> Path:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_planted_faults_are_refused(
+def test_planted_package_faults_are_refused(
     tmp_path: Path, members: Members, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plant, words = FAULTS[fault]

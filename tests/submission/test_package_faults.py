@@ -86,14 +86,14 @@ def write_zip(members: Members, method: int = zipfile.ZIP_DEFLATED, mode: int = 
 
 
 @pytest.mark.parametrize(("method", "name"), [(zipfile.ZIP_BZIP2, "bzip2"), (zipfile.ZIP_LZMA, "lzma")])
-def test_compression_that_programs_may_not_know_is_refused(members: Members, method: int, name: str) -> None:
+def test_uncommon_compression_is_refused(members: Members, method: int, name: str) -> None:
     problems = list(check_archive(write_zip(members, method), E2022))
     assert len(problems) == 3
     assert all(f"is compressed by {name}, which many programs cannot unpack; use deflate" in one for one in problems)
     assert list(check_archive(write_zip(members, zipfile.ZIP_STORED), E2022)) == []
 
 
-def test_damage_inside_a_member_is_one_error(members: Members, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_member_is_one_problem(members: Members, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(check_archive(write_zip(members), E2022)) == []
     data = bytearray(Path("t.zip").read_bytes())
     with zipfile.ZipFile("t.zip") as made:
@@ -107,7 +107,7 @@ def test_damage_inside_a_member_is_one_error(members: Members, capsys: pytest.Ca
     assert shown.err == "error: t.zip is not ready to be submitted; its problems are listed above\n"
 
 
-def test_a_directory_that_python_cannot_read_is_a_sentence(members: Members) -> None:
+def test_unreadable_zip_directory_is_one_problem(members: Members) -> None:
     data = bytearray(write_zip(members).read_bytes())
     entry = data.index(b"PK\x01\x02")
     data[entry + 6] = 200  # needs version 20.0 of the format
@@ -115,7 +115,7 @@ def test_a_directory_that_python_cannot_read_is_a_sentence(members: Members) -> 
     assert list(check_archive(Path("t.zip"), E2022)) == ["no zip archive (zip file version 20.0)"]
 
 
-def test_members_of_an_odd_kind_are_told(members: Members) -> None:
+def test_links_special_files_bad_paths_and_bad_pdfs_are_reported(members: Members) -> None:
     (problem,) = check_archive(write_zip(members, mode=stat.S_IFLNK | 0o777), E2022)
     assert problem == f"{OUTPUT}: is a link; replace it by the file itself"
     for mode, shown in ((stat.S_IFIFO | 0o644, "prw-r--r--"), (stat.S_IFCHR | 0o600, "crw-------")):
@@ -148,9 +148,9 @@ def test_members_of_an_odd_kind_are_told(members: Members) -> None:
 
 
 @pytest.mark.parametrize("name", ["output", "meta", "report"])
-def test_members_too_large_are_not_unpacked(name: str, members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_members_are_not_unpacked(name: str, members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
     member = {"output": OUTPUT, "meta": META, "report": REPORT}[name]
-    key = {"output": "LARGEST", "meta": "LARGEST_META", "report": "LARGEST_REPORT"}[name]
+    key = {"output": "MAX_OUTPUT_BYTES", "meta": "MAX_META_BYTES", "report": "MAX_REPORT_BYTES"}[name]
     assert getattr(archive, key) < 2**28 + 1
     limit = 2**20
     monkeypatch.setattr(archive, key, limit)
@@ -161,7 +161,7 @@ def test_members_too_large_are_not_unpacked(name: str, members: Members, monkeyp
     assert problem.startswith(f"{member}: has {limit + 1:,} bytes unpacked, more than the {limit:,} that")
 
 
-def test_many_members_are_not_unpacked(members: Members) -> None:
+def test_too_many_members_are_refused(members: Members) -> None:
     (problem,) = check_archive(write_zip(members | {f"mine/task6b/{n}.pdf": b"" for n in range(50)}), E2022)
     assert problem == "has 53 members, more than the 40 that 4 systems may have"
 
@@ -190,7 +190,7 @@ def test_encrypted_members_are_refused(members: Members) -> None:
     assert problem.endswith("is encrypted; pack it without a password")
 
 
-def test_a_package_is_held_against_what_it_must_answer(
+def test_package_is_compared_with_the_given_truth(
     here: Path, members: Members, capsys: pytest.CaptureFixture[str]
 ) -> None:
     matrix = read_scores(here / "run/scores/evaluation.npy")
@@ -226,12 +226,12 @@ def test_a_package_is_held_against_what_it_must_answer(
         "\n".join(f"k{n}: 1" for n in range(MAX_NODES)), "x" * 1_000_001,
     ],
 )  # fmt: skip
-def test_what_is_no_plain_yaml_is_refused(text: str) -> None:
+def test_invalid_yaml_is_refused(text: str) -> None:
     with pytest.raises(DataError, match=r"^not YAML"):
         parse_yaml(text.encode("latin-1"))
 
 
-def test_what_is_refused_is_named_with_its_line() -> None:
+def test_refused_yaml_is_reported_with_its_line() -> None:
     for text, words in (
         ("a: 1\nb: 2\na: 3", "line 3: key given twice (first on line 1); keep one"),
         ("a: &x {b: 1}\nd:\n  <<: [*x, *x]\n  c: 3", "line 3: a merge key (<<), which is not read; write its keys out"),
@@ -243,18 +243,18 @@ def test_what_is_refused_is_named_with_its_line() -> None:
         assert str(caught.value) == f"not YAML ({words})"
 
 
-def test_words_that_older_yaml_takes_for_truth_and_days_stay_words() -> None:
+def test_yaml_1_1_booleans_and_dates_stay_text() -> None:
     text = "a: NO\nb: on\nc: 2024-13-45\nd: !!str 2022\ne: ! 12\nf: !!map {g: !!seq [1e-4]}\n'<<': Å"
     expected = {"a": "NO", "b": "on", "c": "2024-13-45", "d": "2022", "e": "12", "f": {"g": [1e-4]}, "<<": "Å"}
     for encoding in ("utf-8", "utf-8-sig", "utf-16"):
         assert parse_yaml(text.encode(encoding)) == expected
 
 
-def test_a_name_may_stand_for_a_part_that_is_said_once() -> None:
+def test_yaml_aliases_are_read() -> None:
     assert parse_yaml(b"a: &x {b: 1, c: 2}\nd: *x") == {"a": {"b": 1, "c": 2}, "d": {"b": 1, "c": 2}}
 
 
-def test_an_institute_called_no_and_a_system_called_on(here: Path) -> None:
+def test_names_no_and_on_survive_packing(here: Path) -> None:
     text = Path("about.yaml").read_text()
     for old, new in (("abbreviation: EX", "abbreviation: NO"), ("name: One", "name: on")):
         assert old in text
@@ -267,7 +267,7 @@ def test_an_institute_called_no_and_a_system_called_on(here: Path) -> None:
     assert (submission["label"], submission["name"]) == ("Doe_NO_task6b_1", "on")
 
 
-def test_yaml_that_unfolds_without_end_is_refused(members: Members) -> None:
+def test_yaml_alias_bombs_are_refused(members: Members) -> None:
     levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12))
     bomb = f"l0: &l0 [x]\n{levels}\n".encode()
     for old, new, output in (
@@ -298,7 +298,7 @@ def test_yaml_that_unfolds_without_end_is_refused(members: Members) -> None:
         (about() | {"systems": [{"name": "N", "abbreviation": "n", "output": "odd.npy"}]}, "made by an unnamed run"),
     ],
 )
-def test_odd_facts_are_refused_by_name(
+def test_invalid_facts_are_refused_with_their_key(
     here: Path, content: str | dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_scores(here / "odd.npy", replace(read_scores(here / "run/scores/evaluation.npy"), facts={"of": {"a": 3}}))
@@ -311,7 +311,7 @@ def test_odd_facts_are_refused_by_name(
     assert not Path("mine.zip").exists()
 
 
-def test_what_divides_the_names_of_files_leaves_the_label(here: Path) -> None:
+def test_separators_are_removed_from_labels(here: Path) -> None:
     (here / "about.yaml").write_text(yaml.safe_dump(about(lastname="St. John_O'Hara ")))
     assert pack() == 0
     with zipfile.ZipFile("mine.zip") as made:
@@ -320,7 +320,7 @@ def test_what_divides_the_names_of_files_leaves_the_label(here: Path) -> None:
     assert all(name.count(".") == 2 for name in names)
 
 
-def test_the_faults_of_a_csv_that_is_handed_in_are_folded(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_problems_of_a_packed_csv_are_folded(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "theirs.csv").write_text("caption\n" * 500)
     systems = [{"name": "N", "abbreviation": "n", "output": "theirs.csv"}]
     (here / "about.yaml").write_text(yaml.safe_dump(about() | {"systems": systems}))
@@ -365,9 +365,7 @@ def copied(here: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["result.json", "resolved.json"])
-def test_no_edit_of_a_runs_files_ends_in_a_traceback(
-    copied: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_edited_run_files_never_cause_a_traceback(copied: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every value that a package is made of left out, or put as null, text or a list; what opens is packed."""
     content = json.loads((copied / name).read_text())
     used = {"rank", "parameters", "experts", "data"} if name == "result.json" else {"rank", "model", "stages"}
@@ -415,7 +413,7 @@ def test_no_edit_of_a_runs_files_ends_in_a_traceback(
         ("resolved.json", ("rank", "again"), {"kind": "mean", "of": ["again"]}, "rank.again.of: no earlier entry"),
     ],
 )
-def test_what_a_run_lacks_is_told_by_name(
+def test_missing_parts_of_a_run_are_reported_by_name(
     copied: Path, name: str, path: tuple[str, ...], value: Any, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = json.loads((copied / name).read_text())
@@ -427,7 +425,7 @@ def test_what_a_run_lacks_is_told_by_name(
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b"[" * 100_000, b'{"rank": '])
-def test_a_damaged_result_is_one_sentence(copied: Path, data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_result_json_is_one_error_line(copied: Path, data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     (copied / "result.json").write_bytes(data)
     assert pack("mine") == 1
     shown = capsys.readouterr()

@@ -11,7 +11,7 @@ import pytest
 
 from submission.editions import get_edition
 from submission.package.about import About
-from submission.package.meta import _external, parameters_of
+from submission.package.meta import _external_sources, count_parameters
 from submission.package.meta_model import meta_faults
 from submission.runs.finished import FinishedRun
 from submission.runs.record import (
@@ -57,24 +57,24 @@ def run_of(
     )
 
 
-def test_a_frozen_model_that_several_systems_share_is_counted_once() -> None:
+def test_shared_frozen_model_is_counted_once() -> None:
     """Two runs train 10 + 1 and 20 + 2; one names PANNs `a`, the other `b`; both hear it through one network of 500."""
     one = run_of({"a": 10, "text": 1}, {"a": 500, "text": 70}, {"a": "panns"}, text="minilm")
     two = run_of({"b": 20, "text": 2}, {"b": 500, "c": 30, "text": 70}, {"b": "panns", "c": "vggish"}, text="minilm")
-    assert parameters_of([one]) == (11, 570)
-    assert parameters_of([one, two]) == (11 + 22, 500 + 30 + 70)
+    assert count_parameters([one]) == (11, 570)
+    assert count_parameters([one, two]) == (11 + 22, 500 + 30 + 70)
     other = run_of({"text": 2}, {"text": 90}, {}, text="bert")
-    assert parameters_of([one, other]) == (11 + 2, 570 + 90)
+    assert count_parameters([one, other]) == (11 + 2, 570 + 90)
 
 
 @pytest.mark.parametrize(
     ("clips", "captions", "has", "each"),
     [(3, 7, True, 2.33), (3, 0, False, 0.0), (6, 4, True, 0.67), (2, 10, True, 5.0)],
 )
-def test_captions_of_a_training_set_by_hand(clips: int, captions: int, has: bool, each: float) -> None:
+def test_external_training_set_matches_hand_computed_entry(clips: int, captions: int, has: bool, each: float) -> None:
     part = {"clips": clips, "captions": captions, "hours": 0.25, "licences": {"CC0": clips}}
     about = About.model_construct(sources={})
-    (found,) = _external([run_of({"text": 1}, {}, {}, {"tones": part})], about)
+    (found,) = _external_sources([run_of({"text": 1}, {}, {}, {"tones": part})], about)
     assert found == {
         "name": "tones", "purpose": "training", "url": None, "has_audio": True, "has_captions": has,
         "nb_captions_per_audio": each, "total_audio_length": 15.0, "licences": {"CC0": clips},
@@ -109,7 +109,7 @@ NOT_CHECKED = {"corresponding", "purpose", "url", "total_audio_length"}  # of an
 
 
 @pytest.mark.parametrize("odd", [None, "x", [[1]], -1, True])
-def test_odd_values_in_meta_yaml_are_named_by_their_key(odd: Any) -> None:
+def test_invalid_values_in_meta_yaml_are_reported_by_key(odd: Any) -> None:
     edition = get_edition(2024)
     assert meta_faults(META, "Doe_EX_task8_1", edition) == []
     for path in paths_of(META):
@@ -129,7 +129,7 @@ def paths_of(part: Any) -> Iterator[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("block", [(), ("submission",), ("system", "description"), ("submission", "authors", 0)])
-def test_other_keys_are_not_checked_even_if_they_are_no_text(block: tuple[str | int, ...]) -> None:
+def test_unknown_keys_in_meta_yaml_are_not_checked(block: tuple[str | int, ...]) -> None:
     changed = copy.deepcopy(META)
     functools.reduce(operator.getitem, block, changed)[2025] = "a key that yaml reads as a number"
     assert meta_faults(changed, "Doe_EX_task8_1", get_edition(2024)) == []

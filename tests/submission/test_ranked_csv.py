@@ -31,7 +31,7 @@ from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.truth import matrix_truth, read_clotho_truth
 
 
-def test_written_rows_by_hand(tmp_path: Path) -> None:
+def test_written_ranked_csv_matches_expected_bytes(tmp_path: Path) -> None:
     matrix = ScoreMatrix(
         values=np.array([[0.5, 2, 0.5, -1], [0, 0, 0, 0]], dtype=np.float32),
         query_ids=["1", "2"],
@@ -48,7 +48,7 @@ def test_written_rows_by_hand(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]
 
 
-def test_the_csv_scores_as_the_matrix_does(tmp_path: Path, truth_path: Path) -> None:
+def test_ranked_csv_scores_the_same_as_its_matrix(tmp_path: Path, truth_path: Path) -> None:
     for seed in range(20):
         values = np.random.default_rng(seed).integers(0, 5, size=(24, 12)).astype(np.float32)
         matrix = small_matrix(values=values)
@@ -60,7 +60,7 @@ def test_several_relevant_clips_count_in_the_matrix() -> None:
     values = np.tile(np.arange(12, 0, -1, dtype=np.float32), (24, 1))
     summary = score_matrix(small_matrix(values=values, relevant=[["clip1", "clip3"]] * 24), E2022)
     assert summary.values == {"R@1": 0.0, "R@5": 1.0, "R@10": 1.0, "mAP@10": 0.5}
-    assert (summary.found.n_relevant.tolist(), summary.found.n_pool) == ([2] * 24, 12)
+    assert (summary.queries.n_relevant.tolist(), summary.queries.n_pool) == ([2] * 24, 12)
 
 
 @pytest.mark.parametrize(
@@ -74,26 +74,26 @@ def test_several_relevant_clips_count_in_the_matrix() -> None:
         ({"file_names": ["", *NAMES[1:]]}, r"line \d+: file_name_\d+ is empty"),
     ],
 )  # fmt: skip
-def test_what_a_ranked_csv_cannot_say_is_not_written(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_ambiguous_or_invalid_ranked_csv_is_not_written(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(SubmissionError, match=words):
         write_ranked_csv(small_matrix(**changes), tmp_path / "out.csv", E2022)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_bytes_are_those_pandas_writes() -> None:
+def test_written_bytes_equal_those_of_pandas() -> None:
     rows = [[name, *captions] for name, captions in zip(NAMES, CAPTIONS, strict=True)]
     frame = pandas.DataFrame(rows, columns=["a", "b, c", "d"])
     assert format_table([["a", "b, c", "d"], *rows]) == frame.to_csv(index=False, lineterminator="\n").encode()
 
 
-def test_a_pool_smaller_than_the_ranking_is_refused(tmp_path: Path) -> None:
+def test_pool_smaller_than_the_ranking_is_refused(tmp_path: Path) -> None:
     ids = list("abcdefghi")
     matrix = ScoreMatrix(np.zeros((1, 9), dtype=np.float32), ["q"], ["q"], ids, ids, [None])
     with pytest.raises(SubmissionError, match="the pool has 9 clips, but a row of edition 2022 lists 10"):
         write_ranked_csv(matrix, tmp_path / "out.csv", E2022)
 
 
-def test_line_breaks_inside_cells_survive(tmp_path: Path) -> None:
+def test_line_breaks_inside_cells_survive_a_round_trip(tmp_path: Path) -> None:
     texts = ["one\ntwo", "three\rfour", "five\r\nsix", *map(str, range(21))]
     matrix = small_matrix(query_texts=texts)
     write_ranked_csv(matrix, tmp_path / "out.csv", E2022)
@@ -178,7 +178,7 @@ TRUTH_FAULTS: list[tuple[str, Callable[[list[bytes]], bytes], list[str]]] = [
 
 
 @pytest.mark.parametrize(("fault", "expected"), [pytest.param(*case[1:], id=case[0]) for case in FORM_FAULTS])
-def test_each_fault_of_form_is_reported_once_with_its_line(
+def test_format_faults_are_reported_once_with_their_lines(
     tmp_path: Path, fault: Callable[[list[bytes]], bytes], expected: list[str]
 ) -> None:
     lines = good_lines(tmp_path)
@@ -187,7 +187,7 @@ def test_each_fault_of_form_is_reported_once_with_its_line(
 
 
 @pytest.mark.parametrize(("fault", "expected"), [pytest.param(*case[1:], id=case[0]) for case in TRUTH_FAULTS])
-def test_each_disagreement_with_the_truth_is_reported_once_with_its_line(
+def test_differences_from_the_truth_are_reported_with_their_lines(
     tmp_path: Path, truth_path: Path, fault: Callable[[list[bytes]], bytes], expected: list[str]
 ) -> None:
     lines, truth = good_lines(tmp_path), read_clotho_truth(truth_path)
@@ -195,7 +195,7 @@ def test_each_disagreement_with_the_truth_is_reported_once_with_its_line(
     check_problems(check_ranked_csv(fault(lines), E2022, truth)[1], expected)
 
 
-def test_windows_line_ends_and_a_missing_last_one_are_fine(tmp_path: Path, truth_path: Path) -> None:
+def test_windows_line_ends_and_missing_last_one_are_accepted(tmp_path: Path, truth_path: Path) -> None:
     data = b"".join(good_lines(tmp_path))
     truth = read_clotho_truth(truth_path)
     for same in (data.replace(b"\n", b"\r\n"), data.removesuffix(b"\n")):
@@ -206,7 +206,7 @@ def test_windows_line_ends_and_a_missing_last_one_are_fine(tmp_path: Path, truth
         ]
 
 
-def test_quoted_where_it_need_not_be_is_fine(tmp_path: Path) -> None:
+def test_unnecessary_quotes_are_accepted(tmp_path: Path) -> None:
     data = b'"caption",file_name_1,file_name_2,file_name_3,file_name_4,file_name_5,file_name_6,file_name_7,' \
         b'file_name_8,file_name_9,"file_name_10"\n"a ""b"" c",1,2,3,4,5,6,7,8,9,"10"\n'  # fmt: skip
     ranked, problems = check_ranked_csv(data, E2022)
@@ -214,12 +214,12 @@ def test_quoted_where_it_need_not_be_is_fine(tmp_path: Path) -> None:
     assert (ranked[0].query, ranked[0].file_names[-1]) == ('a "b" c', "10")
 
 
-def test_the_real_submission_scores_as_published(baseline: Path, clotho: Callable[[str], Path]) -> None:
+def test_baseline_submission_scores_as_published(baseline: Path, clotho: Callable[[str], Path]) -> None:
     summary = score_csv(baseline, clotho("evaluation"))
     assert {name: round(value, 4) for name, value in summary.values.items()} == {
         "R@1": 0.0316, "R@5": 0.1095, "R@10": 0.1883, "mAP@10": 0.0679,
     }  # fmt: skip
-    assert (len(summary.found.texts), summary.found.n_pool) == (5225, 1045)
+    assert (len(summary.queries.texts), summary.queries.n_pool) == (5225, 1045)
     # The official loop over dictionaries keyed by caption, on the same files.
     with clotho("evaluation").open(encoding="utf-8", newline="") as file:
         truth = {caption: row[0] for row in list(csv.reader(file))[1:] for caption in row[1:]}
@@ -231,14 +231,14 @@ def test_the_real_submission_scores_as_published(baseline: Path, clotho: Callabl
     assert summary.interval == pytest.approx((np.mean(precisions) - half_width, np.mean(precisions) + half_width))
 
 
-def test_the_real_submission_is_rewritten_byte_for_byte(baseline: Path) -> None:
+def test_baseline_submission_survives_a_round_trip(baseline: Path) -> None:
     data = baseline.read_bytes()
     rows, problems = parse_table(data)
     assert problems == []
     assert format_table(row.cells for row in rows) == data
 
 
-def test_all_real_names_and_captions_pass_through_a_ranked_csv(tmp_path: Path, clotho: Callable[[str], Path]) -> None:
+def test_clotho_names_and_captions_survive_a_ranked_csv(tmp_path: Path, clotho: Callable[[str], Path]) -> None:
     with clotho("evaluation").open(encoding="utf-8", newline="") as file:
         clips = list(csv.reader(file))[1:]
     names = [row[0] for row in clips]

@@ -19,7 +19,7 @@ from reported import HARM, Read, change, make_run, report, rescore
 
 from submission.__main__ import main
 from submission.formats.score_matrix import ScoreMatrix, read_scores
-from submission.metrics.scoring import found_in_matrix
+from submission.metrics.scoring import ranks_in_matrix
 from submission.metrics.summary import summarise
 from submission.report import figures
 from submission.report.results import loss_margins
@@ -54,7 +54,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 SECTIONS = ["result", "settings", "run", "learning", "ranks", "scores", "experts", "lengths", "listening", "caveats"]
 
 
-def test_every_section_is_there_and_reachable(whole: Read) -> None:
+def test_report_has_every_section_with_a_link(whole: Read) -> None:
     assert [attrs["id"] for attrs in whole.all("section")] == SECTIONS
     assert [attrs["href"] for attrs in whole.all("a")] == [f"#{name}" for name in SECTIONS]
     assert whole.all("html") == [{"lang": "en"}]
@@ -63,7 +63,7 @@ def test_every_section_is_there_and_reachable(whole: Read) -> None:
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels)), "a heading leaves a level out"
 
 
-def test_one_file_needs_no_other(whole: Read) -> None:
+def test_report_is_self_contained(whole: Read) -> None:
     for tag, attrs in whole.tags:
         for name in ("src", "href", "srcset", "action", "poster", "data", "style"):
             assert re.match("#|data:", attrs.get(name, "#")), (tag, name, attrs[name][:80])
@@ -75,7 +75,7 @@ def test_one_file_needs_no_other(whole: Read) -> None:
     assert len(whole.html) < 8e6
 
 
-def test_every_figure_is_told_and_tabled(made: Path, whole: Read) -> None:
+def test_every_figure_has_alternative_text_and_a_table(made: Path, whole: Read) -> None:
     shown = whole.all("img")
     drawn = {path.name for path in (made / "figures").iterdir()}
     own = {f"best.{name}.svg" for name in ("result", "ranks", "scores", "margins", "experts", "words")}
@@ -91,7 +91,7 @@ def test_every_figure_is_told_and_tabled(made: Path, whole: Read) -> None:
     assert whole.html.count("<summary>Numbers of this figure</summary>") == len(shown)
 
 
-def test_the_page_says_what_the_run_says(made: Path, whole: Read) -> None:
+def test_report_shows_the_figures_of_the_run(made: Path, whole: Read) -> None:
     result = json.loads((made / "result.json").read_text())
     best = result["rank"]["best"]
     for metric in ("mAP@10", "R@1", "R@5", "R@10", "chance", "untrained"):
@@ -109,7 +109,7 @@ def test_the_page_says_what_the_run_says(made: Path, whole: Read) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_another_edition_has_other_metrics_and_no_ceiling(run: Path) -> None:
+def test_report_in_another_edition_has_its_metrics_and_no_ceiling(run: Path) -> None:
     for entry in ("best", "last"):
         change(run / "result.json", lambda content, entry=entry: content["rank"][entry].update(ceiling=0.7654))
     own = report(run, entry="last")
@@ -135,12 +135,12 @@ def only(matrix: ScoreMatrix, n: int) -> ScoreMatrix:
 
 
 @pytest.mark.usefixtures("quick")
-def test_runs_beside_are_compared_or_it_says_why_not(run: Path, made: Path) -> None:
+def test_report_compares_other_runs_or_gives_the_reason(run: Path, made: Path) -> None:
     rescore(run, lambda matrix: replace(matrix, values=-matrix.values), "mean")
     rescore(run, lambda matrix: only(matrix, 80), "last")
     found = report(run, "--beside", f"{run}:mean", f"{made}:best", f"{run}:best", f"{run}:last")
     own, other = (
-        summarise(found_in_matrix(read_scores(run / f"scores/{entry}.npy"))).values["mAP@10"]
+        summarise(ranks_in_matrix(read_scores(run / f"scores/{entry}.npy"))).values["mAP@10"]
         for entry in ("best", "mean")
     )
     assert own != other
@@ -155,7 +155,7 @@ def test_runs_beside_are_compared_or_it_says_why_not(run: Path, made: Path) -> N
 
 
 @pytest.mark.usefixtures("quick")
-def test_settings_that_differ_are_named_with_both_values(run: Path, made: Path) -> None:
+def test_report_lists_differing_settings_with_both_values(run: Path, made: Path) -> None:
     recipe = json.loads((run / "resolved.json").read_text())
     recipe["stages"]["finetune"]["losses"][0]["margin"] = 0.35
     recipe["stages"]["finetune"]["batch_size"] = 6
@@ -181,7 +181,7 @@ def test_settings_that_differ_are_named_with_both_values(run: Path, made: Path) 
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_single_epoch_is_no_curve(run: Path) -> None:
+def test_single_epoch_is_described_instead_of_drawn(run: Path) -> None:
     path = run / "metrics.jsonl"
     path.write_text(path.read_text().splitlines()[0] + "\n")
     found = report(run)
@@ -192,14 +192,14 @@ def test_a_single_epoch_is_no_curve(run: Path) -> None:
     assert f"Loss by epoch: training {loss:.3g} (epoch 1)" in found.text
 
 
-def test_m1_and_m2_are_explained(whole: Read, run: Path) -> None:
+def test_report_explains_m1_and_m2(whole: Read, run: Path) -> None:
     meaning = "the share of clips whose own captions score highest (m1) and of captions whose own clip does (m2)"
     assert whole.text.count(meaning) == 1, "at the curves"
     change(run / "result.json", lambda content: content["rank"]["best"].update(checkpoint="only epoch 1, best m1 0.5"))
     assert report(run).text.count(meaning) == 2, "and at the checkpoint"
 
 
-def test_clips_are_heard_once_however_often_they_are_shown(made: Path, whole: Read) -> None:
+def test_clip_audio_is_embedded_once(made: Path, whole: Read) -> None:
     players = [int(attrs["data-clip"]) for attrs in whole.all("audio")]
     assert sorted(set(players)) == list(range(len(whole.audio)))
     assert len(whole.names) == len(players)
@@ -218,7 +218,7 @@ def test_clips_are_heard_once_however_often_they_are_shown(made: Path, whole: Re
 
 
 @pytest.mark.usefixtures("quick")
-def test_what_is_shown_of_a_query(run: Path) -> None:
+def test_listening_section_shows_ranks_scores_and_clips_of_a_query(run: Path) -> None:
     """Nine queries over five clips; the second one has two relevant clips, at the ranks 2 and 5."""
     values = [[0.9 - 0.1 * row, 0.3, 0.2, 0.1, 0.0] for row in range(9)]
     values[1] = [0.5, 0.4, 0.3, 0.2, 0.1]
@@ -250,7 +250,7 @@ def test_what_is_shown_of_a_query(run: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_more_relevant_clips_than_are_shown_are_counted(run: Path) -> None:
+def test_hidden_relevant_clips_are_counted(run: Path) -> None:
     rescore(run, lambda matrix: replace(matrix, relevant=[list(matrix.clip_ids[:12])] * len(matrix)))
     found = report(run)
     shown = [re.findall("[✓✗]", part) for part in found.text.split("first relevant clip at rank")[1:]]
@@ -260,7 +260,7 @@ def test_more_relevant_clips_than_are_shown_are_counted(run: Path) -> None:
         assert marks.count("✓") + int(further) == 12
 
 
-def test_names_and_captions_are_text(run: Path) -> None:
+def test_names_and_captions_are_escaped(run: Path) -> None:
     def harm(matrix: ScoreMatrix) -> ScoreMatrix:
         return replace(matrix, file_names=[HARM + str(n) for n in range(24)], query_texts=[HARM] * 120)
 
@@ -272,27 +272,27 @@ def test_names_and_captions_are_text(run: Path) -> None:
     assert found.text.count(HARM) >= 15 + len(found.names)
 
 
-def test_a_mean_has_no_norms_and_says_so(run: Path) -> None:
+def test_report_of_a_mean_explains_missing_norms(run: Path) -> None:
     found = report(run, entry="mean")
     assert "left out: mean is a mean of last, best; make the report of one of them" in found.text
     assert [attrs["id"] for attrs in found.all("section")] == [name for name in SECTIONS if name != "settings"]
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_run_of_one_expert_says_nothing_of_shares(run: Path) -> None:
+def test_report_of_one_expert_has_no_experts_section(run: Path) -> None:
     change(run / "result.json", lambda content: content["experts"].pop("coarse"))
     assert "experts" not in [attrs["id"] for attrs in report(run).all("section")]
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_run_without_norms_says_so(run: Path) -> None:
+def test_report_explains_missing_norms(run: Path) -> None:
     path = run / "scores/best.clips.csv"
     rows = [",".join(line.split(",")[:3]) for line in path.read_text().splitlines()]
     path.write_text("\n".join(rows) + "\n")
     assert "Norms of the experts' embeddings are left out: the run does not have them" in report(run).text
 
 
-def test_a_run_without_curves_provenance_and_audio_is_reported(run: Path, whole: Read) -> None:
+def test_report_works_without_curves_provenance_and_audio(run: Path, whole: Read) -> None:
     for name in ("loss", "relevance"):
         (run / f"figures/{name}.svg").unlink()
     (run / "provenance.json").unlink()
@@ -306,7 +306,7 @@ def test_a_run_without_curves_provenance_and_audio_is_reported(run: Path, whole:
     assert "no longer exists" in found.text
 
 
-def test_one_query(run: Path) -> None:
+def test_report_works_for_one_query(run: Path) -> None:
     rescore(run, lambda matrix: only(matrix, 1))
     found = report(run)
     assert "1 query, 24 clips" in found.text
@@ -318,7 +318,7 @@ def test_one_query(run: Path) -> None:
     assert not any("median" in attrs["alt"] for attrs in found.all("img")), "histograms of one number"
 
 
-def test_a_pool_of_relevant_clips_only(run: Path) -> None:
+def test_report_works_without_negatives(run: Path) -> None:
     rescore(run, lambda matrix: replace(matrix, relevant=[list(matrix.clip_ids)] * len(matrix)))
     found = report(run)
     assert "there is no negative" in found.text
@@ -326,7 +326,7 @@ def test_a_pool_of_relevant_clips_only(run: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_margins_are_those_of_the_stages_that_ranked(made: Path, run: Path) -> None:
+def test_loss_margins_come_from_the_ranked_stages(made: Path, run: Path) -> None:
     finished = open_finished(f"{made}:best")
     output = {0.2: "the margin 0.2 of the ranking loss, which training relaxes by CIDEr-D"}
     assert loss_margins(finished) == output
@@ -346,7 +346,7 @@ def test_margins_are_those_of_the_stages_that_ranked(made: Path, run: Path) -> N
 
 
 @pytest.mark.usefixtures("quick")
-def test_caveats_tell_what_flatters(run: Path) -> None:
+def test_caveats_list_reasons_for_optimistic_figures(run: Path) -> None:
     def flatter(content: Any) -> None:
         content["rank"]["best"]["also_trained_on"] = 7
         content["broken"] = {"world/evaluation/x.wav": "truncated <b>"}
@@ -370,7 +370,7 @@ def test_caveats_tell_what_flatters(run: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_queries_go_with_the_expert_that_says_most(run: Path) -> None:
+def test_queries_are_assigned_to_the_expert_with_the_largest_share(run: Path) -> None:
     """Two clips by one expert and the rest by the other; their queries' mAP@10 is counted here by hand."""
     path = run / "scores/best.clips.csv"
     lines = path.read_text().splitlines()
@@ -392,7 +392,7 @@ def test_queries_go_with_the_expert_that_says_most(run: Path) -> None:
     assert f"logmel10{np.mean(precision):.4f}" in text
 
 
-def test_what_is_damaged_is_told_in_a_sentence(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_run_files_are_reported_with_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def refused(*arguments: str) -> str:
         assert main(["report", *arguments]) == 1
         output = capsys.readouterr().err
@@ -427,7 +427,7 @@ def test_what_is_damaged_is_told_in_a_sentence(run: Path, capsys: pytest.Capture
     assert not (run / "report.html").exists()
 
 
-def test_nothing_heavy_is_imported_before_it_is_needed(root: Path) -> None:
+def test_report_help_imports_no_heavy_packages(root: Path) -> None:
     code = (
         "import sys\nfrom submission.__main__ import main\n"
         "try:\n    main(['report', '--help'])\nexcept SystemExit:\n    pass\n"

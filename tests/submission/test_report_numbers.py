@@ -13,12 +13,12 @@ import soundfile
 from matplotlib.figure import Figure
 
 from submission.formats.score_matrix import ScoreMatrix
-from submission.metrics.scoring import found_in_matrix
+from submission.metrics.scoring import ranks_in_matrix
 from submission.metrics.summary import summarise
 from submission.report import figures, statistics
 from submission.report.listening import AudioStore, to_mp3
 from submission.report.results import _bins_table
-from submission.report.statistics import Bar, choose_queries, random_shares, rank_bins, rivals, share_interval
+from submission.report.statistics import Bar, choose_queries, random_shares, rank_bins, score_gaps, share_interval
 from submission.runs.clips import read_clips
 
 
@@ -28,14 +28,14 @@ def matrix_of(values: list[list[float]], relevant: list[list[str]], **changes: A
     return ScoreMatrix(np.array(values, np.float32), names, names, ids, ids, list(relevant), **changes)
 
 
-def test_examples_of_the_docstrings_hold() -> None:
+def test_docstring_examples_are_right() -> None:
     found = doctest.testmod(statistics)
     assert found.failed == 0
     assert found.attempted >= 7
 
 
 @pytest.mark.parametrize("width", [1.0, 0.1, 0.004, 3e-5, 1e-9])
-def test_labels_of_a_histogram_tell_its_bins_apart(width: float) -> None:
+def test_histogram_labels_distinguish_narrow_bins(width: float) -> None:
     edges = np.histogram_bin_edges([0.5, 0.5 + width], 30)
     rows = _bins_table("score", edges, {"queries": np.zeros(30, np.int64)}).rows
     ends = [float(end) for row in rows for end in row[0].split(" to ")]
@@ -49,7 +49,7 @@ def test_labels_of_wide_bins_have_three_decimals() -> None:
     assert rows[0][0] == "-1.000 to -0.933"
 
 
-def test_ranks_fall_into_bins_of_1_2_5() -> None:
+def test_rank_bins_follow_1_2_5_steps() -> None:
     assert rank_bins(1) == [(1, 1)]
     assert rank_bins(5) == [(1, 1), (2, 2), (3, 5)]
     assert rank_bins(6)[-1] == (6, 6)
@@ -58,7 +58,7 @@ def test_ranks_fall_into_bins_of_1_2_5() -> None:
     assert statistics.count_ranks(first, rank_bins(30)) == [2, 1, 1, 2, 1, 1]
 
 
-def test_a_random_order_by_hand_and_by_all_orders() -> None:
+def test_random_shares_match_enumeration_of_all_orders() -> None:
     single = [(rank, rank) for rank in range(1, 5)]
     assert random_shares(single, 4, np.array([2])) == pytest.approx([1 / 2, 1 / 3, 1 / 6, 0])
     assert random_shares(single, 4, np.array([1, 2, 1, 2])) == pytest.approx([3 / 8, 7 / 24, 5 / 24, 1 / 8])
@@ -69,8 +69,8 @@ def test_a_random_order_by_hand_and_by_all_orders() -> None:
     assert random_shares(bins, 6, np.array([3])) == pytest.approx(counted)
 
 
-def test_rivals_by_hand() -> None:
-    found = rivals(
+def test_score_gaps_match_hand_computed_values() -> None:
+    found = score_gaps(
         matrix_of(
             [[0.5, 0.25, 0.75], [0.5, 0.5, 0.25], [0.5, 0.5, 0.25], [3.0, 2.0, 1.0]],
             [["a"], ["a"], ["a", "b"], ["c", "a", "b"]],
@@ -83,7 +83,7 @@ def test_rivals_by_hand() -> None:
     assert found.tied.tolist() == [False, True, False, False]
 
 
-def test_the_interval_of_a_share_is_wilsons_over_groups() -> None:
+def test_share_interval_is_wilson_over_groups() -> None:
     """By the roots of |p - m| = z sqrt(p (1 - p) / n), solved here by halving."""
 
     def root(mean: float, n: float, low: float, high: float) -> float:
@@ -108,8 +108,8 @@ def test_the_interval_of_a_share_is_wilsons_over_groups() -> None:
     assert share_interval(np.zeros(3), np.zeros(3, int)) == pytest.approx((0, 1 - 1 / (1 + 1.959963984540054**2)))
 
 
-def test_bins_begin_where_they_say() -> None:
-    assert [statistics.bin_of(n, statistics.WORDS) for n in (1, 4, 5, 7, 8, 19, 20, 99)] == [0, 0, 1, 1, 2, 5, 6, 6]
+def test_bins_include_their_start() -> None:
+    assert [statistics.bin_number(n, statistics.WORDS) for n in (1, 4, 5, 7, 8, 19, 20, 99)] == [0, 0, 1, 1, 2, 5, 6, 6]
     assert list(statistics.bin_labels(statistics.WORDS, whole=True).values()) == [
         "1–4",
         "5–7",
@@ -119,7 +119,7 @@ def test_bins_begin_where_they_say() -> None:
         "17–19",
         "20+",
     ]
-    assert [statistics.bin_of(s, statistics.SECONDS) for s in (0, 4.999, 5, 29.9, 30, math.nan)] == [
+    assert [statistics.bin_number(s, statistics.SECONDS) for s in (0, 4.999, 5, 29.9, 30, math.nan)] == [
         0,
         0,
         1,
@@ -129,7 +129,7 @@ def test_bins_begin_where_they_say() -> None:
     ]
     seconds = statistics.bin_labels(statistics.SECONDS, whole=False)
     assert list(seconds.values()) == ["0–5", "5–10", "10–15", "15–20", "20–25", "25–30", "30+"]
-    bars = statistics.bars(
+    bars = statistics.mean_bars(
         np.array([1.0, 0.0, 0.5, 1.0]),
         [0, 0, None, 6],
         statistics.bin_labels(statistics.WORDS, whole=True),
@@ -139,7 +139,7 @@ def test_bins_begin_where_they_say() -> None:
     assert bars[1].interval == pytest.approx((1 / (1 + 1.959963984540054**2), 1))
 
 
-def test_queries_to_hear_are_the_best_the_middle_and_the_worst() -> None:
+def test_best_middle_and_worst_queries_are_chosen() -> None:
     def chosen(first: list[int], margin: list[float]) -> list[list[int]]:
         return list(choose_queries(np.array(first), np.array(margin)).values())
 
@@ -155,7 +155,7 @@ def test_queries_to_hear_are_the_best_the_middle_and_the_worst() -> None:
     assert groups[1] == [4, 5, 6]
 
 
-def test_clips_are_read_in_the_order_of_the_scores(tmp_path: Path) -> None:
+def test_clip_table_is_read_in_order_of_the_scores(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text('clip,path,seconds,norm one\nb,/b.wav,,2\n"a,1",/a.wav,1.5,3\nunasked,/c,9,9\n')
     clips = read_clips(tmp_path / "x.csv", ["a,1", "b"])
     assert clips.paths == [Path("/a.wav"), Path("/b.wav")]
@@ -164,7 +164,7 @@ def test_clips_are_read_in_the_order_of_the_scores(tmp_path: Path) -> None:
     assert {name: norms.tolist() for name, norms in clips.norms.items()} == {"one": [3.0, 2.0]}
 
 
-def test_a_clip_that_cannot_be_read_has_no_player(tmp_path: Path) -> None:
+def test_unreadable_clip_has_no_player(tmp_path: Path) -> None:
     store = AudioStore()
     (tmp_path / "broken.wav").write_bytes(b"RIFF of nothing")
     number, why = store.add(tmp_path / "broken.wav")
@@ -173,7 +173,7 @@ def test_a_clip_that_cannot_be_read_has_no_player(tmp_path: Path) -> None:
     assert store.uris == []
 
 
-def test_ten_seconds_of_a_long_clip_in_mono(tmp_path: Path) -> None:
+def test_long_clip_is_cut_to_ten_seconds_of_mono_mp3(tmp_path: Path) -> None:
     t = np.arange(12 * 44_100) / 44_100
     left = 0.5 * np.sin(2 * np.pi * np.where(t < 10.5, 440, 3000) * t)
     soundfile.write(tmp_path / "long.wav", np.stack([left, 0 * left], axis=1), 44_100)
@@ -196,7 +196,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     return kept
 
 
-def test_boxes_show_quartiles_within_the_axes(drawn: list[Figure], tmp_path: Path) -> None:
+def test_box_plot_shows_quartiles(drawn: list[Figure], tmp_path: Path) -> None:
     figures.draw_boxes(tmp_path / "x.svg", {"a": np.arange(101.0), "b": np.full(3, 7.0)}, "norm")
     axes = drawn[0].axes[0]
     assert [box.get_path().get_extents().intervaly.tolist() for box in axes.patches] == [[25, 75], [7, 7]]
@@ -205,7 +205,7 @@ def test_boxes_show_quartiles_within_the_axes(drawn: list[Figure], tmp_path: Pat
     assert high > 95
 
 
-def test_bars_and_their_intervals(drawn: list[Figure], tmp_path: Path) -> None:
+def test_bar_plot_shows_means_and_intervals(drawn: list[Figure], tmp_path: Path) -> None:
     bars = [Bar("1–4", 0.5, (0.25, 0.875), 12), Bar("20+", 1.0, (0.75, 1.0), 3)]
     figures.draw_bars(tmp_path / "x.svg", bars, "words", "R@10", 0.6)
     axes = drawn[0].axes[0]
@@ -215,14 +215,14 @@ def test_bars_and_their_intervals(drawn: list[Figure], tmp_path: Path) -> None:
     assert [text.get_text() for text in axes.texts] == ["n 12", "n 3"]
 
 
-def test_ranks_are_drawn_beside_a_random_order(drawn: list[Figure], tmp_path: Path) -> None:
+def test_rank_plot_shows_shares_and_random_order(drawn: list[Figure], tmp_path: Path) -> None:
     figures.draw_ranks(tmp_path / "x.svg", ["1", "2–4"], [3, 1], [0.25, 0.75])
     axes = drawn[0].axes[0]
     assert [bar.get_height() for bar in axes.patches] == [75, 25]
     assert list(map(float, axes.lines[0].get_ydata())) == [25, 75]  # type: ignore[arg-type]
 
 
-def test_margins_are_marked_where_they_are(drawn: list[Figure], tmp_path: Path) -> None:
+def test_score_difference_plot_marks_margins(drawn: list[Figure], tmp_path: Path) -> None:
     figures.draw_score_differences(tmp_path / "x.svg", np.array([-1.0, 0, 1]), np.array([2, 3]), "score", [0.2, 0.5])
     figures.draw_score_differences(tmp_path / "x.svg", np.array([-1.0, 0, 1]), np.array([2, 3]), "score", [])
     marked, plain = (figure.axes[0] for figure in drawn)
@@ -231,8 +231,8 @@ def test_margins_are_marked_where_they_are(drawn: list[Figure], tmp_path: Path) 
     assert plain.get_legend() is None
 
 
-def test_a_name_no_font_has_is_escaped_and_a_long_one_cut(drawn: list[Figure], tmp_path: Path) -> None:
-    own = summarise(found_in_matrix(matrix_of([[0.5, 0.75], [0.75, 0.5]], [["a"], ["a"]])))
+def test_plot_labels_are_escaped_and_cut(drawn: list[Figure], tmp_path: Path) -> None:
+    own = summarise(ranks_in_matrix(matrix_of([[0.5, 0.75], [0.75, 0.5]], [["a"], ["a"]])))
     figures.draw_systems(tmp_path / "x.svg", {"this run": own, "雨$x$" + 99 * "y": own}, {"chance": 0.1}, "mAP@10")
     texts = [text.get_text() for text in drawn[0].axes[0].texts]
     value = own.values["mAP@10"]

@@ -40,7 +40,7 @@ def opened(browser: Browser, path: Path, width: int) -> "Page":
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_page_is_whole_and_fits(browser: Browser, made: Path, width: int) -> None:
+def test_page_fits_the_screen_and_shows_the_main_metric(browser: Browser, made: Path, width: int) -> None:
     page = opened(browser, made, width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page scrolls sideways"
     big = page.locator(".big").first.bounding_box()
@@ -65,7 +65,7 @@ def test_the_page_is_whole_and_fits(browser: Browser, made: Path, width: int) ->
     assert browser.errors == []
 
 
-def test_figures_stand_two_abreast_on_a_desk_and_below_each_other_on_a_phone(browser: Browser, made: Path) -> None:
+def test_figures_are_side_by_side_on_desktop_and_stacked_on_phone(browser: Browser, made: Path) -> None:
     def tops(width: int) -> list[float]:
         boxes = [image.bounding_box() for image in opened(browser, made, width).locator("#learning img").all()]
         return [box["y"] for box in boxes if box]
@@ -76,7 +76,7 @@ def test_figures_stand_two_abreast_on_a_desk_and_below_each_other_on_a_phone(bro
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_clips_are_heard_one_at_a_time(browser: Browser, made: Path, width: int) -> None:
+def test_playing_a_clip_stops_the_others(browser: Browser, made: Path, width: int) -> None:
     page = opened(browser, made, width)
     page.evaluate("document.querySelectorAll('audio')[0].play()")
     until(page, "document.querySelectorAll('audio')[0].currentTime > 0.1")
@@ -86,7 +86,7 @@ def test_clips_are_heard_one_at_a_time(browser: Browser, made: Path, width: int)
     assert browser.errors == []
 
 
-def test_keys_alone_reach_the_players(browser: Browser, made: Path) -> None:
+def test_players_are_reachable_by_keyboard(browser: Browser, made: Path) -> None:
     page = opened(browser, made, 1280)
     for _ in range(9):
         page.keyboard.press("Tab")
@@ -99,7 +99,7 @@ def test_keys_alone_reach_the_players(browser: Browser, made: Path) -> None:
     until(page, "document.activeElement.currentTime > 0.1")
 
 
-def test_it_prints(browser: Browser, made: Path) -> None:
+def test_page_can_be_printed(browser: Browser, made: Path) -> None:
     page = opened(browser, made, 1280)
     page.emulate_media(media="print")
     assert page.locator("audio").first.is_hidden()

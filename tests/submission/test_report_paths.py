@@ -3,7 +3,7 @@
 import pytest
 
 from submission.report.elements import without_folders
-from submission.report.overview import _without_path
+from submission.report.overview import _strip_folders
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,12 @@ def test_absolute_paths_are_cut_to_their_last_part(text: object, output: object)
         *("24/7", "", "x /" + "a " * 100_000),
     ],
 )
-def test_all_else_stays(text: str) -> None:
+def test_text_without_absolute_paths_is_unchanged(text: str) -> None:
     assert without_folders(text) == text
 
 
-def test_why_a_clip_is_broken() -> None:
+def test_folders_are_removed_from_reasons_of_broken_clips() -> None:
     why = "/data/my clips (old), new/a.wav: truncated; it was made of /data/b c/d.wav"
-    assert "data" not in _without_path("/data/my clips (old)/a.wav: truncated; it was made of /data/b c/d.wav")
-    assert _without_path("/data/my clips (old)/a.wav: cut") == "…/a.wav: cut"
-    assert "/data" not in _without_path(why)
+    assert "data" not in _strip_folders("/data/my clips (old)/a.wav: truncated; it was made of /data/b c/d.wav")
+    assert _strip_folders("/data/my clips (old)/a.wav: cut") == "…/a.wav: cut"
+    assert "/data" not in _strip_folders(why)

@@ -18,7 +18,7 @@ from system.recipe.load import load_recipe
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))
 
 
-def test_a_run_writes_what_is_described_and_nothing_else(unbroken: Path) -> None:
+def test_run_files_match_the_record_models_exactly(unbroken: Path) -> None:
     result, noted = read_result(unbroken), read_provenance(unbroken)
     assert result.format == FORMAT
     for path, record in (("result.json", result), ("provenance.json", noted)):
@@ -33,7 +33,7 @@ def test_a_run_writes_what_is_described_and_nothing_else(unbroken: Path) -> None
     assert set(ranked.figures) == set(ranked.model_extra or ()) == {"R@1", "R@5", "R@10", "mAP@10"}
 
 
-def test_lines_of_metrics_are_read_and_written_alike(unbroken: Path) -> None:
+def test_metrics_lines_survive_a_round_trip(unbroken: Path) -> None:
     """A resumed run compares the lines of its checkpoints with the file's, byte by byte."""
     path = unbroken / "metrics.jsonl"
     lines = read_metrics(path, "")
@@ -45,13 +45,13 @@ def test_lines_of_metrics_are_read_and_written_alike(unbroken: Path) -> None:
     assert lines[0].value("validation.nothing") is None
 
 
-def test_figures_of_a_later_release_keep_their_names() -> None:
+def test_unknown_figures_in_metrics_are_kept() -> None:
     line = EpochLine.model_validate({"stage": "a", "epoch": 1, "seconds": 1, "entropy": 0.5})
     assert line.value("entropy") == 0.5
     assert line.document() == {"stage": "a", "epoch": 1, "seconds": 1.0, "entropy": 0.5}
 
 
-def test_a_result_of_a_later_format_is_one_sentence(
+def test_result_of_a_later_format_is_refused(
     unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
@@ -66,7 +66,7 @@ def test_a_result_of_a_later_format_is_one_sentence(
         assert errors.count("\n") == 1
 
 
-def test_a_text_for_a_number_is_refused_in_one_sentence(
+def test_text_in_place_of_a_number_is_refused(
     unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
@@ -77,7 +77,7 @@ def test_a_text_for_a_number_is_refused_in_one_sentence(
     assert errors.count("\n") == 1
 
 
-def test_a_changed_digit_of_a_runs_recipe_is_refused(unbroken: Path, tmp_path: Path) -> None:
+def test_changed_resolved_recipe_is_refused(unbroken: Path, tmp_path: Path) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
     open_finished(str(run))
     resolved = run / "resolved.json"
@@ -88,7 +88,7 @@ def test_a_changed_digit_of_a_runs_recipe_is_refused(unbroken: Path, tmp_path: P
         open_finished(str(run))
 
 
-def test_facts_beside_scores_name_the_run_by_the_key_of_the_file() -> None:
+def test_model_facts_write_the_run_as_key_from() -> None:
     written: dict[str, Any] = {"recipe": "r", "from": "folder", "checkpoint": "last", "experts": {}, "text": None}
     facts = ModelFacts(recipe="r", run="folder", checkpoint="last", experts={}, text=None)
     assert facts.document() == written
@@ -96,7 +96,7 @@ def test_facts_beside_scores_name_the_run_by_the_key_of_the_file() -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in RECIPES if "study" not in path.name], ids=lambda path: path.stem)
-def test_what_is_relied_on_of_a_recipe_is_in_every_one(path: Path) -> None:
+def test_used_recipe_parts_exist_in_every_shipped_recipe(path: Path) -> None:
     resolved = json.loads(load_recipe(path).resolved())
     found = ResolvedRecipe.model_validate(resolved)
     assert list(found.stages) == list(resolved["stages"])

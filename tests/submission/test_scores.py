@@ -17,7 +17,7 @@ from submission.errors import SubmissionError
 from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
 
 
-def test_a_matrix_survives_its_files(tmp_path: Path) -> None:
+def test_score_matrix_survives_a_round_trip(tmp_path: Path) -> None:
     matrix = small_matrix(relevant=[None] * 23 + [["clip3", "clip1"]])
     write_scores(tmp_path / "s.npy", matrix)
     again = read_scores(tmp_path / "s.npy")
@@ -50,7 +50,7 @@ def test_a_matrix_survives_its_files(tmp_path: Path) -> None:
         ({"relevant": [["clip0"]] * 23 + [["clip1", "clip1"]]}, "query 'q23': relevant clip 'clip1' occurs twice"),
     ],
 )
-def test_a_matrix_that_does_not_fit_together_is_refused(changes: dict[str, Any], words: str) -> None:
+def test_inconsistent_matrix_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(SubmissionError, match=words):
         small_matrix(**changes)
 
@@ -104,7 +104,7 @@ def edit_json(path: Path, edit: Callable[[dict], object]) -> None:
         ),
     ],
 )
-def test_damaged_pairs_are_refused_by_name(tmp_path: Path, damage: Callable[[Path], object], words: str) -> None:
+def test_damaged_score_files_are_refused_by_name(tmp_path: Path, damage: Callable[[Path], object], words: str) -> None:
     write_scores(tmp_path / "s.npy", small_matrix())
     without_checksums(tmp_path)
     damage(tmp_path)
@@ -117,9 +117,7 @@ def test_damaged_pairs_are_refused_by_name(tmp_path: Path, damage: Callable[[Pat
     [({"facts": {"x": object()}}, "JSON"), ({"facts": {"x": math.nan}}, "JSON"),
      ({"query_texts": ["\ud800"] * 24}, "Unicode")],
 )  # fmt: skip
-def test_what_json_cannot_hold_is_refused_before_anything_is_written(
-    tmp_path: Path, changes: dict[str, Any], words: str
-) -> None:
+def test_values_invalid_in_json_are_refused_before_writing(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(SubmissionError, match=words):
         write_scores(tmp_path / "s.npy", small_matrix(**changes))
     assert list(tmp_path.iterdir()) == []
@@ -131,7 +129,7 @@ def test_scores_need_the_npy_suffix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fails_at", [".npy", ".json"])
-def test_an_interrupted_rewrite_never_pairs_new_scores_with_old_names(
+def test_interrupted_rewrite_never_pairs_new_scores_with_old_labels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str
 ) -> None:
     old = small_matrix(seed=1)

@@ -14,7 +14,7 @@ import pytest
 from submission.__main__ import main
 from submission.formats.score_matrix import ScoreMatrix, write_scores
 from submission.formats.truth import matrix_truth, read_annotations
-from submission.metrics.scoring import annotated, found_from_audio, found_in_matrix
+from submission.metrics.scoring import ranks_from_audio, ranks_in_matrix, with_annotations
 from submission.metrics.summary import summarise, summarise_audio_to_text
 
 
@@ -36,9 +36,9 @@ def matrix() -> ScoreMatrix:
     )
 
 
-def test_audio_to_text_by_hand(matrix: ScoreMatrix) -> None:
+def test_audio_to_text_matches_hand_computed_values(matrix: ScoreMatrix) -> None:
     """Clip a scores its captions 9 and 2, the others 8 and 0: ranks 1, 3. Clip b: own 7, 2; others 1, 3: ranks 1, 3."""
-    found = found_from_audio(matrix)
+    found = ranks_from_audio(matrix)
     assert found.ranks.tolist() == [[1, 3], [1, 3]]
     assert (found.texts, found.n_pool) == (["a.wav", " b.wav"], 4)
     summary = summarise_audio_to_text(found, (1, 2))
@@ -48,14 +48,14 @@ def test_audio_to_text_by_hand(matrix: ScoreMatrix) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_audio_to_text_definitions_equal_a_slow_oracle(seed: int) -> None:
+def test_audio_to_text_metrics_equal_slow_reference(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n_clips, n_texts = int(rng.integers(2, 9)), int(rng.integers(9, 40))
     owner = [*range(n_clips), *rng.integers(n_clips, size=n_texts - n_clips).tolist()]  # one to many captions a clip
     values = rng.normal(size=(n_texts, n_clips)).astype(np.float32)
     clips, texts = [f"c{i}" for i in range(n_clips)], [f"t{i}" for i in range(n_texts)]
     whole = ScoreMatrix(values, texts, texts, clips, clips, [[clips[i]] for i in owner])
-    found = summarise_audio_to_text(found_from_audio(whole)).values
+    found = summarise_audio_to_text(ranks_from_audio(whole)).values
     for k in (1, 5, 10):
         hit = recalled = all_hits = 0.0
         for clip in range(n_clips):
@@ -74,28 +74,28 @@ def test_audio_to_text_definitions_equal_a_slow_oracle(seed: int) -> None:
         assert found[name] == pytest.approx(total)
 
 
-def test_equal_scores_from_audio_to_text_stand_by_text_whatever_the_ids(matrix: ScoreMatrix) -> None:
+def test_audio_to_text_ties_are_ordered_by_text(matrix: ScoreMatrix) -> None:
     """All equal: by text. `Barking, loud`, `Dogs`, `Rain`, `a dog` are b1, b2, a2, a1; a clip's own rank so."""
     alike = replace(matrix, values=np.zeros((4, 3), np.float32), query_texts=["a dog", "Rain", "Barking, loud", "Dogs"])
     expected = [[3, 4], [1, 2]]
-    assert found_from_audio(alike).ranks.tolist() == expected
-    assert found_from_audio(replace(alike, query_ids=["4", "3", "2", "1"])).ranks.tolist() == expected
+    assert ranks_from_audio(alike).ranks.tolist() == expected
+    assert ranks_from_audio(replace(alike, query_ids=["4", "3", "2", "1"])).ranks.tolist() == expected
 
 
-def test_annotations_replace_what_is_relevant(tmp_path: Path, matrix: ScoreMatrix) -> None:
+def test_annotations_replace_relevant_clips(tmp_path: Path, matrix: ScoreMatrix) -> None:
     path = tmp_path / "annotations.csv"
     path.write_text("query,audio_filenames\nRain,\"['a.wav', 'c, d.wav']\"\n\"Barking, loud\",[' b.wav']\n")
-    chosen = annotated(matrix, read_annotations(path, matrix_truth(matrix)))
+    chosen = with_annotations(matrix, read_annotations(path, matrix_truth(matrix)))
     assert chosen.query_ids == ["a2", "b1"]
     assert chosen.relevant == [["b"], ["a", "c"]]
-    found = found_in_matrix(chosen)
+    found = ranks_in_matrix(chosen)
     assert found.ranks[0, 0] == 2
     assert found.ranks[1].tolist() == [1, 3]
     assert summarise(found).values["mAP@10"] == pytest.approx((1 / 2 + (1 + 2 / 3) / 2) / 2)
     assert found.groups.tolist() == [0, 1]
 
 
-def test_door_scores_both_ways_and_writes_a_line_a_query(
+def test_score_verb_scores_both_directions_and_writes_per_query_table(
     tmp_path: Path, matrix: ScoreMatrix, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_scores(tmp_path / "s.npy", matrix)
@@ -117,14 +117,14 @@ def test_door_scores_both_ways_and_writes_a_line_a_query(
     assert "none/q.csv: no such file" in capsys.readouterr().err
 
 
-def test_a_ranked_csv_cannot_be_scored_from_audio_to_text(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranked_csv_cannot_be_scored_from_audio_to_text(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     real = [str(shared / "data/dcase2022_baseline/test.output.csv"), "--truth"]
     truth = str(shared / "data/clotho/clotho_captions_evaluation.csv")
     assert main(["score", *real, truth, "--direction", "audio-to-text"]) == 1
     assert "a ranked CSV ranks clips only; audio-to-text needs the score matrix" in capsys.readouterr().err
 
 
-def test_the_real_submission_against_the_annotations_of_2025(
+def test_baseline_submission_scores_against_2025_annotations(
     shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lists = shared / "data/dcase2022_baseline/test.output.csv"
@@ -150,7 +150,7 @@ def test_the_real_submission_against_the_annotations_of_2025(
     assert sum(float(row[-1]) for row in read_rows(table)[1:]) == pytest.approx(sum(precisions), abs=1e-3)
 
 
-def test_a_whole_matrix_is_scored_and_written_in_little_memory(root: Path, tmp_path: Path) -> None:
+def test_full_size_matrix_is_processed_in_little_memory(root: Path, tmp_path: Path) -> None:
     n_queries, n_clips = 5225, 1045
     values = np.random.default_rng(0).normal(size=(n_queries, n_clips)).astype(np.float32)
     clips = [f"clip {n}" for n in range(n_clips)]

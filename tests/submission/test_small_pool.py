@@ -12,7 +12,7 @@ from submission.editions import get_edition
 from submission.errors import SubmissionError
 from submission.formats.ranked_csv import write_ranked_csv
 from submission.formats.score_matrix import ScoreMatrix, write_scores
-from submission.metrics.scoring import found_in_matrix
+from submission.metrics.scoring import ranks_in_matrix
 from submission.metrics.summary import summarise
 
 CUSTOM = ["--edition", "custom"]
@@ -33,7 +33,9 @@ def matrix_of(clips: int) -> ScoreMatrix:
 
 
 @pytest.mark.parametrize("clips", [1, 7])
-def test_custom_lists_the_whole_pool(tmp_path: Path, clips: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_custom_edition_lists_the_whole_small_pool(
+    tmp_path: Path, clips: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Written, checked with and without the pool, and scored as the matrix is."""
     matrix, scores, out = matrix_of(clips), tmp_path / "s.npy", tmp_path / "s.csv"
     write_scores(scores, matrix)
@@ -59,14 +61,14 @@ def test_custom_lists_the_whole_pool(tmp_path: Path, clips: int, capsys: pytest.
     assert (tmp_path / "again.csv").read_bytes() == out.read_bytes()
 
 
-def test_metrics_beyond_the_pool_are_those_at_its_size() -> None:
-    found = found_in_matrix(matrix_of(7))
+def test_metrics_beyond_the_pool_equal_those_at_its_size() -> None:
+    found = ranks_in_matrix(matrix_of(7))
     values = summarise(found, recall_ks=(7, 10), map_ks=(10, 7)).values
     assert values["mAP@10"] == values["mAP@7"] < 1
     assert values["R@10"] == values["R@7"] == 1
 
 
-def test_a_list_that_is_cut_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shortened_list_of_a_small_pool_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scores, out = tmp_path / "s.npy", tmp_path / "s.csv"
     write_scores(scores, matrix_of(7))
     assert main(["write", str(scores), "--out", str(out), *CUSTOM]) == 0
@@ -81,8 +83,8 @@ def test_a_list_that_is_cut_is_found(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("year", ["2022", "2023", "2024"])
-def test_the_years_keep_their_rule(tmp_path: Path, year: str) -> None:
+def test_yearly_editions_refuse_small_pools(tmp_path: Path, year: str) -> None:
     with pytest.raises(SubmissionError, match=rf"the pool has 7 clips, but a row of edition {year} lists 10; rank a"):
         write_ranked_csv(matrix_of(7), tmp_path / "x.csv", get_edition(year))
-    assert get_edition(year).of_pool(7) == get_edition(year)
-    assert get_edition("custom").of_pool(12) == get_edition("custom")
+    assert get_edition(year).for_pool(7) == get_edition(year)
+    assert get_edition("custom").for_pool(12) == get_edition("custom")

@@ -15,7 +15,9 @@ from submission.formats.score_matrix import write_scores
 from submission.metrics import retrieval as metrics
 
 
-def test_door_writes_checks_and_scores(tmp_path: Path, truth_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbs_write_check_and_score_a_submission(
+    tmp_path: Path, truth_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_scores(tmp_path / "s.npy", small_matrix())
     scores, out, truth = str(tmp_path / "s.npy"), str(tmp_path / "out.csv"), str(truth_path)
     assert main(["write", scores, "--edition", "2022", "--out", out]) == 0
@@ -37,7 +39,7 @@ def test_door_writes_checks_and_scores(tmp_path: Path, truth_path: Path, capsys:
     assert any(line.startswith(f"chance  {metrics.chance(12):.4f} ") for line in from_csv)
 
 
-def test_door_check_lists_every_problem_and_score_refuses_the_same_file(
+def test_check_lists_problems_of_a_file_that_score_refuses(
     tmp_path: Path, truth_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = good_lines(tmp_path)
@@ -142,7 +144,7 @@ def test_door_check_lists_every_problem_and_score_refuses_the_same_file(
         (["check", "good.csv", "--queries", "wide.csv", "--audio", "."], "found 'index,0.wav,1.wav,"),
     ],
 )
-def test_door_turns_what_is_expected_into_one_sentence(
+def test_expected_errors_are_one_line(
     tmp_path: Path,
     truth_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -177,13 +179,13 @@ def test_door_turns_what_is_expected_into_one_sentence(
     [[], ["rank"], ["check"], ["write", "s.npy"], ["check", "a", "--truth", "b", "--scores", "c"],
      ["check", "a", "--truth", "b", "--queries", "c"], ["convert", "a.csv"]],
 )  # fmt: skip
-def test_door_leaves_wrong_usage_to_argparse(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_exits_with_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert "usage: python -m submission" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["write", "convert", "check", "score"])
-def test_every_verb_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_every_verb_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
     shown = capsys.readouterr().out
     assert f"example:\n  python -m submission {verb} " in shown
@@ -195,7 +197,7 @@ def run(root: Path, code: str, *arguments: object, **environment: str) -> subpro
     return subprocess.run(command, cwd=root, env={**os.environ, **environment}, capture_output=True, timeout=60)
 
 
-def test_checking_and_scoring_a_csv_load_numpy_and_nothing_heavy(
+def test_checking_and_scoring_a_csv_import_only_numpy(
     root: Path, baseline: Path, clotho: Callable[[str], Path]
 ) -> None:
     code = (
@@ -212,7 +214,7 @@ def test_checking_and_scoring_a_csv_load_numpy_and_nothing_heavy(
     assert done.stderr == b""
 
 
-def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(root: Path, tmp_path: Path) -> None:
+def test_full_disk_is_one_line_and_keeps_the_old_file(root: Path, tmp_path: Path) -> None:
     write_scores(tmp_path / "s.npy", small_matrix())
     (tmp_path / "out.csv").write_text(old := "index,a.wav\n")
     limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (700, resource.RLIM_INFINITY))\n"

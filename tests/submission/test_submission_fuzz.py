@@ -182,7 +182,7 @@ def mutated(data: bytes, dice: random.Random) -> bytes:
     return data
 
 
-def test_no_damaged_ranked_csv_passes_that_the_format_forbids(
+def test_damaged_ranked_csv_passes_only_if_still_valid(
     tmp_path: Path, real_clips: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     truth_path, good, bad = tmp_path / "truth.csv", tmp_path / "good.csv", tmp_path / "bad.csv"
@@ -216,7 +216,7 @@ def test_no_damaged_ranked_csv_passes_that_the_format_forbids(
     assert min(outcomes.values()) > 300, outcomes
 
 
-def test_a_damaged_truth_is_read_or_refused(tmp_path: Path, real_clips: list[list[str]]) -> None:
+def test_damaged_truth_is_read_or_refused(tmp_path: Path, real_clips: list[list[str]]) -> None:
     path = tmp_path / "truth.csv"
     original = format_table([["file_name", "caption_1"], *real_clips])
     dice = random.Random(1)
@@ -265,7 +265,7 @@ def odd_number(data: bytes, dice: random.Random) -> bytes:
     return format_table(rows)
 
 
-def test_no_damaged_matrix_csv_passes_that_the_format_forbids(real_clips: list[list[str]], tmp_path: Path) -> None:
+def test_damaged_matrix_csv_passes_only_if_still_valid(real_clips: list[list[str]], tmp_path: Path) -> None:
     matrix = matrix_of(real_clips[:12])
     truth, edition = matrix_truth(matrix), EDITIONS["2025"]
     write_matrix_csv(matrix, tmp_path / "good.csv", edition)
@@ -328,7 +328,7 @@ def test_damaged_annotations_are_read_or_refused(real_clips: list[list[str]], tm
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".json"])
-def test_a_damaged_score_matrix_is_read_or_refused(tmp_path: Path, real_clips: list[list[str]], suffix: str) -> None:
+def test_damaged_score_matrix_is_read_or_refused(tmp_path: Path, real_clips: list[list[str]], suffix: str) -> None:
     path = tmp_path / "s.npy"
     write_scores(path, matrix_of(real_clips))
     damaged = path.with_suffix(suffix)

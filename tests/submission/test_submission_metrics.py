@@ -22,7 +22,7 @@ def found_of(
     lists: Sequence[Sequence[int]], n_relevant: list[int], n_pool: int = 20, depth: int | None = None
 ) -> RelevantRanks:
     return RelevantRanks(
-        ranks=order.ranks_of_lists(lists),
+        ranks=order.ranks_from_lists(lists),
         n_relevant=np.array(n_relevant),
         groups=np.arange(len(lists)),
         texts=[f"query {n}" for n in range(len(lists))],
@@ -64,9 +64,11 @@ def summary_of(values: np.ndarray, relevant: list[list[int]], names: list[str], 
         ([1, NEVER], 2, None, 0.5),
     ],
 )
-def test_average_precision_by_hand(ranks: list[int], n_relevant: int, k: int, expected: float) -> None:
+def test_average_precision_matches_hand_computed_values(
+    ranks: list[int], n_relevant: int, k: int, expected: float
+) -> None:
     assert metrics.average_precision(ranks, n_relevant, k) == pytest.approx(expected)
-    both = metrics.average_precision(order.ranks_of_lists([ranks, [1]]), np.array([n_relevant, 1]), k)
+    both = metrics.average_precision(order.ranks_from_lists([ranks, [1]]), np.array([n_relevant, 1]), k)
     assert both.tolist() == pytest.approx([expected, 1.0])
 
 
@@ -74,7 +76,7 @@ def test_average_precision_by_hand(ranks: list[int], n_relevant: int, k: int, ex
     ("ranks", "n_relevant", "k", "expected"),
     [([1], 1, 1, 1.0), ([2], 1, 1, 0.0), ([5], 1, 5, 1.0), ([6], 1, 5, 0.0), ([1, 7], 2, 5, 0.5), ([1, 7], 4, 10, 0.5)],
 )
-def test_recall_by_hand(ranks: list[int], n_relevant: int, k: int, expected: float) -> None:
+def test_recall_matches_hand_computed_values(ranks: list[int], n_relevant: int, k: int, expected: float) -> None:
     assert metrics.recall(ranks, n_relevant, k) == expected
 
 
@@ -91,18 +93,18 @@ def test_recall_by_hand(ranks: list[int], n_relevant: int, k: int, expected: flo
         ([1, 2], 1, "2 ranks are given for 1 relevant clips"),
     ],
 )
-def test_metrics_refuse_ranks_that_are_none(metric: Any, ranks: list[int], n_relevant: int, words: str) -> None:
+def test_metrics_refuse_invalid_ranks(metric: Any, ranks: list[int], n_relevant: int, words: str) -> None:
     with pytest.raises(SubmissionError, match=words):
         metric(ranks, n_relevant, 10)
 
 
 @pytest.mark.parametrize(("module", "examples"), [(metrics, 3), (intervals, 2)])
-def test_the_examples_in_the_docstrings_hold(module: Any, examples: int) -> None:
+def test_docstring_examples_are_right(module: Any, examples: int) -> None:
     results = doctest.testmod(module)
     assert (results.failed, results.attempted) == (0, examples)
 
 
-def test_audio_to_text_has_three_names_by_hand() -> None:
+def test_audio_to_text_definitions_match_hand_computed_values() -> None:
     """Two clips, of 5 captions and of 1: where their captions stand among all."""
     found = found_of([[2, 3, 7, 9, 30], [12]], [5, 1], n_pool=40)
     summary = summarise_audio_to_text(found)
@@ -115,7 +117,7 @@ def test_audio_to_text_has_three_names_by_hand() -> None:
     assert summary.median_rank == 7
 
 
-def test_ranks_by_hand_ties_go_by_file_name() -> None:
+def test_ranks_of_ties_follow_file_names() -> None:
     values = np.array([[3, 1, 2, 2], [0, 0, 0, 0]], dtype=np.float32)
     names = ["d.wav", "a.wav", "c.wav", "B.wav"]  # code points: B < a < c < d
     assert order.relevant_ranks(values, [[2, 0], [1]], names).tolist() == [[1, 3], [2, NEVER]]
@@ -123,14 +125,14 @@ def test_ranks_by_hand_ties_go_by_file_name() -> None:
     assert order.ranked_columns(values, names, 2).tolist() == [[0, 3], [3, 1]]
 
 
-def test_median_rank_by_hand() -> None:
-    assert metrics.median_rank(order.ranks_of_lists([[3, 4], [1], [8]])) == 3
-    assert metrics.median_rank(order.ranks_of_lists([[3], [1], [8], [6]])) == 4.5
-    assert metrics.median_rank(order.ranks_of_lists([[3], [], []])) == math.inf
-    assert metrics.median_rank(order.ranks_of_lists([[], []])) == math.inf
+def test_median_rank_matches_hand_computed_values() -> None:
+    assert metrics.median_rank(order.ranks_from_lists([[3, 4], [1], [8]])) == 3
+    assert metrics.median_rank(order.ranks_from_lists([[3], [1], [8], [6]])) == 4.5
+    assert metrics.median_rank(order.ranks_from_lists([[3], [], []])) == math.inf
+    assert metrics.median_rank(order.ranks_from_lists([[], []])) == math.inf
 
 
-def test_chance_by_hand() -> None:
+def test_chance_matches_hand_computed_values() -> None:
     assert metrics.chance(1) == 1.0
     assert metrics.chance(2, k=1) == 0.5
     assert metrics.chance(1045) == pytest.approx(2.9289682539682538 / 1045)
@@ -141,7 +143,7 @@ def test_chance_by_hand() -> None:
         metrics.chance(3, n_relevant=4)
 
 
-def test_summary_by_hand() -> None:
+def test_summary_matches_hand_computed_values() -> None:
     summary = summarise(found_of([[1], [4], [7, 8], []], [1, 1, 2, 1]))
     precisions = [1, 1 / 4, (1 / 7 + 2 / 8) / 2, 0]
     assert summary.values == {"R@1": 0.25, "R@5": 0.5, "R@10": 0.75, "mAP@10": pytest.approx(sum(precisions) / 4)}
@@ -154,7 +156,7 @@ def test_summary_by_hand() -> None:
         found_of([], [])
 
 
-def test_the_bootstrap_of_a_summary_draws_queries_that_share_clips_together() -> None:
+def test_summary_bootstrap_draws_queries_by_clip() -> None:
     found = found_of([[1], [2], [3], [1], [4], [1]], [1] * 6)
     by_clip = dataclasses.replace(found, groups=np.array([0, 0, 0, 1, 1, 1]))
     precisions = [1, 1 / 2, 1 / 3, 1, 1 / 4, 1]
@@ -162,12 +164,12 @@ def test_the_bootstrap_of_a_summary_draws_queries_that_share_clips_together() ->
     assert summarise(by_clip).bootstrap != pytest.approx(intervals.bootstrap_interval(precisions))
 
 
-def test_a_clip_that_was_never_found_adds_nothing_without_a_cut() -> None:
+def test_unranked_clip_adds_nothing_to_average_precision() -> None:
     assert metrics.average_precision(np.array([[NEVER]]), np.array([1]), None).tolist() == [0.0]
     assert metrics.average_precision(np.array([[2, NEVER]]), np.array([2]), None).tolist() == [0.25]
 
 
-def test_a_k_beyond_the_lists_is_a_lower_bound_and_says_so() -> None:
+def test_metric_beyond_the_list_length_is_noted_as_lower_bound() -> None:
     summary = summarise(found_of([[1], []], [2, 1], depth=10), map_ks=(16, 10))
     assert (summary.primary, summary.values["mAP@16"]) == ("mAP@16", 0.25)
     lines = summary.lines()
@@ -176,7 +178,7 @@ def test_a_k_beyond_the_lists_is_a_lower_bound_and_says_so() -> None:
     assert not any("bound," in line for line in summarise(found_of([[1], []], [2, 1]), map_ks=(16, 10)).lines())
 
 
-def test_summary_of_one_query_shows_no_interval() -> None:
+def test_summary_of_one_query_has_no_interval() -> None:
     lines = summarise(found_of([[1]], [1])).lines()
     assert sum("shows no spread" in line for line in lines) == 2
     assert not any("nan" in line for line in lines)
@@ -199,7 +201,7 @@ def slow_average_precision(ranks: list[int], n_relevant: int, k: int) -> float:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_metrics_agree_with_a_slow_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_equal_slow_reference(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(seed)
     monkeypatch.setattr(blocks, "MAX_ROWS", int(random.integers(1, 9)))  # blocks must not show in the result
     n_queries, n_clips = (int(size) for size in random.integers(1, 24, size=2))
@@ -232,7 +234,7 @@ def test_metrics_agree_with_a_slow_loop(seed: int, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(("n_clips", "n_relevant", "k"), [(15, 1, 10), (7, 1, 10), (9, 3, 4), (5, 5, 10)])
-def test_chance_is_what_random_orders_score(n_clips: int, n_relevant: int, k: int) -> None:
+def test_chance_equals_mean_score_of_random_orders(n_clips: int, n_relevant: int, k: int) -> None:
     random = np.random.default_rng(0)
     drawn = np.sort(random.permuted(np.tile(np.arange(n_clips), (20_000, 1)), axis=1)[:, :n_relevant]) + 1
     average = metrics.average_precision(drawn, np.full(20_000, n_relevant), k).mean()
@@ -242,7 +244,7 @@ def test_chance_is_what_random_orders_score(n_clips: int, n_relevant: int, k: in
 # --- degenerate --------------------------------------------------------------------------------------------------
 
 
-def test_a_constant_matrix_scores_at_chance() -> None:
+def test_constant_matrix_scores_at_chance() -> None:
     # Were ties given to the relevant clip, this would score 1.
     names = [f"{n:02d}" for n in range(40)]
     summary = summary_of(np.zeros((40, 40), dtype=np.float32), [[column] for column in range(40)], names)
@@ -250,7 +252,7 @@ def test_a_constant_matrix_scores_at_chance() -> None:
     assert summary.values["R@1"] == 1 / 40
 
 
-def test_perfect_and_worst_systems() -> None:
+def test_perfect_and_worst_systems_score_one_and_zero() -> None:
     names = [f"{n:02d}" for n in range(30)]
     relevant = [[column] for column in range(30)]
     perfect = summary_of(np.eye(30), relevant, names)
@@ -261,7 +263,7 @@ def test_perfect_and_worst_systems() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_score_that_is_no_number_is_refused(bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_and_infinite_scores_are_refused(bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "MAX_ROWS", 1)  # the row named is the matrix's, not its block's
     values = np.zeros((3, 4), dtype=np.float32)
     values[1, 2] = bad
@@ -282,6 +284,6 @@ def test_a_score_that_is_no_number_is_refused(bad: float, monkeypatch: pytest.Mo
         ([[0], [1, 1]], "ab", "row 1 of the scores has the same relevant column twice"),
     ],
 )
-def test_relevant_ranks_refuses_columns_that_do_not_fit(relevant: list[list[int]], names: str, words: str) -> None:
+def test_relevant_ranks_refuses_invalid_columns(relevant: list[list[int]], names: str, words: str) -> None:
     with pytest.raises(SubmissionError, match=words):
         order.relevant_ranks(np.zeros((2, 2)), relevant, list(names))

@@ -15,7 +15,7 @@ from submission.editions import EDITIONS
 from submission.formats.matrix_csv import write_matrix_csv
 from submission.formats.ranked_csv import write_ranked_csv
 from submission.formats.score_matrix import read_scores, write_scores
-from submission.verbs.options import edition_noted
+from submission.verbs.options import edition_in_facts
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_a_run_is_scored_as_its_matrix_is_by_its_own_edition(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_is_scored_like_its_matrix_in_its_edition(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     first = output(capsys, "score", run)
     assert "mAP@16" in first, "the first entry is of 2025"
     assert first == output(capsys, "score", f"{run}:last")
@@ -46,9 +46,7 @@ def test_a_run_is_scored_as_its_matrix_is_by_its_own_edition(run: str, capsys: p
     assert "mAP@16" in output(capsys, "score", f"{run}:best", "--edition", "2025"), "without training anything again"
 
 
-def test_runs_are_compared_and_one_that_is_of_another_edition_is_asked_about(
-    run: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_comparing_runs_of_two_editions_needs_the_edition_option(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = output(capsys, "compare", f"{run}:mean", f"{run}:best", f"{run}/scores/best.npy", "--edition", "2022")
     figure = json.loads(Path(run, "result.json").read_text())["rank"]["mean"]["mAP@10"]
     assert shown.splitlines()[0] == f"{figure:.4f}  {run}:mean"
@@ -57,7 +55,7 @@ def test_runs_are_compared_and_one_that_is_of_another_edition_is_asked_about(
     assert f"the files have several editions ({run}:last: 2025, {run}:best: 2022); add --edition YEAR" in said
 
 
-def test_a_run_is_written_in_its_edition_and_never_over_a_file_of_another(
+def test_run_is_written_in_its_edition_but_not_over_another_edition(
     run: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output(capsys, "write", f"{run}:best", "--out", "a.csv")
@@ -74,17 +72,17 @@ def test_a_run_is_written_in_its_edition_and_never_over_a_file_of_another(
     assert "which is read here" in capsys.readouterr().err
 
 
-def test_the_matrices_of_a_run_say_the_edition_of_their_entries(run: str, capsys: pytest.CaptureFixture[str]) -> None:
-    noted = {name: edition_noted(read_scores(Path(run, f"scores/{name}.npy"))) for name in ("last", "best", "mean")}
+def test_matrices_of_a_run_record_the_edition_of_their_entry(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    noted = {name: edition_in_facts(read_scores(Path(run, f"scores/{name}.npy"))) for name in ("last", "best", "mean")}
     assert noted == {"last": "2025", "best": "2022", "mean": "2022"}
     assert output(capsys, "score", f"{run}/scores/mean.npy") == output(capsys, "score", f"{run}:mean")
     apart = ["blend", f"{run}/scores/last.npy", f"{run}/scores/best.npy", "--out", "apart.npy"]
     output(capsys, *apart)
-    assert edition_noted(read_scores(Path("apart.npy"))) is None
+    assert edition_in_facts(read_scores(Path("apart.npy"))) is None
 
 
-def test_a_blend_of_nothing_says_no_edition() -> None:
-    assert edition_noted(small_matrix(facts={"of": {}})) is None
+def test_empty_blend_facts_have_no_edition() -> None:
+    assert edition_in_facts(small_matrix(facts={"of": {}})) is None
 
 
 def written(folder: Path, editions: Mapping[str, str]) -> str:
@@ -95,7 +93,7 @@ def written(folder: Path, editions: Mapping[str, str]) -> str:
     return str(write_truth(folder))
 
 
-def test_csvs_of_different_editions_are_compared_after_the_command_that_is_named(
+def test_csvs_of_two_editions_are_comparable_after_suggested_convert(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -118,7 +116,7 @@ def test_csvs_of_different_editions_are_compared_after_the_command_that_is_named
         output(capsys, "compare", *made, *truth, *more)
 
 
-def test_a_csv_of_two_editions_goes_with_a_matrix_of_either(
+def test_csv_fitting_two_editions_is_comparable_with_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -133,7 +131,7 @@ def test_a_csv_of_two_editions_goes_with_a_matrix_of_either(
         output(capsys, *compared, "--edition", "2024")
 
 
-def test_all_editions_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_facts_verb_lists_all_editions(capsys: pytest.CaptureFixture[str]) -> None:
     lines = output(capsys, "facts").splitlines()
     assert lines[3] == "2025    task 6   every score of every query; figure mAP@16"
     assert len(lines) == len(EDITIONS) + 1

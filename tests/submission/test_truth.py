@@ -31,13 +31,13 @@ from submission.formats.truth import Truth, TruthQuery, read_annotations, read_b
         (b'file_name,caption_1\na,"Stop\nb,A dog\nc,go"\n', "line 2: a quoted cell extends to line 4"),
     ],
 )
-def test_a_truth_that_is_none_is_refused_with_its_line(tmp_path: Path, data: bytes, words: str) -> None:
+def test_invalid_truth_is_refused_with_its_line(tmp_path: Path, data: bytes, words: str) -> None:
     (tmp_path / "truth.csv").write_bytes(data)
     with pytest.raises(SubmissionError, match=rf"truth\.csv: .*{words}"):
         read_clotho_truth(tmp_path / "truth.csv")
 
 
-def test_a_caption_twice_in_one_row_is_one_query(tmp_path: Path) -> None:
+def test_repeated_caption_in_one_row_is_one_query(tmp_path: Path) -> None:
     (tmp_path / "truth.csv").write_bytes(b"file_name,caption_1,caption_2\nx,y,y\n z ,w,v\n")
     truth = read_clotho_truth(tmp_path / "truth.csv")
     assert {text: query.relevant for text, query in truth.queries.items()} == {"y": {"x"}, "w": {" z "}, "v": {" z "}}
@@ -45,12 +45,12 @@ def test_a_caption_twice_in_one_row_is_one_query(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("split", ["validation", "evaluation"])
-def test_real_captions_are_a_truth(clotho: Callable[[str], Path], split: str) -> None:
+def test_clotho_captions_are_read_as_truth(clotho: Callable[[str], Path], split: str) -> None:
     truth = read_clotho_truth(clotho(split))
     assert (len(truth.queries), len(truth.file_names)) == (5225, 1045)
 
 
-def test_the_shared_captions_of_development_are_refused(clotho: Callable[[str], Path]) -> None:
+def test_clotho_development_with_shared_captions_is_refused(clotho: Callable[[str], Path]) -> None:
     words = "make 16 queries of a ranked CSV ambiguous.*13 and 2890; 36 and 1284 and 1766; .*score the score matrix"
     with pytest.raises(SubmissionError, match=words):
         read_clotho_truth(clotho("development"))
@@ -70,7 +70,7 @@ def blind(tmp_path: Path) -> tuple[Path, Path]:
     return queries, audio
 
 
-def test_a_blind_set_is_its_queries_and_the_names_on_disk(blind: tuple[Path, Path]) -> None:
+def test_blind_set_has_its_queries_and_file_names_on_disk(blind: tuple[Path, Path]) -> None:
     truth = read_blind_truth(*blind)
     assert {text: query.relevant for text, query in truth.queries.items()} == {
         'Rain, then "wind" ': None,
@@ -90,9 +90,7 @@ def test_a_blind_set_is_its_queries_and_the_names_on_disk(blind: tuple[Path, Pat
         ("Kitchen Roomtone w: Dripping Faucet_1-2.wav", "Kitchen Roomtone w_Dripping Faucet_1-2.wav"),
     ],
 )
-def test_the_three_names_of_the_metadata_are_told_their_name_on_disk(
-    blind: tuple[Path, Path], metadata: str, disk: str
-) -> None:
+def test_names_in_metadata_are_matched_to_names_on_disk(blind: tuple[Path, Path], metadata: str, disk: str) -> None:
     (blind[1] / disk).touch()
     assert read_blind_truth(*blind).similar_file_names.to(metadata) == (disk, "punctuation")
 
@@ -111,13 +109,13 @@ def test_the_three_names_of_the_metadata_are_told_their_name_on_disk(
         (b'caption\nx\n"Stop\nA dog\ngo"\n', "line 3: a quoted cell extends to line 5"),
     ],
 )
-def test_queries_that_are_none_are_refused(blind: tuple[Path, Path], data: bytes, words: str) -> None:
+def test_invalid_blind_queries_are_refused(blind: tuple[Path, Path], data: bytes, words: str) -> None:
     blind[0].write_bytes(data)
     with pytest.raises(SubmissionError, match=words):
         read_blind_truth(*blind)
 
 
-def test_a_folder_without_audio_is_refused(blind: tuple[Path, Path], tmp_path: Path) -> None:
+def test_folder_without_audio_is_refused(blind: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(SubmissionError, match=r"this folder has no audio file; give the folder"):
         read_blind_truth(blind[0], tmp_path / "empty")
@@ -125,7 +123,7 @@ def test_a_folder_without_audio_is_refused(blind: tuple[Path, Path], tmp_path: P
         read_blind_truth(blind[0], blind[0])
 
 
-def test_a_name_on_disk_that_is_not_utf8_is_refused(blind: tuple[Path, Path]) -> None:
+def test_file_name_that_is_not_utf8_is_refused(blind: tuple[Path, Path]) -> None:
     (blind[1] / os.fsdecode(b"caf\xe9.wav")).touch()
     with pytest.raises(DataError, match=r"the file name 'caf\\udce9\.wav' is not UTF-8; rename it, or unpack again"):
         read_blind_truth(*blind)
@@ -134,7 +132,7 @@ def test_a_name_on_disk_that_is_not_utf8_is_refused(blind: tuple[Path, Path]) ->
 # --- annotations ------------------------------------------------------------------------------------------------
 
 
-def test_the_real_annotations(shared: Path, clotho: Callable[[str], Path]) -> None:
+def test_published_2025_annotations_are_read(shared: Path, clotho: Callable[[str], Path]) -> None:
     pool = read_clotho_truth(clotho("evaluation"))
     annotated = read_annotations(shared / "data/dcase2025/metadata_eval.csv", pool)
     sizes = [len(query.relevant or ()) for query in annotated.queries.values()]
@@ -178,7 +176,7 @@ def test_the_real_annotations(shared: Path, clotho: Callable[[str], Path]) -> No
         (b"query,audio_filenames\nq,\"['a.wav' 'b.wav']\"\n", "line 2: unknown file name 'a.wavb.wav'"),
     ],
 )
-def test_annotations_that_are_none_are_refused_with_their_line(tmp_path: Path, data: bytes, words: str) -> None:
+def test_invalid_annotations_are_refused_with_their_line(tmp_path: Path, data: bytes, words: str) -> None:
     pool = Truth({"q": TruthQuery("", frozenset(["b.wav"]))}, frozenset(["a.wav", "b.wav"]))
     (tmp_path / "a.csv").write_bytes(data)
     with pytest.raises(SubmissionError, match=rf"a\.csv: .*{words}"):
@@ -210,7 +208,7 @@ def test_annotations_that_are_none_are_refused_with_their_line(tmp_path: Path, d
         ("FOUNTAIN.wav", "fountain.wav", "letter case"),
     ],
 )
-def test_the_nearest_name_and_how_it_differs(text: str, known: str, how: str) -> None:
+def test_most_similar_name_and_its_difference_are_found(text: str, known: str, how: str) -> None:
     names = [
         "rain.wav", "Chris&#39; Elevator.wav", "Fàbrica.wav", "thunder_storm.wav", "fountain.wav", "Fountain .wav",
         "clip01.wav", "clip02.wav", "a.wav", "...wav", "abcdef.wav", "abcxdefg.wav",
@@ -221,7 +219,7 @@ def test_the_nearest_name_and_how_it_differs(text: str, known: str, how: str) ->
     assert [nearest.to(far) for far in ("wind.wav", "clip03.wav", "abcxdef.wav", "b.wav", "")] == [None] * 5
 
 
-def test_fifty_thousand_unknown_names_are_soon_answered() -> None:
+def test_fifty_thousand_unknown_names_are_looked_up_quickly() -> None:
     nearest = Nearest([f"clip {number:05d}.wav" for number in range(5_000)], NAME_WAYS)
     for number in range(50_000):
         assert nearest.to(f"{number} nobody.wav") is None

@@ -99,10 +99,10 @@ def test_report_and_package_include_frozen_networks_and_vectors(unbroken: Path, 
     (folder / "resolved.json").write_text(json.dumps(recipe))
     finished = open_finished(str(folder))
     trained = sum(result["parameters"]["trained"].values())
-    assert sum(meta.parameters_of([finished])) == trained + 1500
+    assert sum(meta.count_parameters([finished])) == trained + 1500
     described = meta._description([finished])
     assert (described["data_augmentation"], described["word_embeddings"]) == ("SpecAugment", "news.bin")
-    assert meta.addresses_of([finished]).keys() >= {"ResNet38.pth", "news.bin"}
+    assert meta.external_addresses([finished]).keys() >= {"ResNet38.pth", "news.bin"}
     assert submission(["report", str(folder)]) == 0
 
 

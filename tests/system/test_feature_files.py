@@ -15,7 +15,7 @@ from data_tools.__main__ import main as data_tools
 from data_tools.audio.read import AudioError
 from data_tools.manifest import read_manifest
 from submission.__main__ import main as submission
-from submission.package.meta import addresses_of, frozen_experts, parameters_of
+from submission.package.meta import count_parameters, external_addresses, frozen_experts
 from submission.runs.finished import open_finished_moments
 from system.__main__ import main
 from system.experts import FeatureFiles
@@ -87,8 +87,8 @@ def test_system_runs_on_published_features_without_audio(
     assert about_msclap["pretrained"] == "MS-CLAP"
     opened = open_finished_moments(f"{tmp_path / 'run'}:test")
     assert frozen_experts(opened) == ["msclap"]
-    assert parameters_of([opened])[1] == 31_000_000
-    assert addresses_of([opened])["MS-CLAP"] is None
+    assert count_parameters([opened])[1] == 31_000_000
+    assert external_addresses([opened])["MS-CLAP"] is None
     assert submission(["check", found["blind"]["answers"], "--queries", str(published / "list.jsonl")]) == 0
     assert submission(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text()
