@@ -12,7 +12,7 @@ VERBS = {
         resumes=True,
     ),
     "status": Verb(
-        "print where a crawl stands, and what the API could not give",
+        "print the state of a crawl, and sounds that the API could not give",
         "python -m data_tools status data/freesound.sqlite",
         "freesound.status",
     ),
@@ -49,7 +49,7 @@ VERBS = {
         "datasets.wavcaps",
     ),
     "castella": Verb(
-        "make a manifest and a file of moments of CASTELLA, or of what is published like it",
+        "make a manifest and a file of moments of CASTELLA, or of data in their format",
         "python -m data_tools castella data/castella --out data/castella.jsonl --moments data/castella_moments.jsonl",
         "datasets.castella",
     ),

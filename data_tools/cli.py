@@ -286,7 +286,7 @@ def make_parser(
         parser.exit(2)
     if not argv[0].startswith("-") and argv[0] not in verbs:
         similar = difflib.get_close_matches(argv[0], verbs, 1)
-        hint = f"did you mean {similar[0]}?" if similar else f"there are {', '.join(verbs)}"
+        hint = f"did you mean {similar[0]}?" if similar else f"choose one of {', '.join(verbs)}"
         parser.error(f"no verb {argv[0]!r}; {hint}")
     return parser
 

@@ -83,10 +83,10 @@ def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[
     hint = "python -m data_tools check MANIFEST --moments FILE names them"
     if given and not left:
         count = counted(len(given), "moment", ",")
-        raise DataError(f"all windows of {count} begin behind the end of their recording; {hint}")  # prose: ok
+        raise DataError(f"all windows of {count} begin after the end of their recording; {hint}")  # prose: ok
     if behind:
         said = f"{counted(behind, 'window', ',')} and {counted(len(given) - len(left), 'moment', ',')} without another"
-        log.warning("left out: %s, which begin behind the end of their recording; %s", said, hint)
+        log.warning("left out: %s, which begin after the end of their recording; %s", said, hint)
     return left
 
 

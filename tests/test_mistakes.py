@@ -23,7 +23,7 @@ NO_RECIPE = " is no recipe, whose name ends in .yaml; shipped ones are in recipe
 NO_STORE = ": is no store of Freesound sounds, or damaged at its beginning; name one that python -m data_tools crawl"
 NO_PART = " column 1 (char {})); name a part of WavCaps, such as fsd_final.json"
 NO_CLOTHO = "name Clotho's folder as published, and the --splits that it has"
-NO_CSV = "is YAML, such as a recipe, and no CSV, score matrix or package; a recipe is checked by python -m system check"
+NO_CSV = "is YAML, such as a recipe, not a CSV, score matrix or package; to check a recipe: python -m system check"
 NO_MODEL = "is neither a run (resolved.json) nor an exported model (model.safetensors); name such a folder"
 SPLITS = "it has development, evaluation, validation"
 OTHER_SET = "none of its queries is known: it belongs to another split or data set; give the captions that it answers"
@@ -102,7 +102,7 @@ DATA = [
     ("crawl store.sqlite", "no API key: set FREESOUND_API_KEY, or name a file of mode 600 by --key-file"),
     ("crawl store.sqlite --key-file nowhere.txt", "nowhere.txt: no such file; write the key into it"),
     ("crawl store.sqlite --key-file key.txt --since yesterday", "--since yesterday: expects `last` or a date such as"),
-    ("crawl store.sqlite --key-file key.txt --since 2999-01-01", "--since 2999-01-01: lies in the future"),
+    ("crawl store.sqlite --key-file key.txt --since 2999-01-01", "--since 2999-01-01: is in the future"),
     (
         "crawl store.sqlite --key-file key.txt --since last",
         "store.sqlite: no such file; make it with python -m data_tools crawl store.sqlite",

@@ -99,7 +99,7 @@ def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
         if not annotations.is_blind and not name:
             raise DataError(f"{path}: its name says no split; let it end in _train, _val or _test, or with _release")
         if annotations.is_blind and name:
-            hint = f"its name says {name[1]}, where they are known; give a blind list another name"
+            hint = f"its name contains {name[1]}, a split with known windows; rename a blind list"
             raise DataError(f"{path}: no query has relevant_windows; {hint}")
         split = cast(Split, "blind" if not name else name[1])
         if split not in found:

@@ -31,8 +31,8 @@ NO_LENGTH = "windows of no length"
 REVERSED = "reversed windows"
 BEFORE = "windows that begin before the recording"
 BEHIND = "windows that lie outside the recording"
-OVER = "windows that end up to 2 s behind the end"
-FAR_OVER = "windows that end more than 2 s behind the end"
+OVER = "windows that end up to 2 s after the end"
+FAR_OVER = "windows that end more than 2 s after the end"
 NONE_LEFT = "queries without a window left"
 TWO_LENGTHS = "recordings of two lengths"
 NO_SECONDS = "recordings without a length"
@@ -46,7 +46,7 @@ DONE = {
     FAR_OVER: "clipped to the recording",
     NONE_LEFT: "left out",
     TWO_LENGTHS: "the first is used",
-    NO_SECONDS: "windows are taken as they are",
+    NO_SECONDS: "windows are used unchanged",
 }
 KEPT = "kept as published, since it is scored"  # in val and test, for windows past a recording's end
 SPLIT_OF_NAME = re.compile(r"(?:^|_)(train|val|test)(?:_release)?$")  # of a file, without its suffix
@@ -54,9 +54,9 @@ _SAID = {
     NO_LENGTH: "has no length",
     REVERSED: "ends before it starts",
     BEFORE: "begins before the recording",
-    BEHIND: "lies outside",
-    OVER: "ends behind the end",
-    FAR_OVER: "ends far behind the end",
+    BEHIND: "is outside",
+    OVER: "ends after the end",
+    FAR_OVER: "ends far after the end",
 }
 
 Window = tuple[float, float]
@@ -219,7 +219,7 @@ def repaired(window: Window, seconds: float | None) -> tuple[Window | None, str]
     """Repair a window in a recording of this length (None: unknown); return the rest and the fault, "" for no fault.
 
     >>> repaired((70, 81), 83), repaired((5, 5), 83), repaired((80, 84), 83)
-    (((70, 81), ''), (None, 'windows of no length'), ((80, 83), 'windows that end up to 2 s behind the end'))
+    (((70, 81), ''), (None, 'windows of no length'), ((80, 83), 'windows that end up to 2 s after the end'))
     """
     start, end = window
     if end == start:

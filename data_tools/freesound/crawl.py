@@ -169,7 +169,7 @@ def _first_second(since: str | None, store: Store | None = None) -> int:
     except ValueError:
         raise DataError(f"--since {since}: expects `last` or a date such as 2026-01-31") from None
     if first > time.time():
-        raise DataError(f"--since {since}: lies in the future")
+        raise DataError(f"--since {since}: is in the future")
     return first
 
 

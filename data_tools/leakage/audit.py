@@ -32,7 +32,7 @@ SOUND_ACROSS = "near-duplicate audio across splits"
 YOUTUBE_ACROSS = "same YouTube id across splits"
 KINDS = (FORBIDDEN, FREESOUND_ACROSS, NAME_ACROSS, YOUTUBE_ACROSS, SOUND_ACROSS, CAPTION_ACROSS)
 
-QUIET = "too short, silent or steady to be told apart"
+QUIET = "too short, silent or steady for a comparison"
 UNSURE = "so short or steady that noise may hide a copy"
 NOT_COMPARED = "sound not compared"
 COMPARED_UNSURELY = "sound compared, but a copy under noise may be missed"
@@ -285,7 +285,7 @@ def _format_compared(fingerprints: Fingerprints | None) -> list[str]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="audited, also with each other")
-    against = "compared with, not audited: what these share among themselves is known and not listed"
+    against = "compared with, not audited: overlaps among these are not listed"
     add("--against", nargs="+", type=Path, default=[], metavar="MANIFEST", help=against)
     add("--exclude", nargs="+", type=Path, default=[], metavar="LIST", help="lists of forbidden Freesound ids")
     add("--audio", action="store_true", help="compare the sound of all clips too, by fingerprints")

@@ -12,7 +12,7 @@ from data_tools.manifest import Clip
 from data_tools.moments import Moment, read_moments
 
 NO_CLIP = "moments of a clip that no manifest has"
-BEHIND = "windows behind the end of their clip"
+BEHIND = "windows after the end of their clip"
 
 
 class MomentFault(Report):

@@ -142,8 +142,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--heldout-phrasings", type=float, default=0.0, metavar="SHARE", help=held_out)
     add("--recordings", type=Path, metavar="FOLDER", help="compose these, in ESC-50's layout")
     add("--folds", nargs="+", metavar="SPLIT=FOLDS", help="of the recordings (default: as in the example)")
-    moments = "long recordings instead, and sentences with the windows in which they are heard: short events, some of "
-    moments += "them several times, as in CASTELLA, or Clotho-Moment's recipe"
+    moments = "make long recordings, with queries and their windows: short events, some of them "
+    moments += "several times, as in CASTELLA, or Clotho-Moment's recipe (default of --moments: castella)"
     add("--moments", nargs="?", const="castella", choices=list(SHAPES), help=moments)
     add("--length", type=float, metavar="SECONDS", help="of a recording with --moments (default: 60)")
     whole = "with --moments: windows begin and end with a second, as CASTELLA's do"
@@ -191,7 +191,7 @@ def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
 def _run_moments(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
     """Make recordings with moments. common: values of FolderSettings."""
     if arguments.captions:
-        raise DataError("--captions is of short scenes; a query of --moments is one sentence, so leave it out")
+        raise DataError("--captions does not work with --moments, which has one text per query; leave it out")
     settings = MomentSettings(
         **common,
         moments=arguments.moments,

@@ -225,7 +225,7 @@ def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: M
             yield f"{window} begins before the recording", "a window that begins before the recording"
         elif end > end_of:
             text = f"{window} ends after the recording, which has {seconds(end_of)}"
-            yield text, "a window that ends behind the recording"
+            yield text, "a window that ends after the recording"
         if (first := number_of.setdefault((start, end), number)) != number:
             yield f"window {number} repeats window {first}", "a window that stands twice"
     if (count := len(answer.windows)) > edition.max_windows:

@@ -176,10 +176,9 @@ def _oddities(query: MomentQuery, edition: MomentsEdition) -> Iterator[Fault]:
         if start < 0:
             yield f"{window} begins before the recording", "a true window before the start"
         if query.seconds is not None and end > query.seconds:
-            where = "lies" if start >= query.seconds else "ends"
-            begins = "begins" if where == "lies" else where
-            text = f"{window} {begins} after the end of the recording, which has {seconds(query.seconds)}"
-            yield text, f"a true window that {where} behind the end"
+            where = "begins" if start >= query.seconds else "ends"
+            text = f"{window} {where} after the end of the recording, which has {seconds(query.seconds)}"
+            yield text, f"a true window that {where} after the end"
 
 
 def format_size(truth: MomentTruth) -> str:

@@ -138,7 +138,7 @@ class ExpertSettings(Resampled):
         return {}
 
     def known_sha256(self) -> dict[str, str]:
-        """The first digits of the published files' sha256, as far as they are known, by the setting of each file."""
+        """The first digits of the published files' sha256, if they are known, by the setting of each file."""
         return {}
 
     @property

@@ -1,6 +1,6 @@
 """Score of moments.
 
-The score of moments, for every frame of a clip against a sentence, and for the whole clip.
+The score of moments, for every frame of a clip against a query, and for the whole clip.
 """
 
 from collections.abc import Sequence
@@ -51,18 +51,18 @@ class MomentScore(nn.Module):
         return {name: value.item() for name, value in self.named_parameters()}
 
     def affine(self, cosines: torch.Tensor) -> torch.Tensor:
-        """Return the scores of frames, from their cosines with a sentence."""
+        """Return the scores of frames, from their cosines with a query."""
         return self.scale * cosines + self.offset
 
     def frames(self, clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (B, T) scores of every frame of each clip against its one sentence, and (B,) numbers of frames without
+        """Return (B, T) scores of every frame of each clip against its query, and (B,) numbers of frames without
         padding. Clips and captions have the same order."""
         cosines, lengths = frame_cosines(clips, captions)
         return self.affine(cosines), lengths
 
 
 def frame_cosines(clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (B, T) cosines of every frame of each clip with its one sentence, and (B,) numbers of frames without
+    """Return (B, T) cosines of every frame of each clip with its query, and (B,) numbers of frames without
     padding. Clips and captions have the same order."""
     padded = clips.padded() if isinstance(clips, Ragged) else clips
     frames, words = F.normalize(padded.values, dim=-1), F.normalize(captions.values, dim=-1)

@@ -78,7 +78,7 @@ class MobileNet(nn.Module):
 
     Source: github.com/fschmid56/EfficientAT, `models/mn`, to a relative 1e-4 on the stored examples (mn40: 1e-3).
     Initial weights as in the source: He's (fan-out), batch norms of 1 and 0. Deviation: `momentum` is 0.1 if no
-    published weights are loaded; with 0.01 the running statistics lag hundreds of steps behind a new network.
+    published weights are loaded; with 0.01 the running statistics need hundreds of steps to follow a new network.
     """
 
     def __init__(self, name: Name, momentum: float = MOMENTUM) -> None:

@@ -15,7 +15,7 @@ class SegmentNetwork(nn.Module, ABC):
     """Segments (S, N) float32 in [-1, 1], padded with silence to one length, and the numbers (S,) >= 1 of samples
     without padding -> (S, D), one vector per segment.
 
-    In evaluation the vector of a segment does not depend on the others, unless its docstring says so.
+    In evaluation the vector of a segment does not depend on the others, unless its docstring states it.
     """
 
     dim: int  # D

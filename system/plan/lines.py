@@ -1,6 +1,6 @@
 """Rows and problems of a plan.
 
-The lines of a plan: rows in sections, and problems, each with what fixes it.
+The lines of a plan: rows in sections, and problems, each with its cure.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ class Row(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A problem of a recipe on this machine. kind: MISSING, MISTAKE or WARNING. cure: what is wrong, and how to fix it.
+    """A problem of a recipe on this machine. kind: MISSING, MISTAKE or WARNING. cure: the fault, and how to fix it.
 
     Problems of the same kind with the same cure are printed as one.
     """

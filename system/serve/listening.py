@@ -42,8 +42,8 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def about_of(search: Search) -> dict[str, object]:
-    """Return the facts about the model that the page shows. The checkpoint is named without the score by which it was
-    chosen, because that score belongs to other clips."""
+    """Return the facts about the model that the page shows. The checkpoint is named without its score in
+    validation, because that score belongs to other clips."""
     facts = search.ranker.facts
     return {
         "recipe": facts.get("recipe"),

@@ -7,6 +7,7 @@ import argparse
 import difflib
 import json
 import re
+import textwrap
 from pathlib import Path
 
 from data_tools.cli import add_json
@@ -124,7 +125,7 @@ def _as_text(section: Section) -> str:
 
 
 def _as_page(section: Section) -> str:
-    lines = [f"## {_title(section)}", "", *([section.meaning, ""] if section.meaning else [])]
+    lines = [f"## {_title(section)}", "", *([textwrap.fill(section.meaning, 120), ""] if section.meaning else [])]
     if section.keys:
         lines += ["| key | values | default | meaning |", "| --- | --- | --- | --- |"]
         lines += [f"| {key.name} | {key.values} | {key.default or ''} | {key.meaning} |" for key in section.keys]

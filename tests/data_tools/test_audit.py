@@ -143,7 +143,7 @@ def test_same_audio_is_found_without_ids(sounds: Path, capsys: pytest.CaptureFix
     assert "6  clips, 6 of them for training; against 3 others" in captured.out
     assert "6  training clips without a Freesound id" in captured.out
     assert "6  clips whose sound was compared" in captured.out
-    assert "1  clips too short, silent or steady to be told apart: x/development/quiet.wav" in captured.out
+    assert "1  clips too short, silent or steady for a comparison: x/development/quiet.wav" in captured.out
     assert "2  clips without readable audio: " in captured.out
     assert "broken.wav: cannot be decoded" in captured.out
     for line in ("2  near-duplicate audio across splits", "1  x/development overlaps y/train"):
@@ -160,7 +160,7 @@ def test_same_audio_is_found_without_ids(sounds: Path, capsys: pytest.CaptureFix
     assert "+0.50 s later in the other" in listed[0]["evidence"]
     assert re.fullmatch(r"[23]\.\d\d s alike, \+0\.00 s later in the other, score \d+", listed[1]["evidence"])
     assert "broken.wav: cannot be decoded" in listed[2]["evidence"]
-    assert listed[3]["evidence"] == "too short, silent or steady to be told apart"
+    assert listed[3]["evidence"] == "too short, silent or steady for a comparison"
     assert "gone.wav: no such file" in listed[4]["evidence"]
 
 
@@ -237,7 +237,7 @@ def test_verdict_excludes_steady_and_silent_clips(tmp_path: Path, capsys: pytest
     assert status == 0
     assert "4  clips whose sound was compared" in printed
     assert "2  of them so short or steady that noise may hide a copy: x/train/alarm.wav; x/test/hum.wav\n" in printed
-    assert "2  clips too short, silent or steady to be told apart: x/train/silent.wav; x/test/zeros.wav\n" in printed
+    assert "2  clips too short, silent or steady for a comparison: x/train/silent.wav; x/test/zeros.wav\n" in printed
     assert re.search(r"1  clips without readable audio: x/train/none.wav \(.*none.wav: no such file\)\n", printed)
     assert last == APART.format(4) + (
         "1 of them share no sound with 1 of 3 test clips; of the others, named above, that is not known"

@@ -341,7 +341,7 @@ def test_published_moment_files_are_read(goldens: Path, tmp_path: Path) -> None:
     truths[:3] = val["first_truths"]
     known = truth(truths)
     assert format_size(known) == "352 queries of 178 recordings"
-    behind = {"a true window that ends behind the end", "a true window that lies behind the end"}
+    behind = {"a true window that ends after the end", "a true window that begins after the end"}
     assert [note.kind in behind for note in known.notes] == [True] * 12
     lines = [texts[qid] | {"pred_relevant_windows": windows} for qid, windows in val["predictions"].items()]
     lines[:3] = val["first_lines"]

@@ -240,8 +240,8 @@ def test_sizes_and_costs_are_read_from_config_json(kind: str) -> None:
     ("changes", "said"),
     [
         ({"segment_seconds": 10.5}, "segment_seconds: {} needs 0.1 to 10.0 s, not 10.5"),
-        ({"head": "none"}, "head: is none, but its vectors have 12 values and the text's embeddings 8"),
-        ({"head": "none", "hidden": 4}, "head: is none, but hidden adds a layer; set hidden: null, or head: linear"),
+        ({"head": "none"}, "head: none, but its vectors have 12 values and the text's embeddings 8"),
+        ({"head": "none", "hidden": 4}, "head: none, but hidden adds a layer; set hidden: null, or head: linear"),
     ],
 )
 def test_incompatible_hub_settings_are_reported(changes: dict[str, Any], said: str) -> None:
