@@ -20,7 +20,7 @@ def test_frame_grid_matches_hand_values() -> None:
     assert yamnet.edges(3, 60.0).tolist() == pytest.approx([0.0, 0.7275, 1.2075, 1.6875])
     assert yamnet.edges(3, 1.9).tolist() == pytest.approx([0.0, 0.7275, 1.2075, 1.9]), "0.2 s are the last frame's"
     assert yamnet.edges(3, 2.1).tolist() == pytest.approx([0.0, 0.7275, 1.2075, 2.1]), "and 0.4 s are"
-    assert yamnet.edges(3, 1.0).tolist() == pytest.approx([0.0, 0.7275, 1.0, 1.0]), "nothing behind the end"
+    assert yamnet.edges(3, 1.0).tolist() == pytest.approx([0.0, 0.7275, 1.0, 1.0]), "nothing after the end"
     assert SECOND.edges(3, 3.0).tolist() == [0, 1, 2, 3]
 
 
