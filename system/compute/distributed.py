@@ -208,13 +208,13 @@ def _lost(error: RuntimeError) -> KitError:
     return KitError(f"{who} has lost the others: one of them was killed (by a full memory, say); {go_on}")
 
 
-def require_alike(here: object, what: str) -> None:
+def require_alike(value: object, what: str) -> None:
     """Raise KitError in the first process if the processes have different values, and SaidElsewhere in the others.
 
     what: end of the error message, which names the shared property.
     """
-    every = gather_objects(here)
-    if others := [number for number, value in enumerate(every) if value != every[0]]:
+    every = gather_objects(value)
+    if others := [number for number, other in enumerate(every) if other != every[0]]:
         if is_first():
             raise KitError(f"rank {others[0]} of {process_count()} differs from rank 0: {what}")
         raise SaidElsewhere("the processes differ")
@@ -268,39 +268,39 @@ def _end() -> None:
     raise SaidElsewhere("this process ends")
 
 
-def any_process(here: bool) -> bool:
-    """Return whether `here` is true in any process."""
-    return any_process_each([here])[0]
+def any_process(value: bool) -> bool:
+    """Return whether `value` is true in any process."""
+    return any_process_each([value])[0]
 
 
-def any_process_each(here: Sequence[bool]) -> list[bool]:
+def any_process_each(values: Sequence[bool]) -> list[bool]:
     """Return, for each of these values, whether it is true in any process. All processes have the same number."""
     if process_count() == 1:
-        return list(here)
+        return list(values)
     import torch
     import torch.distributed as dist
 
-    flags = torch.tensor(here, dtype=torch.uint8)
+    flags = torch.tensor(values, dtype=torch.uint8)
     with _together():
         dist.all_reduce(flags, dist.ReduceOp.MAX, group=_group.now)
     return [bool(flag) for flag in flags.tolist()]
 
 
-def gather_objects(here: T) -> list[T]:
+def gather_objects(value: T) -> list[T]:
     """Return the values of all processes, in the order of ranks, in every process."""
     if process_count() == 1:
-        return [here]
+        return [value]
     import torch.distributed as dist
 
     found: list[Any] = [None] * process_count()
     with _together():
-        dist.all_gather_object(found, here)
+        dist.all_gather_object(found, value)
     return found
 
 
-def gather_dealt(here: Sequence[T]) -> list[T]:
+def gather_dealt(items: Sequence[T]) -> list[T]:
     """Return the items of all processes in their order, in every process. Item i is of process i % n."""
-    by_process = gather_objects(here)
+    by_process = gather_objects(items)
     total, n = sum(map(len, by_process)), len(by_process)
     return [by_process[number % n][number // n] for number in range(total)]
 

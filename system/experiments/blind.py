@@ -89,8 +89,8 @@ def _read(entry: RankBlind) -> tuple[Sequence[Clip], list[Query]]:
 
 
 def _sha256(clips: Sequence[Clip], queries: Sequence[Query], keys: Mapping[str, str]) -> str:
-    asked = "".join(f"{query.id}\0{query.text}\n" for query in queries)
-    return hashlib.sha256(f"{contents_of(clips, keys)}\n{asked}".encode()).hexdigest()
+    lines = "".join(f"{query.id}\0{query.text}\n" for query in queries)
+    return hashlib.sha256(f"{contents_of(clips, keys)}\n{lines}".encode()).hexdigest()
 
 
 def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device | None") -> dict[str, BlindSet]:

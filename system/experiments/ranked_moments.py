@@ -64,10 +64,10 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
 
     why = data.features.broken
     for name, entry in recipe.rank_moments.items():
-        asked = {moment.clip for moment in data.moments[entry.data]}
-        if broken := {clip: why[clip] for clip in sorted(asked & why.keys())}:
-            raise KitError(f"rank entry {name}: {unreadable_text(broken, asked)}")
-        require_names(clip for clip in data.readable_clips(entry.data) if clip.id in asked)
+        wanted_ids = {moment.clip for moment in data.moments[entry.data]}
+        if broken := {clip: why[clip] for clip in sorted(wanted_ids & why.keys())}:
+            raise KitError(f"rank entry {name}: {unreadable_text(broken, wanted_ids)}")
+        require_names(clip for clip in data.readable_clips(entry.data) if clip.id in wanted_ids)
         if entry.fit is not None:
             inside_recordings(data.moments[entry.fit], data.readable_clips(entry.fit))
         for source in filter(None, (entry.data, entry.fit)):

@@ -178,7 +178,7 @@ def _train_and_rank(
         blind = open_blind_sets(recipe, blind_entries(recipe), model.device)
     on_first(lambda: _rehearse(recipe, run, data, model, blind))
     train(loaded, run, data, model, track)
-    kept, kept_blind = on_first(lambda: _kept(recipe, run, blind))
+    kept, kept_blind = on_first(lambda: _results_to_keep(recipe, run, blind))
     on_first(lambda: run.result.unlink(missing_ok=True))  # its scores are now replaced
     untrained = initial_model(recipe, run, model.device)
     models = RunModels(recipe, run, data, model, untrained, data.features)
@@ -258,7 +258,7 @@ def _remove_others(
                 path.unlink()
 
 
-def _kept(
+def _results_to_keep(
     recipe: schema.Recipe, run: Run, blind: Mapping[str, BlindSet]
 ) -> tuple[dict[str, RankedResult], dict[str, BlindResult]]:
     """Return the earlier results of entries whose ranking has not changed: with figures, and of blind sets.
@@ -270,15 +270,15 @@ def _kept(
     kept_blind: dict[str, BlindResult] = {}
     if not run.result.exists():
         return kept, kept_blind
-    result, before = run.read_result(), load_recipe(run.folder / "resolved.json").recipe
+    result, recorded = run.read_result(), load_recipe(run.folder / "resolved.json").recipe
     for name, entry in recipe.rank.items():
-        if before.rank.get(name) != entry or not all(
+        if recorded.rank.get(name) != entry or not all(
             other in kept or other in kept_blind for other in entry.combined_entries
         ):
             continue
         if name in recipe.scored:
             source = recipe.ranked_source(name)
-            if name in result.rank and before.data.get(source) == recipe.data[source]:
+            if name in result.rank and recorded.data.get(source) == recipe.data[source]:
                 kept[name] = result.rank[name]
         elif name in result.blind and (name not in blind or result.blind[name].sha256 == blind[name].sha256):
             kept_blind[name] = result.blind[name]
@@ -286,7 +286,7 @@ def _kept(
     for name, checksum in result.sha256.items():
         if Path(name).name.partition(".")[0] in names:
             require_unharmed(run.folder / name, checksum, run.again(run.folder / name))
-    names |= {name for name in result.moments if before.rank.get(name) == recipe.rank.get(name)}
+    names |= {name for name in result.moments if recorded.rank.get(name) == recipe.rank.get(name)}
     if replaced := [name for name in (*result.rank, *result.blind, *result.moments) if name not in names]:
         both = "a new folder (--out) would keep both, and train again"
         log.warning("the earlier scores of %s are replaced or removed; %s", ", ".join(replaced), both)

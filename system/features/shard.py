@@ -56,8 +56,8 @@ class Shard:
         may leave lines at the end without all their frames. These series are dropped. Anything else is damage: raise
         KitError, or, with skip_damaged, drop it.
         """
-        seen = self._state()
-        if seen == self._seen:
+        state = self._state()
+        if state == self._seen:
             return
         if not self._continues():
             self._begin()
@@ -69,7 +69,7 @@ class Shard:
                 "%s: the frames of the last %d of %d series are lost, or their lines are damaged (a power cut?); "
                 "they are computed again", self.folder, self._lost, self._lines + self._lost,
             )  # fmt: skip
-        self._seen = seen
+        self._seen = state
 
     def _state(self) -> tuple[int, ...]:
         found = [path.stat() if path.exists() else None for path in (self.index_file, self.frames_file)]

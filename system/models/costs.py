@@ -119,7 +119,7 @@ def _count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool, 
     from torch.utils.flop_counter import FlopCounterMode
 
     weights = {tuple(sorted(p.shape)) for p in network.parameters()}
-    kept: dict[int, torch.UntypedStorage] = {}  # references, so that no other storage gets the same key
+    saved: dict[int, torch.UntypedStorage] = {}  # references, so that no other storage gets the same key
     widest = 0
 
     def measure(module: torch.nn.Module, inputs: Any, output: Any) -> None:
@@ -129,7 +129,7 @@ def _count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool, 
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         if tuple(sorted(tensor.shape)) not in weights:
-            kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+            saved[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
         return tensor
 
     formulas = {torch.ops.aten.convolution_backward: _convolution_backward_flops}
@@ -142,7 +142,7 @@ def _count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool, 
             output = run()
         if backward and output.requires_grad:
             output.float().sum().backward()
-    return Cost(flops.get_total_flops(), float(sum(storage.nbytes() for storage in kept.values())), widest)
+    return Cost(flops.get_total_flops(), float(sum(storage.nbytes() for storage in saved.values())), widest)
 
 
 def _convolution_backward_flops(grad: Any, values: Any, weight: Any, *rest: Any, out_shape: Any) -> int:

@@ -10,20 +10,20 @@ from system.models.embeddings import Embedded
 # D embedding, L frames or words
 
 
-def gather_embeddings(here: Sequence[Embedded], sizes: Sequence[int], device: torch.device) -> list[Embedded]:
+def gather_embeddings(local: Sequence[Embedded], sizes: Sequence[int], device: torch.device) -> list[Embedded]:
     """Return the embeddings of all chunks, in order and without a graph, in every process. Chunk i is of process i % n.
 
-    here: the chunks of this process, in order. sizes: rows of all chunks. Series are padded with zeros to the longest.
+    local: the chunks of this process, in order. sizes: rows of all chunks. Series are padded with zeros to the longest.
     """
     processes = process_count()
     if processes == 1:
-        return [Embedded(part.values.detach(), part.lengths) for part in here]
-    dim, longest, is_series = _shape(here)
+        return [Embedded(part.values.detach(), part.lengths) for part in local]
+    dim, longest, is_series = _shape(local)
     rows = max(sum(sizes[process::processes]) for process in range(processes))
     values = torch.zeros(rows, longest, dim, device=device)
     lengths = torch.zeros(rows, dtype=torch.int64, device=device)
     start = 0
-    for part in here:
+    for part in local:
         found = part.values.detach() if is_series else part.values.detach()[:, None]
         end = start + len(found)
         values[start:end, : found.shape[1]] = found
@@ -44,12 +44,12 @@ def gather_embeddings(here: Sequence[Embedded], sizes: Sequence[int], device: to
     return gathered
 
 
-def _shape(here: Sequence[Embedded]) -> tuple[int, int, bool]:
+def _shape(local: Sequence[Embedded]) -> tuple[int, int, bool]:
     """Return D, the largest L of all processes, and whether embeddings are series, also in a process without chunks."""
     mine = [0, 1, 0]
-    if here:
-        is_series = here[0].lengths is not None
-        longest = max(part.values.shape[1] for part in here) if is_series else 1
-        mine = [here[0].values.shape[-1], longest, int(is_series)]
+    if local:
+        is_series = local[0].lengths is not None
+        longest = max(part.values.shape[1] for part in local) if is_series else 1
+        mine = [local[0].values.shape[-1], longest, int(is_series)]
     dim, longest, series = torch.stack(all_gather(torch.tensor(mine))).amax(0).tolist()
     return dim, longest, bool(series)

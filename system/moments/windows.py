@@ -114,13 +114,13 @@ def _apart(starts: np.ndarray, ends: np.ndarray, scores: np.ndarray, last: float
     windows = np.stack([starts, ends], 1).round(DIGITS)
     if decoding.round_to is not None:
         windows = _rounded(windows, last, decoding.round_to)
-    left = np.ones(len(windows), bool)
+    remaining = np.ones(len(windows), bool)
     found: list[Found] = []
-    while len(found) < decoding.windows and left.any():
-        best = int(left.argmax())
+    while len(found) < decoding.windows and remaining.any():
+        best = int(remaining.argmax())
         found.append(Found(float(windows[best, 0]), float(windows[best, 1]), float(scores[best])))
-        left &= iou(windows, windows[best]) <= decoding.max_iou
-        left[best] = False
+        remaining &= iou(windows, windows[best]) <= decoding.max_iou
+        remaining[best] = False
     return found
 
 

@@ -133,11 +133,11 @@ class CachedEmbeddings(ClipSource):
             lacking = [clip for clip in clips if keys.get(clip.id, "") not in bank]
             features = build_features(lacking, self._experts, self.banks, strict, device=model.device, content=content)
         wanted = {features.keys[clip.id]: clip for clip in lacking if clip.id in features.keys}
-        left: dict[str, np.ndarray] = {}
+        not_stored: dict[str, np.ndarray] = {}
         for part, embedded in embed_in_parts(model, list(wanted.values()), features, CLIPS_AT_ONCE):
             found = dict(zip((features.keys[clip.id] for clip in part), _series_of(embedded), strict=True))
             try:
-                if not left:
+                if not not_stored:
                     _store(bank, found)
                     continue
             except OSError as error:
@@ -147,8 +147,8 @@ class CachedEmbeddings(ClipSource):
                 log.warning(
                     "new embeddings are not stored (%s); free disk space, or name another folder with --cache", reason
                 )
-            left |= found
-        return Filled(bank, keys | features.keys, features.broken, left)
+            not_stored |= found
+        return Filled(bank, keys | features.keys, features.broken, not_stored)
 
     def _bank(self, model: RetrievalModel) -> Bank:
         """Open the bank. Its name is a checksum of everything that changes an embedding."""

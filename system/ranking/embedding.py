@@ -41,13 +41,13 @@ class EmbeddedPool(NamedTuple):
 @contextmanager
 def _evaluating(model: RetrievalModel) -> Iterator[None]:
     """Context without dropout and gradients. Afterwards the model is in its earlier mode again."""
-    before = model.training
+    was_training = model.training
     model.eval()
     try:
         with torch.inference_mode():
             yield
     finally:
-        model.train(before)
+        model.train(was_training)
 
 
 def embed_pool(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> EmbeddedPool:

@@ -134,13 +134,13 @@ def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decod
     count = len(members[0][1].values)
     chosen: list[list[np.ndarray]] = [[] for _ in range(count)]
     edges = [max((series.edges[query] for _, series in members), key=len) for query in range(count)]
-    frames = [np.zeros(len(each) - 1) for each in edges]
+    frames = [np.zeros(len(of_query) - 1) for of_query in edges]
     for score, series in members:
         for query, table, posteriors in _posteriors(score, series):
             chosen[query].append(overlap_candidates(table, series.edges[query], decoding))
             frames[query] += _resampled(posteriors, series.edges[query], edges[query]) / len(members)
-    windows = [np.unique(np.concatenate(each), axis=0) for each in chosen]
-    scores = [np.zeros(len(each)) for each in windows]
+    windows = [np.unique(np.concatenate(of_query), axis=0) for of_query in chosen]
+    scores = [np.zeros(len(of_query)) for of_query in windows]
     for score, series in members:
         for query, table, _ in _posteriors(score, series):
             scores[query] += overlap_probability(windows[query], table, series.edges[query]) / len(members)

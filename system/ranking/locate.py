@@ -46,21 +46,21 @@ WAYS: tuple[By, ...] = get_args(By)  # ways to find windows; the first is the de
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Moments of one split: the queries, and their recordings by id."""
+class MomentQueries:
+    """The queries of one split with their moments, and their recordings by id."""
 
     moments: list[Moment]
     recordings: dict[str, Clip]
 
-    def of(self, clips: Sequence[Clip]) -> list[int]:
+    def rows_among(self, clips: Sequence[Clip]) -> list[int]:
         """Return the index of every query's recording among these clips."""
         row = {clip.id: number for number, clip in enumerate(clips)}
         return [row[moment.clip] for moment in self.moments]
 
-    def only(self, ids: Container[str]) -> "Asked":
+    def only(self, ids: Container[str]) -> "MomentQueries":
         """Return the moments of these recordings only."""
         recordings = {clip: recording for clip, recording in self.recordings.items() if clip in ids}
-        return Asked([moment for moment in self.moments if moment.clip in recordings], recordings)
+        return MomentQueries([moment for moment in self.moments if moment.clip in recordings], recordings)
 
 
 class Sliding(NamedTuple):
@@ -70,7 +70,7 @@ class Sliding(NamedTuple):
     hop: float
 
 
-def read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
+def read_moment_queries(manifest: Path, path: Path, split: str | None) -> MomentQueries:
     """Return the moments of a file whose recordings have this split in the manifest. split: None for all splits.
 
     Raises KitError if no moment has the split, if a recording is not in the manifest, and if only some moments have
@@ -79,36 +79,36 @@ def read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
     clips, moments = {clip.id: clip for clip in read_manifest(manifest)}, read_moments(path)
     if unknown := next((moment for moment in moments if moment.clip not in clips), None):
         raise KitError(f"{path}: the recording {unknown.clip} of {unknown.id} is not in {manifest}; name its manifest")
-    asked = [moment for moment in moments if split in (None, clips[moment.clip].split)]
-    if not asked:
+    queries = [moment for moment in moments if split in (None, clips[moment.clip].split)]
+    if not queries:
         known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in moments}))
         hint = "data_tools castella makes one manifest of all splits of a folder"
         raise KitError(f"{path} has no moment of the split {split} of {manifest}; splits with moments: {known}; {hint}")
-    if len({moment.windows is None for moment in asked}) > 1:
-        known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in asked}))
+    if len({moment.windows is None for moment in queries}) > 1:
+        known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in queries}))
         raise KitError(f"{path} has known windows and a blind list; name one with --split: {known}")
-    recordings = {moment.clip: clips[moment.clip] for moment in asked}
+    recordings = {moment.clip: clips[moment.clip] for moment in queries}
     require_names(recordings.values())
-    return Asked(asked, recordings)
+    return MomentQueries(queries, recordings)
 
 
-def read_for_fit(manifest: Path, path: Path, split: str, asked: Asked) -> Asked:
+def read_for_fit(manifest: Path, path: Path, split: str, queries: MomentQueries) -> MomentQueries:
     """Return the moments that models are fitted to.
 
     Raises KitError for one of the challenge's test splits, for a split of the ranked recordings, for a blind list, and
-    as read_asked does.
+    as read_moment_queries does.
     """
     if split in TEST_SPLITS:
         raise KitError(f"--fit {split}: is a test split, to which nothing may be fitted; name another split")
-    if any(clip.split == split for clip in asked.recordings.values()):
+    if any(clip.split == split for clip in queries.recordings.values()):
         raise KitError(f"--fit {split}: is also ranked, which makes the metrics meaningless; give --split")
-    return read_asked(manifest, path, split)
+    return read_moment_queries(manifest, path, split)
 
 
 def locate(
     rankers: Sequence[Ranker],
-    asked: Asked,
-    fit: Asked | None,
+    queries: MomentQueries,
+    fit: MomentQueries | None,
     sliding: Sliding,
     by: By = WAYS[0],
     round_to: float | None = None,
@@ -132,14 +132,14 @@ def locate(
     if len(rankers) > 1 and by != "overlap":
         raise KitError(f"--by {by} works with one model only (several are averaged by overlap); leave out --by")
     if fit is not None:
-        fit = Asked(inside_recordings(fit.moments, fit.recordings.values()), fit.recordings)
+        fit = MomentQueries(inside_recordings(fit.moments, fit.recordings.values()), fit.recordings)
     decoding = Decoding(round_to=round_to, windows=get_moments_edition().max_windows)
     members = []
     for ranker in rankers:
         if not isinstance(ranker, ModelRanker):
             raise KitError(f"windows need a trained model, not {ranker.origin}; name a model")
         if not allow_unknown:
-            ranker.require_readable([Query(id=one.id, text=one.text, relevant=None) for one in asked.moments])
+            ranker.require_readable([Query(id=one.id, text=one.text, relevant=None) for one in queries.moments])
         score = ranker.windows.score if ranker.windows else MomentScore()
         if fit is not None:
             known, series = series_of(ranker, fit, sliding, strict=False)
@@ -148,30 +148,30 @@ def locate(
         elif not isinstance(ranker.model.score, MomentScore):
             hint = "name a split with known moments with --fit"
             raise KitError(f"{ranker.name} was never trained on windows, so that it needs a fit; {hint}")
-        members.append((score, series_of(ranker, asked, sliding)[1]))
+        members.append((score, series_of(ranker, queries, sliding)[1]))
     return windows_of(*members[0], by, decoding) if len(members) == 1 else windows_of_several(members, decoding)
 
 
 def series_of(
-    ranker: ModelRanker, asked: Asked, sliding: Sliding, strict: bool = True
+    ranker: ModelRanker, queries: MomentQueries, sliding: Sliding, strict: bool = True
 ) -> tuple[list[Moment], FrameSeries]:
     """Return the scores of frames, computed by the kind of the model's score, and the moments that they belong to.
 
     strict: raise KitError for recordings that cannot be read; if False, leave them out.
     """
-    model, recordings = ranker.model, list(asked.recordings.values())
+    model, recordings = ranker.model, list(queries.recordings.values())
     features = ranker.source.features(model, recordings)
     if features.broken and (strict or not features.keys):
-        raise KitError(unreadable_text(features.broken, asked.recordings.keys()))
-    asked = asked.only(features.keys)
-    recordings = list(asked.recordings.values())
+        raise KitError(unreadable_text(features.broken, queries.recordings.keys()))
+    queries = queries.only(features.keys)
+    recordings = list(queries.recordings.values())
     if isinstance(model.score, MomentScore):
-        series = series_of_moments(model, recordings, asked.moments, features)
+        series = series_of_moments(model, recordings, queries.moments, features)
     elif ranker.score.of_series:
-        series = _of_frames(model, recordings, asked, features)
+        series = _of_frames(model, recordings, queries, features)
     else:
-        series = _of_pieces(model, recordings, asked, features, sliding)
-    return asked.moments, series
+        series = _of_pieces(model, recordings, queries, features, sliding)
+    return queries.moments, series
 
 
 def series_of_moments(
@@ -184,7 +184,9 @@ def series_of_moments(
     return frame_series(clips, recordings, [row[moment.clip] for moment in moments], captions, grid)
 
 
-def _of_frames(model: RetrievalModel, recordings: Sequence[Clip], asked: Asked, features: Features) -> FrameSeries:
+def _of_frames(
+    model: RetrievalModel, recordings: Sequence[Clip], queries: MomentQueries, features: Features
+) -> FrameSeries:
     """Score frames by a model that compares frames with words: every frame is scored as a clip of one frame.
 
     If the encoder returns one frame per frame of its only expert, the times are those of the expert's frames. Otherwise
@@ -205,28 +207,32 @@ def _of_frames(model: RetrievalModel, recordings: Sequence[Clip], asked: Asked, 
     parts = embedded.values.split(lengths)
     ones = [torch.ones(length, dtype=torch.int64, device=embedded.lengths.device) for length in lengths]
     clips = [Embedded(part[:, None], one) for part, one in zip(parts, ones, strict=True)]
-    return _scored(model, clips, recordings, grids, asked)
+    return _scored(model, clips, recordings, grids, queries)
 
 
 def _of_pieces(
-    model: RetrievalModel, recordings: Sequence[Clip], asked: Asked, features: Features, sliding: Sliding
+    model: RetrievalModel, recordings: Sequence[Clip], queries: MomentQueries, features: Features, sliding: Sliding
 ) -> FrameSeries:
     """Score frames by a model of whole clips: the score of every hop is the score of the piece around it."""
     pieces, of_pieces = pieces_of(recordings, features, sliding.seconds, sliding.hop)
     embedded = embed_clips(model, [piece for each in pieces for piece in each], of_pieces)
     bounds = torch.tensor([0, *(len(each) for each in pieces)]).cumsum(0).tolist()
     clips = [embedded.rows(list(range(first, end))) for first, end in pairwise(bounds)]
-    return _scored(model, clips, recordings, [Grid(sliding.hop, sliding.hop / 2)] * len(recordings), asked)
+    return _scored(model, clips, recordings, [Grid(sliding.hop, sliding.hop / 2)] * len(recordings), queries)
 
 
 def _scored(
-    model: RetrievalModel, clips: Sequence[Embeddings], recordings: Sequence[Clip], grids: Sequence[Grid], asked: Asked
+    model: RetrievalModel,
+    clips: Sequence[Embeddings],
+    recordings: Sequence[Clip],
+    grids: Sequence[Grid],
+    queries: MomentQueries,
 ) -> FrameSeries:
     """Score the frames of recordings. clips: one per recording, its frames as separate clips."""
-    captions = embed_texts(model, [moment.text for moment in asked.moments])
+    captions = embed_texts(model, [moment.text for moment in queries.moments])
     values, edges, of_query = [], [], []
     with torch.inference_mode():
-        for query, number in enumerate(asked.of(recordings)):
+        for query, number in enumerate(queries.rows_among(recordings)):
             values.append(model.score(clips[number], captions.rows([query]))[:, 0].float().cpu())
             edges.append(grids[number].edges(clips[number].size, recordings[number].seconds or float("inf")))
             of_query.append(grids[number])
@@ -239,16 +245,16 @@ def truth_file(path: Path) -> Path:
 
 
 def write_windows(
-    path: Path, asked: Asked, located: Sequence[Located], edition: MomentsEdition
+    path: Path, queries: MomentQueries, located: Sequence[Located], edition: MomentsEdition
 ) -> MomentSummary | None:
     """Write the windows with their scores (.jsonl), and the queries in their published format (.truth.jsonl).
 
     Returns: the figures; None for a blind list.
     """
-    queries = truth_file(path)
+    truth_path = truth_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_published(queries, ((moment, asked.recordings[moment.clip]) for moment in asked.moments))
-    truth = read_moment_truth(queries, edition)
+    write_published(truth_path, ((moment, queries.recordings[moment.clip]) for moment in queries.moments))
+    truth = read_moment_truth(truth_path, edition)
     answers = [
         Moments(query.line, query.qid, query.query, query.vid, [list(window) for window in one.windows])
         for query, one in zip(truth.queries.values(), located, strict=True)

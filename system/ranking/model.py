@@ -149,8 +149,8 @@ class ModelRanker(Ranker):
             yield from super().best(queries, pool, count)
             return
         with torch.inference_mode():
-            asked = unit_vectors(embed_texts(self.model, [query.text for query in queries])).float().cpu()
-        for vector, rows in zip(asked, pool.index.candidates(asked, 4 * count + SPARE), strict=True):
+            vectors = unit_vectors(embed_texts(self.model, [query.text for query in queries])).float().cpu()
+        for vector, rows in zip(vectors, pool.index.candidates(vectors, 4 * count + SPARE), strict=True):
             scores = (pool.embedded.values[torch.from_numpy(rows)] @ vector).numpy()
             names = [pool.clips[row].file_name for row in rows]
             best = ranked_columns(scores[None], names, min(count, len(rows)))[0]

@@ -56,13 +56,14 @@ def at_path(found: list[Section], dotted: str) -> list[Section]:
     )
 
 
-def _at(found: list[Section], wanted: Callable[[Section], tuple[str, ...]]) -> list[Section]:
-    """Return the sections at a path and below. wanted: gives the path, without names and positions, for a section."""
-    inside = [section for section in found if _plain(section.path)[: len(wanted(section))] == wanted(section)]
+def _at(found: list[Section], path_for: Callable[[Section], tuple[str, ...]]) -> list[Section]:
+    """Return the sections at a path and below. path_for: gives the path, without names and positions."""
+    inside = [section for section in found if _plain(section.path)[: len(path_for(section))] == path_for(section)]
     holders = [
-        section._replace(keys=tuple(key for key in section.keys if key.name == wanted(section)[-1]))
+        section._replace(keys=tuple(key for key in section.keys if key.name == path_for(section)[-1]))
         for section in found
-        if _plain(section.path) == wanted(section)[:-1] and any(key.name == wanted(section)[-1] for key in section.keys)
+        if _plain(section.path) == path_for(section)[:-1]
+        and any(key.name == path_for(section)[-1] for key in section.keys)
     ]
     return holders + inside
 
@@ -71,17 +72,17 @@ def _without_names(path: str, given: tuple[str, ...], found: list[Section]) -> t
     """Return `given` without the parts at which the section's path has NAME or N.
 
     A last name that is similar to a key of the section is kept: it is more likely a misspelt key."""
-    left, plain, parts = list(given), list[str](), path.split(".")
+    remaining, plain, parts = list(given), list[str](), path.split(".")
     for i, part in enumerate(parts, start=1):
-        if not left:
+        if not remaining:
             break
         keys = [key.name for section in found if section.path == ".".join(parts[:i]) for key in section.keys]
-        is_slip = len(left) == 1 and difflib.get_close_matches(left[0], keys, 1, 0.8)
-        if (part == "NAME" and not is_slip) or (part == "N" and left[0].isdigit()):
-            left.pop(0)
+        is_slip = len(remaining) == 1 and difflib.get_close_matches(remaining[0], keys, 1, 0.8)
+        if (part == "NAME" and not is_slip) or (part == "N" and remaining[0].isdigit()):
+            remaining.pop(0)
         elif part != "N":
-            plain.append(left.pop(0))
-    return (*plain, *left)
+            plain.append(remaining.pop(0))
+    return (*plain, *remaining)
 
 
 def paths(found: list[Section]) -> list[str]:

@@ -85,16 +85,16 @@ def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
         names_before.add(name)
 
 
-def _check_parts_of_mean(at: Keys, of: Any, before: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+def _check_parts_of_mean(at: Keys, of: Any, earlier: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
     ranked = {
         name: [entry.get(key) for key in ("data", "audio", "queries")]
-        for name, entry in before.items()
+        for name, entry in earlier.items()
         if isinstance(kind := entry.get("kind"), str) and kind not in ("mean", "moments")
     }
     for i, name in _names(of):
         if name not in ranked:
-            earlier = ", ".join(ranked) or "none"
-            yield (*at, i), f"no earlier entry {name!r} that ranks clips itself; earlier: {earlier}"
+            ranked_names = ", ".join(ranked) or "none"
+            yield (*at, i), f"no earlier entry {name!r} that ranks clips itself; earlier: {ranked_names}"
     yield from _check_once(at, of)
     if len({str(ranked[name]) for _, name in _names(of) if name in ranked}) > 1:
         yield at, "the entries rank different sources; a mean needs one source"
@@ -130,7 +130,7 @@ def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None)
 
 
 def _check_stage(
-    at: Keys, stage: dict[str, Any], data: dict[str, Any], before: list[str], stages: dict[str, Any]
+    at: Keys, stage: dict[str, Any], data: dict[str, Any], earlier: list[str], stages: dict[str, Any]
 ) -> Iterator[tuple[Keys, str]]:
     train, monitor = stage.get("train"), stage.get("monitor")
     yield from _check_sources((*at, "train", "data"), child(train, "data"), data, "train on another split")
@@ -152,8 +152,8 @@ def _check_stage(
             yield (*at, part, "metric"), f"{metric} is not monitored; add it to monitor.metrics"
     start = stage.get("start_from")
     origin = child(start, "stage")
-    if isinstance(origin, str) and origin not in before:
-        yield (*at, "start_from", "stage"), f"no earlier stage {origin!r}; earlier: {', '.join(before) or 'none'}"
+    if isinstance(origin, str) and origin not in earlier:
+        yield (*at, "start_from", "stage"), f"no earlier stage {origin!r}; earlier: {', '.join(earlier) or 'none'}"
     else:
         yield from _check_checkpoint((*at, "start_from"), origin, child(start, "checkpoint"), stages)
 

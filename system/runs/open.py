@@ -139,15 +139,15 @@ def score_of_windows(trained: Trained) -> MomentScore:
     trained ones; if that entry is fitted, a warning is logged. Raises ValueError for a model without a score of
     moments.
     """
-    score, noted = deepcopy(trained.model.moments), trained.facts.fitted
+    score, fitted = deepcopy(trained.model.moments), trained.facts.fitted
     name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
-    if noted is None and entry is not None and entry.fit is not None:
-        noted = _fitted_in_run(trained, name, entry.fit)
-        if noted is None:
+    if fitted is None and entry is not None and entry.fit is not None:
+        fitted = _fitted_in_run(trained, name, entry.fit)
+        if fitted is None:
             hint = "open the finished run without --stage and --checkpoint, or rank it again"
             log.warning("rank entry %s is fitted to %s, but this model is not; %s", name, entry.fit, hint)
-    if noted is not None:
-        score.load_state_dict({key: torch.tensor(value) for key, value in noted})
+    if fitted is not None:
+        score.load_state_dict({key: torch.tensor(value) for key, value in fitted})
     return score
 
 

@@ -42,16 +42,16 @@ def note_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
     starts = [stage.start_from for stage in recipe.stages.values()]
     models = [part for part in (*starts, *recipe.teachers.values()) if not isinstance(part, _OF_THIS_RUN)]
     tables = [read_trained_clips(Path(model.folder)) for model in models]
-    before = [clip for table in tables for clip in table or [NOT_KNOWN]]
+    inherited = [clip for table in tables for clip in table or [NOT_KNOWN]]
     embeddings = any(isinstance(teacher, schema.EmbeddingsTeacher) for teacher in recipe.teachers.values())
     if embeddings or recipe.model.audio.knows_captions:
-        before.append(NOT_KNOWN)
-    here = [
+        inherited.append(NOT_KNOWN)
+    clips = [
         TrainedClip(clip.id, clip.freesound_id or "", data.features.keys[clip.id])
         for source in recipe.trained_on
         for clip in data.readable_clips(source)
     ]
-    write_table(run.trained_on, TrainedClip._fields, dict.fromkeys((*here, *before)))
+    write_table(run.trained_on, TrainedClip._fields, dict.fromkeys((*clips, *inherited)))
 
 
 _OF_THIS_RUN = (schema.FromScratch, schema.FromStage, schema.StageTeacher, schema.EmbeddingsTeacher)

@@ -43,21 +43,21 @@ class Search:
             require_finite(scores)
         list(ranker.best([_query("a sound")], pool, 1))  # loads everything before the first real query
 
-    def answer(self, wanted: Sequence[SearchQuery]) -> list[Answer]:
+    def answer(self, queries: Sequence[SearchQuery]) -> list[Answer]:
         """Return the best clips of each query; for long recordings also the times of the sound.
 
         All queries are embedded together, which changes scores only by rounding. Clips with equal scores are ordered by
         file name, as in submission.ordering.
         """
-        texts = list(dict.fromkeys(query.text for query in wanted))
+        texts = list(dict.fromkeys(query.text for query in queries))
         unreadable = set(self.ranker.unreadable(texts))
         known = [text for text in texts if text not in unreadable]
         hits: dict[str, list[Hit]] = {}
         if known:
-            last = min(max(query.offset + query.max_results for query in wanted), len(self.clips))
+            last = min(max(query.offset + query.max_results for query in queries), len(self.clips))
             hits = dict(zip(known, self.ranker.best(list(map(_query, known)), self.pool, last), strict=True))
         answers = []
-        for query in wanted:
+        for query in queries:
             found = hits.get(query.text)
             if found is not None:
                 found = self._located(query.text, found[query.offset :][: query.max_results])

@@ -123,17 +123,17 @@ class SearchPage:
     async def _search(self, request: web.Request) -> web.Response:
         try:
             count = _number(request, "count", DEFAULT_RESULTS, 1, MAX_RESULTS)
-            wanted = SearchQuery(_query(request), count, _number(request, "offset", 0, 0, 10**9 - 1))
+            query = SearchQuery(_query(request), count, _number(request, "offset", 0, 0, 10**9 - 1))
         except ValueError as error:
             return refusal(400, str(error))
         try:
-            hits, unknown = await self.queue.answer(wanted)
+            hits, unknown = await self.queue.answer(query)
         except BusyError:
             return refusal(429, "too many searches at the same time; try again in a moment", {"Retry-After": "1"})
         if hits is None:
             return refusal(422, "the model knows no word of this query; use other words")
-        results = [self._result(rank, hit) for rank, hit in enumerate(hits, wanted.offset + 1)]
-        return web.json_response({"query": wanted.text, "unknown": unknown, "results": results})
+        results = [self._result(rank, hit) for rank, hit in enumerate(hits, query.offset + 1)]
+        return web.json_response({"query": query.text, "unknown": unknown, "results": results})
 
     def _result(self, rank: int, hit: Hit) -> dict[str, Any]:
         clip = self.search.clips[hit.row]

@@ -21,20 +21,20 @@ def interruptible() -> Iterator[dict[str, bool]]:
     With several processes, each gets one signal from the terminal and one from torchrun, which kills processes that do
     not end. Then the second signal has no further effect.
     """
-    asked = {"asked": False}
+    state = {"asked": False}
 
     def note(*_: object) -> None:
-        asked["asked"] = True
+        state["asked"] = True
         if process_count() == 1:
-            for number in before:
+            for number in handlers:
                 signal.signal(number, signal.default_int_handler)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in handlers:
         signal.signal(number, note)
     try:
-        yield asked
+        yield state
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             if signal.getsignal(number) is not signal.SIG_IGN:  # a process that is about to end ignores signals
                 signal.signal(number, handler)

@@ -34,13 +34,13 @@ def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
         return
     import torch
 
-    here = {"verb": verb, "commit": commit(), "lbar-kit": version(), "torch": str(torch.__version__)}
+    versions = {"verb": verb, "commit": commit(), "lbar-kit": version(), "torch": str(torch.__version__)}
     settings = {name: json.loads(loaded.resolved()) for name, loaded in recipes.items()}
     order = {  # random draws depend on it
         f"order of stages and experts of {name}": [*loaded.recipe.stages, *loaded.recipe.model.audio.experts]
         for name, loaded in recipes.items()
     }
-    every = gather_objects(here | settings | order)
+    every = gather_objects(versions | settings | order)
     for number, other in enumerate(every):
         if found := list(differing(every[0], other)):
             if not is_first():

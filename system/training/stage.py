@@ -107,14 +107,14 @@ class StageTraining:
         """Validation values of the finished epochs, oldest first."""
         return [line.validation for line in self.lines]
 
-    def run_to_end(self, before: list[EpochLine]) -> list[EpochLine]:
+    def run_to_end(self, earlier: list[EpochLine]) -> list[EpochLine]:
         """Train the remaining steps of the stage.
 
-        before: metrics of the earlier stages. Returns: the stage's metrics, one line per epoch.
+        earlier: metrics of the earlier stages. Returns: the stage's metrics, one line per epoch.
         """
         self._begin()
         require_same_state(self.name, self.step, self.model, self.run)
-        on_first(lambda: self.run.write_metrics([*before, *self.lines]))
+        on_first(lambda: self.run.write_metrics([*earlier, *self.lines]))
         self.tracking.update()
         if self.precision != self.stage.precision:
             log.warning("stage %s: %s needs CUDA; computing in float32", self.name, self.stage.precision)
@@ -134,7 +134,7 @@ class StageTraining:
             while self.step < total and not is_over(self.stage.stop, self.history):
                 self._epoch(feed, bar, stop)
                 self._finish_epoch()
-                self._stop_if_asked(any_process(stop["asked"] or is_orphan()))
+                self._stop_if_requested(any_process(stop["asked"] or is_orphan()))
         self.frozen_start.end()
         if self.stage.stop and self.step < total:
             log.info("stage %s ends early: %s", self.name, describe_stop(self.stage.stop))
@@ -185,14 +185,14 @@ class StageTraining:
             if self.step % self.steps == 0:
                 return
             with in_step():
-                asked = any_process(stop["asked"] or is_orphan())
-            if asked:
+                requested = any_process(stop["asked"] or is_orphan())
+            if requested:
                 self._require_finite()
                 self._save(None)
-            self._stop_if_asked(asked)
+            self._stop_if_requested(requested)
 
-    def _stop_if_asked(self, asked: bool) -> None:
-        if asked:
+    def _stop_if_requested(self, requested: bool) -> None:
+        if requested:
             said = f"stopped at step {self.step} of stage {self.name}; run the same command again to resume"
             raise Interrupted(said if is_first() else "")
 

@@ -89,18 +89,18 @@ def _by_chunks(
     gathered = []
     first = 0
     for side in (clips, captions):
-        here = {}
+        local = {}
         for number in range(process_index(), len(side.chunks), process_count()):
             begin_chunk(seed, first + number)
             with torch.set_grad_enabled(size is None), _in_precision(batch, precision):
-                here[number] = side.chunks[number]().float()
-        leaves = gather_embeddings(list(here.values()), side.sizes, device)
+                local[number] = side.chunks[number]().float()
+        leaves = gather_embeddings(list(local.values()), side.sizes, device)
         for leaf in leaves:
             leaf.values.requires_grad_()
         found = joined(leaves).rows(side.order.to(device))
         gathered.append(found)
-        kept = here if size is None else {}
-        sides.append([_Embedding(first + n, side.chunks[n], kept.get(n), leaves[n]) for n in here])
+        kept = local if size is None else {}
+        sides.append([_Embedding(first + n, side.chunks[n], kept.get(n), leaves[n]) for n in local])
         first += len(side.chunks)
     torch.manual_seed(seed)
     values = _backward(model.batch_scores(batch, *gathered), stage, scaler)

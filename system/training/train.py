@@ -91,24 +91,24 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Se
     with first_before_others():
         relevance = training_relevance(loaded.recipe, data, run.figures / "relevance.svg")
     initial = {name: value.clone() for name, value in model.state_dict().items()}
-    before: list[EpochLine] = []  # metrics of the stages so far
+    lines: list[EpochLine] = []  # metrics of the stages so far
     with Tracking(run, track if is_first() else ()) as tracking:
         for name, stage in loaded.recipe.stages.items():
             if on_first((run.folder / name / "done.json").exists):
                 log.info("stage %s is finished", name)
                 done = checkpoints.read_done(run.folder / name)
-                before += done.lines
+                lines += done.lines
                 continue
             model.load_state_dict(initial)
             hint = _less_memory(stage, loaded.recipe.model.embeds_in_chunks)
             with memory_errors(f"stage {name}: batch_size {stage.batch_size}", hint):
-                before += StageTraining(loaded.recipe, name, run, data, model, relevance, tracking).run_to_end(before)
-        on_first(lambda: run.write_metrics(before))
+                lines += StageTraining(loaded.recipe, name, run, data, model, relevance, tracking).run_to_end(lines)
+        on_first(lambda: run.write_metrics(lines))
         tracking.update()
 
 
-def _less_memory(stage: schema.Stage, by_parts: bool) -> str:
-    if not by_parts:
+def _less_memory(stage: schema.Stage, in_chunks: bool) -> str:
+    if not in_chunks:
         return "lower batch_size, or use a GPU with more memory"
     at_once = stage.grad_cache_chunk or stage.batch_size
     if at_once == 1:

@@ -13,7 +13,7 @@ from data_tools.manifest import caption_queries, read_queries
 from submission.editions import format_metric, get_moments_edition
 from submission.metrics.summary import format_interval
 from system.ranking.listing import list_clips
-from system.ranking.locate import WAYS, Sliding, locate, read_asked, read_for_fit, truth_file, write_windows
+from system.ranking.locate import WAYS, Sliding, locate, read_for_fit, read_moment_queries, truth_file, write_windows
 from system.ranking.write import write_ranking
 from system.verbs.options import (
     add_cache_argument,
@@ -82,22 +82,22 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
         raise KitError("--windows ranks all queries of --moments; leave out --queries and --top")
     for path in (arguments.out, truth_file(arguments.out)):
         require_other(path, [arguments.moments, arguments.audio])
-    asked = read_asked(arguments.audio, arguments.moments, arguments.split)
+    queries = read_moment_queries(arguments.audio, arguments.moments, arguments.split)
     fit = None
     if arguments.fit is not None:
-        fit = read_for_fit(arguments.audio, arguments.moments, arguments.fit, asked)
+        fit = read_for_fit(arguments.audio, arguments.moments, arguments.fit, queries)
     if len({model.resolve() for model in arguments.models}) < len(arguments.models):
         raise KitError("one model is named twice; name each once")
     rankers = [ranker_of(arguments, model, with_windows=fit is None) for model in arguments.models]
     edition = get_moments_edition()
     sliding = Sliding(arguments.piece, arguments.hop)
-    located = locate(rankers, asked, fit, sliding, arguments.by, arguments.round_to, arguments.allow_unknown)
-    summary = write_windows(arguments.out, asked, located, edition)
+    located = locate(rankers, queries, fit, sliding, arguments.by, arguments.round_to, arguments.allow_unknown)
+    summary = write_windows(arguments.out, queries, located, edition)
     if summary is not None:
         for name, value in summary.values.items():
             interval = format_interval(summary.bootstraps[name], name)
             print(f"  {name:9} {format_metric(name, value)}  (95 % {interval})")
-    size = f"{counted(len(asked.moments), 'query', ',')} in {counted(len(asked.recordings), 'recording', ',')}"
+    size = f"{counted(len(queries.moments), 'query', ',')} in {counted(len(queries.recordings), 'recording', ',')}"
     print(f"wrote {arguments.out}: {size}; next: python -m submission write {arguments.out} --out FILE.jsonl")
     return 0
 

@@ -164,8 +164,8 @@ def served(
         await web.SockSite(runner, listening).start()
         ready.set()
         await stop.wait()
-        # asyncio never closes a connection that it accepts while its server is closed, and the next test would fail by
-        # the warning: accept no more, wait for what is accepted already, and at the end for what is being closed.
+        # asyncio never closes a connection that it accepts while its server is closed. Its warning would fail the next
+        # test. Therefore: accept no more, and wait for accepted connections, then for those that are being closed.
         loop.remove_reader(listening)
         await asyncio.sleep(0.01)
         await runner.cleanup()

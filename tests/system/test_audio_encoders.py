@@ -219,7 +219,7 @@ def test_clip_embedding_is_independent_of_other_clips_in_the_batch(narrow: Calla
     for clip, own in zip(clips, together, strict=True):
         assert torch.allclose(encoder({"waveform": series([clip])}).values[0], own, atol=1e-5)
         padded = encoder({"waveform": series([F.pad(clip, (0, 0, 0, SECOND))])}).values[0]
-        assert (padded - own).abs().max() > 1e-3, "silence behind a clip must show"
+        assert (padded - own).abs().max() > 1e-3, "padding with silence must change the vector"
     assert torch.cdist(together, together).fill_diagonal_(1).min() > 3e-4, "all clips are one"
 
 

@@ -300,7 +300,7 @@ def test_unfinished_work_of_another_process_is_taken_over(tmp_path: Path, caplog
     thread.join()
     assert found == ["1"], "the first ended without it"
     assert sum("waiting for another process that is adding to" in message for message in caplog.messages) == 1
-    assert "it has 3 under way" in caplog.text
+    assert "it computes 3 series for this one" in caplog.text
 
 
 def test_reservations_of_a_dead_process_are_ignored(tmp_path: Path) -> None:

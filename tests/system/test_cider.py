@@ -220,7 +220,7 @@ def test_regex_tokens_match_stored_ptb_tokens(goldens: Path) -> None:
 
 def java() -> None:
     if tokens.shutil.which("java") is None:
-        pytest.skip("PTBTokenizer needs Java, and there is none here")
+        pytest.skip("PTBTokenizer needs Java")
 
 
 @pytest.mark.slow

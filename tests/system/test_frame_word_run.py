@@ -107,7 +107,7 @@ def test_search_and_report_work_for_series_models(done: Path, world: Path, tmp_p
     search, again = (Search(ranker, ranker.open(Listed(some))) for some in (clips, clips[::-1]))
     assert again.answer([SearchQuery(clips[0].captions[0], 3)])[0].hits[0].score == pytest.approx(
         search.answer([SearchQuery(clips[0].captions[0], 3)])[0].hits[0].score
-    ), "as it was kept"
+    ), "equal to the stored score"
     (found, _), (unknown, _) = search.answer([SearchQuery(clips[0].captions[0], 3), SearchQuery("zebra", 3)])
     assert found is not None
     assert len(found) == 3

@@ -94,7 +94,7 @@ def test_hub_vectors_match_transformers_alone_and_in_batches(kind: str) -> None:
             assert float(np.abs(own).max()) > 0.01
             assert relative(row, own) < 2e-5
             alone = made(*batch([wave], len(wave)))[0]
-            assert relative(alone, own) < 2e-5, "what fills a segment up changes nothing"
+            assert relative(alone, own) < 2e-5, "padding of a segment changes nothing"
         assert relative(made(*batch(waves, max(map(len, waves)) + 999)), together.numpy()) == 0, "nothing is drawn"
 
 
@@ -240,8 +240,11 @@ def test_sizes_and_costs_are_read_from_config_json(kind: str) -> None:
     ("changes", "said"),
     [
         ({"segment_seconds": 10.5}, "segment_seconds: {} needs 0.1 to 10.0 s, not 10.5"),
-        ({"head": "none"}, "head: none, but its vectors have 12 values and the text's embeddings 8"),
-        ({"head": "none", "hidden": 4}, "head: none, but hidden adds a layer; set hidden: null, or head: linear"),
+        ({"head": "none"}, "head: none needs equal sizes, but its vectors have 12 values and the text's embeddings 8"),
+        (
+            {"head": "none", "hidden": 4},
+            "head: none has no layer, but hidden adds one; set hidden: null, or head: linear",
+        ),
     ],
 )
 def test_incompatible_hub_settings_are_reported(changes: dict[str, Any], said: str) -> None:

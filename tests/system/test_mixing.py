@@ -169,7 +169,7 @@ def test_every_caption_is_joined_with_one_of_the_other_clip() -> None:
     assert many.captions == ("A cat and It rains!", "Cats meow and It rains!", "Meowing and It rains!")
     for step in range(20):
         (two,) = Augmentation(mixing(), [CATS, DOGS])([Item(DOGS, tuple(DOGS.captions), (0, 1))], [step])
-        assert len({text.split(" and ")[1] for text in two.captions}) == 2, "each once, where there are enough"
+        assert len({text.split(" and ")[1] for text in two.captions}) == 2, "each once, if there are enough"
 
 
 def test_alternatives_and_edits_apply_to_mixtures(tmp_path: Path) -> None:

@@ -426,7 +426,7 @@ def test_fitted_numbers_are_kept_in_run_and_export(
         assert open_trained(model).model.moments.numbers() == pytest.approx(trained.model.moments.numbers(), rel=1e-6)
         again = ["rank", str(model), *asked, "--fit", "validation", "--out", str(out)]
         assert main(again) == 0
-        assert out.read_bytes() == expected, "a fit begins with what was trained, whatever was fitted before"
+        assert out.read_bytes() == expected, "a fit begins with the trained values, whatever was fitted before"
     out = tmp_path / "other.jsonl"
     assert main(["rank", str(run), *asked, "--checkpoint", "loss", "--out", str(out)]) == 0
     assert out.read_bytes() != expected

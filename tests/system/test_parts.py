@@ -92,7 +92,7 @@ def test_run_resumed_in_a_frozen_start_is_bit_identical(
 ) -> None:
     path = written(world, tmp_path, adamw(lr_by_part={"audio": 1e-4}, frozen_start={"logmel": 4}))
     assert main(["run", str(path), "--out", str(tmp_path / "whole")]) == 0
-    stop = StageTraining._stop_if_asked
+    stop = StageTraining._stop_if_requested
 
     def once(stage: Any, asked: dict[str, bool]) -> None:
         if stage.step in (2, 4):  # in the frozen start, and with its end
@@ -102,7 +102,7 @@ def test_run_resumed_in_a_frozen_start_is_bit_identical(
 
     for steps in (2, 4):
         with monkeypatch.context() as patched:
-            patched.setattr(StageTraining, "_stop_if_asked", once)
+            patched.setattr(StageTraining, "_stop_if_requested", once)
             assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 130
         state = torch.load(tmp_path / "run/only/last.pt", weights_only=True)
         assert state["step"] == steps
@@ -124,7 +124,7 @@ def one_more(monkeypatch: pytest.MonkeyPatch, path: Path, run: Path, steps: int)
             raise Interrupted("stopped")
 
     with monkeypatch.context() as patched:
-        patched.setattr(StageTraining, "_stop_if_asked", next_step)
+        patched.setattr(StageTraining, "_stop_if_requested", next_step)
         assert main(["run", str(path), "--out", str(run)]) == 130
 
 

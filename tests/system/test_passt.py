@@ -431,7 +431,7 @@ def test_segments_match_hand_values() -> None:
     assert clips.tolist() == [0, 0, 0, 1]
     pieces, lengths, clips = segmented(Series(values, torch.tensor([4, 1])), 3, 3)
     assert lengths.tolist() == [3, 1, 1]
-    assert pieces.tolist() == [[1, 2, 3], [4, 0, 0], [1, 0, 0]], "what fills the batch up is not heard"
+    assert pieces.tolist() == [[1, 2, 3], [4, 0, 0], [1, 0, 0]], "padding of the batch is not computed"
     pieces, lengths, clips = segmented(Series(values[:, :2], torch.tensor([2, 2])), 3, 3)
     assert pieces.tolist() == [[1, 2, 0], [1, 2, 0]]
     assert clips.tolist() == [0, 1]
@@ -512,7 +512,7 @@ def test_checkpoint_of_another_passt_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
     tensors = {key: torch.zeros(shape) for key, shape in SHAPES["s16"].items()}
     torch.save({"model": tensors}, path)
-    take_published(Passt("s16"), path)  # as it is, or under `model`
+    take_published(Passt("s16"), path)  # at the top, or under `model`
     with pytest.raises(
         KitError, match=r"freq_new_pos_embed has shape \(1, 768, 8, 1\), not \(1, 768, 12, 1\): it is not"
     ):

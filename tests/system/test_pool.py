@@ -187,7 +187,7 @@ def test_killed_embedding_resumes_from_the_cache(
             cached(trained, tmp_path / "again").fill(trained.model, listed.clips)
     assert embedded == [8] * 5
     bank, keys, broken, _ = cached(trained, tmp_path / "again").fill(trained.model, listed.clips)
-    assert embedded == [8] * 6, "what was stored is not embedded again"
+    assert embedded == [8] * 6, "stored clips are not embedded again"
     assert broken == {}
     assert len(bank) == 24
     found = np.concatenate([bank.read(keys[clip.id]) for clip in listed.clips])

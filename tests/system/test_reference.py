@@ -108,7 +108,7 @@ def test_text_and_markdown_reference_agree(capsys: pytest.CaptureFixture[str]) -
 def test_every_key_and_kind_has_a_description() -> None:
     for section in sections():
         assert all(len(key.meaning) > 1 for key in section.keys), section
-    assert keys_of("stages.optimizer")["lr"].meaning == "learning rate", "the comment behind the key"
+    assert keys_of("stages.optimizer")["lr"].meaning == "learning rate", "the comment after the key"
     assert keys_of("stages.losses.same_clip")["same_clip"].meaning.startswith(
         "other items of the batch with the same audio"
     )

@@ -58,12 +58,12 @@ def test_search_scores_and_order_match_hand_values(tmp_path: Path) -> None:
         ),
         strict=True,
     )
-    assert found[0] == [Hit(0, 1.0), Hit(2, ROOT_2), Hit(1, ROOT_2)], "equal scores stand by file name"
+    assert found[0] == [Hit(0, 1.0), Hit(2, ROOT_2), Hit(1, ROOT_2)], "equal scores are in the order of file names"
     assert found[1] is None, "no letter that the model knows"
     assert found[2] == [Hit(2, ROOT_2)]
     assert found[3] == [Hit(3, 1.0), Hit(2, 0.0), Hit(1, 0.0), Hit(0, 0.0)]
     assert found[4] == [Hit(0, 1.0)]
-    assert found[5] == [Hit(2, 0.0), Hit(1, 0.0)], "those behind the first"
+    assert found[5] == [Hit(2, 0.0), Hit(1, 0.0)], "those after the first"
     assert found[6] == [], "there are only four"
     assert unknown == ([], ["xyz"], [], [], [], [], ["zoo"]), "each word once"
     assert search.answer([SearchQuery("?", 3)]) == [Answer(None, [])]
@@ -584,7 +584,7 @@ def test_replaced_clip_file_is_not_sent(tmp_path: Path) -> None:
             assert "is missing, or was replaced after the start" in reply.json["error"]
         (tmp_path / "link.wav").unlink()
         (tmp_path / "link.wav").symlink_to(other)
-        assert site.ask("/audio/0").body == real.read_bytes(), "the file behind the link at the start"
+        assert site.ask("/audio/0").body == real.read_bytes(), "the file that the link named at the start"
 
 
 @pytest.mark.parametrize("differs", ["size", "content", "content and times"])

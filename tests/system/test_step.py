@@ -222,7 +222,7 @@ def test_next_batches_are_prefetched(world: World, with_relevance: bool) -> None
         assert torch.equal(feed.batch(5).audio["logmel"].values, made.audio["logmel"].values)
         assert asked == [4, *ahead, ahead[-1] + 1]
         feed.batch(2)
-        assert sorted(feed._ahead) == [step - 2 for step in ahead], "what is not next is dropped"
+        assert sorted(feed._ahead) == [step - 2 for step in ahead], "batches that are not next are dropped"
 
 
 def test_errors_of_the_reading_thread_are_raised(world: World) -> None:

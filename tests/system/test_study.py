@@ -192,7 +192,7 @@ def test_check_of_a_study_prints_differences_of_cells(world: Path, tmp_path: Pat
     wide = rest.index("cell wide: stages.only.losses.0.margin 0.5, not 0.2")
     assert rest[wide + 1] == "cell small: stages.only.batch_size 4, not 8"
     assert any("updates of 4 clips" in line for line in rest[wide:])
-    assert not any(line.startswith("data ") for line in rest[wide:]), "what does not differ is said once"
+    assert not any(line.startswith("data ") for line in rest[wide:]), "equal settings are printed once"
 
 
 def test_check_reports_all_mistakes_of_a_study(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -197,7 +197,7 @@ def test_edits_do_not_alter_the_draws_of_alternatives(world: Path, tmp_path: Pat
     for step in range(5):
         for before, after in zip(*(sampler.batch(step) for sampler in samplers), strict=True):
             plain, changed = (Counter(words_of(" ".join(item.captions))) for item in (before, after))
-            assert (plain - changed).total() <= 3, "edited is what has been replaced"
+            assert (plain - changed).total() <= 3, "only replaced words differ"
             assert before.numbers == after.numbers
 
 

@@ -156,7 +156,9 @@ class Relevance:
         write_text(path, _Stored(key=key, distribution=found).model_dump_json() + "\n")
         shown = ", ".join(f"c{q:g} {c:.5f}" for q, c in zip(percents, found.percentiles, strict=True))
         seconds = time.perf_counter() - began
-        log.info("CIDEr-D of %s pairs of captions in %.1f s: %s; kept in %s", f"{found.pairs:,}", seconds, shown, path)
+        log.info(
+            "CIDEr-D of %s pairs of captions in %.1f s: %s; stored in %s", f"{found.pairs:,}", seconds, shown, path
+        )
         return found
 
     def prepare(self, captions: Iterable[str]) -> None:

@@ -119,9 +119,10 @@ class Segmented(AudioSettings, Resampled):
             said = f"less than segment_seconds, {self.segment_seconds:g}: training would never fill a segment"
             yield "max_seconds", said
         if self.head == "none" and self.hidden is not None:
-            yield "head", "none, but hidden adds a layer; set hidden: null, or head: linear"
+            yield "head", "none has no layer, but hidden adds one; set hidden: null, or head: linear"
         if self.head == "none" and self.size_known and self.vector_dim != out:
-            yield "head", f"none, but its vectors have {self.vector_dim} values and the text's embeddings {out}"
+            sizes = f"{self.vector_dim} values and the text's embeddings {out}"
+            yield "head", f"none needs equal sizes, but its vectors have {sizes}"
 
     def build(self, out: int) -> Encoder:
         return self._encoder(self.build_network(), out, self.pretrained())

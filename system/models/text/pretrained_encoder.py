@@ -276,7 +276,7 @@ def load_clap(name: str) -> tuple[Any, Any]:
 
     disable_progress_bar()
     name = str(fetch(name))
-    before = get_verbosity()
+    verbosity = get_verbosity()
     set_verbosity_error()  # else the library logs at length that a whole CLAP has an audio encoder too
     try:
         kind = AutoConfig.from_pretrained(name, trust_remote_code=False).model_type
@@ -291,7 +291,7 @@ def load_clap(name: str) -> tuple[Any, Any]:
         hint = "give a folder with one, or a hub name while online"
         raise KitError(f"no text encoder of a CLAP in {name!r} ({reason}); {hint}") from error
     finally:
-        set_verbosity(before)
+        set_verbosity(verbosity)
     return tokenizer, model
 
 
