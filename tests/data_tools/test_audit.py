@@ -1,4 +1,4 @@
-"""`audit`: what training data shares with test splits and exclusion lists, by hand and on the real sets."""
+"""`audit`: overlaps of training data with test splits and exclusion lists, on hand-made and real sets."""
 
 import json
 import re
@@ -186,7 +186,7 @@ def test_split_spread_over_two_manifests_is_one_split(sounds: Path, capsys: pyte
 
 
 def verdict(folder: Path, capsys: pytest.CaptureFixture[str], **splits: dict[str, Wave | None]) -> tuple[str, str, int]:
-    """(all that is printed, its last line, the exit status) of an audit of sounds by split and name; None: no file."""
+    """Return (printed text, its last line, exit status) of an audit of sounds by split and name; None: no file."""
     clips = []
     for split, waves in splits.items():
         for name, wave in waves.items():
@@ -411,7 +411,7 @@ def test_audit_imports_no_heavy_packages(root: Path) -> None:
 
 
 def test_moment_queries_reveal_the_mixed_clips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Clotho-Moment asks by captions of Clotho: the recording is listed beside the clip it was mixed of."""
+    """The queries of Clotho-Moment are captions of Clotho: the recording is listed with the clip it was mixed from."""
     mixed = [clip(name, "train", source="mixed") for name in ("a.wav", "b.wav")]
     test = clip("rain.wav", "test", caption="Rain falls", source="clotho")
     write_manifest(tmp_path / "mixed.jsonl", mixed)

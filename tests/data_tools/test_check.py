@@ -1,4 +1,4 @@
-"""`check` separates every kind of finding; the door helps, and tells every error in one sentence."""
+"""`check` separates every kind of finding; the command line helps, and reports every error in one line."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""JSON documents: seals worked by hand, what is refused, and bounds."""
+"""JSON documents: seals, refused documents, and limits."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""The manifest and query files: what goes in comes out, and every bad line is refused by file and line."""
+"""Manifests and query files: round trips, and every invalid line refused with file and line."""
 
 import csv
 import doctest

@@ -1,4 +1,4 @@
-"""Files of moments: a sentence, a recording, and the windows in which it is heard."""
+"""Files of moments: a query, a recording, and the windows that match the query."""
 
 from pathlib import Path
 

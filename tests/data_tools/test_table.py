@@ -1,4 +1,4 @@
-"""Tables of one's own: columns, rows of one file, splits, delimiters, and what is refused; short lines of manifests."""
+"""Tables of users: columns, rows of one file, splits, delimiters, and refused tables; short lines of manifests."""
 
 import csv
 import io

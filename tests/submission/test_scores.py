@@ -1,4 +1,4 @@
-"""Score matrices: a pair of files that fits together, or is refused by name."""
+"""Score matrices: consistent pairs of files, or refused by name."""
 
 import dataclasses
 import json

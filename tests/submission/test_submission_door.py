@@ -1,4 +1,4 @@
-"""The submission room's door: every verb from files to files, and every refusal in a sentence."""
+"""The command line of submission: every verb from files to files, and every refusal."""
 
 import os
 import re

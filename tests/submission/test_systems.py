@@ -1,4 +1,4 @@
-"""The verbs that take a finished run as well as its files, and the edition that each is of."""
+"""Verbs that accept a finished run as well as its files, and the edition of each."""
 
 import json
 import re
