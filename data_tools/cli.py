@@ -214,7 +214,7 @@ def _reader_is_gone() -> bool:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead; schemas/ says its form")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead; its form is in schemas/")
 
 
 def ending_in(*suffixes: str) -> Callable[[str], Path]:
@@ -284,7 +284,7 @@ def make_parser(
         parser.exit(2)
     if not argv[0].startswith("-") and argv[0] not in verbs:
         similar = difflib.get_close_matches(argv[0], verbs, 1)
-        hint = f"did you mean {similar[0]}?" if similar else f"there are {', '.join(verbs)}"
+        hint = f"did you mean {similar[0]}?" if similar else f"choose one of {', '.join(verbs)}"
         parser.error(f"no verb {argv[0]!r}; {hint}")
     return parser
 

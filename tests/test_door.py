@@ -102,7 +102,7 @@ def test_no_verb_gets_the_help(room: str, capsys: pytest.CaptureFixture[str]) ->
         ("system", "serach", "no verb 'serach'; did you mean search?"),
         ("system", "recipe", "no verb 'recipe'; did you mean recipes?"),
         ("data_tools", "crwal", "no verb 'crwal'; did you mean crawl?"),
-        ("submission", "xyzzy", "no verb 'xyzzy'; there are facts, write, "),
+        ("submission", "xyzzy", "no verb 'xyzzy'; choose one of facts, write, "),
     ],
 )
 def test_a_verb_that_is_not_there_gets_what_was_meant(

@@ -166,7 +166,7 @@ def _first_second(since: str | None, store: Store | None = None) -> int:
     except ValueError:
         raise DataError(f"--since {since}: expects `last` or a date such as 2026-01-31") from None
     if first > time.time():
-        raise DataError(f"--since {since}: lies in the future")
+        raise DataError(f"--since {since}: is in the future")
     return first
 
 
@@ -243,9 +243,9 @@ def _day(second: int) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("store", type=Path, metavar="STORE", help="the SQLite file to make or go on with")
+    add("store", type=Path, metavar="STORE", help="the SQLite file to make or continue")
     add("--since", metavar="DATE", help="read what was uploaded since: a date, or `last` (the last crawl)")
-    add("--filter", help="only such sounds, in the API's own syntax: 'duration:[3 TO 120]'")
+    add("--filter", help="only these sounds, in the API's syntax: 'duration:[3 TO 120]'")
     refresh = "read again which sounds object to generative training, and whose licence or preference has changed"
     add("--refresh", action="store_true", help=refresh)
     add("--dry-run", action="store_true", help="one request: how many sounds, requests, days, bytes")

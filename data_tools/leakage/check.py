@@ -213,7 +213,7 @@ def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) ->
     """Return the last line: the faults to fix before training, and those that may be in the published data.
 
     >>> _verdict([])
-    'nothing to mend'
+    'nothing to fix'
     """
     found = Counter([*(finding.kind for finding in findings), *(fault.finding for fault in faults)])
     errors = (*ERRORS, NO_CLIP)
@@ -222,7 +222,7 @@ def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) ->
         return ", ".join(f"{kind} ({found[kind]})" for kind in kinds if found[kind])
 
     count = sum(found[kind] for kind in errors)
-    verdict = f"{counted(count, 'thing')} to mend: {named(errors)}" if count else "nothing to mend"
+    verdict = f"{counted(count, 'thing')} to fix: {named(errors)}" if count else "nothing to fix"
     judged = named((*TO_JUDGE, *(kind for kind in found if kind not in (*KINDS, NO_CLIP))))
     return f"{verdict}; to judge, it may be as published: {judged}" if judged else verdict
 

@@ -148,7 +148,9 @@ def test_same_audio_is_found_without_ids(sounds: Path, capsys: pytest.CaptureFix
     assert "broken.wav: cannot be decoded" in captured.out
     for line in ("2  near-duplicate audio across splits", "1  x/development overlaps y/train"):
         assert f" {line}\n" in captured.out
-    assert "overlaps what it must not: leave out 1 clip (near-duplicate audio across splits)" in captured.out
+    assert (
+        "overlaps test splits or exclusion lists: leave out 1 clip (near-duplicate audio across splits)" in captured.out
+    )
     listed = rows(sounds / "f.csv")
     assert [(row["finding"], row["clip"], row["other_split"], row["other"]) for row in listed] == [
         ("near-duplicate audio across splits", "x/development/d0.mp3", "x/evaluation", "x/evaluation/e0.wav"),
@@ -293,7 +295,9 @@ def test_noisy_copies_fail_the_audit(tmp_path: Path, capsys: pytest.CaptureFixtu
     printed, last, status = verdict(tmp_path, capsys, train=train, test={"c.wav": everyday("birds", 0)})
     assert status == 1
     assert "x/train/a.wav | x/test/c.wav: " in printed
-    assert last.startswith("training data overlaps what it must not: leave out 1 clip (near-duplicate audio")
+    assert last.startswith(
+        "training data overlaps test splits or exclusion lists: leave out 1 clip (near-duplicate audio"
+    )
 
 
 def test_verdict_makes_no_claim_about_missing_audio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,11 +25,11 @@ LINES = [
 ]
 MENDED = [[(200.0, 299.0)], [(80.0, 83.0), (70.0, 81.0), (0.0, 83.0)]]
 FAULTS = {
-    "line 1: 67AE9ZKvECs_1: the window [200, 4800] ends far behind the end of a recording of 299 s: clipped",
+    "line 1: 67AE9ZKvECs_1: the window [200, 4800] ends far after the end of a recording of 299 s: clipped",
     "line 1: 67AE9ZKvECs_1: the window [5, 5] has no length: dropped",
     "line 2: 67AE9ZKvECs_2: the window [299, 301] lies outside of a recording of 299 s: dropped",
     "line 2: 67AE9ZKvECs_2: the query has no window left: left out",
-    "line 3: -AheI8Epim4_1: the window [80, 84] ends behind the end of a recording of 83 s: clipped",
+    "line 3: -AheI8Epim4_1: the window [80, 84] ends after the end of a recording of 83 s: clipped",
     "line 3: -AheI8Epim4_1: the window [9, 3] ends before it starts: dropped",
     "line 3: -AheI8Epim4_1: the window [84, 90] lies outside of a recording of 83 s: dropped",
 }
@@ -168,7 +168,7 @@ def test_input_files_are_never_overwritten(tmp_path: Path, option: str, capsys: 
     before = path.read_bytes()
     argv = {"--out": tmp_path / "a.jsonl", "--moments": tmp_path / "b.jsonl"} | {option: path}
     said = failure(capsys, "castella", tmp_path, *(part for pair in argv.items() for part in pair))
-    assert f"{path} would be written over {path}, which is read here" in said
+    assert f"{path} would overwrite {path}, which is read" in said
     assert path.read_bytes() == before
 
 
@@ -177,7 +177,7 @@ def test_split_without_its_windows_is_not_read_as_a_blind_list(
 ) -> None:
     release(tmp_path / "castella_val_release.jsonl", blind=True)
     argv = ("castella", tmp_path, "--out", tmp_path / "a.jsonl", "--moments", tmp_path / "b.jsonl")
-    assert "no query has relevant_windows; its name says val, where they are known" in failure(capsys, *argv)
+    assert "no query has relevant_windows; its name has the split val, whose windows" in failure(capsys, *argv)
 
 
 def test_recording_without_duration_is_reported(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_recording_without_duration_is_reported(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"duration": 83, ', ""))
     found = read_castella(tmp_path, keep_missing=True)
     assert [fault.sentence for _, fault in found.faults if "duration" in fault.text] == [
-        "line 3: the recording '-AheI8Epim4' has no duration: windows are taken as they are"
+        "line 3: the recording '-AheI8Epim4' has no duration: windows are kept unchanged"
     ]
     assert [clip.seconds for clip in found.clips] == [299.0, None]
 
@@ -201,7 +201,7 @@ def test_check_reports_moment_faults_with_their_lines(tmp_path: Path, capsys: py
     said = capsys.readouterr().out
     for fault in FAULTS:
         assert f"{path}, {fault}" in said
-    assert "nothing to mend; to judge" in said
+    assert "nothing to fix; to judge" in said
     assert main(["check", str(out), "--moments", str(path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert len(report["moments"]) == 7
@@ -214,7 +214,7 @@ def test_check_reports_moment_faults_with_their_lines(tmp_path: Path, capsys: py
     assert checked["counts"]["clips without captions"] == 0
     moments.write_text(moments.read_text().replace("/67AE9ZKvECs", "/gone"))
     assert main(["check", str(out), "--moments", str(moments)]) == 1
-    assert "1 thing to mend: moments of a clip that no manifest has (1)" in capsys.readouterr().out
+    assert "1 thing to fix: moments of a clip that no manifest has (1)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
@@ -226,7 +226,7 @@ def test_scored_splits_keep_published_windows(tmp_path: Path, split: str, capsys
     assert main(["castella", str(tmp_path), *asked]) == 0
     said = capsys.readouterr().out
     assert "2  windows that lie outside the recording: kept as published, since it is scored" in said
-    kept = "line 1: 67AE9ZKvECs_1: the window [200, 4800] ends far behind the end of a recording of 299 s: kept as"
+    kept = "line 1: 67AE9ZKvECs_1: the window [200, 4800] ends far after the end of a recording of 299 s: kept as"
     assert f"{path}, {kept}" in said
     expected = [[w for w in windows if w[1] > w[0]] for _, _, _, windows in LINES]
     assert [[list(window) for window in moment.windows or []] for moment in read_moments(moments)] == expected
@@ -271,7 +271,7 @@ def test_folders_without_castella_are_refused(tmp_path: Path, capsys: pytest.Cap
     argv = ("castella", tmp_path, "--out", tmp_path / "a.jsonl", "--moments", tmp_path / "b.jsonl")
     assert "no queries with windows as CASTELLA publishes them" in failure(capsys, *argv)
     release(tmp_path / "castella.jsonl")
-    assert "its name says no split" in failure(capsys, *argv)
+    assert "its name has no split" in failure(capsys, *argv)
     (tmp_path / "castella.jsonl").rename(tmp_path / "castella_val_release.jsonl")
     release(tmp_path / "clotho_val_release.jsonl")
     assert "have the split val; name a folder with one data set" in failure(capsys, *argv)

@@ -30,14 +30,14 @@ def test_corrupt_audio_is_counted_by_clotho_and_listed_by_check(
     printed = capsys.readouterr().out
     assert "      1  missing audio files" in printed
     assert "      2  corrupt audio files" in printed
-    assert "  truncated, the header promises 320 bytes of sound and 270 are there" in printed
+    assert "  truncated, the header promises 320 bytes of sound and 270 are present" in printed
     listed = rows(root / "list.csv")
     assert [(row["finding"], row["clip_id"].split("/")[-1]) for row in listed] == [
         ("missing audio files", "d.wav"),
         ("corrupt audio files", "b.wav"),
         ("corrupt audio files", "c.wav"),
     ]
-    assert printed.splitlines()[-1] == "3 things to mend: missing audio files (1), corrupt audio files (2)"
+    assert printed.splitlines()[-1] == "3 things to fix: missing audio files (1), corrupt audio files (2)"
     assert listed[0]["path"] == str(root / "development" / "d.wav")
 
 
@@ -84,14 +84,14 @@ def test_check_prints_its_verdict_last(tmp_path: Path, capsys: pytest.CaptureFix
     check = ["check", str(root / "m.jsonl")]
     assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0
     assert main(check) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "nothing to mend"
+    assert capsys.readouterr().out.splitlines()[-1] == "nothing to fix"
     (root / "development/b.wav").write_bytes((root / "development/a.wav").read_bytes())
     assert main(check) == 0
     judged = "to judge, it may be as published: same audio content inside a split (1)"
-    assert capsys.readouterr().out.splitlines()[-1] == f"nothing to mend; {judged}"
+    assert capsys.readouterr().out.splitlines()[-1] == f"nothing to fix; {judged}"
     (root / "development/a.wav").unlink()
     assert main([*check, "--quick"]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "1 thing to mend: missing audio files (1)"
+    assert capsys.readouterr().out.splitlines()[-1] == "1 thing to fix: missing audio files (1)"
 
 
 def test_freesound_ids_are_compared_as_numbers(tmp_path: Path) -> None:

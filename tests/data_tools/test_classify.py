@@ -544,13 +544,13 @@ def test_classify_verb_works_with_a_real_model(
     assert main([*arguments, "--folds", "2"]) == 0
     output = capsys.readouterr().out
     assert "descriptions: 402, of them 400 scored, 2 left empty by cleaning, 0 not English" in output
-    assert "384 dimensions; 600 texts computed now, 0 were there already" in output
+    assert "384 dimensions; 600 texts computed now, 0 already stored" in output
     report = json.loads((out / "report.json").read_text())
     assert report["weightings"]["natural"]["roc_auc"] > 0.9
     assert f"{report['weightings']['natural']['kept_at_threshold']} descriptions above 0.2" in output
     assert main([*arguments, "--threshold", "0.5", "--folds", "2"]) == 0
     output = capsys.readouterr().out
-    assert "0 texts computed now, 600 were there already" in output
+    assert "0 texts computed now, 600 already stored" in output
     assert "descriptions above 0.5" in output
 
     encoder = SentenceEncoder(MINILM)

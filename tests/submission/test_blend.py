@@ -190,8 +190,8 @@ def test_blend_verb_uses_weights_from_validation(files: Path, capsys: pytest.Cap
         (["a.npy", "b.npy", "--truth", "t.jsonl"], "--truth only works with moments (.jsonl); score matrices"),
         (["a.npy", "b.npy", "--weights", "1"], "1 weights are given for 2 files"),
         (["a.npy", "none.npy"], "none.npy is missing"),
-        (["a.npy", "b.npy", "--out", "b.npy"], "b.npy would be written over b.npy, which is read here"),
-        (["a.npy", "b.npy", "--out", "a.npy", "--validation", "val_a.npy", "val_b.npy"], "written over a.npy"),
+        (["a.npy", "b.npy", "--out", "b.npy"], "b.npy would overwrite b.npy, which is read"),
+        (["a.npy", "b.npy", "--out", "a.npy", "--validation", "val_a.npy", "val_b.npy"], "overwrite a.npy"),
     ],
 )
 def test_blend_verb_refuses_invalid_arguments_and_writes_nothing(

@@ -276,7 +276,7 @@ def test_keys_missing_in_all_files_are_omitted_in_the_blend(files: Path, capsys:
         ),
         ("good.jsonl ./good.jsonl --out o.jsonl", "a file is given twice"),
         ("good.jsonl --out o.jsonl", "a blend needs two or more files"),
-        ("good.jsonl poor.jsonl --out good.jsonl", "good.jsonl would be written over good.jsonl"),
+        ("good.jsonl poor.jsonl --out good.jsonl", "good.jsonl would overwrite good.jsonl"),
         ("good.jsonl val_poor.jsonl --out o.jsonl", "have different queries"),
         ("good.jsonl gone.jsonl --out o.jsonl", "gone.jsonl: no such file"),
         ("good.jsonl truth.jsonl --out o.jsonl", "this is a query of a truth or of a blind list"),

@@ -255,7 +255,7 @@ def test_facts_verb_prints_sources_of_the_moments_edition(capsys: pytest.Capture
         ("check half.jsonl --edition 2022", "edition 2022 ranks clips, not moments; choose one of: 2026"),
         ("check good.csv --edition 2026", "edition 2026 expects windows of moments (.jsonl), but these are clips"),
         ("write half.jsonl --out out.csv", "out.csv: a submission of moments is JSON lines; choose a name"),
-        ("write half.jsonl --out half.jsonl", "half.jsonl would be written over half.jsonl, which is read here"),
+        ("write half.jsonl --out half.jsonl", "half.jsonl would overwrite half.jsonl, which is read"),
         ("write half.jsonl --out all.jsonl", "all.jsonl already exists and has scores, which would be lost; choose"),
         ("write half.jsonl --out truth.jsonl", "truth.jsonl already exists and is not a file of moments"),
         ("write half.jsonl --out x.jsonl --ranked", "--ranked does not work with moments (.jsonl); leave it out"),

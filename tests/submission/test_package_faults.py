@@ -271,7 +271,7 @@ def test_yaml_alias_bombs_are_refused(members: Members) -> None:
     levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12))
     bomb = f"l0: &l0 [x]\n{levels}\n".encode()
     for old, new, output in (
-        (b"submission:", bomb + b"submission:", "not YAML (line 1: the aliases unfold without end; write"),
+        (b"submission:", bomb + b"submission:", "not YAML (line 1: the aliases expand without end; write"),
         (b"abbreviation: one", b"abbreviation: [1]", "submission.abbreviation is a list, not text"),
         (b"abbreviation: one", b"abbreviation: 12", "submission.abbreviation is 12, not text"),
         (b"R1:", b"R1: [1]\n    R2:", "R1 is a list, not a number from 0 to 1"),

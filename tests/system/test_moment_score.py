@@ -176,11 +176,11 @@ def test_windows_behind_the_end_of_a_recording_are_not_learned_from(caplog: pyte
     unknown = clip.model_copy(update={"seconds": None})
     assert [item.windows for item in items_of_moments([clip], [some, none])] == [((59.0, 62.0),)]
     assert caplog.messages == [
-        "left out: 3 windows and 1 moment without another, which begin behind the end of their recording; "
-        "python -m data_tools check MANIFEST --moments FILE names them"
+        "left out: 3 windows and 1 moment without another, which begin after the end of their recording; "
+        "python -m data_tools check MANIFEST --moments FILE lists them"
     ]
     assert [len(item.windows) for item in items_of_moments([unknown], [some, none])] == [3, 1]
-    with pytest.raises(DataError, match="all windows of 1 moment begin behind the end of their recording; python -m"):
+    with pytest.raises(DataError, match="all windows of 1 moment begin after the end of their recording; python -m"):
         items_of_moments([clip], [none])
 
 

@@ -331,7 +331,7 @@ def test_what_would_stop_the_ranking_is_said_before_training(
     made["data"]["blind"]["moments"] = str(tmp_path / "late.jsonl")
     tiny.write_recipe(path, made)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
-    assert "begin behind the end of their recording" in capsys.readouterr().err
+    assert "begin after the end of their recording" in capsys.readouterr().err
     monkeypatch.setattr("system.ranking.frame_series.MAX_FRAMES", 90)
     too_long = "validation_000.wav has 101 frames; windows are compared of up to 90"
     assert too_long in refused({})

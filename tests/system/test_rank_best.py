@@ -77,7 +77,7 @@ def test_lists_of_ten_are_scored_and_converted(
         ("25", "r.csv", "--top 25: the pool has 24 clips; give 24 or fewer"),
         ("5", "r.npy", "with --top ranked lists are written; give a name that ends in .csv"),
         (None, "r.csv", "ends in .npy; ranked lists (.csv) are written with --top K"),
-        ("5", "q.csv", "would be written over"),
+        ("5", "q.csv", "would overwrite"),
     ],
 )
 def test_lists_that_cannot_be_written(
