@@ -12,7 +12,7 @@ VERBS = {
         resumes=True,
     ),
     "status": Verb(
-        "print the state of a crawl, and sounds that the API could not give",
+        "print the state of a crawl, and sounds that the API could not deliver",
         "python -m data_tools status data/freesound.sqlite",
         "freesound.status",
     ),
@@ -49,7 +49,7 @@ VERBS = {
         "datasets.wavcaps",
     ),
     "castella": Verb(
-        "make a manifest and a file of moments of CASTELLA, or of data in their format",
+        "make a manifest and a file of moments of CASTELLA, or of a data set in its format",
         "python -m data_tools castella data/castella --out data/castella.jsonl --moments data/castella_moments.jsonl",
         "datasets.castella",
     ),
@@ -93,7 +93,7 @@ VERBS = {
         "scenes.ceiling",
     ),
     "classify": Verb(
-        "score descriptions of sounds by how much they read like captions, for fetching those that do",
+        "score how much descriptions of sounds read like captions, to fetch the best",
         "python -m data_tools classify data/freesound.sqlite --captions data/clotho/clotho_captions_development.csv "
         "--out data/classified",
         "classify.verb",

@@ -216,7 +216,7 @@ def _reader_is_gone() -> bool:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead; schemas/ says its form")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead; its form is in schemas/")
 
 
 def ending_in(*suffixes: str) -> Callable[[str], Path]:

@@ -58,7 +58,7 @@ def require_other(out: Path, read: Iterable[Path | None]) -> None:
     """Raise DataError if the output file is one of the input files."""
     for path in read:
         if path and path.exists() and out.exists() and out.samefile(path):
-            raise DataError(f"{out} would be written over {path}, which is read here; give another name")
+            raise DataError(f"{out} would overwrite {path}, which is read; choose another name")
 
 
 def read_text(path: Path, fallback_encoding: str | None = None) -> str:

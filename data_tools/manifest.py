@@ -105,8 +105,8 @@ def _usual_line() -> str:
 
 _USUAL = re.compile(_usual_line())
 
-NO_CLIPS = "is no manifest, a line of JSON a clip; python -m data_tools clotho, audiocaps or table makes one"
-NO_QUERIES = "is no query file, a line of JSON a query; python -m data_tools queries makes one"
+NO_CLIPS = "is not a manifest, one line of JSON per clip; make one with python -m data_tools clotho, audiocaps or table"
+NO_QUERIES = "is not a query file, one line of JSON per query; make one with python -m data_tools queries"
 
 
 def audio_clip(

@@ -18,9 +18,7 @@ from data_tools.errors import DataError
 from data_tools.files import write_text
 from data_tools.manifest import Clip, check_caption
 
-NO_MOMENTS = (
-    "is no file of moments, a line of JSON a query; python -m data_tools castella or scenes --moments makes one"
-)
+NO_MOMENTS = "is not a file of moments, one line of JSON per query; make one by data_tools castella or scenes --moments"
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +78,7 @@ def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[
         behind += len(moment.windows) - len(windows)
         if windows:
             left.append(moment.model_copy(update={"windows": windows}))
-    hint = "python -m data_tools check MANIFEST --moments FILE names them"
+    hint = "python -m data_tools check MANIFEST --moments FILE lists them"
     if given and not left:
         count = counted(len(given), "moment", ",")
         raise DataError(f"all windows of {count} begin after the end of their recording; {hint}")  # prose: ok

@@ -57,7 +57,7 @@ def read_table(
             swallowing.append(line)
             rows += enumerate(swallowed, line)
         else:
-            problem = f"a quoted cell goes on to line {line + len(lines) - 1}, over lines that begin or end as rows do"
+            problem = f"a quoted cell extends to line {line + len(lines) - 1}, over lines that begin or end like rows"
             raise DataError(f"{path}, line {line}: {problem}; {_quoting_cure(hint)}, or write the cell on one line")
     _require_width(path, header, rows, delimiter)
     if not rows:
@@ -84,7 +84,7 @@ def _records(
 
 
 def _quoting_cure(hint: str) -> str:
-    return f'write a quote that is text twice, in a quoted cell ("""Stop"" he says"){hint}'
+    return f'double a quote that is text, in a quoted cell ("""Stop"" he says"){hint}'
 
 
 def swallowed_rows(lines: Sequence[str], delimiter: str, width: int) -> list[list[str]]:

@@ -18,7 +18,9 @@ import pytest
 from desk import contents, make_desk
 
 IS_FOLDER, IS_FILE = ": is a folder; name a file", ": is a file; name a folder"
-NO_MANIFEST = ": is no manifest, a line of JSON a clip; python -m data_tools clotho, audiocaps or table makes one"
+NO_MANIFEST = (
+    ": is not a manifest, one line of JSON per clip; make one with python -m data_tools clotho, audiocaps or table"
+)
 NO_RECIPE = " is no recipe, whose name ends in .yaml; shipped ones are in recipes/"
 NO_STORE = ": is no store of Freesound sounds, or damaged at its beginning; name one that python -m data_tools crawl"
 NO_PART = " column 1 (char {})); name a part of WavCaps, such as fsd_final.json"
@@ -95,7 +97,7 @@ DATA = [
     ("table captions.csv --audio file_name --caption caption_1 --out x.csv", JSONL.format("x.csv")),
     ("queries blind.csv --out x.txt", JSONL.format("x.txt")),
     ("queries blind.csv --out blind.csv", JSONL.format("blind.csv")),
-    ("queries manifest.jsonl --out manifest.jsonl", "manifest.jsonl would be written over manifest.jsonl, which is re"),
+    ("queries manifest.jsonl --out manifest.jsonl", "manifest.jsonl would overwrite manifest.jsonl, which is re"),
     ("check manifest.jsonl --quick --list notes", "argument --list: notes: name a file that ends in .csv"),
     ("scenes notes --seed 1", "notes: holds files but no scenes.json; choose a new or empty folder"),
     # Freesound
@@ -161,7 +163,7 @@ SUBMISSION = [
     ),
     ("convert ranked.csv --out x.npy", "ranked.csv: a ranked CSV has no scores; use the score matrix (.npy)"),
     ("blend scores.npy --out x.npy", "a blend needs two or more files"),
-    ("blend scores.npy run/scores/evaluation.npy --out scores.npy", "written over scores.npy, which is read here"),
+    ("blend scores.npy run/scores/evaluation.npy --out scores.npy", "would overwrite scores.npy, which is read"),
 ]
 SYSTEM = [
     ("check nowhere.yaml", "nowhere.yaml: no such file; shipped ones are in recipes/"),

@@ -92,7 +92,7 @@ def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | 
     if is_streamed and not sound.is_mpeg:
         return _with_size(path, file, sound, present)
     if not is_streamed and sound.size > present and not _is_overstated(sound, present, container, end - start):
-        raise truncated(path, f"the header promises {sound.size} bytes of sound and {present} are there")  # prose: ok
+        raise truncated(path, f"the header promises {sound.size} bytes of sound and {present} are present")  # prose: ok
     if not is_streamed and sound.size < present:
         _refuse_longer(path, file, sound, end)
     if sound.is_mpeg:
@@ -219,6 +219,7 @@ def playable_au(path: Path, file: BinaryIO, start: int, end: int) -> Path | Rehe
     if present > 0 and (size == 0 or _is_streamed(file, sound, end)):
         return _with_size(path, file, sound, present)
     if size > present:
-        raise truncated(path, f"the header promises {size} bytes of sound and {max(0, present)} are there")  # prose: ok
+        promised = f"the header promises {size} bytes of sound"
+        raise truncated(path, f"{promised} and {max(0, present)} are present")
     _refuse_longer(path, file, sound, end)
     return path

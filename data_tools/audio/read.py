@@ -228,7 +228,7 @@ def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
     except soundfile.LibsndfileError:
         _require_bytes(path)
         if holds_frames(path):
-            raise AudioError(f"{path}: holds published frames, which the expert feature_files alone reads") from None
+            raise AudioError(f"{path}: contains published frames, which only the expert feature_files reads") from None
         raise AudioError(f"{path}: cannot be decoded; fetch it again, or convert it to WAV or FLAC") from None
     except OSError as error:
         raise located(error, error.filename or path) from error

@@ -48,7 +48,7 @@ def installed_as(name: str) -> str:
     """Return the end of an error message about a missing hub name: the installed package with that model, or ""."""
     package = CARRIED.get(name.rpartition("/")[2])
     there = package is not None and find_spec(PACKAGES[package]) is not None
-    return f"; an installed package carries it: name {package} in its place" if there else ""
+    return f"; an installed package contains it: use {package} instead" if there else ""
 
 
 def fetch(name: str, what: str = "text model") -> Path:

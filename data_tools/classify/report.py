@@ -117,7 +117,7 @@ def summary(report: dict[str, Any]) -> list[str]:
         f"cleaning, {other} not English",
         f"captions: {captioned['scored']} of {counted(captioned['clips'], 'clip')}",
         f"embeddings: {model['name']}, {model['dim']} dimensions; {counted(model['computed'], 'text')} computed now, "
-        f"{model['distinct_texts'] - model['computed']} stored before",
+        f"{model['distinct_texts'] - model['computed']} already stored",
     ]
     threshold = report["settings"]["threshold"]
     for weighting, found in report["weightings"].items():

@@ -143,7 +143,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, help="the folder to write; embeddings in it are used again")
     models = f"folder, package ({', '.join(PACKAGES)}) or hub name (default: %(default)s)"
     add("--model", default=DEFAULT_MODEL, help=f"a sentence-transformers model: {models}")
-    add("--threshold", type=float, default=0.2, help="above it is kept, in the report (default: 0.2)")
+    add("--threshold", type=float, default=0.2, help="scores above it count as captions in the report (default: 0.2)")
     add("--folds", type=int, default=Fitting.folds, help=f"2 or more (default: {Fitting.folds})")
     add("--epochs", type=int, default=Fitting.epochs, help=f"of training (default: {Fitting.epochs})")
     add("--seed", type=int, default=0, help="of folds and networks (default: 0)")

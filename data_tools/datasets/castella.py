@@ -97,9 +97,9 @@ def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
         annotations = read_annotations(path)
         name = SPLIT_OF_NAME.search(path.stem)
         if not annotations.is_blind and not name:
-            raise DataError(f"{path}: its name says no split; let it end in _train, _val or _test, or with _release")
+            raise DataError(f"{path}: its name has no split; let it end in _train, _val or _test, or with _release")
         if annotations.is_blind and name:
-            hint = f"its name contains {name[1]}, a split with known windows; rename a blind list"
+            hint = f"its name has the split {name[1]}, whose windows are known; rename a blind list"
             raise DataError(f"{path}: no query has relevant_windows; {hint}")
         split = cast(Split, "blind" if not name else name[1])
         if split not in found:
@@ -160,7 +160,7 @@ def run(arguments: argparse.Namespace) -> int:
     for out in (arguments.out, arguments.moments):
         require_other(out, found.files)
     if not found.moments:
-        raise DataError(f"{arguments.root}: no query has a window left; `check --moments` names what is wrong")
+        raise DataError(f"{arguments.root}: no query has a window left; `check --moments` lists the faults")
     write_moments(arguments.moments, found.moments)
     write_manifest(arguments.out, found.clips)
     print(*found.counts, sep="\n")

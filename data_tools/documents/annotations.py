@@ -46,7 +46,7 @@ DONE = {
     FAR_OVER: "clipped to the recording",
     NONE_LEFT: "left out",
     TWO_LENGTHS: "the first is used",
-    NO_SECONDS: "windows are used unchanged",
+    NO_SECONDS: "windows are kept unchanged",
 }
 KEPT = "kept as published, since it is scored"  # in val and test, for windows past a recording's end
 SPLIT_OF_NAME = re.compile(r"(?:^|_)(train|val|test)(?:_release)?$")  # of a file, without its suffix
@@ -140,7 +140,7 @@ def read_annotations(path: Path) -> Annotations:
     for where, content in _items(path) if path.suffix == ".json" else _lines(path):
         _read_one(found, content, where, f"{path}, {where}", lines)
     if any(query.windows is None for query in found.queries) and not found.is_blind:
-        raise DataError(f"{path}: some queries have relevant_windows and others have none; give all or none theirs")
+        raise DataError(f"{path}: some queries have relevant_windows and others have none; all need them, or none")
     return found
 
 

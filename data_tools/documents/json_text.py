@@ -76,7 +76,7 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except RecursionError:
-        raise DataError(f"{where}: lists or objects lie too deep within each other") from None
+        raise DataError(f"{where}: lists or objects are nested too deeply") from None
     except UnicodeEncodeError as error:
         # The error's text is the whole value as JSON: the part before the half pair shows the place.
         before = error.object[max(0, error.start - 40) : error.start]
@@ -181,7 +181,7 @@ def unsealed(document: Any, where: str) -> Any:
         return document
     content = {name: value for name, value in document.items() if name != SEAL}
     if document[SEAL] != _checksum(content):
-        raise DataError(f"{where} is damaged: its checksum does not fit what it holds")
+        raise DataError(f"{where} is damaged: its checksum does not fit its content")
     return content
 
 
@@ -205,7 +205,7 @@ def require_unharmed(path: Path, sha256: str | None, hint: str) -> None:
     if not path.is_file():
         raise DataError(f"{path} is missing; {hint}")
     if sha256 is not None and sha256_of(path) != sha256:
-        raise DataError(f"{path} is damaged: it has not the checksum that was noted when it was written; {hint}")
+        raise DataError(f"{path} is damaged: its checksum differs from the one noted when it was written; {hint}")
 
 
 class StoredLines:

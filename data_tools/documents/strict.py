@@ -41,7 +41,7 @@ _WORDS = {  # messages by pydantic's error type
     "too_short": "needs {min_length} or more entries, and has {actual_length}",
     "too_long": "takes {most} at most, and has {actual_length}",
     "string_too_short": "must not be empty",
-    "string_pattern_mismatch": "must have small letters, digits and _ alone, a letter first",
+    "string_pattern_mismatch": "must have only small letters, digits and _, and begin with a letter",
     "union_tag_not_found": "missing kind",
     "value_error": "{error}",
 }

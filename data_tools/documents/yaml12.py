@@ -82,7 +82,7 @@ class _Builder:
         self.count += 1
         self.document.lines.setdefault(path, node.start_mark.line + 1)
         if self.count > MAX_NODES or id(node) in self.open_nodes:
-            self.problem(path, node, "the aliases unfold without end; write the value out")
+            self.problem(path, node, "the aliases expand without end; write the value out")
             return None
         if isinstance(node, yaml.ScalarNode):
             if HALF_PAIR.search(node.value):

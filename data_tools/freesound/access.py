@@ -80,7 +80,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     add("--timeout", type=float, default=60.0, help="seconds to wait for an answer's next bytes (default: %(default)s)")
     contact = f"your e-mail or web address, sent with every request (default: {CONTACT} of the environment)"
     add("--contact", metavar="ADDRESS", help=contact)
-    speed = "let waits pass so many times as fast (only for a sandbox on this machine)"
+    speed = "speed up waits by this factor (only for a sandbox on this machine)"
     add("--speed", type=float, default=1.0, help=speed)
 
 

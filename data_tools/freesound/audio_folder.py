@@ -82,7 +82,7 @@ class Folder(Facts):
         if not path.is_file():
             return False
         if sha256_of(path) != row.sha256:
-            log.warning("%s is damaged: it is not what was fetched; it is fetched again", path)
+            log.warning("%s is damaged: it differs from the fetched file; it is fetched again", path)
             return False
         return True
 
@@ -107,7 +107,7 @@ def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
     there = [sound for sound in sounds if sound.id in folder.files]
     lost = [(sound.id, folder.lost[sound.id]) for sound in sounds if sound.id in folder.lost]
     write_table(folder.path / LOST, ["freesound_id", "why"], lost)
-    print(f"{len(there):>8}  files are complete; {len(lost)} could not be had ({LOST} has the reasons)")
+    print(f"{len(there):>8}  files are complete; {len(lost)} could not be fetched ({LOST} has the reasons)")
     if other := len(folder.files) - len(there):
         print(f"{other:>8}  files of earlier runs stay in {folder.path} and are not in the manifest")
     if not there:

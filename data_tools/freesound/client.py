@@ -219,7 +219,7 @@ class Client:
                 raise AgainError("the access token had expired")
             if refused or answer.status in (408, 429) or answer.status >= 500:
                 raise self._problem(answer, TOKEN)
-            gone = ": the file is not there any more" if answer.status in (404, 410) else ""
+            gone = ": the file no longer exists" if answer.status in (404, 410) else ""
             raise LostError(f"the answer was {answer.status}{gone}")
 
         return await self._until_it_comes(ask, FILE_ATTEMPTS, lambda why: LostError(f"{why}, {FILE_ATTEMPTS} times"))

@@ -116,7 +116,7 @@ def fallen(store: Store, window: Window, count: int) -> Window | None:
     if window.attempt + 1 < ATTEMPTS:
         return replace(window, attempt=window.attempt + 1)
     _require_lasting(store, known, count)
-    log.warning("%s: the API has counted %d instead of %d sounds for days; this is believed", store.path, count, known)
+    log.warning("%s: the API has counted %d instead of %d sounds for days; it is accepted", store.path, count, known)
     return None
 
 

@@ -246,9 +246,9 @@ def _day(second: int) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("store", type=Path, metavar="STORE", help="the SQLite file to make or go on with")
+    add("store", type=Path, metavar="STORE", help="the SQLite file to make or continue")
     add("--since", metavar="DATE", help="read what was uploaded since: a date, or `last` (the last crawl)")
-    add("--filter", help="only such sounds, in the API's own syntax: 'duration:[3 TO 120]'")
+    add("--filter", help="only these sounds, in the API's syntax: 'duration:[3 TO 120]'")
     refresh = "read again which sounds object to generative training, and whose licence or preference has changed"
     add("--refresh", action="store_true", help=refresh)
     add("--dry-run", action="store_true", help="one request: how many sounds, requests, days, bytes")

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     with open_store(arguments.store, read_only=True) as store:
         count = store.count()
         if not count:
-            raise DataError(f"{arguments.store}: has no sounds yet; go on with python -m data_tools crawl")
+            raise DataError(f"{arguments.store}: has no sounds yet; continue with python -m data_tools crawl")
         with replacing(arguments.out) as temporary:
             writers[arguments.out.suffix](_chunks(store), temporary)
     print(f"wrote {arguments.out}: {counted(count, 'sound')}")

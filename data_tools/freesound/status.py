@@ -106,12 +106,12 @@ def _lines(found: StatusReport) -> list[str]:
     for column, counts in (("license", found.licences), ("gen_ai_preference", found.preferences)):
         lines += [f"\n{column}:", *(f"{count:>8}  {value}" for value, count in counts.items())]
     rows = [f"{gap.what}: {gap.first} to {gap.last or 'now'}, {gap.where}" for gap in found.gaps]
-    return [*lines, *section("the API could not give (uploaded from .. to ..)", rows)]
+    return [*lines, *section("the API could not deliver (uploaded from .. to ..)", rows)]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", type=Path, metavar="STORE", help="made by crawl")
-    gaps = "write all that the API could not give"
+    gaps = "write everything that the API could not deliver"
     parser.add_argument("--list", type=ending_in(".csv"), metavar="FILE.csv", help=gaps)
     add_json(parser)
 

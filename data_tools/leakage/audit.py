@@ -252,7 +252,7 @@ def _verdict(
     if leaks := [overlap for overlap in overlaps if overlap.leak]:
         kinds = "; ".join(dict.fromkeys(overlap.finding for overlap in leaks))
         count = counted(len({t.clip.id for t in leaks}), "clip")
-        return f"training data overlaps what it must not: leave out {count} ({kinds})"
+        return f"training data overlaps test splits or exclusion lists: leave out {count} ({kinds})"
     verdict = f"none of {len(training)} training clips is on an exclusion list or shares a Freesound id, YouTube id"
     apart = f"{verdict} or file name with a test split"
     if fingerprints is None or not len(fingerprints.prints) or not others:
@@ -356,7 +356,7 @@ def run(arguments: argparse.Namespace) -> int:
         for listed in exclusions.sources:
             print(f"{listed.ids:>7}  Freesound ids on {listed.name}, and {listed.not_found} entries without one")
         if without:
-            print(f"{without:>7}  training clips without a Freesound id: names, captions and sound alone can tell them")
+            print(f"{without:>7}  training clips without a Freesound id: only names, captions and sound may match them")
         print(*_format_compared(fingerprints), sep="\n")
         print(*_report(overlaps, bool(report.compared)), sep="\n")
         print(f"\n{report.verdict}")

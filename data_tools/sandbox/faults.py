@@ -21,7 +21,7 @@ class Faults:
 
     def __init__(self, rates: Mapping[str, float], seed: int) -> None:
         if unknown := set(rates) - set(KINDS):
-            raise DataError(f"no fault {sorted(unknown)[0]!r}; choose from {', '.join(KINDS)}")
+            raise DataError(f"unknown fault {sorted(unknown)[0]!r}; choose from {', '.join(KINDS)}")
         if any(not 0 <= rate <= 1 for rate in rates.values()) or sum(rates.values()) > 1:
             raise DataError("the rates of faults must be 0 or more and add up to 1 at most")
         self._rates = dict(rates)

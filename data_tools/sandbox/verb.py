@@ -119,7 +119,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--per-minute", type=int, default=PER_MINUTE, help="of the throttle (default: %(default)s)")
     add("--per-day", type=int, default=PER_DAY, help="of the throttle (default: %(default)s)")
     add("--no-throttle", action="store_true", help="answer any number of requests")
-    add("--speed", type=float, default=1.0, help="let the throttle's minutes pass so many times as fast")
+    add("--speed", type=float, default=1.0, help="speed up the throttle's minutes by this factor")
     add("--fault", action="append", default=[], metavar="KIND=SHARE", help=f"of requests: {', '.join(KINDS)}")
     add("--storm", type=float, default=0.0, metavar="SHARE", help="of every kind of fault")
     add("--nulls", type=float, default=0.0, metavar="SHARE", help="of sounds that are null for good")

@@ -142,8 +142,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--heldout-phrasings", type=float, default=0.0, metavar="SHARE", help=held_out)
     add("--recordings", type=Path, metavar="FOLDER", help="compose these, in ESC-50's layout")
     add("--folds", nargs="+", metavar="SPLIT=FOLDS", help="of the recordings (default: as in the example)")
-    moments = "make long recordings, with queries and their windows: short events, some of them "
-    moments += "several times, as in CASTELLA, or Clotho-Moment's recipe (default of --moments: castella)"
+    moments = "make long recordings instead, and queries with their windows: short events, some of "
+    moments += "them several times, as in CASTELLA, or Clotho-Moment's recipe"
     add("--moments", nargs="?", const="castella", choices=list(SHAPES), help=moments)
     add("--length", type=float, metavar="SECONDS", help="of a recording with --moments (default: 60)")
     whole = "with --moments: windows begin and end with a second, as CASTELLA's do"
@@ -180,7 +180,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
     """Make scenes. common: values of FolderSettings."""
     if arguments.length is not None or arguments.whole_seconds:
-        raise DataError("--length and --whole-seconds are of long recordings, which --moments makes")
+        raise DataError("--length and --whole-seconds only work with --moments")
     settings = Settings(**common, captions=arguments.captions or "5")
     made = make_scenes(arguments.out, settings, arguments.recordings)
     clips = f"{arguments.out / 'manifest.jsonl'}: {counted(sum(settings.counts.values()), 'clip')}"
@@ -191,7 +191,7 @@ def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
 def _run_moments(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
     """Make recordings with moments. common: values of FolderSettings."""
     if arguments.captions:
-        raise DataError("--captions does not work with --moments, which has one text per query; leave it out")
+        raise DataError("--captions only works with short scenes; leave it out with --moments")
     settings = MomentSettings(
         **common,
         moments=arguments.moments,

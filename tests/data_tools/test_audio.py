@@ -1,4 +1,4 @@
-"""Audio files: any rate and channel count is read, everything broken is refused in one sentence."""
+"""Audio files: any rate and channel count is read, broken files are refused."""
 
 import struct
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_mono_at_the_same_rate_is_read_exactly(wav: Path) -> None:
 
 
 def test_peaks_are_measured_per_part_over_all_channels(tmp_path: Path) -> None:
-    """In any channel; of a long part its beginning alone, whatever the format."""
+    """The peak is the maximum over channels; of a long part only the beginning is read, in any format."""
     short = np.stack([[0, 0.5, 0, 0, 0.1], [-0.25, 0, 0, -1, 0]], axis=1)
     soundfile.write(tmp_path / "a.wav", short, RATE, subtype="FLOAT")
     assert peaks(tmp_path / "a.wav", 2).tolist() == pytest.approx([0.5, 1])
@@ -110,7 +110,7 @@ def broken(path: Path, kind: str) -> None:
         ("no samples", "has no samples"),
         ("text", "cannot be decoded"),
         ("header only", "cannot be decoded"),
-        ("half of a WAV", "truncated, the header promises 32000 bytes of sound and 15978 are there"),
+        ("half of a WAV", "truncated, the header promises 32000 bytes of sound and 15978 are present"),
         ("half of a AIFF", "truncated, the header promises"),
         ("half of a FLAC", "truncated|cannot be decoded"),
         ("half of a MP3", "truncated"),

@@ -1,4 +1,4 @@
-"""Audio files that would take hours or all memory are refused in one sentence; long ones that are real are read."""
+"""Audio files that would take hours or all memory are refused; real long ones are read."""
 
 import struct
 import subprocess
@@ -16,7 +16,7 @@ RATE = 16_000
 
 
 def claims(path: Path, samples: int, rate: int = RATE) -> Path:
-    """A short FLAC file whose header states that many samples."""
+    """Return a short FLAC file whose header states that many samples."""
     soundfile.write(path, np.zeros(4096), rate, format="FLAC")
     data = bytearray(path.read_bytes())
     data[21] = (data[21] & 0xF0) | samples >> 32  # STREAMINFO's 36-bit number of samples
@@ -31,7 +31,7 @@ def test_wav_of_zeros_without_sound_data_is_refused_quickly(tmp_path: Path, head
     path = tmp_path / "x.wav"
     with path.open("wb") as file:
         file.write(head)
-        file.truncate(2**34)  # of which the disk keeps nothing
+        file.truncate(2**34)  # a sparse file, which takes no disk space
     with pytest.raises(AudioError, match=r"x\.wav: no sound data in its first 1,000 chunks; fetch the file again$"):
         read(path)  # type: ignore[operator]
 
@@ -120,7 +120,7 @@ def test_audio_does_not_depend_on_block_size(tmp_path: Path, monkeypatch: pytest
 
 
 def test_only_the_requested_seconds_are_read(tmp_path: Path) -> None:
-    """What lies behind it is not looked at."""
+    """The rest of the file is not read."""
     wave = np.arange(3 * RATE, dtype=np.float32) / 1e5
     wave[-1] = np.nan
     soundfile.write(tmp_path / "x.wav", wave, RATE, subtype="FLOAT")

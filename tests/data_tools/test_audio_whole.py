@@ -1,4 +1,4 @@
-"""Cut, joined and streamed audio files: all of their sound is read, or an error names the file and its fault."""
+"""Truncated, joined and streamed audio files: all of their sound is read, or an error names the file and its fault."""
 
 import io
 import os

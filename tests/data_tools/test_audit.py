@@ -1,4 +1,4 @@
-"""`audit`: what training data shares with test splits and exclusion lists, by hand and on the real sets."""
+"""`audit`: overlaps of training data with test splits and exclusion lists, on hand-made and real sets."""
 
 import json
 import re
@@ -148,7 +148,9 @@ def test_same_audio_is_found_without_ids(sounds: Path, capsys: pytest.CaptureFix
     assert "broken.wav: cannot be decoded" in captured.out
     for line in ("2  near-duplicate audio across splits", "1  x/development overlaps y/train"):
         assert f" {line}\n" in captured.out
-    assert "overlaps what it must not: leave out 1 clip (near-duplicate audio across splits)" in captured.out
+    assert (
+        "overlaps test splits or exclusion lists: leave out 1 clip (near-duplicate audio across splits)" in captured.out
+    )
     listed = rows(sounds / "f.csv")
     assert [(row["finding"], row["clip"], row["other_split"], row["other"]) for row in listed] == [
         ("near-duplicate audio across splits", "x/development/d0.mp3", "x/evaluation", "x/evaluation/e0.wav"),
@@ -186,7 +188,7 @@ def test_split_spread_over_two_manifests_is_one_split(sounds: Path, capsys: pyte
 
 
 def verdict(folder: Path, capsys: pytest.CaptureFixture[str], **splits: dict[str, Wave | None]) -> tuple[str, str, int]:
-    """(all that is printed, its last line, the exit status) of an audit of sounds by split and name; None: no file."""
+    """Return (printed text, its last line, exit status) of an audit of sounds by split and name; None: no file."""
     clips = []
     for split, waves in splits.items():
         for name, wave in waves.items():
@@ -293,7 +295,9 @@ def test_noisy_copies_fail_the_audit(tmp_path: Path, capsys: pytest.CaptureFixtu
     printed, last, status = verdict(tmp_path, capsys, train=train, test={"c.wav": everyday("birds", 0)})
     assert status == 1
     assert "x/train/a.wav | x/test/c.wav: " in printed
-    assert last.startswith("training data overlaps what it must not: leave out 1 clip (near-duplicate audio")
+    assert last.startswith(
+        "training data overlaps test splits or exclusion lists: leave out 1 clip (near-duplicate audio"
+    )
 
 
 def test_verdict_makes_no_claim_about_missing_audio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -411,7 +415,7 @@ def test_audit_imports_no_heavy_packages(root: Path) -> None:
 
 
 def test_moment_queries_reveal_the_mixed_clips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Clotho-Moment asks by captions of Clotho: the recording is listed beside the clip it was mixed of."""
+    """The queries of Clotho-Moment are captions of Clotho: the recording is listed with the clip it was mixed from."""
     mixed = [clip(name, "train", source="mixed") for name in ("a.wav", "b.wav")]
     test = clip("rain.wav", "test", caption="Rain falls", source="clotho")
     write_manifest(tmp_path / "mixed.jsonl", mixed)

@@ -1,4 +1,4 @@
-"""Edges of the crawler and of readers that fixtures too alike do not show."""
+"""Edge cases of the crawler and of readers that similar fixtures do not show."""
 
 import json
 import os
@@ -48,7 +48,7 @@ OVERLOADED = answer(500, detail="Search is overloaded, please try again later.")
 
 
 def searched(path: Path, answers: Callable[[int, Response], Response], window: Window = WHOLE) -> tuple[Any, float]:
-    """The page of a search, whose answers are tampered with by their number; and the virtual seconds it took."""
+    """Return the page of a search, with answers changed by their number; and the virtual seconds it took."""
     store = Store(path, create=True)
     transport = Direct(make_answers(40, 7, 0.0, 0), tamper=answers)
     try:
@@ -183,7 +183,7 @@ def test_part_file_of_another_users_process_is_kept(tmp_path: Path, monkeypatch:
 
 
 def test_lock_is_free_after_another_thread_releases_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its release alone: some versions of the library release a lock too when it is collected as garbage."""
+    """Only by its release: some versions of the library also release a lock when it is garbage-collected."""
     locks: list[FileLock] = []
 
     class Referenced(FileLock):

@@ -1,4 +1,4 @@
-"""CASTELLA as published: both forms, its faults with what is done about them, blind lists, ids of AudioCaps."""
+"""CASTELLA as published: both forms, repairs of its faults, blind lists, ids of AudioCaps."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ def release(path: Path, blind: bool = False) -> Path:
 
 
 def annotations(path: Path) -> Path:
-    """The same queries as line/CASTELLA has them, and a recording that nobody asks for."""
+    """Write the queries in the form of line/CASTELLA, and a recording without queries."""
     items = [
         {
             "yid": vid,
@@ -96,7 +96,7 @@ def test_both_published_forms_are_repaired_in_the_same_way(
     source = annotations(tmp_path / "json/en/train.json") if is_list else release(tmp_path / "c_train_release.jsonl")
     out, moments = tmp_path / "castella.jsonl", tmp_path / "moments.jsonl"
     write_wav(tmp_path / "train" / "67AE9ZKvECs.wav", 1)
-    for _ in range(2):  # what was written into the same folder is not read
+    for _ in range(2):  # files written into the same folder are not read
         named = ["--out", str(out), "--moments", str(moments), "--keep-missing"]
         assert main(["castella", str(tmp_path), *named]) == 0
     said = capsys.readouterr().out
@@ -168,7 +168,7 @@ def test_input_files_are_never_overwritten(tmp_path: Path, option: str, capsys: 
     before = path.read_bytes()
     argv = {"--out": tmp_path / "a.jsonl", "--moments": tmp_path / "b.jsonl"} | {option: path}
     said = failure(capsys, "castella", tmp_path, *(part for pair in argv.items() for part in pair))
-    assert f"{path} would be written over {path}, which is read here" in said
+    assert f"{path} would overwrite {path}, which is read" in said
     assert path.read_bytes() == before
 
 
@@ -177,7 +177,7 @@ def test_split_without_its_windows_is_not_read_as_a_blind_list(
 ) -> None:
     release(tmp_path / "castella_val_release.jsonl", blind=True)
     argv = ("castella", tmp_path, "--out", tmp_path / "a.jsonl", "--moments", tmp_path / "b.jsonl")
-    assert "no query has relevant_windows; its name contains val, a split with known windows" in failure(capsys, *argv)
+    assert "no query has relevant_windows; its name has the split val, whose windows" in failure(capsys, *argv)
 
 
 def test_recording_without_duration_is_reported(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_recording_without_duration_is_reported(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"duration": 83, ', ""))
     found = read_castella(tmp_path, keep_missing=True)
     assert [fault.sentence for _, fault in found.faults if "duration" in fault.text] == [
-        "line 3: the recording '-AheI8Epim4' has no duration: windows are used unchanged"
+        "line 3: the recording '-AheI8Epim4' has no duration: windows are kept unchanged"
     ]
     assert [clip.seconds for clip in found.clips] == [299.0, None]
 
@@ -206,7 +206,7 @@ def test_check_reports_moment_faults_with_their_lines(tmp_path: Path, capsys: py
     report = json.loads(capsys.readouterr().out)
     assert len(report["moments"]) == 7
     assert report["counts"]["clips without captions"] == 0, "they are asked for"
-    assert main(["check", str(out), "--moments", str(moments), "--json"]) == 0  # clips of 10 ms: windows lie behind
+    assert main(["check", str(out), "--moments", str(moments), "--json"]) == 0  # clips of 10 ms: windows lie after
     checked = json.loads(capsys.readouterr().out)
     assert [fault["done"] for fault in checked["moments"]] == ["nothing is learned from it"] * 3 + [
         "its frames end with the clip"
@@ -219,7 +219,7 @@ def test_check_reports_moment_faults_with_their_lines(tmp_path: Path, capsys: py
 
 @pytest.mark.parametrize("split", ["val", "test"])
 def test_scored_splits_keep_published_windows(tmp_path: Path, split: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The official scorer drops windows of no length and reversed ones alone."""
+    """The official scorer drops only windows of no length and reversed ones."""
     path = release(tmp_path / f"castella_{split}_release.jsonl")
     out, moments = tmp_path / "castella.jsonl", tmp_path / "moments.jsonl"
     asked = ["--out", str(out), "--moments", str(moments), "--keep-missing"]
@@ -271,7 +271,7 @@ def test_folders_without_castella_are_refused(tmp_path: Path, capsys: pytest.Cap
     argv = ("castella", tmp_path, "--out", tmp_path / "a.jsonl", "--moments", tmp_path / "b.jsonl")
     assert "no queries with windows as CASTELLA publishes them" in failure(capsys, *argv)
     release(tmp_path / "castella.jsonl")
-    assert "its name says no split" in failure(capsys, *argv)
+    assert "its name has no split" in failure(capsys, *argv)
     (tmp_path / "castella.jsonl").rename(tmp_path / "castella_val_release.jsonl")
     release(tmp_path / "clotho_val_release.jsonl")
     assert "have the split val; name a folder with one data set" in failure(capsys, *argv)

@@ -1,4 +1,4 @@
-"""`check` separates every kind of finding; the door helps, and tells every error in one sentence."""
+"""`check` separates every kind of finding; the command line helps, and reports every error in one line."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ def test_corrupt_audio_is_counted_by_clotho_and_listed_by_check(
     printed = capsys.readouterr().out
     assert "      1  missing audio files" in printed
     assert "      2  corrupt audio files" in printed
-    assert "  truncated, the header promises 320 bytes of sound and 270 are there" in printed
+    assert "  truncated, the header promises 320 bytes of sound and 270 are present" in printed
     listed = rows(root / "list.csv")
     assert [(row["finding"], row["clip_id"].split("/")[-1]) for row in listed] == [
         ("missing audio files", "d.wav"),

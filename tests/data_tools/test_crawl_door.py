@@ -1,4 +1,4 @@
-"""The crawl through its door: against the sandbox over HTTP, with kills and faults, and half a million sounds."""
+"""The crawl at the command line: against the sandbox over HTTP, with kills and faults, and half a million sounds."""
 
 import math
 import os
@@ -156,7 +156,7 @@ def test_second_crawl_of_a_store_is_refused(tmp_path: Path) -> None:
 
 
 def run_and_kill(path: Path, settings: dict[str, str], rng: random.Random, arguments: list[str]) -> bool:
-    """Start a crawl and kill it at a random moment; False when it had ended before."""
+    """Start a crawl and kill it at a random moment; returns False if it had already ended."""
     command = [sys.executable, "-m", "data_tools", "crawl", str(path), *arguments]
     process = subprocess.Popen(command, env=os.environ | settings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
@@ -170,7 +170,7 @@ def run_and_kill(path: Path, settings: dict[str, str], rng: random.Random, argum
 
 
 def storm(path: Path, sounds: int, kills: int) -> int:
-    """Crawl through every kind of fault and so many kills; returns the kills there were. Asserts the truth."""
+    """Crawl through every kind of fault and this many kills; returns the number of kills. Asserts the stored result."""
     rng = random.Random(4)
     patient = [*UNLIMITED, "--speed", "1000000", "--timeout", "1", "--workers", "8"]
     killed = 0
@@ -222,7 +222,7 @@ def test_crawl_survives_twenty_kills(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_half_a_million_sounds_are_crawled_in_little_memory(tmp_path: Path) -> None:
-    """Every id once, hardly a request too many, little memory."""
+    """Every id once, hardly any request too many, little memory."""
     path = tmp_path / "store"
     code = "import sys; from data_tools.__main__ import main; status = main(sys.argv[1:]); "
     code += "print(open('/proc/self/status').read().partition('VmHWM:')[2].split()[0]); sys.exit(status)"
@@ -249,7 +249,7 @@ def test_half_a_million_sounds_are_crawled_in_little_memory(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_half_a_million_sounds_fit_the_standard_quota(tmp_path: Path) -> None:
-    """On a virtual clock: the throttle refuses nothing, and two days are hardly exceeded."""
+    """The clock is virtual: the throttle refuses nothing, and the crawl takes hardly more than two days."""
     transport = Direct(make_answers(500_000, 1, 0.0, 0), Throttle(60, 2000, LoopClock()), latency=lambda: 0.3)
     seconds = read_all(tmp_path / "store", transport, per_minute=60, per_day=2000)
     assert transport.refused == 0
@@ -263,13 +263,13 @@ OVERLOADED = Response(500, b'{"detail": "Search is overloaded, please try again 
 
 
 def overloaded_by_chance() -> Callable[[int, Response], Response]:
-    """Every twentieth answer."""
+    """Overload every twentieth answer."""
     rng = random.Random(5)
     return lambda number, given: OVERLOADED if rng.random() < 0.05 else given
 
 
 def overloaded_by_size() -> Callable[[int, Response], Response]:
-    """Searches of more than 20,000 sounds."""
+    """Overload searches of more than 20,000 sounds."""
     count = re.compile(rb'"count": (\d+)')
 
     def answer(number: int, given: Response) -> Response:

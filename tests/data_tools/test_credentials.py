@@ -1,4 +1,4 @@
-"""The API key: where it comes from, where it goes, and that it is seen nowhere else."""
+"""The API key: its sources, its uses, and that it appears nowhere else."""
 
 import asyncio
 import csv
@@ -303,7 +303,7 @@ def test_key_is_in_no_url(tmp_path: Path) -> None:
 
 
 def test_key_is_in_no_file_output_or_process_list(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Not in files, output or process arguments, of crawls that succeed, are refused, and fail."""
+    """Checks files, output and process arguments of crawls that succeed, are refused, and fail."""
     out = b""
     with serving("--sounds", "300", "--fault", "500=0.3", "--no-throttle") as settings:
         file = tmp_path / "private" / "key"

@@ -1,4 +1,4 @@
-"""JSON documents: seals worked by hand, what is refused, and bounds."""
+"""JSON documents: seals, refused documents, and limits."""
 
 import hashlib
 import json
@@ -46,8 +46,8 @@ def test_json_document_survives_a_round_trip(tmp_path: Path) -> None:
     [
         (b'{"a": 1, "a": 1}', "a.json: the key 'a' is given twice; keep one; do this"),
         (b'{"x": {"b": 1, "c": 2, "b": 3}}', "the key 'b' is given twice"),
-        (b"[" * 100_000, "lie too deep within each other"),
-        (b'{"a":' * 100_000, "lie too deep within each other"),
+        (b"[" * 100_000, "are nested too deeply"),
+        (b'{"a":' * 100_000, "are nested too deeply"),
         (b"9" * 5000, "a number has 5000 digits, more than 400"),
         (b"-" + b"9" * 401, "a number has 402 digits"),
         (b"NaN", "NaN is no JSON number"),
@@ -67,7 +67,7 @@ def test_json_document_survives_a_round_trip(tmp_path: Path) -> None:
         (rb'["\ude00\ud83d"]', "half a surrogate pair after"),
         (b"", "not JSON"),
         (b"{} x", "not JSON"),
-        (b'{"a": 1, "checksum": "0"}', "a.json is damaged: its checksum does not fit what it holds; do this"),
+        (b'{"a": 1, "checksum": "0"}', "a.json is damaged: its checksum does not fit its content; do this"),
     ],
 )
 def test_invalid_json_documents_are_refused(tmp_path: Path, text: bytes, words: str) -> None:

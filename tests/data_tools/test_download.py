@@ -1,4 +1,4 @@
-"""Published files from a server on this machine: whole, broken off and gone on with, changed, absent, and endless."""
+"""Published files from a local server: complete, interrupted and resumed, changed, missing, and endless."""
 
 import gzip
 import hashlib
@@ -26,7 +26,7 @@ SHA256 = hashlib.sha256(DATA).hexdigest()
 
 
 class Files(BaseHTTPRequestHandler):
-    """Serves DATA. /whole: no parts. /broken: breaks off at half, once. /long: more than announced. /missing: 404."""
+    """Serves DATA. /whole: no ranges. /broken: stops at half, once. /long: more than announced. /missing: 404."""
 
     asked: ClassVar[list[tuple[str, str | None]]] = []
 
@@ -135,7 +135,7 @@ PAGE = b"<!DOCTYPE html>\n<html><title>Please log in</title></html>"
 
 
 class Odd(BaseHTTPRequestHandler):
-    """Answers that are no published file, by their path."""
+    """Serves answers that are not a published file, by their path."""
 
     asked = 0
 

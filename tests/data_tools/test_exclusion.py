@@ -1,4 +1,4 @@
-"""Exclusion lists in every published form: ids stay text, `Not found` forbids nothing, bad lists are told."""
+"""Exclusion lists in every published form: ids stay text, `Not found` excludes nothing, invalid lists are reported."""
 
 import csv
 import json
@@ -160,7 +160,7 @@ def test_excluded_esc10_recordings_match_published_lists(shared: Path) -> None:
 
 @pytest.mark.parametrize("freesound_id", ["١٢", "１２", "12.0", "x", "9" * 19, "1 2"])
 def test_nonstandard_freesound_id_in_a_manifest_is_refused(tmp_path: Path, freesound_id: str) -> None:
-    """12 is excluded; written in another script, or as a number with a point, it would have passed the list."""
+    """12 is excluded; in another script, or as a number with a point, it would not be matched."""
     line = clip(1, "12").model_dump() | {"freesound_id": freesound_id}
     (tmp_path / "m.jsonl").write_text(json.dumps(line) + "\n")
     with pytest.raises(DataError, match=r"m.jsonl, line 1: not a clip .freesound_id: "):

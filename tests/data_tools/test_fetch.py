@@ -1,4 +1,4 @@
-"""Fetching: what is chosen, what is on disk after faults and kills, and what the folder says of itself."""
+"""Fetching: the selection, the files on disk after faults and kills, and the tables of the folder."""
 
 import csv
 import hashlib
@@ -150,13 +150,13 @@ def test_fetch_requires_an_exclusion_list(crawled: Path, tmp_path: Path) -> None
 
 
 def command(crawled: Path, out: Path, *arguments: str) -> list[str]:
-    """Fetching by the tables beside the folder."""
+    """Return the command to fetch with the tables next to the folder."""
     tables = ["--scores", str(out.parent / "scores.csv"), "--exclude", str(out.parent / "never.csv")]
     return [sys.executable, "-m", "data_tools", "fetch", str(crawled), *tables, "--out", str(out), *arguments]
 
 
 def fetch(crawled: Path, out: Path, settings: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Fetch in this process: a new one would take most of its time to import."""
+    """Fetch in this process; most of the time of a new one would be its imports."""
     argv, output, errors = command(crawled, out, *arguments), io.StringIO(), io.StringIO()
     with patch.dict(os.environ, settings), redirect_stdout(output), redirect_stderr(errors):
         status = main(argv[3:])
@@ -164,7 +164,7 @@ def fetch(crawled: Path, out: Path, settings: dict[str, str], *arguments: str) -
 
 
 def with_other_metadata(monkeypatch: pytest.MonkeyPatch, change: Callable[[sqlite3.Connection], None]) -> None:
-    """Freesound describes sounds in another way than it does, from the moment a fetch asks for them."""
+    """Change the metadata of sounds from the moment a fetch requests them."""
     look_up = fetching.look_up
 
     async def asked(client: Client, store: Store, ids: list[int]) -> dict[int, Sound | None]:
@@ -181,7 +181,7 @@ def copy(store: Path, to: Path) -> None:
 
 
 def expected_numbers(answers: Answers, excluded: list[int]) -> tuple[list[int], list[int]]:
-    """Of everything over 0.2: those to be had, and those that are broken for good."""
+    """Return the sounds above 0.2 that can be fetched, and those that are permanently broken."""
     corpus, numbers = answers.corpus, np.arange(answers.corpus.size)
     fit = (corpus.seconds(numbers) >= 3) & (corpus.seconds(numbers) <= 120) & (1 - numbers / corpus.size > 0.2)
     fit &= corpus.preferences(numbers) != "no-gen-ai"
@@ -191,7 +191,7 @@ def expected_numbers(answers: Answers, excluded: list[int]) -> tuple[list[int], 
 
 
 def assert_folder(out: Path, answers: Answers, excluded: list[int], rate: int) -> None:
-    """Everything that must be there is there, whole, and told of; nothing else is."""
+    """Assert that every expected file is present, complete and listed, and no other."""
     corpus = answers.corpus
     numbers, broken = expected_numbers(answers, excluded)
     names = {f"{corpus.id(number)}.flac" for number in numbers}
@@ -229,7 +229,7 @@ def assert_folder(out: Path, answers: Answers, excluded: list[int], rate: int) -
 
 @pytest.mark.slow
 def test_fetch_stores_exactly_the_selected_sounds(crawled: Path, answers: Answers, tmp_path: Path) -> None:
-    """Through faults; with titles that would be dangerous names; a second run fetches nothing."""
+    """Faults occur, and titles would be dangerous file names; a second run fetches nothing."""
     out = tmp_path / "out"
     write_scores(tmp_path / "scores.csv", everything(answers))
     excluded = [answers.corpus.id(number) for number in expected_numbers(answers, [])[0][5:50:20]]
@@ -254,7 +254,7 @@ def test_fetch_stores_exactly_the_selected_sounds(crawled: Path, answers: Answer
 def test_titles_and_uploaders_are_never_used_as_paths(
     crawled: Path, answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names such as ../../x, CON, 300 characters, control characters: in the tables alone, as they are."""
+    """Names such as ../../x, CON, 300 characters, or control characters appear only in the tables, unchanged."""
     home = tmp_path / "a" / "b"
     home.mkdir(parents=True)
     write_scores(home / "scores.csv", everything(answers))
@@ -354,7 +354,7 @@ def test_originals_need_a_token_and_count_as_requests(crawled: Path, answers: An
 
 
 def interrupted(crawled: Path, out: Path, settings: dict[str, str], kills: int) -> int:
-    """Fetch with so many kills at random moments; returns how many there were."""
+    """Fetch with this many kills at random moments; returns their number."""
     rng = random.Random(2)
     killed = 0
     while True:
@@ -373,7 +373,7 @@ def interrupted(crawled: Path, out: Path, settings: dict[str, str], kills: int) 
             process.communicate()
             killed += 1
             for path in out.glob("*.flac"):
-                soundfile.read(path)  # what is visible is whole
+                soundfile.read(path)  # visible files are complete
 
 
 @pytest.mark.slow

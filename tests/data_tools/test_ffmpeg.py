@@ -1,4 +1,4 @@
-"""Formats that libsndfile does not know: by ffmpeg where it is installed, else one sentence."""
+"""Formats that libsndfile does not know: decoded by ffmpeg if it is installed, else refused."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Tables, temporary names and what reaches the disk in which order."""
+"""Tables, temporary names, and the order of writes to the disk."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Fingerprints: peaks, pairs, codes and scores by hand, an oracle in plain Python, sounds that say nothing."""
+"""Fingerprints: peaks, pairs, codes and scores, a reference in plain Python, and sounds without features."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,13 +17,13 @@ from data_tools.leakage.fingerprint import Fingerprint, Match, fingerprint, near
 
 
 def made(frames: Sequence[int], bins: Sequence[int], levels: Sequence[float] | None = None) -> Fingerprint:
-    """From peaks by rising frame; levels: log10 of their power, otherwise all alike."""
+    """Return a fingerprint of peaks by increasing frame. levels: log10 of their power; default: all equal."""
     power = 10 ** np.asarray(levels if levels is not None else [0.0] * len(frames))
     return module._from_peaks(np.asarray(frames), np.asarray(bins), power, np.arange(len(frames), 0, -1.0))
 
 
 def apart(count: int, begin: int = 0, lowest: int = 10) -> tuple[list[int], list[int]]:
-    """Peaks of which no two are alike under any shift: each has bins of its own."""
+    """Return peaks without any two alike under any shift: each has its bin."""
     return [begin + 10 * n for n in range(count)], [lowest + 5 * n for n in range(count)]
 
 
@@ -41,7 +41,7 @@ def test_peak_of_a_tone_matches_hand_computed_values() -> None:
     best = int(power.argmax())
     assert (frames[best], bins[best]) == (125, 100)  # the middle, 2.5 s, and the tone's own bin
     assert power[best] == pytest.approx((0.1 * 1536 / 4) ** 2, rel=1e-3)  # half the window's sum, 768, for a sine
-    # Beside the tone's bin two have a quarter of its power; so 1.5 of it in 41 bins, and the swell in 51 frames.
+    # The two bins next to the tone's have a quarter of its power; so 1.5 of it in 41 bins, and the swell in 51 frames.
     swell = np.mean(np.hanning(60_000)[30_000 + 240 * np.arange(-25, 26)] ** 2)
     assert around[best] == pytest.approx(power[best] * 1.5 / 41 * swell, rel=0.01)
 
@@ -135,8 +135,8 @@ def test_agreeing_peaks_match_hand_computed_values() -> None:
     assert score == 1
 
 
-def test_different_clicks_get_score_zero() -> None:
-    """A peak in every third bin of one frame: laid on another click's, as many agree as 13 or 19 bins higher."""
+def test_different_clicks_get_a_low_score() -> None:
+    """A peak in every third bin of one frame: shifted by 13 or 19 bins, as many agree with another click."""
     frames = np.full(60, 5)
     one, other = 10 + 3 * np.arange(60), 11 + 3 * np.arange(60)
     agree, score = module._agreeing(frames, one.astype(np.uint16), frames, other.astype(np.uint16))
@@ -179,7 +179,7 @@ def test_minimum_score_matches_hand_computed_values() -> None:
 
 
 def test_score_is_lower_if_the_strongest_peaks_disagree() -> None:
-    """80 peaks; in the other, so many of the 20 strongest lie elsewhere."""
+    """80 peaks; in the other recording, some of the 20 strongest are elsewhere."""
     frames, bins = apart(80)
     one = made(frames, bins, [1.0] * 20 + [0.0] * 60)
     for elsewhere, score in ((0, 80.0), (5, 75 * 0.75), (13, 67 * 0.35), (14, None)):
@@ -191,7 +191,7 @@ def test_score_is_lower_if_the_strongest_peaks_disagree() -> None:
 
 
 def test_share_of_the_side_with_fewer_peaks_has_more_weight() -> None:
-    """Noise adds 40 peaks to 80, and they are the strongest: of the 30 strongest there none agree, of 20 here all."""
+    """Noise adds 40 stronger peaks to 80: none of the 30 strongest on that side agree, and all 20 on the other."""
     frames, bins = apart(80)
     levels = [1.0] * 20 + [0.0] * 60
     one = made(frames, bins, levels)
@@ -203,7 +203,7 @@ def test_share_of_the_side_with_fewer_peaks_has_more_weight() -> None:
 
 
 def test_score_is_the_minimum_of_both_directions() -> None:
-    """Ten peaks of the first are double in the second, a frame later: 40 agree one way, 30 the other."""
+    """Ten peaks of the first are doubled in the second, a frame later: 40 agree in one direction, 30 in the other."""
     frames, bins = apart(30)
     one = made(frames, bins)
     doubled = sorted([*zip(frames, bins, strict=True), *((f + 1, b) for f, b in zip(frames[:10], bins, strict=False))])
@@ -214,7 +214,7 @@ def test_score_is_the_minimum_of_both_directions() -> None:
 
 
 def test_best_of_two_alignments_is_returned() -> None:
-    """Twelve peaks of thirty are heard first, loud, and all thirty 10 s later."""
+    """Twelve loud peaks of thirty occur first, and all thirty 10 s later."""
     frames, bins = apart(30)
     levels = [2.0] * 12 + [0.0] * 18
     one = made(frames, bins, levels)
@@ -233,7 +233,7 @@ def test_too_frequent_codes_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_alignment_needs_six_common_pairs() -> None:
-    """Twelve peaks in two groups that are too far from each other for pairs; of one group no pair is in common."""
+    """Twelve peaks in two groups, too far apart for pairs; no pair of one group is in common."""
     frames, bins = [0, 10, 20, 30, *range(200, 1000, 100)], [10 + 5 * n for n in range(12)]
     four = made(frames, bins)  # all pairs of four peaks: six
     assert len(four.codes) == 6
@@ -244,7 +244,9 @@ def test_alignment_needs_six_common_pairs() -> None:
 
 
 def test_pairs_within_one_frame_count_for_an_alignment() -> None:
-    """Three pairs lie where they were and three a frame later: both alignments have six, two frames apart neither."""
+    """Three pairs at the same place and three a frame later: both alignments have six; two frames apart,
+    neither has.
+    """
     bins = [10 + 5 * n for n in range(6)]
     index = module._Index([made([0, 10, 20, 200, 210, 220], bins)])
     assert index.alignments(made([0, 10, 20, 201, 211, 221], bins)) == [(0, 0), (0, 1)]
@@ -252,7 +254,7 @@ def test_pairs_within_one_frame_count_for_an_alignment() -> None:
 
 
 def test_three_best_alignments_are_compared() -> None:
-    """A loop of four, heard once: the three best places are looked at, the earliest first among equals."""
+    """A loop of four turns and one turn of it: the three best places are compared, the earliest first among equals."""
     frames, bins = apart(20)
     loop = made([frame + 400 * turn for turn in range(4) for frame in frames], bins * 4)
     index = module._Index([loop])
@@ -296,7 +298,7 @@ def test_matches_equal_plain_python_reference() -> None:
 
 
 def slow_match(one: Fingerprint, other: Fingerprint) -> tuple[float, int] | None:
-    """(score, shift) of the best of the three alignments that have most pairs in common."""
+    """Return (score, shift) of the best of the three alignments with the most common pairs."""
     firsts = [np.repeat(p.frames, p.counts).tolist() for p in (one, other)]
     votes = Counter(
         there - here

@@ -1,6 +1,6 @@
-"""Fingerprints of real recordings: ESC-10's, altered, under noise, and each against all others.
+"""Fingerprints of real recordings: ESC-10, altered, under noise, and each against all others.
 
-What was chosen in fingerprint.py was chosen on those with even Freesound ids; the others are held out.
+The constants in fingerprint.py were chosen on recordings with even Freesound ids; the others are held out.
 """
 
 import io
@@ -29,7 +29,7 @@ UPLOADED_TWICE_OF_FEW = {("3-151080-A-20.flac", "5-151085-A-20.flac")}
 
 
 def coded(wave: Wave, rate: int = RATE, kind: str = "MP3") -> tuple[Wave, int]:
-    """The wave as a decoder gives it back."""
+    """Return the wave after encoding and decoding."""
     data = io.BytesIO()
     soundfile.write(data, wave, rate, format=kind)
     data.seek(0)
@@ -78,13 +78,13 @@ class Recordings:
             self.prints = {n: one for n, one in enumerate(pool.map(fingerprint, self.paths)) if one is not None}
 
     def matches(self, others: dict[int, Fingerprint]) -> list[Match]:
-        """By the recordings' places here and the others' numbers."""
+        """Return the matches, by position of the recording here and number of the other."""
         found = near_duplicates(list(self.prints.values()), list(others.values()))
         positions, numbers = list(self.prints), list(others)
         return [match._replace(first=positions[match.first], second=numbers[match.second]) for match in found]
 
     def found(self, folder: Path, change: str) -> tuple[set[int], set[tuple[str, str]]]:
-        """Of which recordings the altered copies are found, and those found as recordings of other Freesound ids."""
+        """Return the recordings whose altered copies are found, and copies matched with other Freesound ids."""
 
         def copy(number: int) -> Fingerprint | None:
             path = folder / f"{number}.wav"
@@ -143,7 +143,7 @@ def test_recordings_of_different_ids_are_not_matched(esc10: Recordings) -> None:
 
 
 def correlation(esc10: Recordings, match: Match) -> float:
-    """The highest normalised correlation of a second of samples, within 0.05 s of the offset that the match tells."""
+    """Return the highest normalised correlation of one second of samples, within 0.05 s of the offset of the match."""
     one, other = (read_audio(esc10.paths[number], RATE) for number in (match.first, match.second))
     best = 0.0
     for begin in range(0, len(one) - RATE + 1, RATE // 2):

@@ -1,4 +1,4 @@
-"""A server that means harm: every answer ends, in bounded bytes and time, and costs one sound at most."""
+"""A malicious server: every answer ends, with limited bytes and time, and loses at most one sound."""
 
 import asyncio
 import gzip
@@ -92,7 +92,7 @@ BEHAVIOURS: dict[str, tuple[Behave, type[Exception], str]] = {
 
 @asynccontextmanager
 async def behaving(behave: Behave) -> AsyncIterator[str]:
-    """A server on this machine that takes a request and then behaves so; its address."""
+    """Run a local server that accepts a request and then behaves in this way; yields its address."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -117,7 +117,7 @@ def got(behave: Behave, into: Path | None, limit: int | None = LIMIT) -> Respons
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds that a test reaches: a search of 100,000 bytes, and 1.5 s for an answer."""
+    """Set limits that a test reaches: a search of 100,000 bytes, and 1.5 s for an answer."""
     monkeypatch.setattr(http, "SEARCH_BYTES", LIMIT)
     monkeypatch.setattr(http, "TOTAL", 5)
     monkeypatch.setattr(http, "SLOWEST", 1e9)

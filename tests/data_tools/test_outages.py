@@ -1,4 +1,4 @@
-"""A crawl while the search is down, overloaded, in front of a proxy, half rebuilt, or at a sound it cannot describe."""
+"""A crawl while the search is down, overloaded, behind a proxy, half rebuilt, or fails for one sound."""
 
 import json
 import logging
@@ -50,7 +50,7 @@ def page_of(status: int, pause: float = 0.0) -> Response:
 
 
 def asked(path: Path, transport: Direct, work: Callable[[Client, Store], Any]) -> tuple[Any, float]:
-    """The work's result, and the virtual seconds it took."""
+    """Return the result of the work, and the virtual seconds it took."""
     with closing(Store(path, create=True)) as store:
         return run_virtually(work(direct_client(store, transport), store))
 
@@ -327,7 +327,7 @@ def test_failing_sound_does_not_block_looking_up_others(tmp_path: Path) -> None:
 
 
 def test_overloaded_id_search_is_repeated(tmp_path: Path) -> None:
-    """It is too small to be too much, so that no id is taken for one that is not found."""
+    """The search is too small to be split, so no id is marked as not found."""
     answers = make_answers(300, 7, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
     ids = [answers.corpus.id(number) for number in range(150)]
@@ -338,7 +338,7 @@ def test_overloaded_id_search_is_repeated(tmp_path: Path) -> None:
 
 
 def test_overloaded_one_second_window_is_repeated(tmp_path: Path) -> None:
-    """Although another search is answered: nothing smaller can be asked for."""
+    """Even if another search is answered: no smaller window can be requested."""
     answers, second = make_answers(200, 7, 0.0, 0), parse_time("2020-01-01") // 1000
     answers.corpus.created = lambda number: second * 1000  # type: ignore[method-assign]
 
@@ -422,7 +422,7 @@ def test_index_rebuild_during_a_crawl_is_detected(tmp_path: Path) -> None:
 
 
 def test_two_different_drops_are_not_one_lasting_drop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two rebuilds, a week apart, and nothing read between them."""
+    """Two rebuilds, a week apart, with no read between them."""
     answers, now = make_answers(700, 7, 0.0, 0), time.time()
     read_all(tmp_path / "store", Direct(answers))
     for days, seen in ((0, 0.5), (7, 0.8)):
@@ -495,7 +495,7 @@ def test_sound_missing_again_hours_later_is_gone(tmp_path: Path, monkeypatch: py
 
 
 def now_objecting(answers: Answers, *numbers: int) -> None:
-    """These sounds' uploaders object to generative training, from now on."""
+    """Make the uploaders of these sounds object to generative training from now on."""
     sound, preferences = answers.corpus.sound, answers.corpus.preferences
 
     def described(number: int, site: str, cdn: str = "") -> Any:
@@ -511,7 +511,7 @@ def now_objecting(answers: Answers, *numbers: int) -> None:
 
 
 def agreeing(answers: Answers) -> list[int]:
-    """Sounds whose uploaders do not object."""
+    """Return the sounds whose uploaders do not object."""
     return [n for n in range(answers.corpus.size) if answers.corpus.sound(n, "")["gen_ai_preference"] != "no-gen-ai"]
 
 

@@ -1,4 +1,4 @@
-"""Fingerprints of many recordings: kept on the disk, and compared in portions."""
+"""Fingerprints of many recordings: stored on disk, and compared in portions."""
 
 import errno
 import tempfile
@@ -84,7 +84,7 @@ def clip(split: str, number: int, caption: str) -> Clip:
 
 
 def test_shared_caption_findings_match_hand_made_data() -> None:
-    """Two audited ones, and two that are only compared with, which are not listed with each other."""
+    """Two audited clips, and two that are only compared with them, which are not listed with each other."""
     audited = [clip("development", 1, "music"), clip("development", 2, "music")]
     against = [clip("evaluation", 3, "music"), clip("evaluation", 4, "music"), clip("validation", 5, "music")]
     found = [(one.clip.id, one.other, one.evidence) for one in audit(audited, against)]
@@ -94,6 +94,6 @@ def test_shared_caption_findings_match_hand_made_data() -> None:
         ("s/development/2.wav", "s/evaluation/3.wav", "music (2 clips)"),
         ("s/development/2.wav", "s/validation/5.wav", "music"),
     ]
-    third = [clip("validation", 6, "music")]  # audited, beside validation/5, which is not
+    third = [clip("validation", 6, "music")]  # audited, next to validation/5, which is not
     found = [(one.clip.id, one.other) for one in audit(third, against)]
     assert sorted(found) == [("s/validation/6.wav", "s/evaluation/3.wav")]

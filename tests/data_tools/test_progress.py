@@ -1,4 +1,4 @@
-"""Progress of long work: lines with the time left, or in a terminal a bar that other lines leave whole."""
+"""Progress of long work: log lines with the time left, or in a terminal a bar below other lines."""
 
 import os
 import pty
@@ -16,7 +16,7 @@ from data_tools.cli import Lines, about, each, progress
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -98,7 +98,7 @@ logging.info("behind it")
 
 
 def shown_in_a_terminal(root: Path, code: str) -> str:
-    """All that a program writes to a terminal of 80 columns."""
+    """Return everything that a program writes to a terminal of 80 columns."""
     terminal, of_process = pty.openpty()
     termios.tcsetwinsize(of_process, (24, 80))
     process = subprocess.Popen([sys.executable, "-c", code], cwd=root, stderr=of_process, stdout=of_process)

@@ -1,4 +1,4 @@
-"""The quota by counting, on a virtual clock: never a request too many, hardly a second too late."""
+"""The quota on a virtual clock: never a request too many, hardly a second too late."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ def open_quota(path: Path, per_minute: int = 60, per_day: int = 2000, speed: flo
 
 
 def least_seconds(requests: int, per_minute: int, per_day: int) -> float:
-    """When the last of so many requests may go at the earliest, the first at 0, none taking any time."""
+    """Return the earliest time of the last of this many requests, the first at 0, if requests take no time."""
     times: list[float] = []
     for number in range(requests):
         bounds = [times[number - per_minute] + MINUTE] if number >= per_minute else []
@@ -31,7 +31,7 @@ def least_seconds(requests: int, per_minute: int, per_day: int) -> float:
 
 
 async def ask(quota: Quota, requests: int, workers: int, latency: Callable[[], float]) -> list[float]:
-    """Make requests as a crawl does; returns when each arrived at the API: any time between sending and answer."""
+    """Make requests as a crawl does; returns their arrival times at the API, at any time between sending and answer."""
     rng = random.Random(1)
     left = iter(range(requests))
     arrivals = []

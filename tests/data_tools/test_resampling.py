@@ -1,4 +1,4 @@
-"""Resampling: soxr's HQ and resampy's filters, against what they gave and against the definition."""
+"""Resampling: soxr's HQ and resampy's filters, against stored results and their definition."""
 
 import math
 import subprocess
@@ -29,9 +29,9 @@ RATES = [
 
 
 def by_definition(wave: np.ndarray, rate: int, wanted: int, how: Resampling) -> np.ndarray:
-    """Sample by sample, as resampy describes it: two wings of a table that is read with linear interpolation.
+    """Resample one sample at a time, as resampy describes it: two wings of a table, read with linear interpolation.
 
-    Up to 0.2.2 its clock adds up steps in float64; from 0.3 on it multiplies, without a drift.
+    Up to 0.2.2, its clock adds up steps in float64; from 0.3 on, it multiplies, without a drift.
     """
     zeros, entries, beta, rolloff = KAISER[how]
     grid = np.linspace(0, zeros, zeros * entries + 1)
@@ -155,7 +155,7 @@ np.savez(sys.argv[2], **found)
 
 @pytest.mark.slow
 def test_kaiser_best_0_2_matches_resampy(tmp_path: Path) -> None:
-    """Against resampy 0.2.2 itself, in an environment of its own; two minutes, so that its clock has drifted."""
+    """Compared with resampy 0.2.2 in a separate environment; two minutes long, so that its clock has drifted."""
     rates = [*RATES, (48_000, 16_000), (32_000, 16_000), (192_000, 44_100)]
     rng = np.random.default_rng(1)
     waves = {f"{rate}_{wanted}_5": rng.normal(0, 0.1, 5 * rate).astype(np.float32) for rate, wanted in rates}

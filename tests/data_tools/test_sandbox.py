@@ -1,4 +1,4 @@
-"""The sandbox answers as Freesound's API does: fields, filters, pages, errors, throttle, audio."""
+"""The sandbox answers like Freesound's API: fields, filters, pages, errors, throttle, audio."""
 
 import io
 import json
@@ -34,7 +34,7 @@ def search(answers: Answers, **parameters: str) -> dict[str, Any]:
 
 
 def every(answers: Answers, **parameters: str) -> list[dict[str, Any]]:
-    """All results, over all pages."""
+    """Return all results over all pages."""
     found: list[dict[str, Any]] = []
     page = 1
     while True:
@@ -222,7 +222,7 @@ def test_faults_follow_their_rates_and_the_seed() -> None:
         (b'{"count": true, "results": []}', "no count"),
         (b'{"count": 1, "results": {}}', "no results"),
         (b'{"count": 9007199254740992, "results": []}', "no count"),
-        (b'{"count": 1, "results": ' + b"[" * 200_000, "too deep within each other"),
+        (b'{"count": 1, "results": ' + b"[" * 200_000, "are nested too deeply"),
     ],
 )
 def test_invalid_pages_are_refused(body: bytes, output: str) -> None:
@@ -300,8 +300,11 @@ def test_sandbox_answers_over_http() -> None:
 
 
 def test_requests_of_freesound_python_are_answered() -> None:
-    """The requests that freesound-python makes, with another address: a search, its pages by `next`, a sound, its
-    previews and original. As that client does, every one has the same Authorization header."""
+    """The requests of freesound-python, with another address: a search, its pages by `next`, a sound, its previews and
+    original.
+
+    As in that client, all have the same Authorization header.
+    """
     with serving("--sounds", "50", "--no-throttle") as settings:
         site = settings["FREESOUND_API"]
 
@@ -352,7 +355,7 @@ def test_filters_with_operators_find_the_expected_sounds(text: str) -> None:
 
 
 def test_bare_or_makes_other_clauses_optional() -> None:
-    """Lucene's parser does so. Parentheses around a user's filter avoid the trap."""
+    """Lucene's parser does this. Parentheses around a user's filter avoid it."""
     answers = make_answers(400, 2, 0.0, 0)
     within = "created:[2020-01-01T00:00:00Z TO NOW]"
     some = search(answers, filter=within)["count"]
@@ -382,7 +385,7 @@ def test_sandbox_verb_refuses_invalid_options(capsys: pytest.CaptureFixture[str]
         (["--nulls", "nan"], "--nulls nan: use 0 to 1"),
         (["--storm", "nan"], "add up to 1 at most"),
         (["--then", "status 'a b"], '--then "status \'a b": No closing quotation'),
-        (["--fault", "flood=0.1"], "no fault 'flood'; there are 429, throttle, 500"),
+        (["--fault", "flood=0.1"], "unknown fault 'flood'; choose from 429, throttle, 500"),
         (["--fault", "500"], "--fault 500: expects KIND=SHARE"),
         (["--storm", "0.5"], "add up to 1 at most"),
     ):

@@ -1,4 +1,4 @@
-"""Composed moments: windows lie where events are, recordings do not depend on each other, the same files again."""
+"""Composed moments: windows match events, recordings do not depend on each other, files are reproducible."""
 
 import csv
 import json
@@ -99,7 +99,7 @@ def test_event_may_end_with_the_recording_but_not_after_it() -> None:
 
 
 def test_event_ends_with_its_last_audible_sample(tmp_path: Path) -> None:
-    """A beep that is repeated with pauses, in some of which its time is up."""
+    """A beep that is repeated with pauses; in some draws its time ends within a pause."""
     soundfile.write(tmp_path / "a.wav", 0.5 * np.sin(np.arange(RATE // 4)), RATE)
     pool = {name: [Recording(tmp_path / "a.wav", name, "1", "", "", "")] for name in ("cat", "dog")}
     timeline = draw_timeline(np.random.default_rng(1), SHAPES["castella"], pool, 300 * RATE)
@@ -171,8 +171,8 @@ def test_missing_files_are_made_again(tmp_path: Path, capsys: pytest.CaptureFixt
     [
         (("--moments", "--length", 5), "--length 5: a recording has 10 to 3600 seconds"),
         (("--moments", "--length", 60.5, "--whole-seconds"), "give a length of whole seconds"),
-        (("--moments", "--captions", 5), "--captions is of short scenes"),
-        (("--length", 60), "--length and --whole-seconds are of long recordings, which --moments makes"),
+        (("--moments", "--captions", 5), "--captions only works with short scenes"),
+        (("--length", 60), "--length and --whole-seconds only work with --moments"),
     ],
 )
 def test_inconsistent_moment_settings_are_refused(

@@ -1,4 +1,4 @@
-"""Folders of composed scenes: the same files again, Clotho's layout, no recording in two splits; and their ceiling."""
+"""Folders of composed scenes: reproducible files, Clotho's layout, no recording in two splits; and their ceiling."""
 
 import hashlib
 import json

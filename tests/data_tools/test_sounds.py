@@ -1,4 +1,4 @@
-"""What composed scenes sound like and are called: classes that can be told apart, texts that tell the truth."""
+"""Sounds and texts of composed scenes: classes that are separable, texts that are true."""
 
 from collections import Counter
 from itertools import pairwise

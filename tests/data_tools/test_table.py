@@ -1,4 +1,4 @@
-"""Tables of one's own: columns, rows of one file, splits, delimiters, and what is refused; short lines of manifests."""
+"""Tables of users: columns, rows of one file, splits, delimiters, and refused tables; short lines of manifests."""
 
 import csv
 import io
@@ -157,7 +157,7 @@ def test_cell_with_line_breaks_is_kept(text: str, captions: int, tmp_path: Path)
 )
 def test_cell_that_contains_rows_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(text)
-    with pytest.raises(DataError, match=r"t.csv, line 2: a quoted cell goes on to line [34], over lines that begin"):
+    with pytest.raises(DataError, match=r"t.csv, line 2: a quoted cell extends to line [34], over lines that begin"):
         read_table(tmp_path / "t.csv", ["caption"])
 
 
@@ -171,9 +171,9 @@ def test_recovered_rows_cause_a_warning(sounds: Path, caplog: pytest.LogCaptureF
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('caption\n"Stop\nA dog barks\ngo"\nA cat\n', "line 2: a quoted cell goes on to line 4"),
-        ('file,caption\na,"Stop\nb,A dog, barking\nc,go"\n', "line 2: a quoted cell goes on to line 4"),
-        ('file,caption\na,"Stop\nb,""A dog""\nc,go"\n', "line 2: a quoted cell goes on to line 4"),
+        ('caption\n"Stop\nA dog barks\ngo"\nA cat\n', "line 2: a quoted cell extends to line 4"),
+        ('file,caption\na,"Stop\nb,A dog, barking\nc,go"\n', "line 2: a quoted cell extends to line 4"),
+        ('file,caption\na,"Stop\nb,""A dog""\nc,go"\n', "line 2: a quoted cell extends to line 4"),
         ('file,caption\na,"Stop\nb,A dog\n', "line 2: not a CSV table"),
         ('file,caption\na,A cat\nb,"Stop" he says\n', "line 3: not a CSV table"),
     ],
@@ -182,7 +182,7 @@ def test_ambiguous_quotes_are_refused(tmp_path: Path, text: str, message: str) -
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(DataError, match=message) as caught:
         read_table(tmp_path / "a.csv", [])
-    assert "write a quote that is text twice" in str(caught.value)
+    assert "double a quote that is text" in str(caught.value)
 
 
 def test_quote_that_opens_a_column_name_is_refused(tmp_path: Path) -> None:

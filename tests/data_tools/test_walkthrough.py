@@ -1,4 +1,4 @@
-"""The way of data_tools/FREESOUND.md through Freesound's data runs as it is written."""
+"""The walkthrough of data_tools/FREESOUND.md runs as written."""
 
 import os
 import subprocess

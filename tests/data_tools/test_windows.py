@@ -1,4 +1,4 @@
-"""Windows of upload time: what is left after an answer, by hand, and against a corpus that changes meanwhile."""
+"""Windows of upload time: the windows left after an answer, and walks over a corpus that changes meanwhile."""
 
 import random
 from collections.abc import Callable
@@ -154,7 +154,7 @@ class Walk:
         self.rng.choice((self.go_away, self.appear))()
 
     def all(self, change: Callable[[], None] | None = None) -> None:
-        """In any order. change: happens after one request in ten."""
+        """Read all windows in random order. change: called after one request in ten."""
         left = [Window(0, 1999, compared=bool(self.known))]
         while left:
             window = left.pop(self.rng.randrange(len(left)))

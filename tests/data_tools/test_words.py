@@ -1,4 +1,4 @@
-"""Words of captions, however their letters are written down."""
+"""Words of captions, in any Unicode form."""
 
 import unicodedata
 

@@ -1,4 +1,4 @@
-"""Figures that change only where queries, pools and runs differ from each other."""
+"""Figures of queries, pools and runs that differ from each other."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Several systems: their blend, the search of its weights, and the paired test between two."""
+"""Blends of several systems, the search of their weights, and the paired test of two systems."""
 
 import dataclasses
 from itertools import product
@@ -23,7 +23,7 @@ E2022 = get_edition(2022)
 
 
 def matrix_of(values: Any, facts: dict[str, Any] | None = None, prefix: str = "c") -> ScoreMatrix:
-    """Query i is answered by clip i."""
+    """Return a score matrix where clip i is relevant to query i."""
     array = np.array(values, dtype=np.float32)
     clips = [f"{prefix}{n}" for n in range(array.shape[1])]
     return ScoreMatrix(
@@ -38,7 +38,7 @@ def matrix_of(values: Any, facts: dict[str, Any] | None = None, prefix: str = "c
 
 
 def drawn(seed: int, signal: float, **options: Any) -> ScoreMatrix:
-    """A system that knows a little: its own clip's score is `signal` higher; 40 queries, 40 clips."""
+    """Return a random system of 40 queries and 40 clips; the relevant clip's score is `signal` higher."""
     rng = np.random.default_rng(seed)
     return matrix_of(rng.normal(size=(40, 40)) + signal * np.eye(40), **options)
 
@@ -123,7 +123,7 @@ def test_searched_weights_score_at_least_as_well_as_each_part() -> None:
 
 
 def ensemble_by_hand(parts: list[ScoreMatrix]) -> tuple[list[float], float]:
-    """Ensemble selection as the paper has it: 20 picks, each the best to add, and the first best of the 20 means."""
+    """Ensemble selection as in the paper: 20 picks, each the best to add; returns the first best of the 20 means."""
     picked: list[int] = []
     means: list[tuple[float, list[int]]] = []
     for _ in range(20):
@@ -147,7 +147,7 @@ def test_weight_search_makes_twenty_picks_and_keeps_the_first_best() -> None:
 
 
 def test_weight_search_prefers_fewest_picks_among_equal_scores() -> None:
-    """The second part alone is perfect, and stays so with a little of the first, which argmax then adds again."""
+    """The second part is perfect, also with a small share of the first, which argmax adds again."""
     parts = {"noise": drawn(1, 0.0), "perfect": matrix_of(100 * np.eye(40))}
     assert search_weights(parts, "raw", E2022) == ([0.0, 1.0], 1.0)
 
@@ -190,8 +190,8 @@ def test_blend_verb_uses_weights_from_validation(files: Path, capsys: pytest.Cap
         (["a.npy", "b.npy", "--truth", "t.jsonl"], "--truth only works with moments (.jsonl); score matrices"),
         (["a.npy", "b.npy", "--weights", "1"], "1 weights are given for 2 files"),
         (["a.npy", "none.npy"], "none.npy is missing"),
-        (["a.npy", "b.npy", "--out", "b.npy"], "b.npy would be written over b.npy, which is read here"),
-        (["a.npy", "b.npy", "--out", "a.npy", "--validation", "val_a.npy", "val_b.npy"], "written over a.npy"),
+        (["a.npy", "b.npy", "--out", "b.npy"], "b.npy would overwrite b.npy, which is read"),
+        (["a.npy", "b.npy", "--out", "a.npy", "--validation", "val_a.npy", "val_b.npy"], "overwrite a.npy"),
     ],
 )
 def test_blend_verb_refuses_invalid_arguments_and_writes_nothing(
@@ -206,7 +206,7 @@ def test_blend_verb_refuses_invalid_arguments_and_writes_nothing(
 
 
 def test_blend_refuses_validation_clips_that_are_tested(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Other captions of the same clips are no validation split."""
+    """Other captions of the same clips are not a validation split."""
     validation = read_scores(files / "val_a.npy")
     shared = ["c7", *validation.clip_ids[1:]]
     ids = [f"other {n}" for n in range(40)]

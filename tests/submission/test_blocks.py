@@ -1,4 +1,4 @@
-"""Score matrices a block of queries after the other: the same files and figures, and nothing kept of what is read."""
+"""Score matrices in blocks of queries: the same files and figures, and memory is released after reading."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ from submission.ordering import NEVER, concatenate_ranks
 
 
 def drawn(queries: int, clips: int, seed: int = 0) -> ScoreMatrix:
-    """Some of its scores are equal; a clip has no caption, and others have one to many."""
+    """Return a matrix with some equal scores, a clip without caption, and clips with one or more captions."""
     draws = np.random.default_rng(seed)
     names = [f"{number:03d}.wav" for number in draws.permutation(clips)]
     return ScoreMatrix(
@@ -157,7 +157,7 @@ print(json.dumps([total, (peak() - before) / 1024]))
 
 
 def test_reading_blocks_releases_memory(root: Path, tmp_path: Path) -> None:
-    """Of 400 MB no more than two blocks of 16 MiB stay."""
+    """No more than two blocks of 16 MiB stay in memory, for a file of 400 MB."""
     values = np.lib.format.open_memmap(tmp_path / "a.npy", mode="w+", dtype=np.float32, shape=(1000, 100_000))
     values[:] = 1
     values.flush()

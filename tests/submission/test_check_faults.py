@@ -1,4 +1,4 @@
-"""The 2022 baseline's own submission, broken in forty ways: each fault is named, with its line."""
+"""The submission of the 2022 baseline, damaged in forty ways: each fault is reported with its line."""
 
 import csv
 import html
@@ -39,7 +39,7 @@ def by_row(edit: Callable[[list[str]], list[str]], first: int = 1) -> Fault:
 
 
 def rename_first(edit: Callable[[str], str], among: Callable[[str], bool] = lambda name: True) -> Fault:
-    """Rename the first file name among those; its line is 2 to 5226."""
+    """Rename the first file name that matches; its line is 2 to 5226."""
 
     def change(lines: list[bytes]) -> bytes:
         for number, row in enumerate(csv.reader(line.decode() for line in lines), start=1):
@@ -52,7 +52,7 @@ def rename_first(edit: Callable[[str], str], among: Callable[[str], bool] = lamb
 
 
 def folded(patterns: Callable[[int], str], first: int, kind: str, more: int = 5225) -> list[str]:
-    """What is told of the same fault on every line from `first` on."""
+    """Expected messages for the same fault on every line from `first` on."""
     shown = [patterns(line) for line in range(first, first + SHOWN)]
     return [
         *shown,

@@ -1,4 +1,4 @@
-"""Editions: each year of the challenge is one record, and says where its facts come from."""
+"""Editions: each year of the challenge is one record, with the sources of its facts."""
 
 import dataclasses
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_every_fact_of_every_edition_has_a_source() -> None:
         assert all(source.where for source in edition.sources.values())
 
 
-CONFIRMED = {  # what was read in the organisers' own code or pages; all else was not
+CONFIRMED = {  # facts read in the organisers' code or pages; all else was not
     "2022": "task output query_column rank_prefix ranking_length map_ks recall_ks systems abbreviation",
     "2023": "task map_ks recall_ks systems abbreviation",
     "2024": "task map_ks recall_ks systems abbreviation",

@@ -1,4 +1,4 @@
-"""Probabilities of frames: written and read again, and every damage refused in a sentence."""
+"""Probabilities of frames: written and read again; damaged files are refused."""
 
 from collections.abc import Callable
 from pathlib import Path

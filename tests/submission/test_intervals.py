@@ -1,4 +1,4 @@
-"""Intervals and the paired test: by hand, against slow loops, and by what they promise on drawn data."""
+"""Intervals and the paired test: hand-computed values, slow references, and calibration on random data."""
 
 import itertools
 import math
@@ -74,7 +74,7 @@ def test_paired_difference_matches_hand_computed_values() -> None:
 
 
 def test_p_value_is_calibrated_only_if_whole_groups_are_flipped() -> None:
-    """Systems alike but for clips that suit one or the other: below 0.05 in about one of twenty comparisons."""
+    """Two systems of equal quality, each better on some clips: about one in twenty comparisons is below 0.05."""
     rng = np.random.default_rng(1)
     groups = np.repeat(np.arange(40), 5)
     by_group = by_query = 0

@@ -1,4 +1,4 @@
-"""Matrix CSVs: every bit of a score, every byte of a name, there and back; every fault with its line."""
+"""Matrix CSVs: scores and names survive a round trip; every fault is reported with its line."""
 
 import csv
 import dataclasses
@@ -33,7 +33,7 @@ def matrix_of(values: object, names: list[str] | None = None) -> ScoreMatrix:
 
 
 def good_lines(folder: Path) -> list[bytes]:
-    """A matrix CSV without a fault, by line: the header and 24 rows of 12 scores."""
+    """Return the lines of a valid matrix CSV: the header and 24 rows of 12 scores."""
     write_matrix_csv(small_matrix(), folder / "good.csv", E2025)
     return (folder / "good.csv").read_bytes().splitlines(keepends=True)
 
@@ -90,7 +90,7 @@ def test_largest_float32_scores_survive_a_round_trip(tmp_path: Path) -> None:
 
 
 def test_written_digits_do_not_depend_on_numpy_release(tmp_path: Path) -> None:
-    """Releases take to an exponent at 1e6 or at 1e16."""
+    """Some releases write exponents from 1e6 on, others from 1e16 on."""
     scores = [999_999.0, 1e6, -1234567.0, 16_777_216.0, 123_456_790.0, 1e15, 1.5e20, 1e-4, 0.0]
     write_matrix_csv(matrix_of([scores]), tmp_path / "out.csv", E2025)
     cells = (tmp_path / "out.csv").read_text().splitlines()[1].split(",")[1:]
@@ -269,7 +269,7 @@ def test_verbs_convert_scores_to_every_format_and_back(tmp_path: Path, capsys: p
     assert Path(again).read_bytes() == Path(scores).read_bytes()
     one, other = (json.loads(Path(path).with_suffix(".json").read_text()) for path in (scores, again))
     assert other == {**one, "facts": {"csv": "m.csv"}, "checksum": other["checksum"]}
-    # A matrix CSV as ranked lists is what the scores are as ranked lists, by either way.
+    # A matrix CSV and its score matrix give the same ranked lists, by either way.
     for name, source in (("a.csv", ["write", scores]), ("b.csv", ["convert", out])):
         assert main([*source, "--out", str(tmp_path / name), "--edition", "2022"]) == 0
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()

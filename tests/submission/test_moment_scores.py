@@ -1,5 +1,4 @@
-"""Scores of moments: by hand, against the published ones, row by row of the known edge cases, and against a slow
-oracle written from the definition."""
+"""Scores of moments: hand-computed values, published figures, known edge cases, and a slow reference."""
 
 import json
 import math
@@ -23,14 +22,14 @@ def golden() -> dict[str, Any]:
 
 
 def iou(one: list[float], true: list[float]) -> float:
-    """NaN for 0 / 0, as the official script has it."""
+    """Return the IoU; NaN for 0 / 0, as in the official script."""
     shared = max(0, min(one[1], true[1]) - max(one[0], true[0]))
     union = (one[1] - one[0]) + (true[1] - true[0]) - shared
     return shared / union if union else math.nan
 
 
 def oracle_iou_of_first(first: list[float], truths: list[list[float]], undefined_hits: bool = False) -> float:
-    """The true window of highest IoU (NaN is the highest), and then the IoU over the hull."""
+    """Find the true window of highest IoU (NaN is the highest), then return the IoU over the hull."""
     ious = [iou(first, true) for true in truths]
     if any(map(math.isnan, ious)):
         chosen = next(index for index, value in enumerate(ious) if math.isnan(value))
@@ -83,7 +82,7 @@ def oracle(
 
 
 def require_as_oracle(predictions: Answers, truth: Answers, lengths: tuple[float, float] = (0, 1500)) -> None:
-    """To the last bit."""
+    """Require equality with the slow reference to the last bit."""
     scores, expected = score_moments(predictions, truth, lengths), oracle(predictions, truth, lengths)
     assert scores.qids == expected["qids"]
     assert scores.precisions.tolist() == expected["AP"]
@@ -96,8 +95,9 @@ def ap(windows: list[list[float]], truths: list[list[float]], threshold: float =
 
 
 def test_scores_of_two_queries_match_hand_computed_values() -> None:
-    """a: the first window has 9 of 10 s (IoU .9), the second is nowhere, the third is the second truth: precisions 1,
-    1/2, 2/3. b: 6 of 12 s (IoU .5), and then all of it."""
+    """Query a: the first window has 9 of 10 s (IoU 0.9), the second matches nothing, the third is the second true
+    window; precisions are 1, 1/2, 2/3. Query b: 6 of 12 s (IoU 0.5), then the whole true window.
+    """
     predictions = {"a": [[0, 9, 0.9], [50, 60, 0.8], [20, 30, 0.7]], "b": [[6, 12, 0.6], [0, 12, 0.4]]}
     truth = {"b": [[0, 12]], "a": [[0, 10], [20, 30]]}
     scores = score_moments(predictions, truth)
@@ -164,8 +164,12 @@ def test_baseline_figures_match_published_ones(golden: dict[str, Any]) -> None:
 
 
 def random_case(seed: int) -> tuple[Answers, Answers]:
-    """Whole or split seconds, ties, repeats, more than ten of either, windows of no length, outside and reversed, true
-    windows that are dropped; up to 40 true ones, so that sums of eight terms and more occur."""
+    """Return random predictions and truth with edge cases.
+
+    There are whole and split seconds, ties, repeats, and more than ten windows of either kind. Some windows have no
+    length, lie outside or are reversed, and some true windows are dropped. Up to 40 true windows make sums of eight or
+    more terms.
+    """
     rng = np.random.default_rng(seed)
     step = (1.0, 0.5, 0.1, 0.013)[seed % 4]
     predictions, truth = {}, {}
@@ -243,7 +247,7 @@ def test_repeated_window_is_wrong_unless_two_true_windows_match() -> None:
 
 
 def test_later_of_equal_true_windows_is_taken() -> None:
-    """Two truths lie alike about the first window; the second window fits only the earlier one."""
+    """Two true windows have the same IoU with the first window; the second window fits only the earlier one."""
     truths = [[0, 10], [4, 14]]
     assert ap([[2, 12, 0.9], [0, 10, 0.8]], truths) == 1
     assert ap([[2, 12, 0.9], [4, 14, 0.8]], truths, 0.65) == 0.5

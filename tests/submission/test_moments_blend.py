@@ -1,4 +1,4 @@
-"""One file of moments of several: votes by hand, against a slow loop, and at the command line."""
+"""Blends of files of moments: hand-computed votes, a slow reference, and the command line."""
 
 import json
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ def test_windows_overlapping_exactly_by_the_limit_are_kept() -> None:
 
 
 def test_each_file_and_the_blend_use_at_most_ten_windows() -> None:
-    """The eleventh of a file counts for nothing, whatever its place."""
+    """The eleventh window of a file has no effect, wherever it is."""
     apart = [[float(20 * n), 20.0 * n + 5, 0.5 + n / 100] for n in range(12)]
     parts = {"one": [answer(apart)], "other": [answer([[300, 310, 0.9]])]}
     found = windows_of(parts, "raw", E2026)
@@ -72,7 +72,7 @@ def test_window_of_no_length_gets_score_zero() -> None:
 
 
 def test_windows_of_a_file_with_weight_zero_are_not_used() -> None:
-    """Not even where another file speaks for them; and so in the search, whose figure the blend reaches."""
+    """Not even if another file supports them; the same holds in the search, whose figure the blend reaches."""
     parts = {"one": [answer([[0, 10, 0.6]])], "other": [answer([[1, 10, 0.9], [3, 10, 0.9], [30, 40, 0.9]])]}
     assert windows_of(parts, "raw", E2026, [1, 0]) == [[0, 10, 0.6]]
     assert windows_of(parts, "raw", E2026, [0, 1]) == [[1, 10, 0.9], [30, 40, 0.9]]
@@ -91,7 +91,7 @@ def test_blend_keeps_order_and_ratios_at_any_scale(scale: float) -> None:
 
 
 def test_blend_is_bitwise_independent_of_file_order() -> None:
-    """0.1, 0.2 and 0.3 make 0.6 or 0.6000000000000001, as they are added up."""
+    """0.1, 0.2 and 0.3 add up to 0.6 or 0.6000000000000001, depending on the order."""
     parts = {str(score): [answer([[0, 5, score]])] for score in (0.1, 0.2, 0.3)}
     found = [windows_of(dict(order), "raw", E2026) for order in permutations(parts.items())]
     assert all(each == found[0] for each in found)
@@ -113,7 +113,7 @@ def test_overflowing_scores_are_refused_with_their_file() -> None:
 
 
 def slow_blend(files: Sequence[Sequence[Sequence[float]]], weights: Sequence[float]) -> list[list[float]]:
-    """Of one query, in loops."""
+    """Blend the windows of one query in loops."""
 
     def iou(one: Sequence[float], other: Sequence[float]) -> float:
         shared = max(0.0, min(one[1], other[1]) - max(one[0], other[0]))
@@ -131,7 +131,7 @@ def slow_blend(files: Sequence[Sequence[Sequence[float]]], weights: Sequence[flo
 
 
 def drawn(rng: np.random.Generator, queries: int, most: int = 10) -> list[list[list[float]]]:
-    """By query, windows in any order, one to `most` of them."""
+    """Return random windows by query, in any order, one to `most` of them."""
     found = []
     for _ in range(queries):
         starts = rng.uniform(0, 40, int(rng.integers(1, most + 1)))
@@ -160,7 +160,7 @@ def truth_of(windows: Sequence[Sequence[float]]) -> MomentTruth:
 
 
 def test_weight_search_drops_noise_and_reports_the_score_reached() -> None:
-    """Two files are right where the other is not; a third is noise with high scores."""
+    """Two files complement each other; a third is noise with high scores."""
     rng = np.random.default_rng(1)
     right = [[s, s + 6] for s in rng.uniform(0, 40, 30).tolist()]
     sure = rng.uniform(0, 1, 30) < 0.5
@@ -204,7 +204,7 @@ def test_invalid_blends_of_moments_are_refused(
 
 
 def write(name: str, windows: dict[str, list[list[float]]], key: str = "pred_relevant_windows") -> None:
-    """Query ids are RECORDING_N."""
+    """Write a file of moments. Query ids are RECORDING_N."""
     known = {q: {"qid": q, "query": f"text of {q}", "vid": q[:-2], "duration": 60} for q in windows}
     lines = [known[q] | {key: each} for q, each in windows.items()]
     Path(name).write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -276,7 +276,7 @@ def test_keys_missing_in_all_files_are_omitted_in_the_blend(files: Path, capsys:
         ),
         ("good.jsonl ./good.jsonl --out o.jsonl", "a file is given twice"),
         ("good.jsonl --out o.jsonl", "a blend needs two or more files"),
-        ("good.jsonl poor.jsonl --out good.jsonl", "good.jsonl would be written over good.jsonl"),
+        ("good.jsonl poor.jsonl --out good.jsonl", "good.jsonl would overwrite good.jsonl"),
         ("good.jsonl val_poor.jsonl --out o.jsonl", "have different queries"),
         ("good.jsonl gone.jsonl --out o.jsonl", "gone.jsonl: no such file"),
         ("good.jsonl truth.jsonl --out o.jsonl", "this is a query of a truth or of a blind list"),
@@ -316,7 +316,7 @@ def test_blend_refuses_validation_on_tested_recordings(files: Path, capsys: pyte
 def test_shared_recordings_are_found_in_any_file_or_the_truth(
     files: Path, silent: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """silent: files that do not say their recordings."""
+    """silent: files without recordings."""
     for name in ("good", "poor"):
         write(f"two_{name}.jsonl", {f"{vid}_2": [[0, 5, 0.5]] for vid in "xuv"})
     write("two_truth.jsonl", {f"{vid}_2": [[0, 5]] for vid in "xuv"}, "relevant_windows")

@@ -1,4 +1,4 @@
-"""Moments at the command line: check, score, compare, write and facts, and every refusal in a sentence."""
+"""Moments at the command line: check, score, compare, write and facts, and every refusal."""
 
 import csv
 import json
@@ -31,7 +31,7 @@ def write_lines(name: str, lines: list[dict[str, Any]]) -> None:
 
 
 def answers(found: Callable[[int], bool], scored: bool = True) -> list[dict[str, Any]]:
-    """One window a query and another: right and first where `found` says so of its place, else second."""
+    """Return two windows per query: the right one is first if `found` is true for the query's position, else second."""
     lines = []
     for place, query in enumerate(QUERIES):
         right = [float(second) for second in query["relevant_windows"][0]]  # type: ignore[attr-defined]
@@ -44,8 +44,9 @@ def answers(found: Callable[[int], bool], scored: bool = True) -> list[dict[str,
 
 @pytest.fixture(autouse=True)
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """truth.jsonl, blind.jsonl; all.jsonl is right, half.jsonl in the first recordings, bare.jsonl is it without
-    scores, none.jsonl is second throughout."""
+    """Write the files of a test: truth.jsonl and blind.jsonl; all.jsonl is right, half.jsonl is right for the first
+    recordings, bare.jsonl is half.jsonl without scores, and none.jsonl has the right window second everywhere.
+    """
     monkeypatch.chdir(tmp_path)
     write_lines("truth.jsonl", QUERIES)
     write_lines("blind.jsonl", [{k: v for k, v in query.items() if k != "relevant_windows"} for query in QUERIES])
@@ -254,7 +255,7 @@ def test_facts_verb_prints_sources_of_the_moments_edition(capsys: pytest.Capture
         ("check half.jsonl --edition 2022", "edition 2022 ranks clips, not moments; choose one of: 2026"),
         ("check good.csv --edition 2026", "edition 2026 expects windows of moments (.jsonl), but these are clips"),
         ("write half.jsonl --out out.csv", "out.csv: a submission of moments is JSON lines; choose a name"),
-        ("write half.jsonl --out half.jsonl", "half.jsonl would be written over half.jsonl, which is read here"),
+        ("write half.jsonl --out half.jsonl", "half.jsonl would overwrite half.jsonl, which is read"),
         ("write half.jsonl --out all.jsonl", "all.jsonl already exists and has scores, which would be lost; choose"),
         ("write half.jsonl --out truth.jsonl", "truth.jsonl already exists and is not a file of moments"),
         ("write half.jsonl --out x.jsonl --ranked", "--ranked does not work with moments (.jsonl); leave it out"),

@@ -1,4 +1,4 @@
-"""Files of moments and their truths: by hand, every fault and oddity by its line, damaged bytes, and the real ones."""
+"""Files of moments and their truths: faults and oddities by line, random damage, and the published files."""
 
 import json
 import random
@@ -38,7 +38,7 @@ def answers(scored: bool = True) -> list[dict[str, Any]]:
 
 
 def answer_bytes(scored: bool = True, **changes: Any) -> bytes:
-    """changes: of the second line."""
+    """Return a file of answers. changes: of the second line."""
     lines = answers(scored)
     lines[1] |= changes
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
@@ -219,7 +219,7 @@ def test_duration_in_the_file_is_used_without_a_truth() -> None:
 
 
 def change(number: int, **changes: Any) -> list[dict[str, Any]]:
-    """The queries with other values on one line; a value of ... takes the key out."""
+    """Return the queries with other values on one line; the value ... removes the key."""
     queries = [dict(query) for query in QUERIES]
     queries[number - 1] = {k: v for k, v in (queries[number - 1] | changes).items() if v is not ...}
     return queries
@@ -304,7 +304,7 @@ def test_answer_without_query_or_recording_is_not_written(tmp_path: Path) -> Non
 
 
 def test_randomly_damaged_files_are_read_or_refused_without_crash(tmp_path: Path) -> None:
-    """A byte, a bracket or a number changed: a sound file or a KitError, never another error."""
+    """After a change of a byte, a bracket or a number, the file is valid or raises KitError, never another error."""
     rng = random.Random(2026)
     path = tmp_path / "x.jsonl"
     sentences = []

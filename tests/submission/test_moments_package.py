@@ -1,4 +1,4 @@
-"""The package of 2026: four systems of moments, a blind list, and everything that does not fit."""
+"""The package of 2026: four systems of moments, a blind list, and invalid input."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def test_parameter_counts_are_formatted_in_millions(parameters: int, said: str) 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two finished runs of two entries, which have found windows of a blind list in both ways."""
+    """Two finished runs with two entries each, which have also found windows of a blind list."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("packed")
     manifest = tiny_moments.make_moments(folder / "world", {**tiny_moments.SIZES, "test": 100})
@@ -141,7 +141,7 @@ def test_package_of_four_systems_passes_check(here: Path, capsys: pytest.Capture
 def test_check_notes_oddities_and_missing_comparison_of_a_package(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its edition is known by the names of its files; its lines are turned round, and a window ends late."""
+    """The edition follows from the file names; the lines are in reverse order, and a window ends late."""
     assert packed("--report", "report.pdf", systems=SYSTEMS[:1] * 4) == 0
     capsys.readouterr()
     assert main(["check", "mine.zip", "--queries", "list.jsonl"]) == 0
@@ -259,7 +259,7 @@ def test_pack_refuses_invalid_runs_or_facts(
 
 @pytest.fixture
 def without_blind(here: Path) -> Path:
-    """A run that has found windows of no blind list."""
+    """A run without windows of a blind list."""
     shutil.copytree((here / "run1").resolve(), here / "alone", ignore=shutil.ignore_patterns("blind_*"))
     for name, key in (("result.json", "moments"), ("resolved.json", "rank")):
         content = json.loads((here / "alone" / name).read_text())
@@ -279,7 +279,7 @@ def pack_alone(output: str | None, *extra: str) -> int:
 def test_package_with_known_answers_is_marked_not_ready(
     without_blind: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The run's own windows, those of an ensemble of the same queries, and of some of them."""
+    """Tested with the windows of the run, of an ensemble over the same queries, and of some of the queries."""
     shutil.copy(without_blind / "scores" / "thresholds.windows.jsonl", "all.jsonl")
     Path("some.jsonl").write_text("".join(Path("all.jsonl").read_text().splitlines(keepends=True)[:3]))
     for output in (None, "all.jsonl", "some.jsonl"):
@@ -303,7 +303,9 @@ def test_pack_notes_output_that_was_not_compared(without_blind: Path, capsys: py
 
 
 def test_ensemble_is_packed_from_window_files(here: Path) -> None:
-    """With scores, in any order: what is handed in has the list's order, and its figures are of `scored`."""
+    """The windows have scores and any order; the output has the order of the list, and the figures are those of
+    `scored`.
+    """
     document = about_of(sources=SOURCES)
     document["systems"] = [document["systems"][0] | {"output": "mean.jsonl", "scored": "scored.jsonl"}]
     (here / "about.yaml").write_text(yaml.safe_dump(document, allow_unicode=True))

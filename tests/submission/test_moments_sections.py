@@ -1,4 +1,4 @@
-"""What the report of a run of moments says, worked by hand: its figures, and queries on a time axis."""
+"""The report of a run of moments: its figures, and queries on a time axis."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,19 +63,21 @@ def test_window_opacity_is_relative_to_the_best_score() -> None:
 
 
 def test_first_window_is_always_drawn() -> None:
-    """A mean inside that is below the one outside."""
+    """Its mean inside is below the mean outside."""
     axis = axis_of([[0, 10, -0.2], [20, 30, -0.3]])
     assert [(span.start, span.end, span.weight) for span in axis.predicted] == [(0, 10, 0)]
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(60.0, 60.0), (None, 30.0)])
 def test_axis_has_the_length_of_its_recording(seconds: float | None, expected: float) -> None:
-    """Of one whose length is not known, as its last window."""
+    """If the length is not known, the axis ends with the last window."""
     assert axis_of([[20, 30, 0.5]], seconds).seconds == expected
 
 
 def test_queries_with_equal_iou_are_sorted_by_ap() -> None:
-    """a, b and c begin with a window of IoU 0.5; b and c find the right one too, c behind a false one."""
+    """Queries a, b and c begin with a window of IoU 0.5. Queries b and c also find the right one, c after a
+    wrong one.
+    """
     half, whole, other = [0, 5, 0.9], [0, 10, 0.5], [20, 30, 0.6]
     run = run_of({"right": [whole], "b": [half, whole], "a": [half], "c": [half, other, whole], "none": [other]})
     assert {title: [axis.name for axis in found] for title, found in axes_of(run).items()} == {

@@ -1,4 +1,4 @@
-"""Figures of moments with their intervals: by hand, recordings drawn and flipped whole, and the real predictions."""
+"""Figures of moments with their intervals: hand-computed values, bootstrap by recordings, and real predictions."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ Answers = dict[str, list[list[float]]]
 
 
 def truth_of(windows: Answers, seconds: float | None = 60.0) -> MomentTruth:
-    """The recording is what stands before the id's `_`."""
+    """Return a truth. The recording is the part of the id before `_`."""
     queries = {
         qid: MomentQuery(number, qid, "?", qid.partition("_")[0], seconds, each)
         for number, (qid, each) in enumerate(windows.items(), start=1)
@@ -30,13 +30,13 @@ def truth_of(windows: Answers, seconds: float | None = 60.0) -> MomentTruth:
 
 
 def hits_and_misses(hits: dict[str, int]) -> MomentSummary:
-    """Of queries with one window and one true one: found to the second, or not at all."""
+    """Return a summary of queries with one window and one true window: a perfect match or a miss."""
     answers: Answers = {qid: [[0, 10]] if hit else [[30, 40]] for qid, hit in hits.items()}
     return summarise_moments(answers, truth_of({qid: [[0, 10]] for qid in hits}), E2026)
 
 
 def test_moment_figures_match_hand_computed_values() -> None:
-    """a_1: IoU .6 and then all; a_2: right; b_1: nothing, twice."""
+    """Query a_1: IoU 0.6, then the whole window; a_2: right; b_1: wrong twice."""
     answers: Answers = {"a_1": [[0, 6], [0, 10]], "a_2": [[5, 9]], "b_1": [[1, 2], [2, 3]]}
     summary = summarise_moments(answers, truth_of({"a_1": [[0, 10]], "a_2": [[5, 9]], "b_1": [[0, 60]]}), E2026)
     assert list(summary.values) == ["R1@0.5", "R1@0.7", "mAP", "mAP@0.5", "mAP@0.75"]
@@ -66,7 +66,7 @@ def test_figures_by_length_use_ranges_of_true_windows() -> None:
 
 
 def test_bootstrap_draws_recordings() -> None:
-    """Two recordings, of three queries that are found and of one that is not: means of draws are 1, 3/4 and 0."""
+    """Two recordings, one with three hits and one with a miss: means of draws are 1, 3/4 and 0."""
     summary = hits_and_misses({"a_1": 1, "a_2": 1, "a_3": 1, "b_1": 0})
     assert summary.bootstrap == (0, 1)
     alone = hits_and_misses({"a_1": 1, "b_1": 1, "c_1": 1, "d_1": 0})
@@ -154,7 +154,7 @@ def test_dropped_windows_and_queries_are_noted() -> None:
     assert summarise_moments({"a": [[0, 1]]}, truth_of({"a": [[0, 1]]}, None), E2026).chance is None
 
 
-def test_chance_is_none_if_a_recording_has_no_length() -> None:
+def test_chance_is_missing_if_a_recording_has_no_length() -> None:
     truth = truth_of({"a_1": [[0, 10]], "b_1": [[0, 10]]})
     known = truth.queries["a_1"]
     assert summarise_moments({"a_1": [[0, 10]], "b_1": [[0, 10]]}, truth, E2026).chance == 0
@@ -168,7 +168,9 @@ def write_lines(path: Path, lines: list[dict[str, Any]]) -> Path:
 
 
 def castella(goldens: Path, folder: Path) -> tuple[Path, Path]:
-    """The baseline's predictions for CASTELLA's validation queries, and these; texts of all but three are made up."""
+    """The baseline's predictions for CASTELLA's validation queries, and these queries; all but three texts are
+    invented.
+    """
     val = json.loads((goldens / "moments_2026.json").read_text())["castella_val"]
     texts = {qid: {"qid": qid, "query": "?", "vid": qid.rpartition("_")[0]} for qid in val["truth"]}
     lines = [texts[qid] | {"pred_relevant_windows": windows} for qid, windows in val["predictions"].items()]

@@ -1,4 +1,4 @@
-"""The package: filled from real runs, re-read independently, and every planted fault refused."""
+"""The package: filled from real runs, read again independently, and every planted fault refused."""
 
 import csv
 import io
@@ -31,7 +31,7 @@ from system.__main__ import main as system_main
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two finished runs, four ranked entries, and what a participant says."""
+    """Two finished runs, four ranked entries, and the participant's facts."""
     folder = tmp_path_factory.mktemp("packed")
     content = tiny.recipe(tiny.make_world(folder / "world", tiny.SIZES), folder, only=tiny.stage(epochs=1))
     entry = content["rank"]["evaluation"]
@@ -48,7 +48,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of their own for the files of a test, with the runs linked into it."""
+    """A folder for the files of one test, with links to the runs."""
     for name in ("run1", "run2"):
         (tmp_path / name).symlink_to(runs / name)
     for name in ("about.yaml", "report.pdf"):
@@ -281,7 +281,7 @@ def test_filled_template_is_sufficient_for_pack(here: Path, capsys: pytest.Captu
     assert main(["pack", "run1:by_map", "--template", "one.yaml"]) == 0
     filled = (here / "one.yaml").read_text().replace('email: "FILL IN"', "email: jo@example.org")
     filled = filled.replace('output: "FILL IN"', "output: null").replace('{url: "FILL IN"}', "{url: null}")
-    filled = filled.replace('institute: "FILL IN"', 'institute: "Abc, {Def}: 1"')  # what needs quotes has them
+    filled = filled.replace('institute: "FILL IN"', 'institute: "Abc, {Def}: 1"')  # values that need quotes have them
     (here / "mine.yaml").write_text(filled.replace("FILL IN", "Abc"))
     capsys.readouterr()
     assert main(pack) == 0, capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What becomes of archives that are damaged or made to do harm, of odd YAML, and of runs that were edited by hand."""
+"""Damaged and malicious archives, unusual YAML, and runs that were edited by hand."""
 
 import copy
 import json
@@ -50,7 +50,7 @@ def about(**author: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def here(unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a finished run, what a participant says, and a report."""
+    """A folder with a finished run, the participant's facts, and a report."""
     (tmp_path / "run").symlink_to(unbroken)
     (tmp_path / "about.yaml").write_text(yaml.safe_dump(about()))
     (tmp_path / "report.pdf").write_bytes(PDF)
@@ -72,7 +72,7 @@ def members(here: Path) -> Members:
 
 
 def write_zip(members: Members, method: int = zipfile.ZIP_DEFLATED, mode: int = 0o644) -> Path:
-    """mode: of the output, in the archive."""
+    """Write an archive. mode: of the output member."""
     with zipfile.ZipFile("t.zip", "w", method) as made, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, data in members.items():
@@ -271,7 +271,7 @@ def test_yaml_alias_bombs_are_refused(members: Members) -> None:
     levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12))
     bomb = f"l0: &l0 [x]\n{levels}\n".encode()
     for old, new, output in (
-        (b"submission:", bomb + b"submission:", "not YAML (line 1: the aliases unfold without end; write"),
+        (b"submission:", bomb + b"submission:", "not YAML (line 1: the aliases expand without end; write"),
         (b"abbreviation: one", b"abbreviation: [1]", "submission.abbreviation is a list, not text"),
         (b"abbreviation: one", b"abbreviation: 12", "submission.abbreviation is 12, not text"),
         (b"R1:", b"R1: [1]\n    R2:", "R1 is a list, not a number from 0 to 1"),
@@ -355,7 +355,7 @@ def edited(content: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 @pytest.fixture
 def copied(here: Path) -> Path:
-    """A run whose two files can be changed; its scores are the real one's."""
+    """A run with two files that a test can change; its scores are those of the original."""
     (here / "mine").mkdir()
     for name in ("result.json", "resolved.json"):
         shutil.copy(here / "run" / name, here / "mine")
@@ -366,7 +366,7 @@ def copied(here: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["result.json", "resolved.json"])
 def test_edited_run_files_never_cause_a_traceback(copied: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every value that a package is made of left out, or put as null, text or a list; what opens is packed."""
+    """Every value that a package uses is removed, or replaced by null, text or a list; runs that open are packed."""
     content = json.loads((copied / name).read_text())
     used = {"rank", "parameters", "experts", "data"} if name == "result.json" else {"rank", "model", "stages"}
     opened = refused = 0

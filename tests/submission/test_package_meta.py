@@ -1,4 +1,4 @@
-"""What a package says of its systems, worked by hand from runs that are made up."""
+"""Entries of meta.yaml: hand-computed values from invented runs."""
 
 import copy
 import functools
@@ -34,7 +34,7 @@ def run_of(
     sets: dict[str, dict[str, Any]] | None = None,
     text: str | None = None,
 ) -> FinishedRun:
-    """A run with one ranked entry. kinds: of its experts, by name. sets: of its one training source."""
+    """Return a run with one ranked entry. kinds: of its experts, by name. sets: of its one training source."""
     return FinishedRun(
         folder=Path("run"),
         result=RunResult.model_construct(
@@ -58,7 +58,7 @@ def run_of(
 
 
 def test_shared_frozen_model_is_counted_once() -> None:
-    """Two runs train 10 + 1 and 20 + 2; one names PANNs `a`, the other `b`; both hear it through one network of 500."""
+    """Two runs train 10 + 1 and 20 + 2 parameters. One calls PANNs `a`, the other `b`; both use one network of 500."""
     one = run_of({"a": 10, "text": 1}, {"a": 500, "text": 70}, {"a": "panns"}, text="minilm")
     two = run_of({"b": 20, "text": 2}, {"b": 500, "c": 30, "text": 70}, {"b": "panns", "c": "vggish"}, text="minilm")
     assert count_parameters([one]) == (11, 570)

@@ -1,4 +1,4 @@
-"""Ranked CSVs: written, checked, and read, with made-up names and with real ones."""
+"""Ranked CSVs: written, checked, and read, with invented and real names."""
 
 import csv
 import dataclasses
@@ -243,7 +243,7 @@ def test_clotho_names_and_captions_survive_a_ranked_csv(tmp_path: Path, clotho: 
         clips = list(csv.reader(file))[1:]
     names = [row[0] for row in clips]
     texts = [caption for row in clips for caption in row[1:]]
-    # Query n ranks clips n, n + 1, ... first, so that every name stands in every column somewhere.
+    # Query n ranks clips n, n + 1, ... first, so that every name occurs in every column.
     distance = (np.arange(1045) - np.arange(5225)[:, None]) % 1045
     relevant: list[list[str] | None] = [[str(row // 5)] for row in range(5225)]
     ids = [str(column) for column in range(1045)]

@@ -1,4 +1,4 @@
-"""The report of real runs: what it says of whole ones and of what others lack, in one file that needs no other."""
+"""The report of real runs: complete ones, and runs with missing parts, in one self-contained file."""
 
 import base64
 import io
@@ -40,14 +40,14 @@ def run(made: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(made: Path) -> Read:
-    """The report of the whole run, written where it goes by default."""
+    """The report of the complete run, in its default place."""
     assert main(["report", f"{made}:best", "--beside", f"{made}:mean"]) == 0
     return Read(made / "report.html")
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks at the figures: they are drawn, and written empty."""
+    """Draw the figures, but write empty files, since nobody looks at them."""
     monkeypatch.setattr(figures, "save", lambda figure, path: path.write_text("<svg/>"))
 
 
@@ -124,7 +124,7 @@ def test_report_in_another_edition_has_its_metrics_and_no_ceiling(run: Path) -> 
 
 
 def only(matrix: ScoreMatrix, n: int) -> ScoreMatrix:
-    """Its first queries."""
+    """Return the first queries of a matrix."""
     return replace(
         matrix,
         values=matrix.values[:n],
@@ -371,7 +371,7 @@ def test_caveats_list_reasons_for_optimistic_figures(run: Path) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_queries_are_assigned_to_the_expert_with_the_largest_share(run: Path) -> None:
-    """Two clips by one expert and the rest by the other; their queries' mAP@10 is counted here by hand."""
+    """One expert dominates two clips, the other the rest; the mAP@10 of their queries is computed here by hand."""
     path = run / "scores/best.clips.csv"
     lines = path.read_text().splitlines()
     rows = [line.split(",")[:3] + (["3", "1"] if n < 2 else ["1", "4"]) for n, line in enumerate(lines[1:])]

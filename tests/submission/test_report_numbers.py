@@ -1,4 +1,4 @@
-"""The report's numbers and figures, worked by hand; and the audio that it embeds."""
+"""The report's numbers and figures, and the audio that it embeds."""
 
 import doctest
 import io
@@ -40,7 +40,7 @@ def test_histogram_labels_distinguish_narrow_bins(width: float) -> None:
     rows = _bins_table("score", edges, {"queries": np.zeros(30, np.int64)}).rows
     ends = [float(end) for row in rows for end in row[0].split(" to ")]
     steps = np.diff(ends)[::2]
-    assert steps == pytest.approx(np.full(30, width / 30), rel=0.2), "each as wide as it is"
+    assert steps == pytest.approx(np.full(30, width / 30), rel=0.2), "the width of each bin"
     assert len({row[0] for row in rows}) == 30
 
 
@@ -84,7 +84,7 @@ def test_score_gaps_match_hand_computed_values() -> None:
 
 
 def test_share_interval_is_wilson_over_groups() -> None:
-    """By the roots of |p - m| = z sqrt(p (1 - p) / n), solved here by halving."""
+    """The bounds are the roots of |p - m| = z sqrt(p (1 - p) / n), found here by bisection."""
 
     def root(mean: float, n: float, low: float, high: float) -> float:
         inside = mean
@@ -185,7 +185,7 @@ def test_long_clip_is_cut_to_ten_seconds_of_mono_mp3(tmp_path: Path) -> None:
     power = np.abs(np.fft.rfft(wave)) ** 2
     hertz = np.fft.rfftfreq(len(wave), 1 / rate)
     assert hertz[power.argmax()] == pytest.approx(440, abs=1)
-    assert power[hertz > 2000].sum() < 1e-4 * power.sum(), "what lies beyond ten seconds is heard"
+    assert power[hertz > 2000].sum() < 1e-4 * power.sum(), "sound after ten seconds is included"
     assert np.abs(wave[5000:-5000]).max() == pytest.approx(0.25, abs=0.02), "channels are averaged"
 
 

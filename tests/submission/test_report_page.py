@@ -1,4 +1,4 @@
-"""The report in a browser, from the disk: on a phone and on a desk, by keys alone, with names that mean harm."""
+"""The report in a browser: on a phone and on a desktop, by keyboard only, with malicious names."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ WIDTHS = [390, 1280]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report whose clips and queries bear a harmful name."""
+    """A report with malicious names of clips and texts of queries."""
     run = make_run(tmp_path_factory.mktemp("shown"))
 
     def harm(matrix):  # type: ignore[no-untyped-def]
@@ -31,7 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(browser: Browser, path: Path, width: int) -> "Page":
-    """The page from the disk; whatever it asks for beyond itself is an error."""
+    """Open the page from disk; any request to another address is an error."""
     page = browser.page(width)
     page.on("request", lambda request: None if request.url == path.as_uri() or request.url.startswith("data:")
             else browser.errors.append(request.url))  # fmt: skip

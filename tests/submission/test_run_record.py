@@ -1,4 +1,4 @@
-"""The record of a run: what is written is what is described, and what another release wrote is read or refused."""
+"""The record of a run: files match their models; files of other releases are read or refused."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Score matrices: a pair of files that fits together, or is refused by name."""
+"""Score matrices: consistent pairs of files, or refused by name."""
 
 import dataclasses
 import json
@@ -77,7 +77,7 @@ def edit_json(path: Path, edit: Callable[[dict], object]) -> None:
         (lambda folder: (folder / "s.json").write_text("{"), r"s\.json: not JSON"),
         (lambda folder: (folder / "s.json").write_bytes(b'{"facts": "\xff"}'), r"s\.json: not UTF-8"),
         (lambda folder: (folder / "s.json").write_text('{"facts": {}, "facts": {}}'), "the key 'facts' is given twice"),
-        (lambda folder: (folder / "s.json").write_text("[" * 100_000), "lie too deep within each other"),
+        (lambda folder: (folder / "s.json").write_text("[" * 100_000), "are nested too deeply"),
         (lambda folder: os.truncate(folder / "s.npy", 1281), "has 1281 bytes instead of the 1280 in its header"),
         (
             lambda folder: edit_json(folder / "s.json", lambda d: d.pop("clips")),

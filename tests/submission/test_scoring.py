@@ -1,4 +1,4 @@
-"""From files to figures: several relevant clips, both directions, a table a query, and the real submission."""
+"""Figures from files: several relevant clips, both directions, a table per query, and the baseline's submission."""
 
 import ast
 import csv
@@ -37,7 +37,9 @@ def matrix() -> ScoreMatrix:
 
 
 def test_audio_to_text_matches_hand_computed_values(matrix: ScoreMatrix) -> None:
-    """Clip a scores its captions 9 and 2, the others 8 and 0: ranks 1, 3. Clip b: own 7, 2; others 1, 3: ranks 1, 3."""
+    """Clip a scores its captions 9 and 2, the others 8 and 0: ranks 1, 3. Clip b scores its captions 7 and 2, the
+    others 1 and 3: ranks 1, 3.
+    """
     found = ranks_from_audio(matrix)
     assert found.ranks.tolist() == [[1, 3], [1, 3]]
     assert (found.texts, found.n_pool) == (["a.wav", " b.wav"], 4)
@@ -75,7 +77,7 @@ def test_audio_to_text_metrics_equal_slow_reference(seed: int) -> None:
 
 
 def test_audio_to_text_ties_are_ordered_by_text(matrix: ScoreMatrix) -> None:
-    """All equal: by text. `Barking, loud`, `Dogs`, `Rain`, `a dog` are b1, b2, a2, a1; a clip's own rank so."""
+    """All scores are equal. In text order, `Barking, loud`, `Dogs`, `Rain`, `a dog` are b1, b2, a2, a1."""
     alike = replace(matrix, values=np.zeros((4, 3), np.float32), query_texts=["a dog", "Rain", "Barking, loud", "Dogs"])
     expected = [[3, 4], [1, 2]]
     assert ranks_from_audio(alike).ranks.tolist() == expected

@@ -1,4 +1,4 @@
-"""Pools of fewer clips than a list has names: `custom` lists all of them, the years' rules stay."""
+"""Pools with fewer clips than a list has names: `custom` lists all of them, the years refuse them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,7 @@ def matrix_of(clips: int) -> ScoreMatrix:
 def test_custom_edition_lists_the_whole_small_pool(
     tmp_path: Path, clips: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Written, checked with and without the pool, and scored as the matrix is."""
+    """The list is written, checked with and without the pool, and scored like the matrix."""
     matrix, scores, out = matrix_of(clips), tmp_path / "s.npy", tmp_path / "s.csv"
     write_scores(scores, matrix)
     write_table(tmp_path / "t.csv", ["file_name", "caption_1", "caption_2"], [

@@ -1,4 +1,4 @@
-"""The submission room's door: every verb from files to files, and every refusal in a sentence."""
+"""The command line of submission: every verb from files to files, and every refusal."""
 
 import os
 import re
@@ -131,11 +131,11 @@ def test_check_lists_problems_of_a_file_that_score_refuses(
             ["write", "twins.npy", "--out", "out.csv", "--edition", "2022"],
             "queries 'q0' and 'q1' have the same text",
         ),
-        (["convert", "good.csv", "--out", "good.csv", "--edition", "2023"], "would be written over good.csv, which is"),
-        (["score", "s.npy", "--per-query", "s.npy"], "s.npy would be written over s.npy, which is read here"),
+        (["convert", "good.csv", "--out", "good.csv", "--edition", "2023"], "would overwrite good.csv, which is"),
+        (["score", "s.npy", "--per-query", "s.npy"], "s.npy would overwrite s.npy, which is read"),
         (
             ["score", "good.csv", "--truth", "captions.csv", "--per-query", "./captions.csv"],
-            "written over captions.csv",
+            "overwrite captions.csv",
         ),
         (["score", "good.csv", "--truth", "s.npy"], "s.npy: line 1: a NumPy file, not a CSV"),
         (["convert", "s.npy", "--out", "x.csv"], "s.npy: line 1: a NumPy file, not a CSV"),

@@ -1,4 +1,4 @@
-"""Thousands of damaged files at the submission room's door: no traceback, and nothing forbidden passes."""
+"""Thousands of damaged files at the command line: no traceback, and no invalid file passes."""
 
 import csv
 import random
@@ -27,7 +27,7 @@ COLUMNS = [
 
 
 def rfc_4180_rows(data: bytes) -> list[list[str]] | None:
-    """Rows by the grammar of the RFC, one character at a time; None where the bytes are not such a file."""
+    """Return the rows by the grammar of the RFC, one character at a time; None for bytes that are not such a file."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -71,7 +71,7 @@ def rfc_4180_rows(data: bytes) -> list[list[str]] | None:
 
 
 def mean_average_precision(data: bytes, truth: dict[str, str]) -> float | None:
-    """mAP@10 by the definition, or None for bytes that the format forbids."""
+    """Return mAP@10 by the definition; None for bytes that the format forbids."""
     rows = rfc_4180_rows(data)
     if rows is None or rows[0] != COLUMNS or sorted(row[0] for row in rows[1:]) != sorted(truth):
         return None
@@ -84,7 +84,7 @@ def mean_average_precision(data: bytes, truth: dict[str, str]) -> float | None:
 
 @pytest.fixture(scope="module")
 def real_clips(shared: Path) -> list[list[str]]:
-    """File name and first caption of forty real clips, those with the most peculiar names."""
+    """File name and first caption of forty real clips, those with the most unusual names."""
     with (shared / "data/clotho/clotho_captions_evaluation.csv").open(encoding="utf-8", newline="") as file:
         clips = [row[:2] for row in list(csv.reader(file))[1:]]
     clips.sort(key=lambda clip: (clip[0].isascii(), not set(clip[0]) & set(",&;'"), " ." not in clip[0], clip[0]))
@@ -147,7 +147,7 @@ def lines(data: bytes, dice: random.Random) -> bytes:
 
 
 def readable_rows(data: bytes) -> list[list[str]]:
-    """What is left to change cell by cell after other damage."""
+    """Return the rows that can be changed cell by cell after other damage."""
     text = data.decode("utf-8", "replace").replace("\0", "").replace("\r", "")
     return list(csv.reader(text.removesuffix("\n").split("\n")))
 
@@ -240,7 +240,7 @@ NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def scores_by_name(data: bytes, pool: set[str], texts: set[str]) -> dict[tuple[str, str], float] | None:
-    """(query, file name) -> score by the definition, or None for bytes that the format forbids."""
+    """Return (query, file name) -> score by the definition; None for bytes that the format forbids."""
     rows = rfc_4180_rows(data)
     if rows is None or rows[0][0] != "index" or sorted(rows[0][1:]) != sorted(pool):
         return None

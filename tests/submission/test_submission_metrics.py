@@ -1,4 +1,4 @@
-"""Metrics, the order of clips, and summaries: by hand, against slow loops from the definition, degenerate."""
+"""Metrics, the order of clips, and summaries: hand-computed values, slow references, and degenerate cases."""
 
 import dataclasses
 import doctest
@@ -105,7 +105,7 @@ def test_docstring_examples_are_right(module: Any, examples: int) -> None:
 
 
 def test_audio_to_text_definitions_match_hand_computed_values() -> None:
-    """Two clips, of 5 captions and of 1: where their captions stand among all."""
+    """Two clips, with 5 captions and with 1; ranks of their captions among all."""
     found = found_of([[2, 3, 7, 9, 30], [12]], [5, 1], n_pool=40)
     summary = summarise_audio_to_text(found)
     assert [summary.values[f"HR@{k}"] for k in (1, 5, 10)] == [0, 0.5, 0.5]

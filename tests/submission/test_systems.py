@@ -1,4 +1,4 @@
-"""The verbs that take a finished run as well as its files, and the edition that each is of."""
+"""Verbs that accept a finished run as well as its files, and the edition of each."""
 
 import json
 import re
@@ -69,7 +69,7 @@ def test_run_is_written_in_its_edition_but_not_over_another_edition(
     output(capsys, "write", f"{run}:last", "--out", "a.csv", "--force")
     assert Path("a.csv").read_text().startswith("index,")
     assert main(["convert", "a.csv", "--ranked", "--edition", "2022", "--out", "a.csv", "--force"]) == 1
-    assert "which is read here" in capsys.readouterr().err
+    assert "which is read; choose" in capsys.readouterr().err
 
 
 def test_matrices_of_a_run_record_the_edition_of_their_entry(run: str, capsys: pytest.CaptureFixture[str]) -> None:

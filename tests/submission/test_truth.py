@@ -61,7 +61,7 @@ def test_clotho_development_with_shared_captions_is_refused(clotho: Callable[[st
 
 @pytest.fixture
 def blind(tmp_path: Path) -> tuple[Path, Path]:
-    """Queries without file names beside other columns, and a folder in which not everything is audio."""
+    """Queries in a file with other columns, without file names; and a folder that also has files other than audio."""
     queries, audio = tmp_path / "retrieval_captions.csv", tmp_path / "test"
     queries.write_bytes(b'id,caption\n1,"Rain, then ""wind"" "\n2,A bus\n')
     (audio / "sub.wav").mkdir(parents=True)

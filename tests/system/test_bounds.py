@@ -37,7 +37,7 @@ def problems(tmp_path: Path, text: str, *changes: str) -> list[str]:
         ("\n".join(f"key{n:06d}: 1" for n in range(150_000)), "1,949,999 characters, more than 1,000,000; make it"),
         ("x: " + "9" * 4300, "a number of 4300 characters; write at most 40"),
         ("x: -" + "9" * 500 + ".5", "a number of 503 characters"),
-        ("a: &a [1, 1]\n" + "b: &b [*a, *a]\n" * 1 + "c: [" + "*b, " * 9000 + "*b]", "unfold without end"),
+        ("a: &a [1, 1]\n" + "b: &b [*a, *a]\n" * 1 + "c: [" + "*b, " * 9000 + "*b]", "expand without end"),
     ],
 )
 def test_too_deep_or_too_long_yaml_is_refused(tmp_path: Path, text: str, words: str) -> None:

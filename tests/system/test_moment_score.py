@@ -178,7 +178,7 @@ def test_windows_after_the_end_of_a_recording_are_left_out(caplog: pytest.LogCap
     assert [item.windows for item in items_of_moments([clip], [some, none])] == [((59.0, 62.0),)]
     assert caplog.messages == [
         "left out: 3 windows and 1 moment without another, which begin after the end of their recording; "
-        "python -m data_tools check MANIFEST --moments FILE names them"
+        "python -m data_tools check MANIFEST --moments FILE lists them"
     ]
     assert [len(item.windows) for item in items_of_moments([unknown], [some, none])] == [3, 1]
     with pytest.raises(DataError, match="all windows of 1 moment begin after the end of their recording; python -m"):

@@ -76,8 +76,8 @@ def test_top_10_lists_are_scored_and_converted(
         ("ten", "r.csv", "'ten' is not a whole number of at least 1"),
         ("25", "r.csv", "--top 25: the pool has 24 clips; give 24 or fewer"),
         ("5", "r.npy", "with --top ranked lists are written; give a name that ends in .csv"),
-        (None, "r.csv", "end in .npy; ranked lists (.csv) are written with --top K"),
-        ("5", "q.csv", "would be written over"),
+        (None, "r.csv", "ends in .npy; ranked lists (.csv) are written with --top K"),
+        ("5", "q.csv", "would overwrite"),
     ],
 )
 def test_invalid_top_lists_are_refused(

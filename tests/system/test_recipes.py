@@ -243,7 +243,7 @@ def test_test_split_may_be_monitored_but_not_trained_on(tmp_path: Path) -> None:
         (b"\xff\xfe", "not UTF-8"),
         (b"just text", "must be a mapping of keys to values"),
         (b"stages: {a: 3}\nmodel: []\ndata: 7\nrank: {x: 1}\n", "stages.a"),
-        (b"name: &a [*a]\n", "unfold without end"),
+        (b"name: &a [*a]\n", "expand without end"),
     ],
 )
 def test_files_that_are_no_recipe_are_refused(tmp_path: Path, content: bytes, words: str) -> None:
