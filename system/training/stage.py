@@ -75,7 +75,7 @@ class StageTraining:
         self.sampler = _sampler(name, stage, data, self.seed)
         self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
         _warn_of_shared_clips(name, stage, data)
-        relevance = relevance if terms.asks_relax(stage.losses) else None
+        relevance = relevance if terms.need_relevance(stage.losses) else None
         teachers = None
         if taught_by := list(dict.fromkeys(teacher for term in stage.losses for teacher in term.taught_by)):
             with first_before_others():

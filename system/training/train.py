@@ -119,7 +119,7 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
 
     Document frequencies are those of the recipe's one corpus.
     """
-    asking = [stage for stage in recipe.stages.values() if terms.asks_relax(stage.losses)]
+    asking = [stage for stage in recipe.stages.values() if terms.need_relevance(stage.losses)]
     if recipe.relevance is None or not asking:
         return None
     corpus = [clip.captions for name in recipe.relevance.corpus for clip in data.clips[name] if clip.captions]
@@ -129,7 +129,7 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
     title = f"captions of {', '.join(recipe.relevance.corpus)}: {relevance.distribution.pairs:,} pairs"
     if is_first():
         figure.parent.mkdir(exist_ok=True)
-        relevance_figure(relevance.distribution, percents, relevance.relax, title, figure)
+        relevance_figure(relevance.distribution, percents, relevance.margin_factor, title, figure)
     relevance.prepare(
         caption for name in sorted(used) for clip in data.readable_clips(name) for caption in clip.captions
     )
