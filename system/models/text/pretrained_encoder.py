@@ -127,8 +127,8 @@ class TransformerEncoder(PreTrainedEncoder):
         """Return (N, V) vectors of the frozen model, computing texts of similar length together."""
         self._model.to(self.device)
         order = np.argsort([len(text) for text in texts])
-        parts = [order[start : start + FROZEN_AT_ONCE] for start in range(0, len(order), FROZEN_AT_ONCE)]
-        vectors = torch.cat([self._vectors([texts[i] for i in part]) for part in parts])
+        groups = [order[start : start + FROZEN_AT_ONCE] for start in range(0, len(order), FROZEN_AT_ONCE)]
+        vectors = torch.cat([self._vectors([texts[i] for i in group]) for group in groups])
         return vectors[torch.from_numpy(np.argsort(order)).to(vectors.device)]
 
     def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
@@ -136,8 +136,8 @@ class TransformerEncoder(PreTrainedEncoder):
         known = self._known_tokens if self.remembers else {}
         missing = [text for text in dict.fromkeys(texts) if text not in known]
         for start in range(0, len(missing), 1024):
-            part = missing[start : start + 1024]
-            known |= dict(zip(part, self._tokenise(part), strict=True))
+            batch = missing[start : start + 1024]
+            known |= dict(zip(batch, self._tokenise(batch), strict=True))
         return [known[text] for text in texts]
 
     def _inputs(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
