@@ -85,8 +85,8 @@ class Dealing:
             return bool(self._new)
         with self._bank.locked():
             if self._shard is not None:
-                self._shard.settle()
-            self._bank.read_on()
+                self._shard.close_files()
+            self._bank.read_new_lines()
             self._new = deque(self._free())
             if self._new and self._shard is None:
                 self._shard, self._release = self._bank.take_shard()

@@ -140,6 +140,6 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
 def initial_model(recipe: schema.Recipe, run: Run, device: torch.device) -> RetrievalModel:
     """Return the model before training. It is determined by recipe, seed, vocabulary, and published weights."""
     torch.manual_seed(recipe.seed)
-    model = build_model(recipe, read_json(run.vocabulary, run.again(run.vocabulary)))
+    model = build_model(recipe, read_json(run.vocabulary, run.repair_hint(run.vocabulary)))
     model.audio.load_pretrained()
     return moved(model, device)

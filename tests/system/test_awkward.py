@@ -181,15 +181,15 @@ def test_lines_added_during_verification_are_no_damage(tmp_path: Path, monkeypat
         for key in "ab":
             store(key, np.ones((3, 2), np.float32))
     index = tmp_path / "bank/index.jsonl"
-    (judged,), is_whole = bank.shards(), shard.Shard._is_whole
+    (judged,), is_whole = bank.shards(), shard.Shard._is_undamaged
 
     def meanwhile(self: shard.Shard, key: str) -> bool:
         with index.open("a") as file:
             file.write(index.read_text().splitlines()[0].replace('"a"', f'"new {key}"') + "\n")
         return is_whole(self, key)
 
-    monkeypatch.setattr(shard.Shard, "_is_whole", meanwhile)
-    kept, damaged = judged.judged()
+    monkeypatch.setattr(shard.Shard, "_is_undamaged", meanwhile)
+    kept, damaged = judged.undamaged_lines()
     assert (len(kept), damaged) == (2, 0)
 
 
@@ -211,7 +211,7 @@ def test_batch_norm_epsilon_is_inside_the_square_root() -> None:
 
 def cost(settings: AudioSettings, seconds: float) -> Cost:
     with weights_left_out():
-        encoder = settings.build_unread(1024).train()
+        encoder = settings.build_without_files(1024).train()
     return settings.cost(encoder, 10, seconds, half=False)
 
 
@@ -238,7 +238,7 @@ def test_model_with_attention_pooling_is_not_published() -> None:
 
 def test_max_seconds_may_equal_segment_seconds() -> None:
     def named(**changes: float) -> list[str]:
-        return [key for key, _ in Passt.model_validate(PASST | changes).misfits(1024)]
+        return [key for key, _ in Passt.model_validate(PASST | changes).setting_errors(1024)]
 
     assert "max_seconds" not in named(max_seconds=10)
     assert "max_seconds" in named(max_seconds=9.9)

@@ -251,7 +251,7 @@ def test_concurrent_writers_use_two_shards_of_one_bank(tmp_path: Path) -> None:
             assert list(islice(other.free(), 1)) == ["2"], "one of two, for two work"
             other.store("2", series(2))
             assert "2" not in reader
-            reader.read_on()
+            reader.read_new_lines()
             assert sorted(reader.keys()) == ["0", "2"]
             assert len(reader) == 2
             assert reader.rows_of("2") == 3
@@ -342,7 +342,7 @@ def test_locked_shard_does_not_block_other_writers(tmp_path: Path) -> None:
     one, other = (open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(2))
     fill(one, [0])
     (tmp_path / "b/under_way.json").write_text('["1"]')
-    with one._waited_for(one.shards()[0]), dealing(other, {"0": 1.0, "1": 1.0}, (9, 9.0)) as work:
+    with one._holding(one.shards()[0]), dealing(other, {"0": 1.0, "1": 1.0}, (9, 9.0)) as work:
         assert list(islice(work.free(), 1)) == ["1"]
 
 

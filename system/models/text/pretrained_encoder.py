@@ -85,11 +85,11 @@ class PreTrainedEncoder(TextEncoder):
         if self.trained is not None:
             return Embedded(after(self._vectors(texts)))
         return Embedded(
-            after(self._stored_vectors(texts).to(self.device) if self.remembers else self._frozen_vectors(texts))
+            after(self._stored_vectors(texts).to(self.device) if self.caches_texts else self._frozen_vectors(texts))
         )
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        if self.trained is None and self.remembers:
+        if self.trained is None and self.caches_texts:
             return [0] * len(texts)  # vectors in a bank are not padded
         return [len(text) for text in texts]
 
@@ -132,8 +132,8 @@ class TransformerEncoder(PreTrainedEncoder):
         return vectors[torch.from_numpy(np.argsort(order)).to(vectors.device)]
 
     def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of cleaned texts, cached if `remembers`."""
-        known = self._known_tokens if self.remembers else {}
+        """Return the token ids of cleaned texts, cached if `caches_texts`."""
+        known = self._known_tokens if self.caches_texts else {}
         missing = [text for text in dict.fromkeys(texts) if text not in known]
         for start in range(0, len(missing), 1024):
             batch = missing[start : start + 1024]
@@ -147,7 +147,7 @@ class TransformerEncoder(PreTrainedEncoder):
         return {name: inputs[name].to(self.device) for name in ("input_ids", "attention_mask")}
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        if self.trained is None and self.remembers:
+        if self.trained is None and self.caches_texts:
             return super().lengths(texts)
         return [len(tokens) for tokens in self._tokens([self.prompt + text for text in self._cleaned(texts)])]
 
