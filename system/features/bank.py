@@ -4,7 +4,7 @@ moment.
     <folder>/bank.json                  origin (expert, front-end, weights), dimension, dtype
              frames.bin, index.jsonl    the first shard (see shard.py)
              shard-1/, shard-2/ ..      more shards, if several processes added to the bank at the same time
-             dealing.lock               held briefly by processes that look for missing series (see dealing.py)
+             dealing.lock               held briefly by processes that look for missing series (see shared_work.py)
 
 Readers see one bank, even while its shards grow.
 """

@@ -1,6 +1,6 @@
 """Frames of clips: open the banks of experts, and compute missing frames.
 
-Any number of processes may compute for the same banks at the same time: see dealing.py.
+Any number of processes may compute for the same banks at the same time: see shared_work.py.
 """
 
 import logging
@@ -19,8 +19,8 @@ from data_tools.manifest import Clip
 from system.experts.base import Device, ExpertSettings, Frames
 from system.features.bank import Bank, open_bank
 from system.features.contents import ContentKeys
-from system.features.dealing import Dealing, dealing
 from system.features.decode import GROUP_CLIPS, GROUP_SECONDS, Decoders, decoders, groups
+from system.features.shared_work import SharedWork, shared_work
 from system.moments.windows import Grid
 
 LENGTH_TOLERANCE = 2.0  # seconds, the error of published lengths, see the faults that `castella` reports
@@ -145,14 +145,14 @@ class _Build:
         computed = 0
         with (
             progress(f"{name} frames", len(missing), "clip") as bar,
-            dealing(bank, costs, (GROUP_CLIPS, GROUP_SECONDS)) as work,
+            shared_work(bank, costs, (GROUP_CLIPS, GROUP_SECONDS)) as work,
         ):
 
             def fails(key: str, error: AudioError) -> None:
                 work.drop(key)
                 self._all_broken(missing[key], error)
 
-            while work.more():
+            while work.wait_for_keys():
                 waves = self.decoding.waves(self._verified_keys(work, missing), expert)
                 for group in groups(waves, fails, GROUP_SECONDS * expert.rate):
                     hint = "free memory on it, or use a larger GPU"
@@ -170,12 +170,12 @@ class _Build:
             bar.advance(work.stored_elsewhere())
         log.info("%s: %s computed, in %s", name, counted(computed, "clip"), bank.folder)
 
-    def _verified_keys(self, work: Dealing, missing: dict[str, list[Clip]]) -> Iterator[tuple[str, Clip]]:
+    def _verified_keys(self, work: SharedWork, missing: dict[str, list[Clip]]) -> Iterator[tuple[str, Clip]]:
         """Yield the keys to compute, with a clip for each, whose content has just been read.
 
         Stored content keys are not sufficient, since a file may be replaced without a change of its size and time.
         """
-        for key in work.free():
+        for key in work.take_keys():
             for clip in missing[key]:
                 self._update_key(clip)
             same = [clip for clip in missing[key] if self.features.keys.get(clip.id) == key]

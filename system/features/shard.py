@@ -3,7 +3,7 @@
     <folder>/frames.bin      all its series, one after the other
              index.jsonl     one line per finished series; written after its frames
              lock            held by the process that adds to it, until it ends
-             under_way.json  keys that this process is computing (see dealing.py)
+             under_way.json  keys that this process is computing (see shared_work.py)
 
 A series is stored once its line is complete. The next process that adds to the shard cuts off bytes after the last
 complete line. Kills at any moment are thus safe. The checksum is compared when a series is read for the first time, so

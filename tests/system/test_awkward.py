@@ -25,7 +25,7 @@ from system.features import bank as banks
 from system.features import decode, shard
 from system.features.bank import open_bank
 from system.features.build import Features, build_features
-from system.features.dealing import dealing
+from system.features.shared_work import shared_work
 from system.models import embeddings
 from system.models.audio import EfficientAT, Passt
 from system.models.audio.base import AudioSettings
@@ -139,9 +139,9 @@ def test_bank_created_by_two_threads_is_written_once(tmp_path: Path, monkeypatch
 def test_remaining_work_is_divided_among_processes(tmp_path: Path) -> None:
     one, other = (open_bank(tmp_path / "bank", 2, "float32", {}) for _ in range(2))
     wanted = {str(n): 1.0 for n in range(9)}
-    with dealing(one, wanted, (3, 9.0)) as first, dealing(other, wanted, (16, 99.0)) as second:
-        assert next(first.free()) == "0"
-        assert next(second.free()) == "3"
+    with shared_work(one, wanted, (3, 9.0)) as first, shared_work(other, wanted, (16, 99.0)) as second:
+        assert next(first.take_keys()) == "0"
+        assert next(second.take_keys()) == "3"
         taken = json.loads((tmp_path / "bank/shard-1/under_way.json").read_text())
         assert taken == ["3", "4", "5", "6", "7"], "five of nine keys at most, so that the first has work too"
 
