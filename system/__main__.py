@@ -4,7 +4,7 @@ import logging
 import sys
 
 from data_tools.cli import Verb, ranks, run_cli
-from system.compute.distributed import leave
+from system.compute.distributed import exit_process
 
 # Description of each verb, and the arguments of an example.
 _VERBS = {
@@ -89,4 +89,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    exit_process(main())

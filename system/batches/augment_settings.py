@@ -17,8 +17,8 @@ class Captions(Strict):
 
     The file names a caption by its clip (id or file name) and its index among the clip's captions, from 0; a caption
     may have any number of lines. Alternatives may be GPT's variations, back-translations or paraphrases; the kit calls
-    no language model. Relax factors (`cider`) use the new captions. Teachers identify a caption by its index and use
-    its original text. Source: SALSA (2024), with five GPT variations per caption.
+    no language model. Margin factors (`relax: cider`) use the new captions. Teachers identify a caption by its index
+    and use its original text. Source: SALSA (2024), with five GPT variations per caption.
     """
 
     file: str  # file of alternatives (.csv or .jsonl): clip, caption, alternative

@@ -41,7 +41,7 @@ def collate(
 ) -> Batch:
     """Make the batch of items whose clips all have frames, in the dtype of their banks.
 
-    relevance: if a loss needs relax factors. teachers: if a loss learns from them. crops: random parts of long clips;
+    relevance: if a loss needs margin factors. teachers: if a loss learns from them. crops: random parts of long clips;
     None: all frames. share: the part of the batch whose audio is loaded; None: all. pad_to_batch: pad to the longest
     clip of the batch, even if it is not in the share.
     """
@@ -71,11 +71,13 @@ def without_audio(
     """Make a batch without its frames."""
     captions = [caption for item in items for caption in item.captions]
     row_of = np.array([row for row, item in enumerate(items) for _ in item.captions])
-    relax = None if relevance is None else torch.from_numpy(relevance.relax(relevance.cider_of_items(captions, row_of)))
+    factors = None
+    if relevance is not None:
+        factors = torch.from_numpy(relevance.margin_factor(relevance.cider_of_items(captions, row_of)))
     keys = [_key(features, item) for item in items]
     cosines = teachers.cosines(items, keys) if teachers else {}
     labels = _labels(items, features) if any(item.windows for item in items) else None
-    return Batch(keys, {}, captions, torch.from_numpy(row_of), relax, cosines, labels)
+    return Batch(keys, {}, captions, torch.from_numpy(row_of), factors, cosines, labels)
 
 
 def _labels(items: Sequence[Item], features: Features) -> torch.Tensor:
@@ -199,8 +201,8 @@ class Feed:
     """The batches of a stage on the device. Close it when the stage ends.
 
     If a GPU has twice the free memory that the frames of the stage's clips need, they are copied to it once. Otherwise,
-    and if clips are mixed, threads make the next batches during the current step. Captions and relax factors are always
-    made ahead. A batch is a function of its step, so that working ahead changes no result.
+    and if clips are mixed, threads make the next batches during the current step. Captions and margin factors are
+    always made ahead. A batch is a function of its step, so that working ahead changes no result.
 
     longest: most frames of a clip; a random part of longer ones is used; None: all frames. chunk: clips that are
     embedded at a time, see chunks_of. pad_to_batch: see collate. With several processes, each only gets its share.

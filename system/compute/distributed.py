@@ -118,20 +118,20 @@ def processes(device: "torch.device | None") -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise_or_leave_to_others(error)
+        raise_once(error)
     finally:
         _group = _Group()
         dist.destroy_process_group()
 
 
-def raise_or_leave_to_others(error: Exception) -> NoReturn:
+def raise_once(error: Exception) -> NoReturn:
     """Raise an error that ends this process, or SaidElsewhere if another process ends with the same message."""
-    if not isinstance(error, SaidElsewhere) and not _is_to_say("\n".join(sentences(error))):
+    if not isinstance(error, SaidElsewhere) and not _should_report("\n".join(sentences(error))):
         raise SaidElsewhere("another process says the same") from error
     raise error
 
 
-def _is_to_say(reason: str) -> bool:
+def _should_report(reason: str) -> bool:
     """Return whether this process should report the reason of its end.
 
     It should if no other process has reported the same. If it only ends because another one did (reason ""), it should
@@ -149,7 +149,7 @@ def _is_to_say(reason: str) -> bool:
     return found == here or (reason != "" and found.partition(" ")[2] != reason)
 
 
-def leave(status: int) -> NoReturn:
+def exit_process(status: int) -> NoReturn:
     """End this process of the command line.
 
     With torchrun, Python's own shutdown is skipped. If a thread of gloo frees a tensor during the shutdown, the process
@@ -196,7 +196,7 @@ def in_step() -> Iterator[None]:
 
 def _lost(error: RuntimeError) -> KitError:
     """Return the error of a failed exchange; SaidElsewhere if another process has reported the reason."""
-    if not _is_to_say(""):
+    if not _should_report(""):
         return SaidElsewhere("another process has reported why all end")
     who, go_on = (
         f"rank {process_index()} of {process_count()}",
@@ -208,7 +208,7 @@ def _lost(error: RuntimeError) -> KitError:
     return KitError(f"{who} has lost the others: one of them was killed (by a full memory, say); {go_on}")
 
 
-def require_alike(value: object, what: str) -> None:
+def require_equal(value: object, what: str) -> None:
     """Raise KitError in the first process if the processes have different values, and SaidElsewhere in the others.
 
     what: end of the error message, which names the shared property.
@@ -350,7 +350,7 @@ def _sum(gradients: "Sequence[torch.Tensor]") -> None:
         one.copy_(part.view_as(one))
 
 
-def take_from_first(model: "torch.nn.Module") -> None:
+def broadcast_from_first(model: "torch.nn.Module") -> None:
     """Copy the first process's weights and statistics to all, so that rounding differences do not accumulate."""
     if process_count() == 1:
         return

@@ -88,7 +88,7 @@ def _is_finished(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> 
     _require_same_data(loaded.recipe, run)
     result = run.read_result()
     for name, checksum in result.sha256.items():
-        require_unharmed(run.folder / name, checksum, run.again(run.folder / name))
+        require_unharmed(run.folder / name, checksum, run.repair_hint(run.folder / name))
     made_by, current = result.commits[-1], commit()
     other = "" if made_by == current else f", made by the code of {made_by}, this is {current}; --out makes another"
     log.log(logging.WARNING if other else logging.INFO, "finished already: %s%s", run.folder, other)
@@ -285,7 +285,7 @@ def _results_to_keep(
     names = kept.keys() | kept_blind.keys()
     for name, checksum in result.sha256.items():
         if Path(name).name.partition(".")[0] in names:
-            require_unharmed(run.folder / name, checksum, run.again(run.folder / name))
+            require_unharmed(run.folder / name, checksum, run.repair_hint(run.folder / name))
     names |= {name for name in result.moments if recorded.rank.get(name) == recipe.rank.get(name)}
     if replaced := [name for name in (*result.rank, *result.blind, *result.moments) if name not in names]:
         both = "a new folder (--out) would keep both, and train again"

@@ -91,7 +91,7 @@ def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tup
         raise RecipeError(problems)
     published = study.published
     if published:
-        problems += [f"{path}: published.cells: {text}" for text in _unfit(study, published)]
+        problems += [f"{path}: published.cells: {text}" for text in _mismatches(study, published)]
     cells: Cells = {}
     for number, (cell, settings) in enumerate(study.cells.items()):
         unknown = sorted(_named_cells(settings) - set(list(study.cells)[:number]))
@@ -147,7 +147,7 @@ def _with_runs(value: Any, folders: Mapping[str, str]) -> Any:
     return [_with_runs(part, folders) for part in value] if isinstance(value, list) else value
 
 
-def _unfit(study: Study, published: Published) -> list[str]:
+def _mismatches(study: Study, published: Published) -> list[str]:
     unknown = [f"{name}: no such cell" for name in published.cells.keys() - study.cells.keys()]
     return unknown + [
         f"{name}: {len(figures)} figures for {len(study.columns)} columns"
@@ -171,7 +171,7 @@ def seconds_of(folder: Path) -> float | None:
     return max(result.seconds, result.training_seconds or 0.0)
 
 
-def so_far(folders: Sequence[Path]) -> str:
+def progress_of_runs(folders: Sequence[Path]) -> str:
     """Describe the number of finished runs, and the remaining time by their mean duration."""
     seconds = [found for folder in folders if (found := seconds_of(folder)) is not None]
     left = len(folders) - len(seconds)
@@ -215,7 +215,7 @@ def run_study(
     for (cell, seed), loaded in cells.items():
         log.info("study %s: cell %s, seed %d", study.name, cell, seed)
         finished[cell, seed] = run_recipe(loaded, runs, run_folder(study, cell, seed, runs), device, track)
-        log.info("study %s: %s", study.name, so_far([run_folder(study, *key, runs) for key in cells]))
+        log.info("study %s: %s", study.name, progress_of_runs([run_folder(study, *key, runs) for key in cells]))
     rows = []
     for cell in study.cells:
         done, recipe = [finished[cell, seed] for seed in study.seeds], cells[cell, study.seeds[0]].recipe

@@ -93,7 +93,7 @@ class ExpertSettings(Resampled):
     cost: ClassVar[float] = 0.0  # measured seconds of two CPU cores per second of audio, for plans
 
     @classmethod
-    def in_folder(cls, folder: Path) -> Self:
+    def with_weights_in(cls, folder: Path) -> Self:
         """Return the expert with its usual settings and its weight files in a folder."""
         (kind,) = get_args(cls.model_fields["kind"].annotation)
         expert = cls.model_validate({"kind": kind, **cls.usual})

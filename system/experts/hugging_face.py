@@ -36,7 +36,7 @@ class HuggingFaceExpert(SegmentExpert):
     cost: ClassVar[float] = 0.05  # of CLAP
 
     @classmethod
-    def in_folder(cls, folder: Path) -> Self:
+    def with_weights_in(cls, folder: Path) -> Self:
         return cls.model_validate({"kind": "hugging_face", **cls.usual})
 
     @property

@@ -70,8 +70,8 @@ class OpenL3(PublishedWeights):
         network = placed(convolutions(weights), device)
 
         @exact()
-        def embeddings(parts: np.ndarray) -> np.ndarray:
-            columns = log_mel(torch.from_numpy(parts).to(device), mel)
+        def embeddings(windows: np.ndarray) -> np.ndarray:
+            columns = log_mel(torch.from_numpy(windows).to(device), mel)
             return network((columns * scale + shift)[:, None]).amax((2, 3)).cpu().numpy()
 
         return lambda waves: by_rows([one_second_windows(wave) for wave in waves], BATCH, embeddings)
@@ -93,11 +93,11 @@ def front_end(weights: "Weights") -> "MelPower":
     return MelPower.of_kernels(real, imaginary, weights.take("speclayer.mel_basis", BANDS, bins).T, FFT_HOP)
 
 
-def log_mel(parts: "torch.Tensor", mel: "MelPower") -> "torch.Tensor":
+def log_mel(windows: "torch.Tensor", mel: "MelPower") -> "torch.Tensor":
     """(P, 48000) -> (P, 256, 199) in [-80, 0]: 10 log10 (not 20) of the mel amplitude, minus its maximum."""
     import torch
 
-    amplitude = mel(torch.nn.functional.pad(parts, (PAD, PAD))).sqrt()
+    amplitude = mel(torch.nn.functional.pad(windows, (PAD, PAD))).sqrt()
     level = 10.0 * amplitude.clamp_min(1e-10).log10()
     result: torch.Tensor = (level - level.amax((1, 2), keepdim=True)).clamp_min(-80.0).float().transpose(1, 2)
     return result

@@ -61,10 +61,10 @@ class SegmentExpert(ExpertSettings):
         size, at_once = round(self.segment_seconds * self.rate), suited_to(device, SEGMENTS_AT_ONCE)
 
         @exact()
-        def computed(parts: np.ndarray) -> np.ndarray:
+        def computed(segments: np.ndarray) -> np.ndarray:
             """(n, N), all of one length -> (n, T, D)."""
-            waves = torch.from_numpy(np.pad(parts, ((0, 0), (0, size - parts.shape[1])))).to(device)
-            lengths = torch.full((len(parts),), parts.shape[1], device=device)
+            waves = torch.from_numpy(np.pad(segments, ((0, 0), (0, size - segments.shape[1])))).to(device)
+            lengths = torch.full((len(segments),), segments.shape[1], device=device)
             if self.output == "clip":
                 found = network(waves, lengths)[:, None]
             else:

@@ -89,8 +89,8 @@ class Vggish(PublishedWeights):
         pca = None if self.pca_weights is None else projection(read_weights(Path(self.pca_weights)), device)
 
         @exact()
-        def maps(parts: np.ndarray) -> np.ndarray:
-            found = features(torch.from_numpy(parts)[:, None].to(device))
+        def maps(inputs: np.ndarray) -> np.ndarray:
+            found = features(torch.from_numpy(inputs)[:, None].to(device))
             return found.permute(0, 2, 3, 1).flatten(1).cpu().numpy()  # TensorFlow flattens channels last
 
         @exact()

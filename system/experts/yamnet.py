@@ -62,10 +62,10 @@ class Yamnet(ExpertSettings):
 
         network = load_network(Path(self.weights), device)
 
-        def parts(wave: np.ndarray) -> np.ndarray:
+        def inputs_of(wave: np.ndarray) -> np.ndarray:
             return patches(log_mel(filled(wave), OFFSET), PATCH_HOP)
 
-        return lambda waves: by_rows([parts(wave) for wave in waves], BATCH, lambda rows: network(rows)[0])
+        return lambda waves: by_rows([inputs_of(wave) for wave in waves], BATCH, lambda rows: network(rows)[0])
 
 
 def filled(wave: np.ndarray) -> np.ndarray:
@@ -118,8 +118,8 @@ def load_network(path: Path, device: Device) -> Network:
         return F.relu(F.conv2d(F.pad(x, pads), weight, bias, stride, groups=x.shape[1] if depthwise else 1))
 
     @exact()
-    def network(parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        x = torch.from_numpy(np.array(parts, np.float32))[:, None].to(device)
+    def network(inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        x = torch.from_numpy(np.array(inputs, np.float32))[:, None].to(device)
         x = conv(x, 3, STRIDES[0], False)
         for i, stride in enumerate(STRIDES[1:]):
             x = conv(x, 4 + 2 * i, stride, True)

@@ -6,7 +6,7 @@ moment.
     <folder>/bank.json                  origin (expert, front-end, weights), dimension, dtype
              frames.bin, index.jsonl    the first shard (see shard.py)
              shard-1/, shard-2/ ..      more shards, if several processes added to the bank at the same time
-             dealing.lock               held briefly by processes that look for missing series (see dealing.py)
+             dealing.lock               held briefly by processes that look for missing series (see shared_work.py)
 
 Readers see one bank, even while its shards grow.
 """
@@ -46,7 +46,7 @@ class Bank:
             level = logging.WARNING if dropped else logging.INFO
             log.log(level, "%s: %d series, %d were damaged and are removed", self.folder, len(self), dropped)
         else:
-            self.read_on()
+            self.read_new_lines()
 
     def __contains__(self, key: str) -> bool:
         return any(key in shard.numbers for shard in self._shards.values())
@@ -75,10 +75,10 @@ class Bank:
                 return shard
         raise KeyError(key)
 
-    def read_on(self) -> None:
+    def read_new_lines(self) -> None:
         """Read the entries that other processes have stored since. Raises KitError for a damaged line of an index."""
         for shard in self.shards():
-            shard.read_on()
+            shard.read_new_lines()
 
     def shards(self) -> list[Shard]:
         """Return all shards that exist now."""
@@ -100,15 +100,15 @@ class Bank:
         """
         dropped = 0
         for shard in self.shards():
-            if shard.judged()[1]:
-                with self._waited_for(shard):
-                    kept, damaged = shard.judged()
+            if shard.undamaged_lines()[1]:
+                with self._holding(shard):
+                    kept, damaged = shard.undamaged_lines()
                     shard.keep_only(kept)
                 dropped += damaged
         return dropped
 
     @contextmanager
-    def _waited_for(self, shard: Shard) -> Iterator[None]:
+    def _holding(self, shard: Shard) -> Iterator[None]:
         """Hold the lock of a shard."""
         said = False
         while True:
@@ -145,7 +145,7 @@ class Bank:
         series of another dimension or without rows.
         """
         with self.locked(self.waiting):
-            self.read_on()
+            self.read_new_lines()
             shard, release = self.take_shard()
 
             def store(key: str, values: np.ndarray) -> None:
@@ -157,7 +157,7 @@ class Bank:
                 shard.sync()
             finally:
                 try:
-                    shard.settle()
+                    shard.close_files()
                 finally:
                     release()
 

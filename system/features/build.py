@@ -2,7 +2,7 @@
 
 Frames of clips: open the banks of experts, and compute missing frames.
 
-Any number of processes may compute for the same banks at the same time: see dealing.py.
+Any number of processes may compute for the same banks at the same time: see shared_work.py.
 """
 
 import logging
@@ -21,8 +21,8 @@ from data_tools.manifest import Clip
 from system.experts.base import Device, ExpertSettings, Frames
 from system.features.bank import Bank, open_bank
 from system.features.contents import ContentKeys
-from system.features.dealing import Dealing, dealing
 from system.features.decode import GROUP_CLIPS, GROUP_SECONDS, Decoders, decoders, groups
+from system.features.shared_work import SharedWork, shared_work
 from system.moments.windows import Grid
 
 LENGTH_TOLERANCE = 2.0  # seconds, the error of published lengths, see the faults that `castella` reports
@@ -87,7 +87,7 @@ def build_features(
     features.grids |= {name: Grid(1 / one.frames_per_second, one.first_centre) for name, one in experts.items()}
     with closing(content or ContentKeys(banks)) as content, decoders(workers) as decoding:
         if verify:
-            content.forget()
+            content.delete_all()
         build = _Build(features, clips, content, decoding, strict)
         build.look_up()
         while lacking := [name for name in experts if build.missing(name)]:
@@ -147,15 +147,15 @@ class _Build:
         computed = 0
         with (
             progress(f"{name} frames", len(missing), "clip") as bar,
-            dealing(bank, costs, (GROUP_CLIPS, GROUP_SECONDS)) as work,
+            shared_work(bank, costs, (GROUP_CLIPS, GROUP_SECONDS)) as work,
         ):
 
             def fails(key: str, error: AudioError) -> None:
                 work.drop(key)
                 self._all_broken(missing[key], error)
 
-            while work.more():
-                waves = self.decoding.waves(self._as_they_are(work, missing), expert)
+            while work.wait_for_keys():
+                waves = self.decoding.waves(self._verified_keys(work, missing), expert)
                 for group in groups(waves, fails, GROUP_SECONDS * expert.rate):
                     hint = "free memory on it, or use a larger GPU"
                     with memory_errors(f"{name}: {counted(len(group), 'clip')}", hint):
@@ -172,26 +172,26 @@ class _Build:
             bar.advance(work.stored_elsewhere())
         log.info("%s: %s computed, in %s", name, counted(computed, "clip"), bank.folder)
 
-    def _as_they_are(self, work: Dealing, missing: dict[str, list[Clip]]) -> Iterator[tuple[str, Clip]]:
+    def _verified_keys(self, work: SharedWork, missing: dict[str, list[Clip]]) -> Iterator[tuple[str, Clip]]:
         """Yield the keys to compute, with a clip for each, whose content has just been read.
 
         Stored content keys are not sufficient, since a file may be replaced without a change of its size and time.
         """
-        for key in work.free():
+        for key in work.take_keys():
             for clip in missing[key]:
-                self._read_again(clip)
+                self._update_key(clip)
             same = [clip for clip in missing[key] if self.features.keys.get(clip.id) == key]
             if same:
                 yield key, same[0]
             else:
                 work.drop(key)
 
-    def _read_again(self, clip: Clip) -> None:
+    def _update_key(self, clip: Clip) -> None:
         """Read the content key of a clip from its file, and log a warning if it has changed."""
         if clip.id not in self.features.keys:
             return
         try:
-            before, self.features.keys[clip.id] = self.features.keys[clip.id], self.content.again(clip.path)
+            before, self.features.keys[clip.id] = self.features.keys[clip.id], self.content.read_key(clip.path)
         except AudioError as error:
             self._broken(clip, error)
         else:

@@ -56,9 +56,9 @@ class ContentKeys:
         rows = self._execute("select size, changed, sha256 from files where path = ?", path)
         if rows and rows[0][:2] == (status.st_size, getattr(status, self._time)):
             return str(rows[0][2])
-        return self.again(path)
+        return self.read_key(path)
 
-    def again(self, path: str) -> str:
+    def read_key(self, path: str) -> str:
         """Read a file and return its content key, even if a key is stored. Raises as `__call__` does."""
         if path in self._read_now:
             return self._read_now[path]
@@ -71,7 +71,7 @@ class ContentKeys:
         self._read_now[path] = key
         return key
 
-    def forget(self) -> None:
+    def delete_all(self) -> None:
         """Delete all entries, so that every file is read again."""
         self._execute("delete from files")
 

@@ -5,7 +5,7 @@ A shard: the series that one process after another has added to a bank.
     <folder>/frames.bin      all its series, one after the other
              index.jsonl     one line per finished series; written after its frames
              lock            held by the process that adds to it, until it ends
-             under_way.json  keys that this process is computing (see dealing.py)
+             under_way.json  keys that this process is computing (see shared_work.py)
 
 A series is stored once its line is complete. The next process that adds to the shard cuts off bytes after the last
 complete line. Kills at any moment are thus safe. The checksum is compared when a series is read for the first time, so
@@ -49,7 +49,7 @@ class Shard:
         self._lost = self._lost_bytes = 0  # lines at the end that are damaged, or whose frames are missing
         self._map: np.ndarray | None = None
 
-    def read_on(self, skip_damaged: bool = False) -> None:
+    def read_new_lines(self, skip_damaged: bool = False) -> None:
         """Read the lines that were added since, or all lines if some were removed.
 
         Only complete lines count. A killed process may leave a partial line, or frames without their line. A power cut
@@ -145,7 +145,7 @@ class Shard:
     def cut(self) -> None:
         """Cut off bytes of a killed process after the last complete line. For the process that adds to the shard."""
         self._seen = None
-        self.read_on()
+        self.read_new_lines()
         for path, size in ((self.index_file, self._read_to), (self.frames_file, self._end * self._frame_bytes())):
             with path.open("ab") as file:
                 file.truncate(size)
@@ -180,7 +180,7 @@ class Shard:
         self._add(Table.of(item), 1, line)
         self._checked[-1] = True
 
-    def settle(self) -> None:
+    def close_files(self) -> None:
         """Close the files, so that other machines that share the folder see the stored series."""
         files, self._files = self._files, None
         with self._named_errors(), ExitStack() as stack:
@@ -189,23 +189,23 @@ class Shard:
 
     def sync(self) -> None:
         """Flush all stored series to disk."""
-        self.settle()
+        self.close_files()
         for path in (self.frames_file, self.index_file):
             if path.exists():
                 sync(path)
 
-    def judged(self) -> tuple[list[bytes], int]:
+    def undamaged_lines(self) -> tuple[list[bytes], int]:
         """Read every series. Returns: the lines of the undamaged ones, and the number of other lines."""
         self._begin()
-        self.read_on(skip_damaged=True)
-        whole = {key: self.span(key) for key in self.numbers if self._is_whole(key)}
+        self.read_new_lines(skip_damaged=True)
+        whole = {key: self.span(key) for key in self.numbers if self._is_undamaged(key)}
         known = self._read_to + self._lost_bytes  # excludes lines that others have added meanwhile
         text = b"".join(blocks(self.index_file))[:known]
         lines = text.split(b"\n")[:-1]
         kept = [line for line in lines if (item := item_of(line)) and whole.get(item.key) == (item.first, item.rows)]
         return kept, len(lines) - len(kept)
 
-    def _is_whole(self, key: str) -> bool:
+    def _is_undamaged(self, key: str) -> bool:
         try:
             self.read(key)
         except KitError:
@@ -217,7 +217,7 @@ class Shard:
         with replacing(self.index_file) as temporary:
             temporary.write_bytes(b"".join(line + b"\n" for line in lines))
         self._begin()
-        self.read_on()
+        self.read_new_lines()
 
 
 def _checksum(key: str, values: np.ndarray) -> int:

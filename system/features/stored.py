@@ -23,7 +23,7 @@ def seconds_missing(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings]
     """
     stored = {name: _stored(expert, banks) for name, expert in experts.items()}
     missing = dict.fromkeys(experts, 0.0)
-    with closing(_Remembered(banks / "contents.sqlite")) as remembered:
+    with closing(_StoredKeys(banks / "contents.sqlite")) as remembered:
         for clip in clips:
             key = remembered.content(clip.path) if any(stored.values()) else None
             for name, keys in stored.items():
@@ -41,7 +41,7 @@ def _stored(expert: ExpertSettings, banks: Path) -> set[str]:
         return set()
 
 
-class _Remembered:
+class _StoredKeys:
     """The content keys that ContentKeys has stored in a folder of banks.
 
     It is empty if the store is missing, in use, or damaged; `run` reports damage.

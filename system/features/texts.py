@@ -21,17 +21,17 @@ def store_vectors(
     Args:
         texts: by their keys in the bank.
         vectors: gives (N, V) for N texts; called with texts of similar length together, so that little is padded.
-        note: for the progress bar, such as "by bert-base-uncased"; shown only for more than one part.
+        note: for the progress bar, such as "by bert-base-uncased"; shown only for more than one batch.
     """
     missing = sorted((key for key in texts if key not in bank), key=lambda key: len(texts[key]))
-    parts = [missing[start : start + STORED_AT_ONCE] for start in range(0, len(missing), STORED_AT_ONCE)]
-    if len(parts) > 1:
+    batches = [missing[start : start + STORED_AT_ONCE] for start in range(0, len(missing), STORED_AT_ONCE)]
+    if len(batches) > 1:
         title = f"embedding {counted(len(missing), 'caption', ',')} {note}"
         with progress(title, len(missing), "caption") as bar:
-            for part in parts:
-                _store(bank, part, texts, vectors)
-                bar.advance(len(part))
-    elif parts:
+            for batch in batches:
+                _store(bank, batch, texts, vectors)
+                bar.advance(len(batch))
+    elif batches:
         _store(bank, missing, texts, vectors)
 
 

@@ -45,8 +45,8 @@ class BatchScores:
     row_of: (N,) the item of each caption.
     same_clip: (B, B) bool, whether items i and j have the same audio (true on the diagonal). Such pairs are never
     negatives.
-    relax: (B, B), r(c_ij) in [0, 1] with the captions of item i as candidates and those of item j as references; None
-    if no term needs it.
+    margin_factors: (B, B), r(c_ij) in [0, 1] with the captions of item i as candidates and those of item j as
+    references; None if no term needs it.
     clip_scores, each_caption_scores: functions that return the (B, B) and (N, N) within-modality scores. `frame_word`
     reads rows as clips and columns as captions, so that with `best_frame` and `best_word` they are not symmetric.
     temperature: trained with the model; its absolute value is used. None if the model has none.
@@ -58,7 +58,7 @@ class BatchScores:
     scores_by_caption: Tensor
     row_of: Tensor
     same_clip: Tensor
-    relax: "Tensor | None"
+    margin_factors: "Tensor | None"
     clip_scores: "Callable[[], Tensor]"
     each_caption_scores: "Callable[[], Tensor]"
     temperature: "Tensor | None" = None
@@ -114,8 +114,8 @@ class Term(Strict):
     weight: float = Field(gt=0)
 
     @property
-    def relaxed(self) -> bool:
-        """Whether it needs the relax factors of a batch, and thus the recipe's `relevance`."""
+    def needs_relevance(self) -> bool:
+        """Whether it needs the margin factors of a batch, and thus the recipe's `relevance`."""
         return False
 
     @property

@@ -42,7 +42,7 @@ class Ranking(Term):
     reduce: Literal["sum", "mean", "hinge_of_mean"] = "sum"  # of the hinges of a batch
 
     @property
-    def relaxed(self) -> bool:
+    def needs_relevance(self) -> bool:
         return self.relax == "cider"
 
     @property
@@ -53,7 +53,7 @@ class Ranking(Term):
         import torch
 
         negative = ~batch.same_clip
-        both = [(gap, negative) for gap in gaps(batch, self.margin, self.relaxed)]
+        both = [(gap, negative) for gap in gaps(batch, self.margin, self.needs_relevance)]
         if self.negatives != "all":
             indices = NEGATIVES[self.negatives](batch)
             both = [
@@ -69,9 +69,9 @@ def gaps(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tens
     At (i, j): m r_ij + s_ij - s_ii, and m r_ij + s_ji - s_ii; r_ij is 1 unless relaxed. The values of pairs of one clip
     have no meaning, since these are no negatives.
     """
-    if relaxed and batch.relax is None:
-        raise ValueError("a relaxed ranking loss needs the relax factors of the batch")
-    margins = batch.relax * margin if relaxed and batch.relax is not None else margin
+    if relaxed and batch.margin_factors is None:
+        raise ValueError("a relaxed ranking loss needs the margin factors of the batch")
+    margins = batch.margin_factors * margin if relaxed and batch.margin_factors is not None else margin
     matching_scores = batch.scores.diagonal()[:, None]
     return margins + batch.scores - matching_scores, margins + batch.scores.T - matching_scores
 

@@ -13,8 +13,8 @@ from system.losses.ranking import gaps
 # B items of a batch, each a clip with one or several captions; s_ij the score of clip i and item j's captions
 
 
-def asks_relax(terms: Sequence[Term]) -> bool:
-    return any(term.relaxed for term in terms)
+def need_relevance(terms: Sequence[Term]) -> bool:
+    return any(term.needs_relevance for term in terms)
 
 
 def total(batch: BatchScores, terms: Sequence[Term]) -> torch.Tensor:
@@ -40,7 +40,7 @@ def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tenso
         "positive": batch.scores.diagonal().mean(),
         "hardest_negative": highest.where(mask, 0.0).sum() / mask.sum().clamp(min=1),
     }
-    if hinges := [(term.hinge_margin, term.relaxed) for term in terms if term.hinge_margin is not None]:
+    if hinges := [(term.hinge_margin, term.needs_relevance) for term in terms if term.hinge_margin is not None]:
         margin, is_relaxed = hinges[0]
         negative = ~batch.same_clip
         for name, relaxed in (("violations", False), ("violations_relaxed", True))[: 1 + is_relaxed]:

@@ -50,24 +50,24 @@ class EncoderKind(Strict):
     file_settings: ClassVar[frozenset[str]] = frozenset()
 
     @property
-    def gives_series(self) -> bool:
+    def embeds_series(self) -> bool:
         """Whether an embedding is a series of frames or of words, instead of one vector."""
         return False
 
     @property
-    def sees_whole_batch(self) -> bool:
+    def depends_on_batch(self) -> bool:
         """Whether an embedding differs in a part of a training batch, as with trained batch norms. Cached gradients
         would then differ too."""
         return False
 
     @property
-    def seen_by_share(self) -> str | None:
+    def batch_property(self) -> str | None:
         """Property of a batch that changes embeddings, other than batch norms and the padded length of frames, in words
         for a message. With several processes, each only uses it of its share of the batch. None if there is no such."""
         return None
 
     @property
-    def knows_captions(self) -> bool:
+    def trained_on_captions(self) -> bool:
         """Whether its published weights were trained on captioned clips, which may be among the ranked ones."""
         return False
 

@@ -45,27 +45,27 @@ class Batch:
     """A batch of B items.
 
     clip_keys: (B,) content keys of the clips. audio: series by expert. captions: (N,) of all items. row_of: (N,) the
-    items of the captions. relax: (B, B), r(c_ij) between the items' captions; None if no loss needs it. teachers:
-    (B, N) cosines of clips and captions, by the teacher's name. labels: (B, T) bool for a batch of moments, whether an
-    item's sentence is heard in a frame. share: the part of the audio that is loaded; None for all.
+    items of the captions. margin_factors: (B, B), r(c_ij) between the items' captions; None if no loss needs it.
+    teachers: (B, N) cosines of clips and captions, by the teacher's name. labels: (B, T) bool for a batch of moments,
+    whether an item's sentence is heard in a frame. share: the part of the audio that is loaded; None for all.
     """
 
     clip_keys: list[str]
     audio: dict[str, Series]
     captions: list[str]
     row_of: torch.Tensor
-    relax: torch.Tensor | None = None
+    margin_factors: torch.Tensor | None = None
     teachers: dict[str, torch.Tensor] = field(default_factory=dict)
     labels: torch.Tensor | None = None
     share: Share | None = None
 
     def to(self, device: torch.device) -> "Batch":
         audio = {name: Series(_moved(s.values, device), _moved(s.lengths, device)) for name, s in self.audio.items()}
-        relax = None if self.relax is None else _moved(self.relax, device)
+        factors = None if self.margin_factors is None else _moved(self.margin_factors, device)
         teachers = {name: _moved(cosines, device) for name, cosines in self.teachers.items()}
         labels = None if self.labels is None else _moved(self.labels, device)
         row_of = _moved(self.row_of, device)
-        return replace(self, audio=audio, row_of=row_of, relax=relax, teachers=teachers, labels=labels)
+        return replace(self, audio=audio, row_of=row_of, margin_factors=factors, teachers=teachers, labels=labels)
 
 
 def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -95,7 +95,7 @@ class RetrievalModel(nn.Module):
             scores_by_caption=scores_by_caption,
             row_of=batch.row_of,
             same_clip=number_of[:, None] == number_of[None, :],
-            relax=batch.relax,
+            margin_factors=batch.margin_factors,
             clip_scores=lambda: self.score(clips, clips),
             each_caption_scores=lambda: self.score(captions, captions),
             temperature=self.temperature,

@@ -23,20 +23,20 @@ class Model(Strict):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Model":
-        if error := mistakes(self._misfits()):
+        if error := mistakes(self._setting_errors()):
             raise error
         return self
 
-    def _misfits(self) -> Iterator[tuple[tuple[str, ...], str]]:
+    def _setting_errors(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """Yield key and error message if an encoder's output does not fit the score: series, or one embedding."""
         score = self.score
         wanted = {"audio": score.of_series, "text": score.of_words}
         for name, part, series in self._encoders:
-            if wanted[name] and not part.gives_series:
+            if wanted[name] and not part.embeds_series:
                 yield (name,), f"score {score.kind} needs {series}: use a kind with `embedding: {series}`"
-            if part.gives_series and not wanted[name]:
+            if part.embeds_series and not wanted[name]:
                 yield (name, "embedding"), f"score {score.kind} needs one embedding, not {series}; set mean"
-        for key, text in self.audio.misfits(self.text.dim):
+        for key, text in self.audio.setting_errors(self.text.dim):
             yield ("audio", key), text
 
     @property
@@ -46,13 +46,13 @@ class Model(Strict):
     @property
     def embeds_in_chunks(self) -> bool:
         """Whether embedding a training batch in chunks gives the same embeddings, as cached gradients require."""
-        return not any(part.sees_whole_batch for _, part, _ in self._encoders)
+        return not any(part.depends_on_batch for _, part, _ in self._encoders)
 
     @property
-    def seen_by_share(self) -> list[str]:
+    def batch_properties(self) -> list[str]:
         """Properties of a batch that each of several processes only uses of its own share, so that the trained model
         differs."""
-        return [said for _, part, _ in self._encoders if (said := part.seen_by_share)]
+        return [said for _, part, _ in self._encoders if (said := part.batch_property)]
 
     @property
     def trains(self) -> dict[str, bool]:

@@ -148,13 +148,13 @@ class Estimates:
     @cached_property
     def _audio(self) -> "AudioEncoder":
         with weights_left_out():
-            return self.recipe.model.audio.build_unread(self.recipe.model.text.dim).train()
+            return self.recipe.model.audio.build_without_files(self.recipe.model.text.dim).train()
 
     @cached_property
     def _text(self) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
         text = self.recipe.model.text
         assumed = [f"w{n}" for n in range(ASSUMED_VOCABULARY)]
-        return text.to_count((self._vocabulary or assumed) if text.reads_vocabulary else [])
+        return text.network_for_costs((self._vocabulary or assumed) if text.reads_vocabulary else [])
 
     @cached_property
     def unknown(self) -> str | None:

@@ -34,7 +34,7 @@ from system.models.retrieval import RetrievalModel
 from system.models.settings import Model
 from system.moments.windows import Grid
 from system.networks.weights import weights_sha256
-from system.ranking.embedding import embed_in_parts
+from system.ranking.embedding import embed_in_blocks
 from system.ranking.listing import Listed
 from system.ranking.model import ClipSource, ModelPool
 
@@ -134,7 +134,7 @@ class CachedEmbeddings(ClipSource):
             features = build_features(lacking, self._experts, self.banks, strict, device=model.device, content=content)
         wanted = {features.keys[clip.id]: clip for clip in lacking if clip.id in features.keys}
         not_stored: dict[str, np.ndarray] = {}
-        for part, embedded in embed_in_parts(model, list(wanted.values()), features, CLIPS_AT_ONCE):
+        for part, embedded in embed_in_blocks(model, list(wanted.values()), features, CLIPS_AT_ONCE):
             found = dict(zip((features.keys[clip.id] for clip in part), _series_of(embedded), strict=True))
             try:
                 if not not_stored:

@@ -70,7 +70,7 @@ def _embed_pool(
     """Embed clips. process: index of this process among the `processes` that share the work."""
     with _evaluating(model):
         groups, order = _batches(clips, features, model.device)
-        parts: list[Embedded] = []
+        embedded_batches: list[Embedded] = []
         norms: list[dict[str, torch.Tensor]] = []
         for begin in range(0, len(groups), processes):  # groups of like length, one of each process
             found: list[Embedded] = []
@@ -82,13 +82,13 @@ def _embed_pool(
                 norms.append({name: values.norm(dim=1).cpu() for name, values in vectors.items()})
                 bar.advance(len(group))
             counts = [len(group) for group in current]
-            parts += found if processes == 1 else gather_embeddings(found, counts, model.device)
+            embedded_batches += found if processes == 1 else gather_embeddings(found, counts, model.device)
         if processes > 1:
             norms = gather_dealt(norms)
         back = order.argsort().cpu()
         names = norms[0] if norms else {}
         by_expert = {name: torch.cat([one[name] for one in norms])[back].numpy() for name in names}
-        return EmbeddedPool(_in_order(parts, order), by_expert)
+        return EmbeddedPool(_in_order(embedded_batches, order), by_expert)
 
 
 def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
@@ -96,7 +96,7 @@ def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features
     return embed_pool(model, clips, features).clips
 
 
-def embed_in_parts(
+def embed_in_blocks(
     model: RetrievalModel, clips: Sequence[Clip], features: Features, size: int
 ) -> Iterator[tuple[list[Clip], Embeddings]]:
     """Yield clips and their embeddings, at most `size` at a time, from the shortest to the longest."""
@@ -104,24 +104,25 @@ def embed_in_parts(
     by_length = sorted(clips, key=lambda clip: bank.rows_of(features.keys[clip.id]))
     with progress("embedding clips", len(clips), "clip", keep=False) as bar:
         for start in range(0, len(by_length), size):
-            part = by_length[start : start + size]
-            yield part, _embed_pool(model, part, features, bar).clips
+            block = by_length[start : start + size]
+            yield block, _embed_pool(model, block, features, bar).clips
 
 
-def _in_order(parts: list[Embedded], order: torch.Tensor) -> Embeddings:
-    """Join the parts in the order of the clips. `parts` is emptied to save memory, since series of frames are large.
+def _in_order(batches: list[Embedded], order: torch.Tensor) -> Embeddings:
+    """Join the embeddings of batches in the order of the clips.
 
-    order: index of the clip of every row of the parts.
+    batches: emptied to save memory, since series of frames are large. order: index of the clip of every row of the
+    batches.
     """
-    if parts[0].lengths is None:
-        return joined(parts).rows(order.argsort())
-    lengths = torch.cat([part.lengths for part in parts if part.lengths is not None]).to(order)[order.argsort()]
+    if batches[0].lengths is None:
+        return joined(batches).rows(order.argsort())
+    lengths = torch.cat([batch.lengths for batch in batches if batch.lengths is not None]).to(order)[order.argsort()]
     ends = lengths.cumsum(0).tolist()
-    values = parts[0].values.new_empty(ends[-1], parts[0].values.shape[2])
+    values = batches[0].values.new_empty(ends[-1], batches[0].values.shape[2])
     rows = iter(order.tolist())
-    while parts:
-        part = parts.pop(0)
-        for series, row in zip(part.values, rows, strict=False):
+    while batches:
+        batch = batches.pop(0)
+        for series, row in zip(batch.values, rows, strict=False):
             begin = ends[row - 1] if row else 0
             values[begin : ends[row]] = series[: ends[row] - begin]
     return Ragged(values, lengths)

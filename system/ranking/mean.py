@@ -48,16 +48,16 @@ class MeanRanker(Ranker):
         self.facts = {"mean of": {name: dict(member.facts) for name, member in members.items()}}
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
-        parts = {
+        blocks = {
             name: matrix_from_blocks(labels_of(pool.clips, queries, member.facts), member.scores(queries, pool))
             for name, member in self.members.items()
         }
-        yield from blended(parts)[1]
+        yield from blended(blocks)[1]
 
     def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix | None:
         found = {name: member.matrix(queries, pool) for name, member in self.members.items()}
-        parts = {name: matrix for name, matrix in found.items() if matrix is not None}
-        return from_first(lambda: blend(parts))
+        matrices = {name: matrix for name, matrix in found.items() if matrix is not None}
+        return from_first(lambda: blend(matrices))
 
 
 class StoredScores(Ranker):

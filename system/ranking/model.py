@@ -173,7 +173,7 @@ class ModelRanker(Ranker):
         return self.model.text.unknown_words(text)
 
     def forget_queries(self) -> None:
-        self.model.text.remembers = False
+        self.model.text.caches_texts = False
 
     def text_vectors(self, texts: Sequence[str], normalize: bool = True) -> np.ndarray:
         return vectors(embed_texts(self.model, texts), normalize)

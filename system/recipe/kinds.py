@@ -26,7 +26,7 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
             yield ("rank", name), f"moments need score moments, not {recipe.model.score.kind}; {hint}"
     for name, stage in recipe.stages.items():
         for i, term in enumerate(stage.losses):
-            if term.relaxed and recipe.relevance is None:
+            if term.needs_relevance and recipe.relevance is None:
                 yield ("stages", name, "losses", i, "relax"), "cider needs the recipe's relevance section"
             for number, teacher in enumerate(term.taught_by):
                 yield from _check_teacher(("stages", name, "losses", i, "teachers", number), teacher, name, recipe)

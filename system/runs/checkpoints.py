@@ -150,7 +150,7 @@ def write_table_of_best(folder: Path, best: BestEpochs) -> None:
 
 def load_state(folder: Path) -> dict[str, Any] | None:
     """Read the state to resume from; None before the first save. Raises KitError if it is damaged."""
-    path, hint = folder / "last.pt", Run(folder.parent).again(folder)
+    path, hint = folder / "last.pt", Run(folder.parent).repair_hint(folder)
     if not path.exists():
         return None
     try:
@@ -172,7 +172,7 @@ def read_done(folder: Path) -> Done:
     path = folder / "done.json"
     if not path.exists():
         raise KitError(f"stage {folder.name} of {folder.parent} is not finished; {finish_hint(folder.parent)}")
-    return read_shaped(path, Done, Run(folder.parent).again(path))
+    return read_shaped(path, Done, Run(folder.parent).repair_hint(path))
 
 
 def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
@@ -182,7 +182,7 @@ def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
     Raises: KitError for a stage that is not finished or did not monitor the metric, DataError for a damaged file.
     """
     done = read_done(folder)
-    hint = Run(folder.parent).again(folder)
+    hint = Run(folder.parent).repair_hint(folder)
     if which == "last":
         require_unharmed(folder / "last.pt", done.sha256.get("last.pt"), hint)
         state = load_state(folder)

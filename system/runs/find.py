@@ -40,17 +40,17 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
         if same:
             out = ([folder for folder in same if not (folder / "result.json").exists()] or same)[-1]
         else:
-            same_training = [path.parent for path in found if _trains_as(path, loaded.recipe)]
+            same_training = [path.parent for path in found if _has_training_settings(path, loaded.recipe)]
             finished = [folder for folder in same_training if (folder / "result.json").exists()]
             out = (finished or same_training or [_new_folder(loaded, runs)])[-1]
     if not (out / "result.json").exists():
         teachers_of(loaded.recipe)  # raises for a missing one, before anything is written
     made = tuple(folder for folder in (out, *out.parents) if not folder.exists())
-    fresh = _is_fresh(out, loaded.source)
+    fresh = _is_new(out, loaded.source)
     ranks_anew = False
     if (out / "resolved.json").exists():
         ranks_anew = _differs_in_ranking(out, loaded, resolved)
-    elif not fresh and not _was_of(out, loaded):
+    elif not fresh and not _had_settings(out, loaded):
         raise KitError(f"{out} is not a run and not empty; name another folder")
     if not (out / "recipe.yaml").exists():
         with replacing(out / "recipe.yaml") as temporary:
@@ -60,7 +60,7 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     return Run(out, made, ranks_anew)
 
 
-def _trains_as(path: Path, recipe: schema.Recipe) -> bool:
+def _has_training_settings(path: Path, recipe: schema.Recipe) -> bool:
     """Return whether a run's resolved.json is undamaged and has the settings of this recipe, except for `rank`."""
     found, noted = _recipe_of(path, recipe.name, recipe.seed), _provenance(path.parent)
     if found is None or _trained_settings(found.recipe) != _trained_settings(recipe):
@@ -93,7 +93,7 @@ def _trained_settings(recipe: schema.Recipe) -> str:
 _PART = re.compile(r"\.(?:recipe\.yaml|resolved\.json)\.[0-9]+\.part")
 
 
-def _is_fresh(folder: Path, recipe: bytes) -> bool:
+def _is_new(folder: Path, recipe: bytes) -> bool:
     """Return whether a folder is missing, empty, or only holds the start of a run of this recipe.
 
     A process that was killed at the start of a run leaves the recipe's bytes, complete or not.
@@ -104,7 +104,7 @@ def _is_fresh(folder: Path, recipe: bytes) -> bool:
     )
 
 
-def _was_of(folder: Path, loaded: Loaded) -> bool:
+def _had_settings(folder: Path, loaded: Loaded) -> bool:
     """Return whether a run without resolved.json had these settings, by the recorded checksum."""
     noted = _provenance(folder)
     return noted is not None and noted.sha256.get("resolved.json") == sha256_of_text(loaded.resolved())
@@ -130,7 +130,7 @@ def _refuse_damaged(folder: Path, noted: Provenance | None) -> None:
 def _new_folder(loaded: Loaded, runs: Path) -> Path:
     recipe = loaded.recipe
     name = f"{datetime.now(UTC):%Y-%m-%d}_{recipe.name}_s{recipe.seed}_{commit()}"
-    taken = {folder.name for folder in runs.glob(name + "*") if not _is_fresh(folder, loaded.source)}
+    taken = {folder.name for folder in runs.glob(name + "*") if not _is_new(folder, loaded.source)}
     candidates = [name, *(f"{name}-{n}" for n in range(2, len(taken) + 3))]
     return runs / next(candidate for candidate in candidates if candidate not in taken)
 
@@ -140,7 +140,7 @@ def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
     path = out / "resolved.json"
     if path.read_bytes() == resolved.encode():
         return False
-    if _trains_as(path, loaded.recipe):
+    if _has_training_settings(path, loaded.recipe):
         return True
     _refuse_damaged(out, _provenance(out))
     found = differing(parse_json(path.read_bytes(), str(path)), json.loads(resolved))

@@ -61,7 +61,7 @@ class Run:
         """Return the path of the table of ranked clips; see submission.runs.clips."""
         return self.folder / "scores" / f"{name}.clips.csv"
 
-    def again(self, *damaged: Path) -> str:
+    def repair_hint(self, *damaged: Path) -> str:
         """Return the end of an error message for damaged files: what to delete, and the command that restores them."""
         return repair_hint(self.folder, *damaged)
 
@@ -72,14 +72,14 @@ class Run:
         """
         found = read_provenance(self.folder)
         for name, checksum in found.sha256.items():
-            require_unharmed(self.folder / name, checksum, self.again(self.folder / name))
+            require_unharmed(self.folder / name, checksum, self.repair_hint(self.folder / name))
         return found
 
     def read_result(self) -> RunResult:
         return read_result(self.folder)
 
     def read_metrics(self, hint: str | None = None) -> list[EpochLine]:
-        return read_metrics(self.metrics, hint or self.again(self.metrics))
+        return read_metrics(self.metrics, hint or self.repair_hint(self.metrics))
 
     def write_metrics(self, lines: Iterable[EpochLine]) -> None:
         """Write metrics.jsonl with the lines that the checkpoints hold, and no others."""

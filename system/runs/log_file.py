@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from data_tools.errors import SaidElsewhere, sentences
-from system.compute.distributed import process_count, process_index, raise_or_leave_to_others
+from system.compute.distributed import process_count, process_index, raise_once
 
 FORM = "%(asctime)s %(message)s"  # format of a line
 
@@ -56,7 +56,7 @@ def errors_noted(folder: Path) -> Iterator[None]:
         raise
     except Exception as error:
         try:
-            raise_or_leave_to_others(error)
+            raise_once(error)
         except SaidElsewhere:
             raise
         except Exception:

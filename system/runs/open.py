@@ -78,7 +78,7 @@ def _words_of(folder: Path) -> list[str]:
     """Return the vocabulary of an exported model or of a run."""
     if (folder / "resolved.json").exists():
         run = Run(folder)
-        return _vocabulary(folder, run.again(run.vocabulary))
+        return _vocabulary(folder, run.repair_hint(run.vocabulary))
     _exported_facts(folder)
     return _vocabulary(folder, EXPORT_AGAIN)
 
@@ -175,7 +175,7 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
     if not run.vocabulary.exists():
         raise KitError(f"{run.folder} has not been trained yet; {finish_hint(run.folder)}")
     provenance = run.read_provenance()  # refuses a damaged resolved.json before it is read
-    recipe = _moved(run.folder / "resolved.json", [*_found_where_trained(run, provenance.started_in), *changes])
+    recipe = _moved(run.folder / "resolved.json", [*_path_changes(run, provenance.started_in), *changes])
     single = [entry for entry in recipe.rank.values() if isinstance(entry, ByOneModel)]
     first = min(single, key=lambda entry: isinstance(entry, RankBlind), default=None)
     if stage is None and first is not None:
@@ -188,7 +188,7 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
         teachers = ", ".join(str(schema.outside(teacher) or name) for name, teacher in recipe.teachers.items())
         raise KitError(f"{run.folder} has no trained model: it ranks with {teachers or 'nothing'}; name one of these")
     checkpoint = checkpoint or (first.checkpoint if first and first.stage == stage else "last")
-    model = moved(build_model(recipe, _vocabulary(run.folder, run.again(run.vocabulary))), device)
+    model = moved(build_model(recipe, _vocabulary(run.folder, run.repair_hint(run.vocabulary))), device)
     experts = as_trained(run.folder, provenance.experts, identities(recipe))
     require_same(run, {"experts": experts, "text": model.text.identity()})
     if stage is None:
@@ -197,7 +197,7 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
     return Trained(model, recipe, facts_of(run, model, recipe, taken), run.folder)
 
 
-def _found_where_trained(run: Run, started_in: str | None) -> list[str]:
+def _path_changes(run: Run, started_in: str | None) -> list[str]:
     """Return changes of settings with relative paths, for a run that is opened from another folder.
 
     If a path does not exist here, but existed at the place where the run was trained, the setting is changed to the

@@ -11,14 +11,16 @@ import numpy as np
 from submission.plots import BLUE, CURVES, ORANGE, draw_line, new_figure, save
 from submission.runs.record import EpochLine
 from system.losses.relevance.pairs import Distribution
-from system.losses.relevance.relax import Relax
+from system.losses.relevance.relax import MarginFactor
 from system.runs.folder import Run
 
 
-def relevance_figure(found: Distribution, percents: Sequence[float], relax: Relax, title: str, path: Path) -> None:
+def relevance_figure(
+    found: Distribution, percents: Sequence[float], factor: MarginFactor, title: str, path: Path
+) -> None:
     """Write a figure (.svg or .png): the histogram of scores, both axes logarithmic, over it r(c) with its thresholds.
 
-    The first bar holds all scores below 2^-10, most of them 0. percents: percentiles of relax's thresholds, for labels.
+    The first bar holds all scores below 2^-10, most of them 0. percents: of the thresholds, for labels.
     """
     edges, counts = np.array(found.histogram.edges), np.array(found.histogram.counts)
     edges[0] = edges[1] / 2  # a logarithmic axis has no 0
@@ -31,8 +33,8 @@ def relevance_figure(found: Distribution, percents: Sequence[float], relax: Rela
     curve = axes.twinx()
     curve.set(ylim=(0, 1.05), ylabel="r(c), factor on the margin")
     scores = np.geomspace(edges[0], edges[-1], 2000)
-    curve.plot(scores, relax(scores), color=ORANGE)
-    for percent, threshold in zip(percents, relax.thresholds, strict=True):
+    curve.plot(scores, factor(scores), color=ORANGE)
+    for percent, threshold in zip(percents, factor.thresholds, strict=True):
         if threshold > edges[0]:
             curve.axvline(threshold, color=ORANGE, linestyle=":", linewidth=1)
             curve.annotate(f"c{percent:g}", (threshold, 0.02), rotation=90, ha="right", color=ORANGE)

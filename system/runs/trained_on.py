@@ -44,7 +44,7 @@ def note_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
     tables = [read_trained_clips(Path(model.folder)) for model in models]
     inherited = [clip for table in tables for clip in table or [NOT_KNOWN]]
     embeddings = any(isinstance(teacher, schema.EmbeddingsTeacher) for teacher in recipe.teachers.values())
-    if embeddings or recipe.model.audio.knows_captions:
+    if embeddings or recipe.model.audio.trained_on_captions:
         inherited.append(NOT_KNOWN)
     clips = [
         TrainedClip(clip.id, clip.freesound_id or "", data.features.keys[clip.id])

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from data_tools.cli import version
 from data_tools.errors import KitError, SaidElsewhere
-from system.compute.distributed import gather_objects, is_first, process_count, require_alike
+from system.compute.distributed import gather_objects, is_first, process_count, require_equal
 from system.models.retrieval import RetrievalModel
 from system.networks.weights import weights_sha256
 from system.recipe import schema
@@ -66,11 +66,11 @@ def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:
             raise KitError(f"{problem}; start at most {stage.batch_size} processes, or use a larger batch")
         raise SaidElsewhere(problem)
     contents = {source: contents_of(clips, data.features.keys) for source, clips in data.clips.items()}
-    require_alike(contents, "its manifests or audio are different; all processes need the same")
+    require_equal(contents, "its manifests or audio are different; all processes need the same")
 
 
 def require_same_state(name: str, step: int, model: RetrievalModel, run: Run) -> None:
     """Raise KitError if processes resume from different weights or steps. name: of the stage."""
     if process_count() > 1:
         where = f"{run.folder} must be the same folder for all processes, on a disk that all machines share"
-        require_alike((step, weights_sha256(model)), f"it would resume stage {name} from another state; {where}")
+        require_equal((step, weights_sha256(model)), f"it would resume stage {name} from another state; {where}")

@@ -50,7 +50,7 @@ def _factor(
     if isinstance(schedule, schema.StepDecay):
         return schedule.factor ** (step // steps_per_epoch // schedule.every_epochs)
     if isinstance(schedule, schema.Plateau):
-        return max(schedule.factor ** _standstills(schedule, history), schedule.min_lr / stage.optimizer.lr)
+        return max(schedule.factor ** _plateaus(schedule, history), schedule.min_lr / stage.optimizer.lr)
     if step < schedule.warmup_steps:
         return (step + 1) / schedule.warmup_steps
     if schedule.kind == "constant":
@@ -59,7 +59,7 @@ def _factor(
     return 0.5 * (1 + math.cos(math.pi * (step - schedule.warmup_steps) / rest))
 
 
-def _standstills(schedule: schema.Plateau, history: History) -> int:
+def _plateaus(schedule: schema.Plateau, history: History) -> int:
     """Return the number of plateaus: more than `patience` epochs in a row without a better value.
 
     A value is better if it improves the best one by more than the threshold.

@@ -26,13 +26,13 @@ from system.batches.sampler import Sampler
 from system.batches.teachers import Teachers
 from system.compute.distributed import (
     any_process,
+    broadcast_from_first,
     first_before_others,
     in_step,
     is_first,
     is_orphan,
     on_first,
     process_count,
-    take_from_first,
 )
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
@@ -79,7 +79,7 @@ class StageTraining:
         self.sampler = _sampler(name, stage, data, self.seed)
         self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
         _warn_of_shared_clips(name, stage, data)
-        relevance = relevance if terms.asks_relax(stage.losses) else None
+        relevance = relevance if terms.need_relevance(stage.losses) else None
         teachers = None
         if taught_by := list(dict.fromkeys(teacher for term in stage.losses for teacher in term.taught_by)):
             with first_before_others():
@@ -228,7 +228,7 @@ class StageTraining:
 
     def _finish_epoch(self) -> None:
         began, epoch = time.monotonic(), self.step // self.steps
-        take_from_first(self.model)
+        broadcast_from_first(self.model)
         self._require_finite()
         values, diagnostics = self.validation(self.model)
         if lost := [f"{name} {value}" for name, value in values.items() if not math.isfinite(value)]:
@@ -311,8 +311,8 @@ def _warn_of_shared_clips(name: str, stage: schema.Stage, data: Data) -> None:
 
 
 def _warn_of_shares(name: str, recipe: schema.Recipe) -> None:
-    if process_count() > 1 and recipe.model.seen_by_share:
-        properties = " and ".join(recipe.model.seen_by_share)
+    if process_count() > 1 and recipe.model.batch_properties:
+        properties = " and ".join(recipe.model.batch_properties)
         log.warning(
             "stage %s: each of %d processes computes %s from its own part of a batch", name, process_count(), properties
         )

@@ -122,7 +122,7 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
 
     Document frequencies are those of the recipe's one corpus.
     """
-    asking = [stage for stage in recipe.stages.values() if terms.asks_relax(stage.losses)]
+    asking = [stage for stage in recipe.stages.values() if terms.need_relevance(stage.losses)]
     if recipe.relevance is None or not asking:
         return None
     corpus = [clip.captions for name in recipe.relevance.corpus for clip in data.clips[name] if clip.captions]
@@ -132,7 +132,7 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
     title = f"captions of {', '.join(recipe.relevance.corpus)}: {relevance.distribution.pairs:,} pairs"
     if is_first():
         figure.parent.mkdir(exist_ok=True)
-        relevance_figure(relevance.distribution, percents, relevance.relax, title, figure)
+        relevance_figure(relevance.distribution, percents, relevance.margin_factor, title, figure)
     relevance.prepare(
         caption for name in sorted(used) for clip in data.readable_clips(name) for caption in clip.captions
     )
@@ -143,6 +143,6 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
 def initial_model(recipe: schema.Recipe, run: Run, device: torch.device) -> RetrievalModel:
     """Return the model before training. It is determined by recipe, seed, vocabulary, and published weights."""
     torch.manual_seed(recipe.seed)
-    model = build_model(recipe, read_json(run.vocabulary, run.again(run.vocabulary)))
+    model = build_model(recipe, read_json(run.vocabulary, run.repair_hint(run.vocabulary)))
     model.audio.load_pretrained()
     return moved(model, device)

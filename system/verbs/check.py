@@ -8,7 +8,7 @@ from pathlib import Path
 from data_tools.cli import about, add_json, counted
 from data_tools.documents.strict import print_report
 from data_tools.errors import KitError
-from system.experiments.study import Cells, Study, load_study, run_folder, seconds_of, so_far
+from system.experiments.study import Cells, Study, load_study, progress_of_runs, run_folder, seconds_of
 from system.plan.estimates import GPUS
 from system.plan.lines import MISSING, MISTAKE, WARNING, Problem, ending, problem_lines, section_lines
 from system.plan.machine import GIB, gpu_memory, machine_memory
@@ -105,7 +105,7 @@ def _done_lines(study: Study, cells: Cells, runs: Path) -> Iterator[str]:
         yield f"runs of {cell}: {counted(len(study.seeds), 'seed')}: {', '.join(states)}"
     finished = any(seconds_of(folder) is not None for folder in folders.values())
     unknown = "" if finished else "; hours unknown until one of its runs is finished"
-    yield f"study {study.name}: {so_far(list(folders.values()))}{unknown}"
+    yield f"study {study.name}: {progress_of_runs(list(folders.values()))}{unknown}"
 
 
 def _state(folder: Path) -> str:

@@ -48,13 +48,13 @@ def run(arguments: argparse.Namespace) -> int:
                 state = "failed"
         print(f"{state:8} {file.path}  published at {file.address}")
     for part in (model.audio, model.text):
-        lacking = []
-        if not arguments.show and not part.weight_files():  # a model of the hub, which has several files
-            lacking = [problem for _, problem in part.missing_files()]
-        if not lacking and not part.weight_files():
+        if not hasattr(part, "model"):  # only hub models, which have several files
+            continue
+        problems = [] if arguments.show else [problem for _, problem in part.missing_files()]
+        if not problems:
             fact, missing = part.plan_facts()
             print(*([f"{name}: {cure}" for name, cure in missing] or [fact]), sep="\n")
-        failed += lacking
+        failed += problems
     if failed:
         raise KitError("\n".join(failed))
     return 0

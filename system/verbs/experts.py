@@ -20,7 +20,7 @@ FILES = ("weights of", "file", "", "source")
 
 def usual(folder: Path) -> dict[str, ExpertSettings]:
     """Return one expert of every kind, by kind, with its weight files under their published names in a folder."""
-    experts = [kind.in_folder(folder) for kind in kinds_of(Expert) if issubclass(kind, ExpertSettings)]
+    experts = [kind.with_weights_in(folder) for kind in kinds_of(Expert) if issubclass(kind, ExpertSettings)]
     return {expert.kind: expert for expert in experts}
 
 

@@ -16,7 +16,7 @@ from data_tools.errors import DataError, KitError
 from data_tools.manifest import SPLITS, check_caption, of_split, read_manifest
 from data_tools.tables import caption_columns, read_table
 from system.losses.relevance.pairs import Distribution
-from system.losses.relevance.relax import Corpus, Relax
+from system.losses.relevance.relax import Corpus, MarginFactor
 from system.verbs.json_output import Percentile, RelevanceReport
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add(name, choices=choices, default=choices[0], help=what)
     add("--percentiles", nargs="+", type=float, default=PERCENTS, metavar="Q", help="default: 80 90 99")
     add("--factors", nargs="+", type=float, metavar="R", help=f"for the figure: r at each percentile {factors}")
-    parser.add_argument("--figure", type=Path, help="the histogram with the relax function over it (.png or .svg)")
+    parser.add_argument("--figure", type=Path, help="the histogram with the factor on margins over it (.png or .svg)")
     add_json(parser)
 
 
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         from system.runs.plots import relevance_figure
 
         title = f"{', '.join(path.stem for path in arguments.files)}: {found.pairs:,} pairs, {_zeros(found)} of them 0"
-        relevance_figure(found, percents, Relax(found.percentiles, factors), title, arguments.figure)
+        relevance_figure(found, percents, MarginFactor(found.percentiles, factors), title, arguments.figure)
         log.info("wrote      %s", arguments.figure)
     return 0
 

@@ -69,7 +69,9 @@ def test_relaxation_beside_the_rest_of_a_step(
 
     def loss(relax: str) -> None:
         factors = (
-            torch.from_numpy(relevance.relax(relevance.cider_of_items(captions, row_of))) if relax == "cider" else None
+            torch.from_numpy(relevance.margin_factor(relevance.cider_of_items(captions, row_of)))
+            if relax == "cider"
+            else None
         )
         batch = losses.BatchScores(each, torch.from_numpy(row_of), same, factors, lambda: each, lambda: each)
         term = Ranking.model_validate({"kind": "ranking", "weight": 1, "margin": 0.2, "relax": relax})

@@ -49,7 +49,7 @@ if __name__ == "__main__":
     import torch
 
     from system.__main__ import main
-    from system.compute.distributed import is_first, leave, processes, received
+    from system.compute.distributed import exit_process, is_first, processes, received
     from system.training import stage
 
     steps: list[dict[str, float]] = []
@@ -67,8 +67,8 @@ if __name__ == "__main__":
     with processes(torch.device(sys.argv[2])):
         for job in json.loads(Path(sys.argv[1]).read_text()):
             if status := main([*job, "--device", sys.argv[2]]):
-                leave(status)
+                exit_process(status)
         if sys.argv[3] and is_first():
             means = {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
             Path(sys.argv[3]).write_text(json.dumps(means))
-    leave(0)
+    exit_process(0)

@@ -364,7 +364,7 @@ def test_clip_embedding_is_the_same_alone_and_in_a_batch(settings: EfficientAT |
     ],
 )
 def test_segment_lengths_out_of_range_are_reported(settings: EfficientAT | AtstSettings, said: str) -> None:
-    assert [f"{key}: {text}" for key, text in settings.misfits(8)] == [said]
+    assert [f"{key}: {text}" for key, text in settings.setting_errors(8)] == [said]
 
 
 def test_missing_checkpoints_are_reported_with_their_address() -> None:

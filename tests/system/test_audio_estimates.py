@@ -58,7 +58,7 @@ def audio_settings(content: dict[str, Any]) -> Any:
 def test_trained_parts_match_parts_of_the_encoder(content: dict[str, Any], out: int) -> None:
     settings = audio_settings(content)
     with weights_left_out():
-        encoder = settings.build_unread(out)
+        encoder = settings.build_without_files(out)
     counted = {name: count_parameters(part, trainable=True) > 0 for name, part in encoder.parts().items()}
     assert settings.trained_parts == counted
 
@@ -68,7 +68,7 @@ def test_passt_cost_matches_hand_values() -> None:
     for name, changes in {"whole": {}, "frozen": {"trainable": False}}.items():
         settings = audio_settings(PANNS | changes)
         with weights_left_out():
-            encoder = settings.build_unread(1024).train()
+            encoder = settings.build_without_files(1024).train()
         costs[name] = [settings.cost(encoder, 3.0, seconds, half=False) for seconds in (20.0, 5.0)]
     # 10 of 20 seconds: 1,000 columns of 64 bands. The two largest outputs are the first ones, of 64 channels.
     (whole, shorter), (frozen, _) = costs["whole"], costs["frozen"]
@@ -80,7 +80,7 @@ def test_passt_cost_matches_hand_values() -> None:
     assert shorter.kept == pytest.approx(whole.kept / 2, rel=0.02)
     settings = audio_settings(AUDIO[-1][0])
     with weights_left_out():
-        encoder = settings.build_unread(300).train()
+        encoder = settings.build_without_files(300).train()
     positions = 16 * 3.125  # a linear layer, then both directions of three gates
     gru = 6 * 2 * 3 * 150 * (70 + 150)
     expected = positions * (6 * 2048 * 70 + gru)
@@ -89,7 +89,7 @@ def test_passt_cost_matches_hand_values() -> None:
 
 def text_parameters(settings: FirstToken | SentenceTransformers | WordVectors) -> tuple[int, int]:
     """Trainable, and frozen."""
-    network, _ = settings.to_count([])
+    network, _ = settings.network_for_costs([])
     return count_parameters(network, trainable=True), count_parameters(network, trainable=False)
 
 
@@ -101,12 +101,12 @@ def test_text_parameter_counts_match_hand_values(tmp_path: Path) -> None:
     mlp = 769 * 2048 + 2049 * 1024
     assert text_parameters(first_token()) == (BERT + mlp, 0) == (112_564_736, 0)
     assert text_parameters(first_token(trainable=False)) == (mlp, BERT)
-    network, run = first_token(trainable=False).to_count([])
+    network, run = first_token(trainable=False).network_for_costs([])
     assert count(network, run, half=False).flops == 4 * 768 * 2048 + 6 * 2048 * 1024
     words = {"kind": "word_vectors", "vectors": "v.bin", "dim": 300, "unknown": "one", "embedding": "words"}
     vectors = WordVectors.model_validate(words | {"padding": "masked"})
     assert text_parameters(vectors) == (0, 0)
-    assert count(*vectors.to_count([]), half=False).flops == 0
+    assert count(*vectors.network_for_costs([]), half=False).flops == 0
     sentence = {"kind": "sentence_transformers", "dim": 384, "trainable": False, "projection": "linear"}
     known, unknown = (SentenceTransformers.model_validate(sentence | {"model": m}) for m in ("all-MiniLM-L6-v2", "x"))
     assert text_parameters(known) == (385 * 384, 22_713_216)

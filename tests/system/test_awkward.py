@@ -25,7 +25,7 @@ from system.features import bank as banks
 from system.features import decode, shard
 from system.features.bank import open_bank
 from system.features.build import Features, build_features
-from system.features.dealing import dealing
+from system.features.shared_work import shared_work
 from system.models import embeddings
 from system.models.audio import EfficientAT, Passt
 from system.models.audio.base import AudioSettings
@@ -139,9 +139,9 @@ def test_bank_created_by_two_threads_is_written_once(tmp_path: Path, monkeypatch
 def test_remaining_work_is_divided_among_processes(tmp_path: Path) -> None:
     one, other = (open_bank(tmp_path / "bank", 2, "float32", {}) for _ in range(2))
     wanted = {str(n): 1.0 for n in range(9)}
-    with dealing(one, wanted, (3, 9.0)) as first, dealing(other, wanted, (16, 99.0)) as second:
-        assert next(first.free()) == "0"
-        assert next(second.free()) == "3"
+    with shared_work(one, wanted, (3, 9.0)) as first, shared_work(other, wanted, (16, 99.0)) as second:
+        assert next(first.take_keys()) == "0"
+        assert next(second.take_keys()) == "3"
         taken = json.loads((tmp_path / "bank/shard-1/under_way.json").read_text())
         assert taken == ["3", "4", "5", "6", "7"], "five of nine keys at most, so that the first has work too"
 
@@ -181,15 +181,15 @@ def test_lines_added_during_verification_are_no_damage(tmp_path: Path, monkeypat
         for key in "ab":
             store(key, np.ones((3, 2), np.float32))
     index = tmp_path / "bank/index.jsonl"
-    (judged,), is_whole = bank.shards(), shard.Shard._is_whole
+    (judged,), is_whole = bank.shards(), shard.Shard._is_undamaged
 
     def meanwhile(self: shard.Shard, key: str) -> bool:
         with index.open("a") as file:
             file.write(index.read_text().splitlines()[0].replace('"a"', f'"new {key}"') + "\n")
         return is_whole(self, key)
 
-    monkeypatch.setattr(shard.Shard, "_is_whole", meanwhile)
-    kept, damaged = judged.judged()
+    monkeypatch.setattr(shard.Shard, "_is_undamaged", meanwhile)
+    kept, damaged = judged.undamaged_lines()
     assert (len(kept), damaged) == (2, 0)
 
 
@@ -211,7 +211,7 @@ def test_batch_norm_epsilon_is_inside_the_square_root() -> None:
 
 def cost(settings: AudioSettings, seconds: float) -> Cost:
     with weights_left_out():
-        encoder = settings.build_unread(1024).train()
+        encoder = settings.build_without_files(1024).train()
     return settings.cost(encoder, 10, seconds, half=False)
 
 
@@ -238,7 +238,7 @@ def test_model_with_attention_pooling_is_not_published() -> None:
 
 def test_max_seconds_may_equal_segment_seconds() -> None:
     def named(**changes: float) -> list[str]:
-        return [key for key, _ in Passt.model_validate(PASST | changes).misfits(1024)]
+        return [key for key, _ in Passt.model_validate(PASST | changes).setting_errors(1024)]
 
     assert "max_seconds" not in named(max_seconds=10)
     assert "max_seconds" in named(max_seconds=9.9)

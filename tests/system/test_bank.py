@@ -16,7 +16,7 @@ from tiny import store_all
 
 from data_tools.errors import KitError
 from system.features.bank import Bank, keys_in, open_bank
-from system.features.dealing import Dealing, dealing
+from system.features.shared_work import SharedWork, shared_work
 
 
 def series(n: int) -> np.ndarray:
@@ -244,14 +244,14 @@ def test_series_dropped_by_another_process_is_stored_again(tmp_path: Path) -> No
 
 def test_concurrent_writers_use_two_shards_of_one_bank(tmp_path: Path) -> None:
     first, second, reader = (open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(3))
-    with dealing(first, {str(n): 1.0 for n in range(4)}, (2, 9.0)) as one:
-        assert list(islice(one.free(), 2)) == ["0", "1"]
+    with shared_work(first, {str(n): 1.0 for n in range(4)}, (2, 9.0)) as one:
+        assert list(islice(one.take_keys(), 2)) == ["0", "1"]
         one.store("0", series(0))
-        with dealing(second, {str(n): 1.0 for n in range(4)}, (9, 9.0)) as other:
-            assert list(islice(other.free(), 1)) == ["2"], "one of two, for two work"
+        with shared_work(second, {str(n): 1.0 for n in range(4)}, (9, 9.0)) as other:
+            assert list(islice(other.take_keys(), 1)) == ["2"], "one of two, for two work"
             other.store("2", series(2))
             assert "2" not in reader
-            reader.read_on()
+            reader.read_new_lines()
             assert sorted(reader.keys()) == ["0", "2"]
             assert len(reader) == 2
             assert reader.rows_of("2") == 3
@@ -267,9 +267,9 @@ def test_concurrent_writers_use_two_shards_of_one_bank(tmp_path: Path) -> None:
 def test_longest_series_are_dealt_first_in_small_groups(tmp_path: Path) -> None:
     bank = open_bank(tmp_path / "b", 6, "float32", {})
     seconds = {"a": 5.0, "b": 200.0, "c": 70.0, "d": 70.0, "e": 5.0}
-    with dealing(bank, seconds, (16, 120.0)) as work:
+    with shared_work(bank, seconds, (16, 120.0)) as work:
         given = []
-        for key in work.free():
+        for key in work.take_keys():
             given.append((key, sorted(json.loads((tmp_path / "b/under_way.json").read_text()))))
             work.drop(key)
     assert given == [("b", ["b"]), ("c", ["c", "d"]), ("d", ["c", "d"]), ("a", ["a", "e"]), ("e", ["a", "e"])]
@@ -282,16 +282,16 @@ def test_unfinished_work_of_another_process_is_taken_over(tmp_path: Path, caplog
     found: list[str] = []
 
     def wait() -> None:
-        with dealing(second, wanted, (9, 9.0)) as work:
-            while work.more():
-                for key in work.free():
+        with shared_work(second, wanted, (9, 9.0)) as work:
+            while work.wait_for_keys():
+                for key in work.take_keys():
                     found.append(key)
                     work.store(key, series(int(key)))
             assert work.stored_elsewhere() == 2
 
     thread = threading.Thread(target=wait)
-    with dealing(first, wanted, (9, 9.0)) as work:
-        assert next(work.free()) == "0"
+    with shared_work(first, wanted, (9, 9.0)) as work:
+        assert next(work.take_keys()) == "0"
         thread.start()
         time.sleep(0.3)
         work.store("0", series(0))
@@ -307,34 +307,34 @@ def test_reservations_of_a_dead_process_are_ignored(tmp_path: Path) -> None:
     bank = open_bank(tmp_path / "b", 6, "float32", {})
     for notes in (b'["0", "1"]', b'["0", "1', b"3", b"[[]]"):
         (tmp_path / "b/under_way.json").write_bytes(notes)
-        with dealing(bank, {"0": 1.0, "1": 1.0}, (9, 9.0)) as work:
-            assert list(islice(work.free(), 2)) == ["0", "1"]
+        with shared_work(bank, {"0": 1.0, "1": 1.0}, (9, 9.0)) as work:
+            assert list(islice(work.take_keys(), 2)) == ["0", "1"]
 
 
 def test_dropped_series_is_free_after_kill_or_while_waiting(tmp_path: Path) -> None:
     """It stays in the notes up to the process's next look at the bank."""
     wanted, notes = {str(n): 1.0 for n in range(3)}, tmp_path / "b/under_way.json"
     one, other, third = (open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(3))
-    killed = Dealing(one, wanted, (2, 9.0))
-    assert next(killed.free()) == "0"
+    killed = SharedWork(one, wanted, (2, 9.0))
+    assert next(killed.take_keys()) == "0"
     killed.drop("0")
     assert json.loads(notes.read_text()) == ["0", "1"]
     assert killed._release is not None
     killed._release()  # as the system does at a kill
-    with dealing(other, wanted, (2, 9.0)) as work:
-        assert next(work.free()) == "0", "tried again"
+    with shared_work(other, wanted, (2, 9.0)) as work:
+        assert next(work.take_keys()) == "0", "tried again"
         work.drop("0")
-        assert next(work.free()) == "1"
-        with dealing(third, wanted, (9, 9.0)) as beyond:
-            assert list(beyond.free()) == ["2"]
+        assert next(work.take_keys()) == "1"
+        with shared_work(third, wanted, (9, 9.0)) as beyond:
+            assert list(beyond.take_keys()) == ["2"]
             beyond.store("2", series(2))
             work.store("1", series(1))
-            assert not list(work.free())
+            assert not list(work.take_keys())
             assert json.loads(notes.read_text()) == []
-            assert beyond.more()
-            assert list(beyond.free()) == ["0"]
+            assert beyond.wait_for_keys()
+            assert list(beyond.take_keys()) == ["0"]
             beyond.drop("0")
-            assert not beyond.more()
+            assert not beyond.wait_for_keys()
     assert sorted(open_bank(tmp_path / "b", 6, "float32", {}).keys()) == ["1", "2"]
 
 
@@ -342,22 +342,22 @@ def test_locked_shard_does_not_block_other_writers(tmp_path: Path) -> None:
     one, other = (open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(2))
     fill(one, [0])
     (tmp_path / "b/under_way.json").write_text('["1"]')
-    with one._waited_for(one.shards()[0]), dealing(other, {"0": 1.0, "1": 1.0}, (9, 9.0)) as work:
-        assert list(islice(work.free(), 1)) == ["1"]
+    with one._holding(one.shards()[0]), shared_work(other, {"0": 1.0, "1": 1.0}, (9, 9.0)) as work:
+        assert list(islice(work.take_keys(), 1)) == ["1"]
 
 
 def test_shard_of_a_dead_process_is_truncated_and_reused(tmp_path: Path) -> None:
     banks = [open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(3)]
-    with dealing(banks[0], {"0": 1.0}, (9, 9.0)) as one, dealing(banks[1], {"1": 1.0}, (9, 9.0)) as other:
+    with shared_work(banks[0], {"0": 1.0}, (9, 9.0)) as one, shared_work(banks[1], {"1": 1.0}, (9, 9.0)) as other:
         for work in (one, other):
-            key = next(work.free())
+            key = next(work.take_keys())
             work.store(key, series(int(key)))
     shard = tmp_path / "b/shard-1"
     for name, half in (("index.jsonl", b'{"key": "9", "first": 1'), ("frames.bin", b"half a series")):
         (shard / name).write_bytes((shard / name).read_bytes() + half)
-    with dealing(banks[2], {"2": 1.0}, (9, 9.0)) as one, dealing(banks[0], {"3": 1.0}, (9, 9.0)) as other:
+    with shared_work(banks[2], {"2": 1.0}, (9, 9.0)) as one, shared_work(banks[0], {"3": 1.0}, (9, 9.0)) as other:
         for work in (one, other):
-            key = next(work.free())
+            key = next(work.take_keys())
             work.store(key, series(int(key)))
     whole = open_bank(tmp_path / "b", 6, "float32", {}, verify=True)
     assert all(np.array_equal(whole.read(str(n)), series(n)) for n in range(4))
@@ -367,8 +367,8 @@ def test_shard_of_a_dead_process_is_truncated_and_reused(tmp_path: Path) -> None
 @pytest.mark.parametrize("damage", ["frames", "line"])
 def test_damage_in_any_shard_is_refused_and_dropped_by_verify(tmp_path: Path, damage: str) -> None:
     banks = [open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(2)]
-    with dealing(banks[0], {"0": 1.0}, (9, 9.0)) as work:
-        work.store(next(work.free()), series(0))
+    with shared_work(banks[0], {"0": 1.0}, (9, 9.0)) as work:
+        work.store(next(work.take_keys()), series(0))
         fill_shard(banks[1], range(1, 5))
     if damage == "frames":
         frames = tmp_path / "b/shard-1/frames.bin"
@@ -386,9 +386,9 @@ def test_damage_in_any_shard_is_refused_and_dropped_by_verify(tmp_path: Path, da
 
 
 def fill_shard(bank: Bank, keys: range) -> None:
-    with dealing(bank, {str(n): 1.0 for n in keys}, (9, 9.0)) as work:
-        while work.more():
-            for key in work.free():
+    with shared_work(bank, {str(n): 1.0 for n in keys}, (9, 9.0)) as work:
+        while work.wait_for_keys():
+            for key in work.take_keys():
                 work.store(key, series(int(key)))
 
 

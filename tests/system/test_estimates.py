@@ -92,7 +92,7 @@ def test_flops_and_memory_match_hand_values(tmp_path: Path) -> None:
 
 def text_to_count(model: str) -> torch.nn.Module:
     settings = {"kind": "sentence_transformers", "model": model, "dim": 384, "trainable": True, "projection": "none"}
-    network, _ = SentenceTransformers.model_validate(settings).to_count([])
+    network, _ = SentenceTransformers.model_validate(settings).network_for_costs([])
     return network
 
 

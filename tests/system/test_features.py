@@ -338,7 +338,7 @@ def test_content_keys_are_cached_by_concurrent_processes(tmp_path: Path) -> None
 def test_ranks_start_reading_at_different_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clips = write_levels(tmp_path / "world", 6, 0.5)
     read: list[str] = []
-    monkeypatch.setattr(ContentKeys, "again", lambda self, path: read.append(path) or content_key(path))
+    monkeypatch.setattr(ContentKeys, "read_key", lambda self, path: read.append(path) or content_key(path))
     for rank, first in (("0", 0), ("1", 2), ("2", 4), ("3", 0), ("x", 0)):
         read.clear()
         monkeypatch.setenv("RANK", rank)

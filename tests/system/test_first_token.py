@@ -47,7 +47,7 @@ def test_frozen_first_tokens_match_transformers_and_are_stored(minilm: str, tmp_
     again.load_state_dict(encoder.state_dict())
     again._frozen[0] = None  # a second computation would fail
     assert torch.equal(again(TEXTS).values, encoder(TEXTS).values)
-    encoder.remembers = False
+    encoder.caches_texts = False
     assert torch.allclose(encoder([TEXTS[2], "a new one"]).values[0], expected[2], atol=1e-5)
     assert len(encoder.bank) == 3
 
@@ -113,7 +113,7 @@ def test_single_linear_layer_and_max_tokens_match_transformers(minilm: str, tmp_
     with torch.no_grad():
         first = AutoModel.from_pretrained(minilm).eval()(**tokens).last_hidden_state[:, 0]
         assert torch.allclose(encoder(TEXTS[1:2]).values, encoder.mlp(first), atol=1e-5)
-    counted, _ = settings(minilm, trainable=True, hidden=None).to_count([])
+    counted, _ = settings(minilm, trainable=True, hidden=None).network_for_costs([])
     assert count_parameters(counted, trainable=True) == sum(one.numel() for one in encoder.parameters())
 
 

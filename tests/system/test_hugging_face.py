@@ -219,7 +219,7 @@ def test_missing_hub_model_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said.startswith("audio model laion/clap-htsat-unfused: it is no folder, nor in the cache ")
     assert "neither a folder nor in the hub's cache" in away.plan_facts()[1][0][1]
     assert away.vector_dim == 512, "as published"
-    assert [away.misfits(8)] != []
+    assert [away.setting_errors(8)] != []
 
 
 @pytest.mark.parametrize("kind", ["audio-spectrogram-transformer", "clap", "whisper", "wav2vec2", "pe_audio_encoder"])
@@ -228,7 +228,7 @@ def test_sizes_and_costs_are_read_from_config_json(kind: str) -> None:
     assert of.vector_dim == network(kind).dim
     assert of.sample_rate == network(kind).extractor.sampling_rate
     with weights_left_out():
-        encoder = of.build_unread(8).train()
+        encoder = of.build_without_files(8).train()
     counts = [sum(p.numel() for p in one.parameters()) for one in (encoder.parts()["network"], network(kind))]
     assert counts[0] == counts[1]
     cost = of.cost(encoder, 4, 4, half=False)
@@ -249,14 +249,14 @@ def test_sizes_and_costs_are_read_from_config_json(kind: str) -> None:
 )
 def test_incompatible_hub_settings_are_reported(changes: dict[str, Any], said: str) -> None:
     of = settings("clap", **changes)
-    assert said.format(of.model) in [f"{key}: {text}" for key, text in of.misfits(8)]
+    assert said.format(of.model) in [f"{key}: {text}" for key, text in of.setting_errors(8)]
 
 
 def test_sees_whole_batch_depends_on_model_type() -> None:
     """These take no cached gradients."""
     kinds = ("clap", "wavlm", "pe_audio_encoder", "audio-spectrogram-transformer", "whisper")
-    assert [settings(kind).sees_whole_batch for kind in kinds] == [True, True, True, False, False]
-    assert not settings("clap", trainable=False).sees_whole_batch
+    assert [settings(kind).depends_on_batch for kind in kinds] == [True, True, True, False, False]
+    assert not settings("clap", trainable=False).depends_on_batch
 
 
 def test_changed_feature_extractor_changes_the_identity(tmp_path: Path) -> None:

@@ -535,7 +535,7 @@ def test_checkpoint_of_another_passt_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_incompatible_passt_settings_are_reported(changes: dict[str, Any], said: str) -> None:
-    found = [f"{key}: {text}" for key, text in Settings.model_validate(settings(**changes)).misfits(8)]
+    found = [f"{key}: {text}" for key, text in Settings.model_validate(settings(**changes)).setting_errors(8)]
     assert found == [said]
 
 
@@ -543,7 +543,7 @@ def test_passt_trained_parts_are_those_with_parameters() -> None:
     for changes in ({}, {"segment_pooling": "attention", "hidden": 7}, {"trainable": False, "weights": "x.pt"}):
         made = Settings.model_validate(settings(**changes))
         with weights_left_out():
-            network = made.build_unread(12)
+            network = made.build_without_files(12)
         trained = {name: count_parameters(part, trainable=True) > 0 for name, part in network.parts().items()}
         assert made.trained_parts == trained
     frozen = count_parameters(network.parts()["network"], trainable=False)

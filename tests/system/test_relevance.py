@@ -1,4 +1,4 @@
-"""c_ij of a batch, the relax function, the percentiles that are kept, and `python -m system relevance`."""
+"""c_ij of a batch, the factor on margins, stored percentiles, and `python -m system relevance`."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ from data_tools.errors import KitError
 from system.__main__ import main
 from system.losses.relevance import relax
 from system.losses.relevance.pairs import CiderAmong
-from system.losses.relevance.relax import Cider, Corpus, PercentileFactor, Relax, Relevance
+from system.losses.relevance.relax import Cider, Corpus, MarginFactor, PercentileFactor, Relevance
 from system.losses.relevance.scorer import CiderD
 from system.losses.relevance.tokens import regex_tokens
 from system.verbs.relevance import read_corpus
@@ -81,19 +81,19 @@ def test_cider_of_items_matches_loops(of_clips: str, shuffled: bool, tmp_path: P
     assert not np.allclose(mean, mean.T)
 
 
-def test_relax_matches_hand_values() -> None:
-    curve = Relax([0.05, 0.1, 0.5], [1.0, 0.7, 0.4])
+def test_margin_factor_matches_hand_values() -> None:
+    curve = MarginFactor([0.05, 0.1, 0.5], [1.0, 0.7, 0.4])
     scores = np.array([[0.0, 0.05, 0.075], [0.1, 0.3, 0.5], [0.9, 10.0, 0.2]], np.float32)
     assert curve(scores).dtype == np.float32
     assert curve(scores) == pytest.approx(np.array([[1, 1, 0.85], [0.7, 0.55, 0.4], [0.4, 0.4, 0.625]]), abs=1e-6)
 
 
-def test_relax_with_equal_thresholds_matches_hand_values() -> None:
-    curve = Relax([0.0, 0.0, 0.5], [1.0, 0.7, 0.4])
+def test_margin_factor_with_equal_thresholds_matches_hand_values() -> None:
+    curve = MarginFactor([0.0, 0.0, 0.5], [1.0, 0.7, 0.4])
     assert curve(np.array([0.0, 1e-6, 0.25, 0.5, 1.0])) == pytest.approx([1.0, 0.7, 0.55, 0.4, 0.4], abs=1e-5)
-    assert Relax([0.0] * 3, [1.0, 0.7, 0.4])(np.array([0.0, 0.1])) == pytest.approx([1.0, 0.4])
-    assert Relax([0.2, 0.2, 0.2], [1.0, 0.7, 0.4])(np.array([0.1, 0.2, 0.3])) == pytest.approx([1.0, 1.0, 0.4])
-    assert Relax([0.3], [0.6])(np.array([0.0, 5.0])) == pytest.approx([0.6, 0.6])
+    assert MarginFactor([0.0] * 3, [1.0, 0.7, 0.4])(np.array([0.0, 0.1])) == pytest.approx([1.0, 0.4])
+    assert MarginFactor([0.2, 0.2, 0.2], [1.0, 0.7, 0.4])(np.array([0.1, 0.2, 0.3])) == pytest.approx([1.0, 1.0, 0.4])
+    assert MarginFactor([0.3], [0.6])(np.array([0.0, 5.0])) == pytest.approx([0.6, 0.6])
 
 
 @pytest.mark.parametrize("pairs", ["all", "other_clips"])
@@ -105,7 +105,8 @@ def test_relax_thresholds_are_percentiles_of_the_corpus(pairs: str, tmp_path: Pa
     scores = np.sort(each[clip_of[:, None] != clip_of] if pairs == "other_clips" else each.ravel())
     assert relevance.thresholds == [float(scores[int(q * (len(scores) - 1) // 100)]) for q in (80, 90, 99)]
     assert sum(relevance.distribution.histogram.counts) == len(scores)
-    assert relevance.relax(np.array(relevance.thresholds, np.float32)) == pytest.approx([1.0, 0.7, 0.4], abs=1e-6)
+    factors = relevance.margin_factor(np.array(relevance.thresholds, np.float32))
+    assert factors == pytest.approx([1.0, 0.7, 0.4], abs=1e-6)
 
 
 def test_percentiles_are_stored_and_logged(
@@ -199,8 +200,8 @@ def test_captions_without_words_have_cider_0(tmp_path: Path) -> None:
     assert relevance.thresholds == [0.0, 0.0, 0.0]
     found = relevance.cider_of_items(["!!!", "...", "a dog"], np.array([0, 1, 2]))
     assert not found[:2].any()
-    assert relevance.relax(found)[:2] == pytest.approx(1.0)
-    assert relevance.relax(found)[2, 2] == pytest.approx(0.4)
+    assert relevance.margin_factor(found)[:2] == pytest.approx(1.0)
+    assert relevance.margin_factor(found)[2, 2] == pytest.approx(0.4)
 
 
 def audiocaps(path: Path) -> Path:
@@ -256,7 +257,7 @@ def test_relevance_figure_shows_histogram_and_relax_curve(tmp_path: Path, monkey
 
     monkeypatch.setattr(Figure, "savefig", save)
     found = Corpus(corpus(), "caption", "regex").distribution([80, 90, 99], "all")
-    curve = Relax(found.percentiles, [1.0, 0.7, 0.4])
+    curve = MarginFactor(found.percentiles, [1.0, 0.7, 0.4])
     relevance_figure(found, [80, 90, 99], curve, "corpus", tmp_path / "a.png")
     bars, right = drawn[0].axes
     assert bars.patches[0].get_data().values.tolist() == found.histogram.counts  # type: ignore[attr-defined]

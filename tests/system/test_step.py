@@ -124,7 +124,7 @@ def test_gradient_cache_works_with_a_frozen_encoder(world: World) -> None:
 
 def test_nan_loss_leaves_no_gradients(world: World) -> None:
     batch = collate(world.items, world.features, world.relevance)
-    broken = replace(batch, relax=torch.full_like(batch.relax, torch.nan))  # type: ignore[arg-type]
+    broken = replace(batch, margin_factors=torch.full_like(batch.margin_factors, torch.nan))  # type: ignore[arg-type]
     for at_once in (None, 4):
         model = world.model(0.0)
         stage = world.recipe.stages["only"].model_copy(update={"grad_cache_chunk": at_once})
@@ -132,32 +132,32 @@ def test_nan_loss_leaves_no_gradients(world: World) -> None:
         assert all(p.grad is None for p in model.parameters())
 
 
-def test_batch_has_relax_factors_of_its_captions(world: World) -> None:
+def test_batch_has_margin_factors_of_its_captions(world: World) -> None:
     batch = collate(world.items, world.features, world.relevance)
-    assert batch.relax is not None
-    assert batch.relax.shape == (24, 24)
+    assert batch.margin_factors is not None
+    assert batch.margin_factors.shape == (24, 24)
     i, j = 3, 11
     candidates, references = world.items[i].captions, world.items[j].captions
     pairs = [world.relevance.cider_between([a, b])[0, 1] for a in candidates for b in references]
-    expected = world.relevance.relax(np.array([[np.mean(pairs)]], np.float32))[0, 0]
-    assert batch.relax[i, j].item() == pytest.approx(float(expected), abs=1e-5)
-    assert len(set(batch.relax.flatten().tolist())) > 3, "no pair of the batch is relaxed"
-    assert collate(world.items, world.features).relax is None
+    expected = world.relevance.margin_factor(np.array([[np.mean(pairs)]], np.float32))[0, 0]
+    assert batch.margin_factors[i, j].item() == pytest.approx(float(expected), abs=1e-5)
+    assert len(set(batch.margin_factors.flatten().tolist())) > 3, "no pair of the batch is relaxed"
+    assert collate(world.items, world.features).margin_factors is None
 
 
-def test_relax_factors_have_candidates_in_rows(world: World) -> None:
+def test_margin_factors_have_candidates_in_rows(world: World) -> None:
     class Known:
         def cider_of_items(self, captions: list[str], row_of: np.ndarray) -> np.ndarray:
             assert captions == [caption for item in world.items for caption in item.captions]
             assert row_of.tolist() == [row for row, item in enumerate(world.items) for _ in item.captions]
             return np.arange(24 * 24, dtype=np.float32).reshape(24, 24)
 
-        def relax(self, c: np.ndarray) -> np.ndarray:
+        def margin_factor(self, c: np.ndarray) -> np.ndarray:
             return c / 1000
 
     batch = collate(world.items, world.features, Known())  # type: ignore[arg-type]
-    assert batch.relax is not None
-    assert batch.relax[3, 11].item() == pytest.approx((3 * 24 + 11) / 1000)
+    assert batch.margin_factors is not None
+    assert batch.margin_factors[3, 11].item() == pytest.approx((3 * 24 + 11) / 1000)
 
 
 # feeding
@@ -196,7 +196,7 @@ def test_fed_batch_depends_only_on_its_step(world: World, resident: bool) -> Non
         assert one.clip_keys == other.clip_keys
         assert one.captions == other.captions
         assert torch.equal(one.audio["logmel"].values, other.audio["logmel"].values)
-        assert torch.equal(one.relax, other.relax)
+        assert torch.equal(one.margin_factors, other.margin_factors)
     expected = collate(sampler(world).batch(2), world.features, world.relevance)
     assert torch.equal(in_order[2].audio["logmel"].values, expected.audio["logmel"].values)
     assert in_order[2].captions == expected.captions

@@ -16,7 +16,7 @@ from outcomes import COUNTED, kill_after, refused, rewrite
 from data_tools.locks import lock_of
 from submission.runs.record import EpochLine
 from system.__main__ import main
-from system.experiments.study import so_far, validation_of
+from system.experiments.study import progress_of_runs, validation_of
 from system.ranking import RankByCheckpoint, RankByMean
 from system.recipe.load import load_recipe
 
@@ -80,12 +80,12 @@ def test_study_with_test_split_validation_prints_a_warning(
 
 def test_remaining_time_is_estimated_from_finished_runs(tmp_path: Path, unbroken: Path) -> None:
     folders = [tmp_path / name for name in ("a", "b", "c", "d", "e")]
-    assert so_far(folders) == "0 of 5 done"
+    assert progress_of_runs(folders) == "0 of 5 done"
     for folder, seconds, training in ((folders[0], 3600.0, 60.0), (folders[3], 60.0, 7200.0)):
         folder.mkdir()
         shutil.copy(unbroken / "result.json", folder)
         rewrite(folder / "result.json", seconds=seconds, training_seconds=training)
-    assert so_far(folders) == "2 of 5 done, about 4.5 h left"
+    assert progress_of_runs(folders) == "2 of 5 done, about 4.5 h left"
 
 
 def line(stage: str, **validation: float) -> EpochLine:

@@ -246,7 +246,7 @@ def test_check_and_run_agree_on_missing_models(
         (distilled / stage / "done.json").unlink()
     for reason in (
         f"{distilled} has no trained stage; export the model, and name its folder",
-        f"{distilled} is neither a finished run nor an exported model; go on with it by: python -m system run",
+        f"{distilled} is neither a finished run nor an exported model; continue it with: python -m system run",
     ):
         assert main(["check", path]) == 1
         assert f"MISSING  {place} {distilled}: {reason}" in capsys.readouterr().out

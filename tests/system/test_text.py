@@ -39,7 +39,7 @@ def test_frozen_sentence_embeddings_match_the_library(minilm: str, tmp_path: Pat
     assert not list(encoder.parameters())
     assert not encoder.state_dict()
     assert encoder.frozen_parameters() == 22_713_216  # as its model card says, 22.7 M
-    encoder.remembers = False
+    encoder.caches_texts = False
     assert np.abs(encoder(["a new text"]).values.numpy() - new).max() < 1e-5
     assert len(encoder.bank) == 2
 

@@ -223,7 +223,7 @@ def test_validation_uses_unedited_captions(world: Path, tmp_path: Path) -> None:
         assert one["loss"] != other["loss"]
 
 
-def test_relax_factors_use_edited_captions_without_storing_them(tmp_path: Path) -> None:
+def test_margin_factors_use_edited_captions_without_storing_them(tmp_path: Path) -> None:
     captions = [["A dog barks loudly", "some rain falls"], ["a cat meows", "the cat sleeps on a mat"]]
     settings = Cider.model_validate(augmented.tiny.relevance())
     one, other = (Relevance(settings, captions, tmp_path) for _ in range(2))

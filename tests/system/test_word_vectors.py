@@ -128,7 +128,7 @@ def test_mean_of_words_has_length_1(tmp_path: Path) -> None:
 
 def test_query_words_are_not_stored(tmp_path: Path) -> None:
     words = encoder(binary(tmp_path / "v.bin"))
-    words.remembers = False
+    words.caches_texts = False
     words(["dog bark zebra"])
     assert words.unreadable(["lion"]) == ["lion"]
     assert not words._vectors

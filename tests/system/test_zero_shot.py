@@ -163,9 +163,9 @@ def test_clap_texts_are_cut_and_stored(tmp_path: Path) -> None:
     settings = Clap(kind="clap", model=str(hub_folder("clap")), dim=12, trainable=False, projection="none")
     encoder = settings.build([], tmp_path)
     assert encoder.lengths(["a dog " * 200]) == [0]
-    encoder.remembers = False
+    encoder.caches_texts = False
     assert encoder.lengths(["a dog " * 200]) == [38]
-    encoder.remembers = True
+    encoder.caches_texts = True
     assert encoder(["a dog", "rain"]).values.shape == (2, 12)
     assert len(encoder.bank) == 2
     wrong = settings.model_copy(update={"dim": 13})

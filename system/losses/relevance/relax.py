@@ -41,7 +41,7 @@ class PercentileFactor(Strict):
 
 
 class Cider(Strict):
-    """CIDEr-D between captions, and the relax function that `relax: cider` of a ranking loss takes from it.
+    """CIDEr-D between captions, and the factor on margins that `relax: cider` of a ranking loss takes from it.
 
     Document frequencies and percentiles come from one corpus for all stages. Source: "Take it easy" (2022), section 4.
     """
@@ -85,8 +85,8 @@ class Corpus:
         return distribution(self._cider.corpus_features(), percents, clip_of)
 
 
-class Relax:
-    """The relax function r: linear between thresholds, constant outside them.
+class MarginFactor:
+    """The factor r(c) on the margin of a pair with CIDEr-D c: linear between thresholds, constant outside them.
 
     thresholds: (K,) ascending. factors: (K,) values of r at the thresholds. If thresholds are equal, r at their score
     is the first one's factor, and r above it continues from the last one's factor. Example: if 95 % of the pairs of a
@@ -114,7 +114,7 @@ class _Stored(Strict):
 
 
 class Relevance:
-    """CIDEr-D between training captions, and the relax function of its percentiles in a corpus.
+    """CIDEr-D between training captions, and the factor on margins, from its percentiles in a corpus.
 
     corpus: captions of every clip. folder: for the file of the percentiles, whose name is a checksum of everything that
     determines them. thresholds: (K,) scores at the percentiles of settings.relax. distribution: of the scores that the
@@ -130,7 +130,7 @@ class Relevance:
         self.thresholds = self.distribution.percentiles
         if len(set(self.thresholds)) < len(self.thresholds):
             log.warning("percentiles of CIDEr-D coincide (%s): the corpus is very small or uniform", self.thresholds)
-        self.relax = Relax(self.thresholds, [point.factor for point in settings.relax])
+        self.margin_factor = MarginFactor(self.thresholds, [point.factor for point in settings.relax])
         self._rows: dict[str, int] = {}  # row of a caption in the features
         self._features = self._corpus.features([])
         self._adding = threading.Lock()

@@ -32,13 +32,13 @@ class AtstFrame(FromPublished):
         return "ATST-Frame"
 
     @property
-    def sees_whole_batch(self) -> bool:
+    def depends_on_batch(self) -> bool:
         """Whether the floor is that of the batch."""
         return self.trainable and self.floor == "batch"
 
     @property
-    def seen_by_share(self) -> str | None:
-        return "the floor of a batch" if self.sees_whole_batch else None
+    def batch_property(self) -> str | None:
+        return "the floor of a batch" if self.depends_on_batch else None
 
     def published_address(self) -> str:
         return ADDRESS

@@ -40,7 +40,7 @@ class AudioSettings(EncoderKind):
         """Build the encoder with new weights. out: size of embeddings, which is that of text. Only this method imports
         torch."""
 
-    def build_unread(self, out: int) -> Encoder:
+    def build_without_files(self, out: int) -> Encoder:
         """Build the encoder without published files, for counting. Raises UnknownSizeError if sizes are not known."""
         return self.build(out)
 
@@ -68,7 +68,7 @@ class AudioSettings(EncoderKind):
         key = self.model_dump_json(), seconds, longest
         return count_once(key, encoder, run, half)
 
-    def misfits(self, out: int) -> Iterator[tuple[str, str]]:
+    def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
         """Yield settings that do not fit embeddings of `out` values, each with an error message."""
         yield from ()
 

@@ -24,10 +24,10 @@ class GruSettings(AudioSettings):
         embedding: Literal["frames", "mean"]
 
     @property
-    def gives_series(self) -> bool:
+    def embeds_series(self) -> bool:
         return self.embedding == "frames"
 
-    def misfits(self, out: int) -> Iterator[tuple[str, str]]:
+    def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
         if 2 * self.hidden != out:
             yield "hidden", f"both directions give 2 x {self.hidden} values, but the text has {out}"
 
@@ -56,7 +56,7 @@ class Crnn(GruSettings):
     embedding: Literal["frames", "mean"]  # one vector per frame, or their mean
     padding: Literal["masked", "counted"]  # counted: padding counts as audio in training, as in public code
 
-    sees_whole_batch: ClassVar[bool] = True
+    depends_on_batch: ClassVar[bool] = True
 
     @property
     def trained_parts(self) -> dict[str, bool]:

@@ -34,7 +34,7 @@ class EfficientAT(FromPublished):
         return f"EfficientAT {self.network}"
 
     @property
-    def sees_whole_batch(self) -> bool:
+    def depends_on_batch(self) -> bool:
         """Whether batch norms are trained."""
         return self.trainable
 

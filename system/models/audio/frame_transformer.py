@@ -29,7 +29,7 @@ class FrameTransformer(AudioSettings):
     dropout: float = Field(ge=0, lt=1)  # share of values that are dropped in training
     embedding: Literal["frames"]  # one vector per frame
 
-    gives_series: ClassVar[bool] = True
+    embeds_series: ClassVar[bool] = True
 
     @property
     def trained_parts(self) -> dict[str, bool]:

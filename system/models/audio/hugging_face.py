@@ -39,17 +39,17 @@ class HuggingFace(Segmented):
         return ROWS[self.type].rate
 
     @property
-    def sees_whole_batch(self) -> bool:
+    def depends_on_batch(self) -> bool:
         """Whether embeddings change with CLAP's batch norm, or with padding to the longest input."""
         return self.trainable and (self.type == "clap_audio_model" or ROWS[self.type].max_seconds is None)
 
     @property
-    def seen_by_share(self) -> str | None:
+    def batch_property(self) -> str | None:
         fills = self.trainable and ROWS[self.type].max_seconds is None
         return "the length to which inputs are padded" if fills else None
 
     @property
-    def knows_captions(self) -> bool:
+    def trained_on_captions(self) -> bool:
         return self.type == "clap_audio_model"
 
     @property
@@ -90,7 +90,7 @@ class HuggingFace(Segmented):
 
         return read_folder(self.type, fetch(self.model, "audio model"))
 
-    def build_network_unread(self) -> Network:
+    def build_network_without_files(self) -> Network:
         from transformers.initialization import no_init_weights
 
         from system.networks.hugging_face import of_sizes, read_folder

@@ -54,7 +54,7 @@ class Panns(AudioSettings, Resampled):
         return max(1, round(self.max_seconds * RATE))
 
     @property
-    def sees_whole_batch(self) -> bool:
+    def depends_on_batch(self) -> bool:
         return self.trainable
 
     @property

@@ -40,8 +40,8 @@ class Passt(FromPublished):
     def title(self) -> str:
         return f"PaSST {self.network}"
 
-    def misfits(self, out: int) -> Iterator[tuple[str, str]]:
-        yield from super().misfits(out)
+    def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
+        yield from super().setting_errors(out)
         variant = VARIANTS[self.network]
         patches = variant.patches(self.segment_seconds * RATE / HOP)
         for key, left_out, size in (

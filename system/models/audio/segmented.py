@@ -92,7 +92,7 @@ class Segmented(AudioSettings, Resampled):
     def build_network(self) -> Network:
         """Build the network with new weights. It imports torch."""
 
-    def build_network_unread(self) -> Network:
+    def build_network_without_files(self) -> Network:
         """Build the network without its published files. Raises UnknownSizeError if its sizes are not known here."""
         return self.build_network()
 
@@ -109,7 +109,7 @@ class Segmented(AudioSettings, Resampled):
     def has_weights(self) -> bool:
         """Whether the network has published weights."""
 
-    def misfits(self, out: int) -> Iterator[tuple[str, str]]:
+    def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
         shortest, longest = self.limits
         if not shortest <= self.segment_seconds <= longest:
             yield "segment_seconds", f"{self.title} needs {shortest} to {longest} s, not {self.segment_seconds}"
@@ -127,8 +127,8 @@ class Segmented(AudioSettings, Resampled):
     def build(self, out: int) -> Encoder:
         return self._encoder(self.build_network(), out, self.pretrained())
 
-    def build_unread(self, out: int) -> Encoder:
-        return self._encoder(self.build_network_unread(), out, None)
+    def build_without_files(self, out: int) -> Encoder:
+        return self._encoder(self.build_network_without_files(), out, None)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
         """Count every segment of a clip of `longest` seconds; other clips of a batch may have fewer."""

@@ -47,7 +47,7 @@ class TextSettings(EncoderKind):
         the feature banks, which may hold cached embeddings.
         """
 
-    def to_count(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
+    def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
         """Return a network of these settings without values, and a function that embeds a caption of TOKENS tokens.
 
         Raises UnknownSizeError if the network's sizes are not known on this machine.

@@ -21,12 +21,12 @@ QUERIES_AT_ONCE = 16  # of waiting users: 32 queries sorted by length into halve
 class TextEncoder(nn.Module, ABC):
     """Captions -> Embedded (N, D).
 
-    remembers: whether results for a text are cached, in memory or in a bank. This suits captions of data sets, which
+    caches_texts: whether results for a text are cached, in memory or in a bank. This suits captions of data sets, which
     are used again, and not the queries of a search page. vocabulary: words that the encoder was built for, in order;
     None for a pre-trained one.
     """
 
-    remembers = True
+    caches_texts = True
     vocabulary: list[str] | None = None
     _marker: torch.Tensor
 
@@ -46,7 +46,7 @@ class TextEncoder(nn.Module, ABC):
         that is padded to its longest caption is padding; in sorted chunks of 128 it is 4 %.
         """
         order = torch.tensor(self.lengths(texts)).argsort(stable=True)
-        size = suited_to(self.device, TEXTS_AT_ONCE) if self.remembers else QUERIES_AT_ONCE
+        size = suited_to(self.device, TEXTS_AT_ONCE) if self.caches_texts else QUERIES_AT_ONCE
         parts = [self.embed_batch([texts[i] for i in rows.tolist()]) for rows in order.split(size)]
         return joined(parts).rows(order.argsort().to(self.device))
 

@@ -38,7 +38,7 @@ class PreTrained(TextSettings):
     def layers_after(self, width: int) -> "nn.Module":
         """Build the trained layers after a model whose vectors have `width` values."""
 
-    def network_to_count(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
+    def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
         """Build the network of a config.json without its weights. Returns: the network and the width of its vectors."""
         from transformers import AutoConfig, AutoModel
 
@@ -47,7 +47,7 @@ class PreTrained(TextSettings):
             network = network.get_encoder()
         return network, network.config.hidden_size
 
-    def to_count(self, vocabulary: list[str]) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
+    def network_for_costs(self, vocabulary: list[str]) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
         import torch
         from transformers.initialization import no_init_weights
 
@@ -55,7 +55,7 @@ class PreTrained(TextSettings):
         if config is None:
             raise UnknownSizeError(f"text model {self.model}: {UNKNOWN}")
         with unknown_if_it_fails(f"text model {self.model}"), weights_left_out(), no_init_weights():
-            network, width = self.network_to_count(config)
+            network, width = self.network_without_weights(config)
             after = self.layers_after(width)
 
         def run() -> torch.Tensor:
@@ -119,9 +119,9 @@ class TokenSettings(PreTrained):
 
         return head(width, self.hidden, self.dim)
 
-    def network_to_count(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
+    def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
         network: Any
-        network, width = super().network_to_count(config)
+        network, width = super().network_without_weights(config)
         network.pooler = None  # TokenEncoder removes it too
         return network, width
 
@@ -158,11 +158,11 @@ class VectorSettings(PreTrained):
     def is_trained(self) -> bool:
         return self.trainable or self.projection == "linear"
 
-    def to_count(self, vocabulary: list[str]) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
+    def network_for_costs(self, vocabulary: list[str]) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
         import torch
 
         if self.trainable or model_config(self.model) is not None:
-            return super().to_count(vocabulary)
+            return super().network_for_costs(vocabulary)
         after = self.layers_after(self.dim)  # all that a step computes; the size of the frozen model is not known
         return after, lambda: after(torch.zeros(1, self.dim))
 
@@ -198,7 +198,7 @@ class Clap(VectorSettings):
 
         return ClapEncoder(self.model, self.dim, self.projection == "linear", self.trainable, Bank(banks, "clap"))
 
-    def network_to_count(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
+    def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
         from transformers import ClapTextConfig, ClapTextModelWithProjection
 
         sizes = ClapTextConfig.from_dict(config.get("text_config", config))

@@ -88,11 +88,11 @@ class PreTrainedEncoder(TextEncoder):
         if self.trained is not None:
             return Embedded(after(self._vectors(texts)))
         return Embedded(
-            after(self._stored_vectors(texts).to(self.device) if self.remembers else self._frozen_vectors(texts))
+            after(self._stored_vectors(texts).to(self.device) if self.caches_texts else self._frozen_vectors(texts))
         )
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        if self.trained is None and self.remembers:
+        if self.trained is None and self.caches_texts:
             return [0] * len(texts)  # vectors in a bank are not padded
         return [len(text) for text in texts]
 
@@ -130,17 +130,17 @@ class TransformerEncoder(PreTrainedEncoder):
         """Return (N, V) vectors of the frozen model, computing texts of similar length together."""
         self._model.to(self.device)
         order = np.argsort([len(text) for text in texts])
-        parts = [order[start : start + FROZEN_AT_ONCE] for start in range(0, len(order), FROZEN_AT_ONCE)]
-        vectors = torch.cat([self._vectors([texts[i] for i in part]) for part in parts])
+        groups = [order[start : start + FROZEN_AT_ONCE] for start in range(0, len(order), FROZEN_AT_ONCE)]
+        vectors = torch.cat([self._vectors([texts[i] for i in group]) for group in groups])
         return vectors[torch.from_numpy(np.argsort(order)).to(vectors.device)]
 
     def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of cleaned texts, cached if `remembers`."""
-        known = self._known_tokens if self.remembers else {}
+        """Return the token ids of cleaned texts, cached if `caches_texts`."""
+        known = self._known_tokens if self.caches_texts else {}
         missing = [text for text in dict.fromkeys(texts) if text not in known]
         for start in range(0, len(missing), 1024):
-            part = missing[start : start + 1024]
-            known |= dict(zip(part, self._tokenise(part), strict=True))
+            batch = missing[start : start + 1024]
+            known |= dict(zip(batch, self._tokenise(batch), strict=True))
         return [known[text] for text in texts]
 
     def _inputs(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
@@ -150,7 +150,7 @@ class TransformerEncoder(PreTrainedEncoder):
         return {name: inputs[name].to(self.device) for name in ("input_ids", "attention_mask")}
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        if self.trained is None and self.remembers:
+        if self.trained is None and self.caches_texts:
             return super().lengths(texts)
         return [len(tokens) for tokens in self._tokens([self.prompt + text for text in self._cleaned(texts)])]
 

@@ -54,7 +54,7 @@ class SentenceTransformersEncoder(TransformerEncoder):
         return encoded(self._model.to(self.device), texts)
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        if self.trained is None and not self.remembers:
+        if self.trained is None and not self.caches_texts:
             return [len(text) for text in texts]
         return super().lengths(texts)
 

@@ -53,7 +53,7 @@ class Transformer(TextSettings):
                 self.out = nn.Linear(dim, dim)
 
             def numbers(self, text: str) -> list[int]:
-                known = self._known if self.remembers else {}
+                known = self._known if self.caches_texts else {}
                 if text not in known:
                     known[text] = [number[word] for word in words_of(text) if word in number][: settings.max_words]
                 return known[text]

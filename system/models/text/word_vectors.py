@@ -32,16 +32,16 @@ class WordVectors(TextSettings):
     file_settings: ClassVar[frozenset[str]] = frozenset({"vectors"})
 
     @property
-    def gives_series(self) -> bool:
+    def embeds_series(self) -> bool:
         return self.embedding == "words"
 
     @property
-    def sees_whole_batch(self) -> bool:
+    def depends_on_batch(self) -> bool:
         return self.embedding == "words" and self.padding == "counted"
 
     @property
-    def seen_by_share(self) -> str | None:
-        return "counted padding of captions" if self.sees_whole_batch else None
+    def batch_property(self) -> str | None:
+        return "counted padding of captions" if self.depends_on_batch else None
 
     @property
     def is_trained(self) -> bool:
@@ -58,7 +58,7 @@ class WordVectors(TextSettings):
 
         return WordVectorsEncoder(Path(self.vectors), self.dim, self.embedding, self.unknown, self.padding)
 
-    def to_count(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
+    def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
         """Return a network without parameters or operations, since vectors are read from the file."""
         import torch
 

@@ -77,7 +77,7 @@ class WordVectorsEncoder(TextEncoder):
             parts = [self._in_file(part) for part in re.split("['’-]", word)]
             found = [vector for vector in parts if vector is not None]
             mean = np.mean(found, axis=0) if found else None
-        if self.remembers:
+        if self.caches_texts:
             self._vectors[word] = mean
         return mean
 

@@ -28,8 +28,8 @@ LOOKED_AGAIN = (0.05, 1.0)  # seconds between two checks of the other processes'
 log = logging.getLogger(__name__)
 
 
-class Dealing:
-    """A process's part of the work on a bank. Open with `dealing`.
+class SharedWork:
+    """A process's part of the work on a bank. Open with `shared_work`.
 
     costs: of every wanted series, by key, for example in seconds of audio. at_once: most keys that are taken at a time,
     and the sum of costs at which fewer are enough.
@@ -38,30 +38,31 @@ class Dealing:
     def __init__(self, bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> None:
         self._bank, self._costs, self._at_once = bank, costs, at_once
         self._left = deque(sorted(costs, key=costs.__getitem__, reverse=True))
-        self._elsewhere: list[str] = []  # that another process had under way when it was looked at
+        self._computed_elsewhere: list[str] = []  # that another process had under way when it was looked at
         self._new: deque[str] = deque()  # taken, and not handed out yet
         self._under_way: set[str] = set()  # these, and those that are being computed
         self._shard: Shard | None = None
         self._release: Callable[[], None] | None = None
         self._stored_elsewhere = 0  # of the keys that are wanted, since this was asked
 
-    def more(self) -> bool:
+    def wait_for_keys(self) -> bool:
         """Return whether this process has keys to compute.
 
         If other processes are computing all remaining keys, wait for them, and take over the keys that they leave.
         """
         pause, said = LOOKED_AGAIN[0], False
         while not self._take():
-            if not self._elsewhere:
+            if not self._computed_elsewhere:
                 return False
             if not said:
-                log.info("%s: %s", self._bank.waiting, f"it computes {len(self._elsewhere)} series for this one")
+                count = len(self._computed_elsewhere)
+                log.info("%s: it computes %d series for this one", self._bank.waiting, count)
             said = True
             time.sleep(pause)
             pause = min(2 * pause, LOOKED_AGAIN[1])
         return True
 
-    def free(self) -> Iterator[str]:
+    def take_keys(self) -> Iterator[str]:
         """Yield keys to compute, until other processes have all remaining ones. Store or drop each key."""
         while self._take():
             yield self._new.popleft()
@@ -83,26 +84,26 @@ class Dealing:
 
     def _take(self) -> bool:
         """Take keys if this process has none. Returns: whether it has keys now."""
-        if self._new or not (self._left or self._elsewhere):
+        if self._new or not (self._left or self._computed_elsewhere):
             return bool(self._new)
         with self._bank.locked():
             if self._shard is not None:
-                self._shard.settle()
-            self._bank.read_on()
-            self._new = deque(self._free())
+                self._shard.close_files()
+            self._bank.read_new_lines()
+            self._new = deque(self._next_keys())
             if self._new and self._shard is None:
                 self._shard, self._release = self._bank.take_shard()
             if self._shard is not None:
                 self._under_way |= set(self._new)
-                _note(self._shard, self._under_way)
+                _write_keys(self._shard, self._under_way)
         return bool(self._new)
 
-    def _free(self) -> list[str]:
+    def _next_keys(self) -> list[str]:
         """Return the next keys that are neither stored nor being computed by another process."""
-        others = [_noted(shard) for shard in self._bank.shards() if shard is not self._shard]
+        others = [_read_keys(shard) for shard in self._bank.shards() if shard is not self._shard]
         busy = set().union(*others)
         if not self._left:
-            self._left, self._elsewhere = deque(self._elsewhere), []
+            self._left, self._computed_elsewhere = deque(self._computed_elsewhere), []
         count, cost = self._at_once
         count = min(count, math.ceil(len(self._left) / (1 + sum(map(bool, others)))))
         found: list[str] = []
@@ -111,7 +112,7 @@ class Dealing:
             if key in self._bank:
                 self._stored_elsewhere += 1
             elif key in busy:
-                self._elsewhere.append(key)
+                self._computed_elsewhere.append(key)
             else:
                 found.append(key)
         return found
@@ -128,16 +129,16 @@ class Dealing:
 
 
 @contextmanager
-def dealing(bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> Iterator[Dealing]:
+def shared_work(bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> Iterator[SharedWork]:
     """Context for taking part in the work on a bank."""
-    part = Dealing(bank, costs, at_once)
+    work = SharedWork(bank, costs, at_once)
     try:
-        yield part
+        yield work
     finally:
-        part.end()
+        work.end()
 
 
-def _note(shard: Shard, keys: Iterable[str]) -> None:
+def _write_keys(shard: Shard, keys: Iterable[str]) -> None:
     """Write the keys that the process of a shard is computing.
 
     The file is only read under the bank's lock. A partial file can only be left by a killed process, and is ignored.
@@ -145,7 +146,7 @@ def _note(shard: Shard, keys: Iterable[str]) -> None:
     shard.under_way_file.write_text(json.dumps(sorted(keys)), encoding="utf-8")
 
 
-def _noted(shard: Shard) -> set[str]:
+def _read_keys(shard: Shard) -> set[str]:
     """Return the keys that a living process is computing for a shard. Hold the bank's lock for this."""
     try:
         found = parse_json(shard.under_way_file.read_bytes(), "")
