@@ -29,7 +29,6 @@ FIRST_WORDS = frozenset(
         "that",
         "have",
         "how",
-        "whether",
         "who",
         "at",
         "on",
