@@ -184,7 +184,7 @@ def test_it_is_opened_with_its_queries_and_answers(run: Path, tmp_path: Path) ->
     assert all(len(window) == 3 for answer in opened.answers for window in answer.windows)
     assert open_finished_moments(str(run)).entry == "posterior"
     assert has_moments(str(run))
-    with pytest.raises(SubmissionError, match="no entry of moments 'other'; there are posterior, thresholds"):
+    with pytest.raises(SubmissionError, match="no entry of moments 'other'; choose one of posterior, thresholds"):
         open_finished_moments(f"{run}:other")
     with pytest.raises(SubmissionError, match="the run ranks moments, not clips; name a run that ranks"):
         open_finished(str(run))
@@ -211,7 +211,7 @@ def test_it_is_scored_and_compared_by_its_name(run: Path, tmp_path: Path, capsys
     assert json.loads(capsys.readouterr().out)["difference"] == found["difference"]
     for arguments, words in (
         (["score", str(run), "--truth", truth], f"{run} contains its truth; leave out --truth"),
-        (["score", f"{run}:other"], "no entry of moments 'other'; there are posterior, thresholds"),
+        (["score", f"{run}:other"], "no entry of moments 'other'; choose one of posterior, thresholds"),
         (["compare", str(run), handed], f"{handed} is scored against true windows; add --truth"),
         (["compare", str(run), str(tmp_path)], f"{tmp_path}: not a finished run (no result.json)"),
         (["score", str(run), "--edition", "2025"], "edition 2025 ranks clips, not moments"),
