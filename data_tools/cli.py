@@ -80,8 +80,8 @@ def run_cli(
         if not inside:
             _set_up_log(arguments)
         verbose = arguments.verbose
-        if odd := [value for value in argv if not is_utf8(value)]:
-            raise DataError(f"the argument {odd[0]!a} is not UTF-8; rename the file or folder")
+        if undecodable := [value for value in argv if not is_utf8(value)]:
+            raise DataError(f"the argument {undecodable[0]!a} is not UTF-8; rename the file or folder")
         with _terminable(), _results(inside, argv[0] in verbs and verbs[argv[0]].several):
             status = int(arguments.run(arguments))
         try:
@@ -98,8 +98,8 @@ def run_cli(
             raise
         resumes = argv and argv[0] in verbs and verbs[argv[0]].resumes
         hint = "the same command goes on where it stopped" if resumes else "nothing was written"
-        if said := stop.args[0] if stop.args else f"interrupted; {hint}":
-            print(said, file=sys.stderr)
+        if message := stop.args[0] if stop.args else f"interrupted; {hint}":
+            print(message, file=sys.stderr)
         return 130
     return 1
 
@@ -336,8 +336,8 @@ class Lines:
     def line(self, seconds: float, note: str = "") -> str:
         """Return the name, the finished and total numbers, and the remaining time. seconds: this process's run time."""
         size, unit = (MIB, "MiB") if self.unit == "byte" else (1, f"{self.unit}s")
-        of_all = "" if self.total is None else f" of {round(self.total / size):,}"
-        parts = [f"{self.what}: {round(self.done / size):,}{of_all} {unit}"]
+        total = "" if self.total is None else f" of {round(self.total / size):,}"
+        parts = [f"{self.what}: {round(self.done / size):,}{total} {unit}"]
         if self.total is not None and self.done > self._before:
             left = seconds * (self.total - self.done) / (self.done - self._before)
             parts.append(f"{about(left)} left")

@@ -177,8 +177,8 @@ def remove_parts(folder: Path, below: bool = True) -> None:
 
 def _remove_left(path: Path) -> None:
     """Remove the temporary file or folder of a process that has ended; keep any other."""
-    named = re.fullmatch(r"\..+\.([1-9][0-9]{0,6})\.part", path.name, re.DOTALL)
-    if not named or path.absolute() in _in_use or _runs(int(named[1])):
+    match = re.fullmatch(r"\..+\.([1-9][0-9]{0,6})\.part", path.name, re.DOTALL)
+    if not match or path.absolute() in _in_use or _runs(int(match[1])):
         return
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)

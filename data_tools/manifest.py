@@ -252,8 +252,8 @@ class _Manifest:
                     clip_id, split = clip.id, clip.split
                 hashes.append(hash(clip_id))
                 self.splits.append(numbers[split])
-        found, counts = np.unique(np.frombuffer(hashes, np.int64), return_counts=True)
-        if unique and (twice := set(found[counts > 1].tolist())):
+        hash_values, counts = np.unique(np.frombuffer(hashes, np.int64), return_counts=True)
+        if unique and (twice := set(hash_values[counts > 1].tolist())):
             rows = (row for row, number in enumerate(hashes) if number in twice)
             unique_items(((row + 1, self.clip(row)) for row in rows), path)
 
@@ -279,10 +279,10 @@ def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:
 def of_split(clips: Sequence[Clip], split: str | None, where: object) -> Sequence[Clip]:
     """Return the clips of a split; None: all. Raises DataError, which lists the splits in the data, if there are no
     clips."""
-    found = clips if split is None else in_split(clips, split)
-    if not found:
+    selected = clips if split is None else in_split(clips, split)
+    if not selected:
         raise DataError(f"{where} has no split {split}, it has {', '.join(sorted({clip.split for clip in clips}))}")
-    return found
+    return selected
 
 
 def in_split(clips: Sequence[Clip], split: str) -> Sequence[Clip]:

@@ -68,24 +68,25 @@ def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[
     DataError if moments were given and none remains.
     """
     seconds = {clip.id: clip.seconds for clip in clips}
-    given, left, behind = list(moments), [], 0
+    given, remaining, n_outside = list(moments), [], 0
     for moment in given:
         end = seconds.get(moment.clip)
         if moment.windows is None or end is None:
-            left.append(moment)
+            remaining.append(moment)
             continue
         windows = [window for window in moment.windows if window[0] < end]
-        behind += len(moment.windows) - len(windows)
+        n_outside += len(moment.windows) - len(windows)
         if windows:
-            left.append(moment.model_copy(update={"windows": windows}))
+            remaining.append(moment.model_copy(update={"windows": windows}))
     hint = "python -m data_tools check MANIFEST --moments FILE lists them"
-    if given and not left:
+    if given and not remaining:
         count = counted(len(given), "moment", ",")
         raise DataError(f"all windows of {count} begin after the end of their recording; {hint}")  # prose: ok
-    if behind:
-        said = f"{counted(behind, 'window', ',')} and {counted(len(given) - len(left), 'moment', ',')} without another"
-        log.warning("left out: %s, which begin after the end of their recording; %s", said, hint)
-    return left
+    if n_outside:
+        without = counted(len(given) - len(remaining), "moment", ",")
+        text = f"{counted(n_outside, 'window', ',')} and {without} without another"
+        log.warning("left out: %s, which begin after the end of their recording; %s", text, hint)
+    return remaining
 
 
 def write_moments(path: Path | str, moments: Iterable[Moment]) -> None:

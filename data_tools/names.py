@@ -127,18 +127,18 @@ def match_names(wanted: Iterable[str], present: Iterable[str]) -> dict[str, str]
     form (macOS unpacks decomposed ones), then without outer blanks and blanks before the suffix. Last, ':' and the
     blanks around it count as '_' (Clotho's files were renamed so). A name with two possible matches has none.
     """
-    left = dict.fromkeys(wanted)
+    unmatched = dict.fromkeys(wanted)
     free = dict.fromkeys(present)
-    found: dict[str, str] = {}
+    matches: dict[str, str] = {}
     for key in (str, _composed, _without_blanks, _without_colons):
-        ours, theirs = _by_key(left, key), _by_key(free, key)
+        ours, theirs = _by_key(unmatched, key), _by_key(free, key)
         for shared in ours.keys() & theirs.keys():
             if len(ours[shared]) == len(theirs[shared]) == 1:
-                found[ours[shared][0]] = theirs[shared][0]
-        used = set(found.values())
-        left = {name: None for name in left if name not in found}
+                matches[ours[shared][0]] = theirs[shared][0]
+        used = set(matches.values())
+        unmatched = {name: None for name in unmatched if name not in matches}
         free = {name: None for name in free if name not in used}
-    return found
+    return matches
 
 
 def check_source(name: str) -> str:

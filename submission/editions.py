@@ -160,7 +160,7 @@ _LIST_FIELDS = ("output", "query_column", "ranking_length")
 
 
 def _parse_sources(**sources: str) -> dict[str, Source]:
-    """Return the sources by field. known: each as `sure: where`."""
+    """Return the sources by field. sources: each as `sure: where`."""
     return {name: Source(*text.split(": ", 1)) for name, text in sources.items()}
 
 

@@ -117,9 +117,9 @@ def _holds_container(content: mmap.mmap, at: int) -> bool:
     if any(content.find(start, at) >= 0 for start in _STARTS):
         return True
     for kind, names in _KINDS.items():
-        found = content.find(kind, at)
-        while found >= 0:
-            if content[found - 8 : found - 4] in names:
+        position = content.find(kind, at)
+        while position >= 0:
+            if content[position - 8 : position - 4] in names:
                 return True
-            found = content.find(kind, found + 1)
+            position = content.find(kind, position + 1)
     return False

@@ -90,8 +90,8 @@ def _page_at(path: Path, content: mmap.mmap, at: int) -> _Page | None:
 
 def _checksum(page: bytes) -> bytes:
     """Return the CRC-32 with the highest bit first, from 0: zlib's, with reversed bits and without its inversions."""
-    found = zlib.crc32(page.translate(_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF
-    return found.to_bytes(4, "little").translate(_REVERSED)[::-1]
+    crc = zlib.crc32(page.translate(_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF
+    return crc.to_bytes(4, "little").translate(_REVERSED)[::-1]
 
 
 def _refuse_second(path: Path, content: mmap.mmap, at: int) -> None:

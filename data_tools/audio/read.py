@@ -147,17 +147,17 @@ def peaks(path: Path | str, parts: int) -> Wave:
     the beginning of a part is read if it is longer than PEAK_SAMPLES, so that hours take no longer than a minute.
     Raises AudioError as read_audio does.
     """
-    found = np.zeros(parts, np.float32)
+    maxima = np.zeros(parts, np.float32)
     with _opened(path) as file:
         for part in range(parts):
             start, end = part * file.frames // parts, (part + 1) * file.frames // parts
             if start != file.tell():
                 file.seek(start)
             samples = file.read(min(end - start, PEAK_SAMPLES), dtype="float32", always_2d=True)
-            found[part] = np.abs(samples).max(initial=0)
-    if not np.isfinite(found).all():
+            maxima[part] = np.abs(samples).max(initial=0)
+    if not np.isfinite(maxima).all():
         raise AudioError(f"{path}: has NaN or infinite samples; export the file again")
-    return found
+    return maxima
 
 
 def content_key(path: Path | str) -> str:
@@ -267,8 +267,8 @@ def _by_ffmpeg(path: Path | str) -> Iterator[str]:
         wav = f"{folder}/decoded.wav"
         source = ["-protocol_whitelist", "file", "-i", f"file:{path}", "-map", "0:a:0", "-t", str(_FFMPEG_SECONDS)]
         command = ["ffmpeg", "-nostdin", "-v", "error", *source, "-c:a", "pcm_f32le", "-rf64", "auto", wav]
-        said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-        if said.returncode or said.stderr.strip():
-            reason = (said.stderr.strip() or "it gave no reason").splitlines()[-1][:200]
+        finished = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+        if finished.returncode or finished.stderr.strip():
+            reason = (finished.stderr.strip() or "it gave no reason").splitlines()[-1][:200]
             raise AudioError(f"{path}: cannot be decoded by ffmpeg ({reason}); fetch it again, or convert it to FLAC")
         yield wav

@@ -131,9 +131,9 @@ class _Drifting(_Polyphase):
         rest = drift - shifts / self.up
         new = np.zeros(turns * self.up)
         for shift in np.unique(shifts).tolist():
-            found = self.filtered(self.weights, old, turns, shift)
-            found = found + rest * self.filtered(self.slopes, old, turns, shift)
-            new = np.where(shifts == shift, found, new)
+            samples = self.filtered(self.weights, old, turns, shift)
+            samples = samples + rest * self.filtered(self.slopes, old, turns, shift)
+            new = np.where(shifts == shift, samples, new)
         whole, phase = np.divmod(np.arange(len(new)) * self.down + shifts, self.up)
         early = np.flatnonzero((phase == 0) & (rest < 0))
         first = whole[early] + self.before - self.reach

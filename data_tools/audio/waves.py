@@ -28,14 +28,14 @@ def waves_of(audio: Any) -> list[np.ndarray] | None:
 
 
 def _checked(one: Any, number: int) -> np.ndarray:
-    found = np.asarray(_on_cpu(one))
-    shape = f"wave {number} has shape {found.shape} and type {found.dtype}"
-    if found.dtype.kind != "f" or found.ndim not in (1, 2) or not found.size:
+    wave = np.asarray(_on_cpu(one))
+    shape = f"wave {number} has shape {wave.shape} and type {wave.dtype}"
+    if wave.dtype.kind != "f" or wave.ndim not in (1, 2) or not wave.size:
         raise KitError(f"{shape}; give (samples,) or (samples, channels) of floats with full scale 1")
-    if found.ndim == 2 and found.shape[1] > found.shape[0]:
+    if wave.ndim == 2 and wave.shape[1] > wave.shape[0]:
         raise KitError(f"{shape}: more channels than samples; transpose it to (samples, channels)")
     with np.errstate(over="ignore"):
-        samples = found.astype(np.float32)
+        samples = wave.astype(np.float32)
     if not np.isfinite(samples).all():
         raise KitError(f"wave {number} has NaN or infinite samples, or too large ones for 32 bits; correct it")
     return samples

@@ -58,8 +58,8 @@ def train(
         for start in range(0, len(order), BATCH):
             part = order[start : start + BATCH]
             logits = network(_loaded(vectors, rows[part]))[:, 0]
-            wanted = torch.from_numpy(labels[part].astype(np.float32))
-            loss = nn.functional.binary_cross_entropy_with_logits(logits, wanted, torch.from_numpy(weights[part]))
+            targets = torch.from_numpy(labels[part].astype(np.float32))
+            loss = nn.functional.binary_cross_entropy_with_logits(logits, targets, torch.from_numpy(weights[part]))
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -69,12 +69,12 @@ def train(
 def score(network: nn.Module, vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return (N,) float32 in [0, 1]: the sigmoid output for each row; chunks are read in the order of the file."""
     order = np.argsort(rows, kind="stable")
-    found = np.empty(len(rows), np.float32)
+    scores = np.empty(len(rows), np.float32)
     with torch.inference_mode():
         for start in range(0, len(order), _ROWS_AT_ONCE):
             part = order[start : start + _ROWS_AT_ONCE]
-            found[part] = torch.sigmoid(network(_loaded(vectors, rows[part]))[:, 0]).numpy()
-    return found
+            scores[part] = torch.sigmoid(network(_loaded(vectors, rows[part]))[:, 0]).numpy()
+    return scores
 
 
 def _loaded(vectors: np.ndarray, rows: np.ndarray) -> torch.Tensor:

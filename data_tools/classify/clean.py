@@ -122,7 +122,7 @@ _INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u200b\ufeff]")
 def _entities(text: str) -> str:
     """Decode entities until none is left (some texts were escaped twice); only complete ones, so that
     "R&notes" stays."""
-    while (decoded := _ENTITIES.sub(lambda found: html.unescape(found[0]), text)) != text:
+    while (decoded := _ENTITIES.sub(lambda match: html.unescape(match[0]), text)) != text:
         text = decoded
     return text
 
@@ -132,45 +132,45 @@ def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) ->
 
     is_first: cut boilerplate only at the start of the text's sentences, clauses and brackets. Quoted words stay.
     """
-    kept, at = "", 0
-    for found in _unquoted(boilerplate, text):
-        if found.start() < at:
+    remaining, at = "", 0
+    for match in _unquoted(boilerplate, text):
+        if match.start() < at:
             continue
-        kept, at = kept + text[at : found.start()], found.start()
-        last = kept[-MAX_LEAD:]
+        remaining, at = remaining + text[at : match.start()], match.start()
+        last = remaining[-MAX_LEAD:]
         lead = last[len(_LEADS.sub("", last)) :]
-        before = kept[: len(kept) - len(lead)]
+        before = remaining[: len(remaining) - len(lead)]
         inside = bool(before) and before[-1] not in ".!?\n(["
         if is_first and inside and not _CLAUSE.search(lead):
             continue
-        at = _TO_THE_END.match(text, found.end()).end()  # type: ignore[union-attr]  # it may be empty
-        kept = before + (text[at - 1] if inside and text[at - 1] in ".!?" else "")
-    return kept + text[at:]
+        at = _TO_THE_END.match(text, match.end()).end()  # type: ignore[union-attr]  # it may be empty
+        remaining = before + (text[at - 1] if inside and text[at - 1] in ".!?" else "")
+    return remaining + text[at:]
 
 
 def _unquoted(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
     """Yield the matches outside double quotes."""
     at = straight = curly = 0
-    for found in pattern.finditer(text):
-        passed, at = text[at : found.start()], found.start()
+    for match in pattern.finditer(text):
+        passed, at = text[at : match.start()], match.start()
         straight += passed.count('"')
         curly += passed.count("“") - passed.count("”")
         closing = '"' if straight % 2 else "”" if curly > 0 else None
         if closing is None or text.find(closing, at) < 0:
-            yield found
+            yield match
 
 
 def _cut(pattern: re.Pattern[str], text: str) -> str:
     """Remove the pattern's matches outside double quotes."""
     parts, at = [], 0
-    for found in _unquoted(pattern, text):
-        parts.append(text[at : found.start()])
-        at = found.end()
+    for match in _unquoted(pattern, text):
+        parts.append(text[at : match.start()])
+        at = match.end()
     return "".join([*parts, text[at:]])
 
 
 def _equipment(text: str) -> str:
-    text = _BRACKETS.sub(lambda found: "" if _only_technical(found[1] or found[2] or "") else found[0], text)
+    text = _BRACKETS.sub(lambda match: "" if _only_technical(match[1] or match[2] or "") else match[0], text)
     return "".join(part for part in _SENTENCE_END.split(text) if not _only_technical(part))
 
 
@@ -191,7 +191,7 @@ def _shortened(text: str) -> str:
     if len(words := text.split()) <= MAX_WORDS:
         return text
     start = " ".join(words[:MAX_WORDS])
-    ends = [found.end() for found in re.finditer(r"[.!?](?=\s)", start)]
+    ends = [match.end() for match in re.finditer(r"[.!?](?=\s)", start)]
     return start[: ends[-1]] if ends else start
 
 

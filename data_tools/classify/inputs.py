@@ -36,14 +36,14 @@ def read_description_table(path: Path, text_column: str, id_column: str | None) 
     """
     rows = read_table(path, [text_column, *([id_column] if id_column else [])])
     id_column = id_column or ("id" if "id" in rows[0][1] else None)
-    seen: dict[str, int] = {}
+    line_of: dict[str, int] = {}
     for number, (line, row) in enumerate(rows, 1):
         name = row[id_column].strip() if id_column else str(number)
         if not name:
             raise DataError(f"{path}, line {line}: the {id_column} is empty; fill it in or remove the row")
-        if name in seen:
-            raise DataError(f"{path}, line {line}: the {id_column} {name!r} is already on line {seen[name]}")
-        seen[name] = line
+        if name in line_of:
+            raise DataError(f"{path}, line {line}: the {id_column} {name!r} is already on line {line_of[name]}")
+        line_of[name] = line
         yield Description(name, row[text_column], row.get("username") or None)
 
 

@@ -99,12 +99,12 @@ def language_of(text: str) -> str:
 @cache
 def _points() -> dict[str, dict[str, int]]:
     """Return the points of each word for each language."""
-    found: dict[str, dict[str, int]] = {}
+    points: dict[str, dict[str, int]] = {}
     for lists, count in ((_LIKELY, 1), (_SURE, 2)):
         for language, words in lists.items():
             for word in words.split():
-                found.setdefault(word, {})[language] = count
-    return found
+                points.setdefault(word, {})[language] = count
+    return points
 
 
 @cache

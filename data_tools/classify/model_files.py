@@ -47,8 +47,8 @@ def local_folder(name: str, what: str = "text model") -> Path | None:
 def installed_as(name: str) -> str:
     """Return the end of an error message about a missing hub name: the installed package with that model, or ""."""
     package = CARRIED.get(name.rpartition("/")[2])
-    there = package is not None and find_spec(PACKAGES[package]) is not None
-    return f"; an installed package contains it: use {package} instead" if there else ""
+    is_installed = package is not None and find_spec(PACKAGES[package]) is not None
+    return f"; an installed package contains it: use {package} instead" if is_installed else ""
 
 
 def fetch(name: str, what: str = "text model") -> Path:
@@ -91,8 +91,8 @@ def folder_problem(folder: Path) -> str | None:
 
 def configuration_files(folder: Path) -> list[Path]:
     """List the files of a model's folder that determine its results, except the weights, sorted by path."""
-    found = {path for pattern in CONFIGURATION for path in folder.rglob(pattern) if path.is_file()}
-    return sorted(found)
+    files = {path for pattern in CONFIGURATION for path in folder.rglob(pattern) if path.is_file()}
+    return sorted(files)
 
 
 def modules_without_weights(folder: Path) -> list[str]:
@@ -125,8 +125,8 @@ def weight_files(folder: Path) -> list[Path]:
 def _shards(index: Path) -> list[Path]:
     """Return the files in an index of weights; empty if one of them is missing, or if the file is not an index."""
     try:
-        named = parse_json(index.read_bytes(), index.name)["weight_map"].values()
-        files = [index.parent / name for name in sorted(set(named))]
+        names = parse_json(index.read_bytes(), index.name)["weight_map"].values()
+        files = [index.parent / name for name in sorted(set(names))]
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return []
     return files if all(path.parent == index.parent and path.is_file() for path in files) else []
@@ -147,9 +147,9 @@ def _cached(owned: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
     for name in ("config.json", "modules.json"):  # static embeddings have only the second one
-        found = try_to_load_from_cache(owned, name)
-        if isinstance(found, str) and not modules_without_weights(Path(found).parent):
-            return Path(found).parent
+        cached = try_to_load_from_cache(owned, name)
+        if isinstance(cached, str) and not modules_without_weights(Path(cached).parent):
+            return Path(cached).parent
     return None
 
 

@@ -54,11 +54,11 @@ def weighting_figures(labels: np.ndarray, fit: CrossFit, threshold: float) -> di
     """
     from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
-    found: dict[str, dict[str, Any]] = {}
+    figures: dict[str, dict[str, Any]] = {}
     parts = [fit.folds == fold for fold in np.unique(fit.folds)]
     for weighting in WEIGHTINGS:
         scores, weights = fit.scores[weighting], class_weights(labels, weighting)
-        found[weighting] = {
+        figures[weighting] = {
             "roc_auc": float(roc_auc_score(labels, scores)),
             "roc_auc_by_fold": [float(roc_auc_score(labels[part], scores[part])) for part in parts],
             "average_precision": float(average_precision_score(labels, scores)),
@@ -67,7 +67,7 @@ def weighting_figures(labels: np.ndarray, fit: CrossFit, threshold: float) -> di
             "kept": {f"{least:.2f}": kept(scores[~labels], least) for least in THRESHOLDS},
             "kept_at_threshold": kept(scores[~labels], threshold),
         }
-    return found
+    return figures
 
 
 def examples(
@@ -120,28 +120,29 @@ def summary(report: dict[str, Any]) -> list[str]:
         f"{model['distinct_texts'] - model['computed']} already stored",
     ]
     threshold = report["settings"]["threshold"]
-    for weighting, found in report["weightings"].items():
+    for weighting, figures in report["weightings"].items():
         lines.append(
-            f"{weighting + ':':10}ROC AUC {found['roc_auc']:.4f}, average precision {found['average_precision']:.4f}, "
-            f"Brier {found['brier']:.4f}; {counted(found['kept_at_threshold'], 'description')} above {threshold:g}"
+            f"{weighting + ':':10}ROC AUC {figures['roc_auc']:.4f}, "
+            f"average precision {figures['average_precision']:.4f}, Brier {figures['brier']:.4f}; "
+            f"{counted(figures['kept_at_threshold'], 'description')} above {threshold:g}"
         )
     return lines
 
 
 def draw(
-    folder: Path, labels: np.ndarray, scores: dict[Weighting, np.ndarray], found: dict[str, Any], threshold: float
+    folder: Path, labels: np.ndarray, scores: dict[Weighting, np.ndarray], figures: dict[str, Any], threshold: float
 ) -> None:
     """Write FIGURES, PNG files, into the folder.
 
-    labels: (N,) True for captions. scores: (N,) by weighting. found: their weighting_figures.
+    labels: (N,) True for captions. scores: (N,) by weighting. figures: their weighting_figures.
     """
-    drawn = (_roc_pr(labels, scores, found), _reliability(found), _scores(labels, scores, threshold))
-    for name, figure in zip(FIGURES, (*drawn, _draw_kept(found, threshold)), strict=True):
+    drawn = (_roc_pr(labels, scores, figures), _reliability(figures), _scores(labels, scores, threshold))
+    for name, figure in zip(FIGURES, (*drawn, _draw_kept(figures, threshold)), strict=True):
         with replacing(folder / name) as temporary:
             figure.savefig(temporary, format="png")
 
 
-def _roc_pr(labels: np.ndarray, scores: dict[Weighting, np.ndarray], found: dict[str, Any]) -> "Figure":
+def _roc_pr(labels: np.ndarray, scores: dict[Weighting, np.ndarray], figures: dict[str, Any]) -> "Figure":
     from sklearn.metrics import precision_recall_curve, roc_curve
 
     figure = _figure()
@@ -151,9 +152,9 @@ def _roc_pr(labels: np.ndarray, scores: dict[Weighting, np.ndarray], found: dict
     for weighting, values in scores.items():
         colour = _COLOURS[weighting]
         wrong, right_share, _ = roc_curve(labels, values)
-        left.plot(wrong, right_share, color=colour, label=_named(weighting, "AUC", found, "roc_auc"))
+        left.plot(wrong, right_share, color=colour, label=_named(weighting, "AUC", figures, "roc_auc"))
         precision, recall, _ = precision_recall_curve(labels, values)
-        right.plot(recall, precision, color=colour, label=_named(weighting, "AP", found, "average_precision"))
+        right.plot(recall, precision, color=colour, label=_named(weighting, "AP", figures, "average_precision"))
     left.plot([0, 1], [0, 1], color="grey", linestyle=":")
     right.axhline(labels.mean(), color="grey", linestyle=":")
     for axes in (left, right):
@@ -161,19 +162,19 @@ def _roc_pr(labels: np.ndarray, scores: dict[Weighting, np.ndarray], found: dict
     return figure
 
 
-def _named(weighting: str, short: str, found: dict[str, Any], key: str) -> str:
-    return f"{weighting}, {short} {found[weighting][key]:.4f}"
+def _named(weighting: str, short: str, figures: dict[str, Any], key: str) -> str:
+    return f"{weighting}, {short} {figures[weighting][key]:.4f}"
 
 
-def _reliability(found: dict[str, Any]) -> "Figure":
+def _reliability(figures: dict[str, Any]) -> "Figure":
     figure = _figure()
     axes = figure.add_subplot(
         xlabel="mean score of a tenth", ylabel="share of captions in it", xlim=(0, 1), ylim=(0, 1)
     )
     axes.plot([0, 1], [0, 1], color="grey", linestyle=":")
-    for weighting, values in found.items():
+    for weighting, values in figures.items():
         means, shares = ([row[name] for row in values["reliability"]] for name in ("score", "captions"))
-        label = _named(weighting, "Brier", found, "brier")
+        label = _named(weighting, "Brier", figures, "brier")
         axes.plot(means, shares, marker="o", color=_COLOURS[weighting], label=label)
     axes.legend()
     return figure
@@ -191,10 +192,10 @@ def _scores(labels: np.ndarray, scores: dict[Weighting, np.ndarray], threshold: 
     return figure
 
 
-def _draw_kept(found: dict[str, Any], threshold: float) -> "Figure":
+def _draw_kept(figures: dict[str, Any], threshold: float) -> "Figure":
     figure = _figure()
     axes = figure.add_subplot(xlabel="threshold", ylabel="descriptions above it")
-    for weighting, values in found.items():
+    for weighting, values in figures.items():
         points = values["kept"]
         axes.plot([*map(float, points)], [*points.values()], marker=".", color=_COLOURS[weighting], label=weighting)
     axes.axvline(threshold, color="black", linestyle=":", label=f"{threshold:g}")

@@ -115,12 +115,12 @@ def _texts(scored: Sequence[Described], learnt: Sequence[tuple[str, str]], rows:
 
 
 def _write_scores(path: Path, described: Sequence[Described], fit: CrossFit) -> None:
-    found = zip(fit.scores["natural"], fit.scores["balanced"], strict=True)
+    pairs = zip(fit.scores["natural"], fit.scores["balanced"], strict=True)
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for id, _, (text, rules, language) in described:
-            natural, balanced = next(found) if text else (0.0, 0.0)
+            natural, balanced = next(pairs) if text else (0.0, 0.0)
             writer.writerow([id, f"{natural:.6f}", f"{balanced:.6f}", language, text, ";".join(rules)])
 
 

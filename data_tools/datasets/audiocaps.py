@@ -61,23 +61,23 @@ def read_audiocaps(
     """
     require_folder(root)
     recordings = {split: _recordings(root / f"{split}.csv") for split in splits}
-    owners = Counter(stem for found in recordings.values() for recording in found for stem in {*recording.stems})
+    owners = Counter(stem for group in recordings.values() for recording in group for stem in {*recording.stems})
     clips: list[Clip] = []
     counts = []
     for split, published in recordings.items():
         folders = [(audio or root) / split, audio or root]
         files = _by_stem(folders, owners)
-        found = 0
+        with_audio = 0
         for recording in published:
             stem = next((stem for stem in recording.stems if stem in files and owners[stem] == 1), None)
-            found += stem is not None
+            with_audio += stem is not None
             if stem or keep_missing:
                 folder, name = files[stem] if stem else (folders[0], f"{recording.stems[0]}.wav")
                 seconds = readable_seconds(folder / name)
                 clips.append(audio_clip(folder, name, "audiocaps", split, recording.captions, seconds))
         in_all = counted(sum(len(recording.captions) for recording in published), "caption")
         line = f"{split}: {counted(len(published), 'clip')}, {in_all} published"
-        line += f"; audio of {found} found, of {len(published) - found} missing"
+        line += f"; audio of {with_audio} found, of {len(published) - with_audio} missing"
         unclear = sorted({stem for item in published for stem in item.stems if stem in files and owners[stem] > 1})
         counts.append(f"{line}; names of several clips, not used: {some(unclear)}" if unclear else line)
     if not clips:
@@ -107,21 +107,21 @@ def _in_seconds(stem: str) -> list[str]:
     >>> _in_seconds("-aB_30_40"), _in_seconds("-aB_30000_40000"), _in_seconds("-aB_030.000"), _in_seconds("-aB")
     (['-aB_30', '-aB_30_40'], ['-aB_30', '-aB_30000_40000'], ['-aB_30'], [])
     """
-    found = []
+    matches = []
     if times := _TIMES.fullmatch(stem):
         start, end = int(times[2]), int(times[3])
         unit = 1 if end - start <= _LONGEST else 1000
         if 0 < end - start <= _LONGEST * unit and start % unit == 0:
-            found.append(f"{times[1]}_{start // unit}")
+            matches.append(f"{times[1]}_{start // unit}")
     if times := re.fullmatch(_START, stem, re.DOTALL):
-        found.append(f"{times[1]}_{int(times[2])}")
-    return found
+        matches.append(f"{times[1]}_{int(times[2])}")
+    return matches
 
 
 def _recordings(path: Path) -> list[_Recording]:
     """Read the clips of a CSV file in its order."""
     require_file(path, "name AudioCaps' folder, which holds it, and the --splits that it has")
-    found: dict[tuple[str, int], _Recording] = {}
+    recordings: dict[tuple[str, int], _Recording] = {}
     lines: dict[str, int] = {}
     for line, row in read_table(path, COLUMNS):
         where = f"{path}, line {line}"
@@ -135,10 +135,10 @@ def _recordings(path: Path) -> list[_Recording]:
             raise DataError(
                 f"{where}: the audiocap_id {number[:40]!r} is already on line {lines[number]}; keep one row"
             )
-        recording = found.setdefault((youtube_id, int(start)), _Recording(youtube_id, int(start), [], []))
+        recording = recordings.setdefault((youtube_id, int(start)), _Recording(youtube_id, int(start), [], []))
         recording.captions.append(row["caption"])
         recording.ids.append(number)
-    return list(found.values())
+    return list(recordings.values())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -62,7 +62,7 @@ def read_castella(
         read_annotations does.
     """
     require_folder(root)
-    found = Published([], [], [], [], [])
+    published = Published([], [], [], [], [])
     for split, (path, annotations) in _by_split(root).items():
         folders = [(audio or root) / split, audio or root]
         present = {Path(name).stem: (folder, name) for folder in reversed(folders) for name in _files(folder, suffixes)}
@@ -76,16 +76,16 @@ def read_castella(
         for query in annotations.queries:
             check_caption(query.text, f"{path}, {query.where}")
             if clip := clips.get(query.vid):
-                found.moments.append(Moment(id=query.qid, text=query.text, clip=clip.id, windows=query.windows))
-        found.files.append(path)
-        found.clips.extend(clips.values())
-        found.faults.extend((path, fault) for fault in annotations.faults)
-        found.counts.append(_count(split, annotations, present.keys(), clips.keys(), suffixes))
-    if not found.clips:
+                published.moments.append(Moment(id=query.qid, text=query.text, clip=clip.id, windows=query.windows))
+        published.files.append(path)
+        published.clips.extend(clips.values())
+        published.faults.extend((path, fault) for fault in annotations.faults)
+        published.counts.append(_count(split, annotations, present.keys(), clips.keys(), suffixes))
+    if not published.clips:
         expected = f"<id>{suffixes[0]}"
         hint = "name the folder by --audio or --features, or list all recordings by --keep-missing"
         raise DataError(f"{audio or root}: no {expected} of a recording, here or in a folder of its split; {hint}")
-    return found
+    return published
 
 
 def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
@@ -122,13 +122,15 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
 
 def _count(split: str, annotations: Annotations, present: Set[str], listed: Set[str], suffixes: tuple[str, ...]) -> str:
     """Format the counts of a split. present: recordings with a file, and others. listed: recordings in the manifest."""
-    recordings, asked = len(annotations.seconds), len({query.vid for query in annotations.queries})
-    there = len(present & annotations.seconds.keys())
+    recordings, with_queries = len(annotations.seconds), len({query.vid for query in annotations.queries})
+    n_present = len(present & annotations.seconds.keys())
     windows = sum(len(query.windows or []) for query in annotations.queries)
-    line = f"{split}: {counted(len(annotations.queries), 'query')} in {asked} of {counted(recordings, 'recording')}"
+    line = (
+        f"{split}: {counted(len(annotations.queries), 'query')} in {with_queries} of {counted(recordings, 'recording')}"
+    )
     line += "" if annotations.is_blind else f", with {counted(windows, 'window')}"
     what = "features" if suffixes == FEATURES else "audio"
-    line += f"; {what} of {there} of {recordings} found, of {recordings - there} missing"
+    line += f"; {what} of {n_present} of {recordings} found, of {recordings - n_present} missing"
     if len(listed) == recordings:
         return line
     out = sum(query.vid not in listed for query in annotations.queries)
@@ -142,8 +144,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files.add_argument("--audio", type=Path, help="the folder with the audio, in <split>/ or directly (default: root)")
     features = "published features in place of audio: <vid>.npz in <split>/ or directly, for the expert feature_files"
     files.add_argument("--features", type=Path, help=features)
-    kept = "list recordings whose file is missing too; those of a blind list always are"
-    add("--keep-missing", action="store_true", help=kept)
+    keep_help = "list recordings whose file is missing too; those of a blind list always are"
+    add("--keep-missing", action="store_true", help=keep_help)
     add("--name", default="castella", help="the recordings' source name (default: castella)")
     add_manifest(parser)
     add("--moments", type=ending_in(".jsonl"), required=True, help="the file of queries and windows to write (.jsonl)")
@@ -156,20 +158,20 @@ def run(arguments: argparse.Namespace) -> int:
     if features is not None:
         require_folder(features)
     folder, suffixes = features or arguments.audio, FEATURES if features else SUFFIXES
-    found = read_castella(arguments.root, folder, source, suffixes, arguments.keep_missing)
+    published = read_castella(arguments.root, folder, source, suffixes, arguments.keep_missing)
     for out in (arguments.out, arguments.moments):
-        require_other(out, found.files)
-    if not found.moments:
+        require_other(out, published.files)
+    if not published.moments:
         raise DataError(f"{arguments.root}: no query has a window left; `check --moments` lists the faults")
-    write_moments(arguments.moments, found.moments)
-    write_manifest(arguments.out, found.clips)
-    print(*found.counts, sep="\n")
-    for (kind, done), count in sorted(Counter((fault.kind, fault.done) for _, fault in found.faults).items()):
+    write_moments(arguments.moments, published.moments)
+    write_manifest(arguments.out, published.clips)
+    print(*published.counts, sep="\n")
+    for (kind, done), count in sorted(Counter((fault.kind, fault.done) for _, fault in published.faults).items()):
         print(f"{count:>7}  {kind}: {done}")
-    for path, fault in found.faults[:SHOWN]:
+    for path, fault in published.faults[:SHOWN]:
         print(f"  {path}, {fault.sentence}")
-    if len(found.faults) > SHOWN:
-        print(f"  and {len(found.faults) - SHOWN} more (`check --moments FILE` names those of a file)")
-    print(f"wrote {arguments.out}: {counted(len(found.clips), 'recording')}")
-    print(f"wrote {arguments.moments}: {counted(len(found.moments), 'query')}")
+    if len(published.faults) > SHOWN:
+        print(f"  and {len(published.faults) - SHOWN} more (`check --moments FILE` names those of a file)")
+    print(f"wrote {arguments.out}: {counted(len(published.clips), 'recording')}")
+    print(f"wrote {arguments.moments}: {counted(len(published.moments), 'query')}")
     return 0

@@ -93,7 +93,7 @@ def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str,
     in_all = counted(sum(map(len, captions.values())), "caption")
     line = f"{split}: {counted(len(clips), 'clip')}, {in_all}, {len(disk_names)} with audio"
     readable = sum(clip.seconds is not None for clip in clips)
-    renamed = sum(name != found for name, found in disk_names.items())
+    renamed = sum(name != disk_name for name, disk_name in disk_names.items())
     for count, what in (
         (len(clips) - len(disk_names), "without audio (`check` names them)"),
         (len(disk_names) - readable, "with unreadable audio (`check` names them)"),

@@ -81,9 +81,9 @@ def _require_published(
     path: Path, shown: object, hint: str, address: str, sha256: str, require_usable: Callable[[Path], object] | None
 ) -> None:
     """Raise DataError for a file that cannot be the published one. shown: its name in the message."""
-    if sha256 and not (found := sha256_of(path)).startswith(sha256):
+    if sha256 and not (actual := sha256_of(path)).startswith(sha256):
         raise DataError(
-            f"{path}: its sha256 begins with {found[: len(sha256)]}, that of the file published at {address} with "
+            f"{path}: its sha256 begins with {actual[: len(sha256)]}, that of the file published at {address} with "
             f"{sha256}; delete it and download it again"
         )
     if problem := content_problem(path) or file_problem(path):
@@ -120,9 +120,11 @@ def file_problem(path: Path) -> str | None:
         return "is compressed by gzip, which its name does not say"
     if begin == b"PK\x03\x04" and not is_zipfile(path):
         return "is cut short: its archive has no end"
-    noted = _noted(path)
-    if noted.is_file() and not noted.read_text(encoding="utf-8", errors="replace").startswith(sha256_of(path)):
-        return f"is not the file that was fetched (its checksum is not the one in {noted.name})"
+    checksum_file = _noted(path)
+    if checksum_file.is_file() and not checksum_file.read_text(encoding="utf-8", errors="replace").startswith(
+        sha256_of(path)
+    ):
+        return f"is not the file that was fetched (its checksum is not the one in {checksum_file.name})"
     return None
 
 
@@ -140,9 +142,9 @@ async def _fetch(address: str, path: Path, part: Path) -> None:
             if not have:
                 await _get(session, address, part, 0, elsewhere)
     except (aiohttp.ClientError, TimeoutError) as error:
-        kept = f" after {part.stat().st_size:,} bytes, which are kept" if part.exists() else ""
+        progress = f" after {part.stat().st_size:,} bytes, which are kept" if part.exists() else ""
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
-        raise DataError(f"{address} cannot be fetched{kept} ({reason}); try again later, or {elsewhere}") from None
+        raise DataError(f"{address} cannot be fetched{progress} ({reason}); try again later, or {elsewhere}") from None
 
 
 async def _get(session: "ClientSession", address: str, part: Path, have: int, elsewhere: str) -> bool:

@@ -115,14 +115,14 @@ def similar_names(missing: Iterable[str], present: Iterable[str]) -> str:
     """Return a note on missing files whose names differ from present ones in some of NAME_WAYS; "" without
     such names."""
     nearest = Nearest(sorted(present), NAME_WAYS)
-    found = [(name, *pair) for name in missing if (pair := nearest.to(name)) and pair[1] != A_LETTER]
-    if not found:
+    similar = [(name, *pair) for name in missing if (pair := nearest.to(name)) and pair[1] != A_LETTER]
+    if not similar:
         return ""
-    name, known, difference = found[0]
+    name, known, difference = similar[0]
     if difference == A_FOLDER:
         difference += ", with Windows' separators" if "\\" in name else ""
         difference += ", as on another machine" if name[0] == "/" or name[1:2] == ":" else ""
-    return f"{counted(len(found), 'missing file')} nearly fit: {name!r} is {known!r}, which differs in {difference}"
+    return f"{counted(len(similar), 'missing file')} nearly fit: {name!r} is {known!r}, which differs in {difference}"
 
 
 def _common_end(one: str, other: str) -> int:

@@ -66,20 +66,20 @@ def read_captions(
         name = row[audio]
         if not name.strip():
             raise DataError(f"{where}: the column {audio} is empty; name the audio file, or remove the row")
-        named = _split(row[split_column], where) if split_column else split
-        if spelled.setdefault(name, named) != named:
+        row_split = _split(row[split_column], where) if split_column else split
+        if spelled.setdefault(name, row_split) != row_split:
             raise DataError(
-                f"{where}: {name} is in the split {named} here, and in {spelled[name]} above; give it one split"
+                f"{where}: {name} is in the split {row_split} here, and in {spelled[name]} above; give it one split"
             )
         filled = [column for column in captions if row[column].strip()] or [captions[0]]
         for column in filled:
             check_caption(row[column], f"{where}, {column}")
         name = names.setdefault(os.path.realpath(folder / name), name)
-        texts.setdefault(name, {}).setdefault(named, []).extend(row[column] for column in filled)
+        texts.setdefault(name, {}).setdefault(row_split, []).extend(row[column] for column in filled)
     splits = {name: _strictest_split(path, name, list(found)) for name, found in texts.items()}
     clips = [
-        audio_clip(folder, name, source, kept, texts[name][kept], readable_seconds(folder / name))
-        for name, kept in splits.items()
+        audio_clip(folder, name, source, strictest, texts[name][strictest], readable_seconds(folder / name))
+        for name, strictest in splits.items()
     ]
     return clips, [clip.path for clip in clips if clip.seconds is None]
 
@@ -92,12 +92,12 @@ def _strictest_split(path: Path, name: str, splits: Sequence[Split]) -> Split:
     shown = " and ".join(splits)
     if len(by_rank) < len(splits):
         raise DataError(f"{path}: {name} is in the splits {shown} by other names of the same file; give it one split")
-    kept = by_rank[max(by_rank)]
+    strictest = by_rank[max(by_rank)]
     log.warning(
         "%s: %s is in the splits %s by other names of the same file; it stays in %s, and its other rows are left out",
-        path, name, shown, kept,
+        path, name, shown, strictest,
     )  # fmt: skip
-    return kept
+    return strictest
 
 
 def _rows(
@@ -124,9 +124,9 @@ def _similar(folder: Path, clips: Sequence[Clip]) -> str:
     missing = {clip.path: clip.file_name for clip in clips if not Path(clip.path).is_file()}
     if not missing or not folder.is_dir():
         return ""
-    named = {clip.path for clip in clips} - missing.keys()
+    used = {clip.path for clip in clips} - missing.keys()
     return similar_names(
-        missing.values(), [name for name in audio_tree(folder)[0] if absolute(folder / name) not in named]
+        missing.values(), [name for name in audio_tree(folder)[0] if absolute(folder / name) not in used]
     )
 
 

@@ -96,12 +96,12 @@ def _names(item_id: str, audio: object) -> list[str]:
     return names
 
 
-def _clip(item: dict[str, Any], folder: Path, found: str | None, expected: str, source: str) -> Clip:
-    seconds = readable_seconds(folder / found) if found else item.get("duration")
+def _clip(item: dict[str, Any], folder: Path, file: str | None, expected: str, source: str) -> Clip:
+    seconds = readable_seconds(folder / file) if file else item.get("duration")
     on_freesound = any(_FREESOUND_LINK.search(str(item.get(key, ""))) for key in ("download_link", "href"))
     freesound_id, uploader = item["id"] if on_freesound else None, item.get("author")
     captions = [item["caption"]]
-    return audio_clip(folder, found or expected, source, "train", captions, seconds, freesound_id, uploader=uploader)
+    return audio_clip(folder, file or expected, source, "train", captions, seconds, freesound_id, uploader=uploader)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

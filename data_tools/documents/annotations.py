@@ -135,13 +135,13 @@ def read_annotations(path: Path) -> Annotations:
     not numbers above 0, and windows that are not two numbers. Also for a file with windows in some lines only.
     """
     split = SPLIT_OF_NAME.search(path.stem)
-    found = Annotations(is_scored=split is not None and split[1] != "train")
+    annotations = Annotations(is_scored=split is not None and split[1] != "train")
     lines: dict[str, str] = {}
     for where, content in _items(path) if path.suffix == ".json" else _lines(path):
-        _read_one(found, content, where, f"{path}, {where}", lines)
-    if any(query.windows is None for query in found.queries) and not found.is_blind:
+        _read_one(annotations, content, where, f"{path}, {where}", lines)
+    if any(query.windows is None for query in annotations.queries) and not annotations.is_blind:
         raise DataError(f"{path}: some queries have relevant_windows and others have none; all need them, or none")
-    return found
+    return annotations
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -172,22 +172,24 @@ def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{where}, moment {part}", common | query | {"relevant_windows": moment.get("timestamps")}
 
 
-def _read_one(found: Annotations, content: dict[str, Any], where: str, source: str, lines: dict[str, str]) -> None:
+def _read_one(
+    annotations: Annotations, content: dict[str, Any], where: str, source: str, lines: dict[str, str]
+) -> None:
     """Add one query to the annotations. lines: line of each query id."""
     is_asked = "qid" in content or "caption" not in content
     for text, _ in query_faults(content) if is_asked else recording_faults(content):
         raise DataError(f"{source}: {text}")
     vid, seconds = content["vid"], content.get("duration")
-    if vid not in found.seconds and seconds is None:
-        found.fault(where, NO_SECONDS, f"the recording {vid!r} has no duration")
-    known = found.seconds.setdefault(vid, seconds)
+    if vid not in annotations.seconds and seconds is None:
+        annotations.fault(where, NO_SECONDS, f"the recording {vid!r} has no duration")
+    known = annotations.seconds.setdefault(vid, seconds)
     if known != seconds:
         lengths = [f"{length:.10g} s" if length else "no length" for length in (seconds, known)]
-        found.fault(where, TWO_LENGTHS, f"the recording {vid!r} has {lengths[0]} here and {lengths[1]} before")
+        annotations.fault(where, TWO_LENGTHS, f"the recording {vid!r} has {lengths[0]} here and {lengths[1]} before")
     if content.get("caption"):
         if fault := fault_of_text(content, "caption"):
             raise DataError(f"{source}: {fault[0]}")
-        found.captions[vid] = content["caption"]
+        annotations.captions[vid] = content["caption"]
     if not is_asked:
         return
     qid, text = content["qid"], content["query"]
@@ -195,24 +197,26 @@ def _read_one(found: Annotations, content: dict[str, Any], where: str, source: s
         raise DataError(f"{source}: the query {qid!r} is already in {lines[qid]}")
     lines[qid] = where
     if TRUE_WINDOWS not in content:
-        found.queries.append(PublishedQuery(where, qid, text, vid, None))
+        annotations.queries.append(PublishedQuery(where, qid, text, vid, None))
         return
     kept, windows = [], content[TRUE_WINDOWS]
     for window in map(tuple, windows):
-        left, kind = repaired(window, known)
+        remaining, kind = repaired(window, known)
         if kind:
             is_behind = kind in (BEHIND, OVER, FAR_OVER)
-            behind = f" of a recording of {known:.10g} s" if is_behind else ""
+            length_text = f" of a recording of {known:.10g} s" if is_behind else ""
             shown = f"[{window[0]:.10g}, {window[1]:.10g}]"
-            keeps = is_behind and found.is_scored and window[0] >= 0
-            left = window if keeps else left
-            found.fault(where, kind, f"{qid}: the window {shown} {_SAID[kind]}{behind}", KEPT if keeps else None)
-        if left:
-            kept.append(left)
+            keeps = is_behind and annotations.is_scored and window[0] >= 0
+            remaining = window if keeps else remaining
+            annotations.fault(
+                where, kind, f"{qid}: the window {shown} {_SAID[kind]}{length_text}", KEPT if keeps else None
+            )
+        if remaining:
+            kept.append(remaining)
     if kept:
-        found.queries.append(PublishedQuery(where, qid, text, vid, kept))
+        annotations.queries.append(PublishedQuery(where, qid, text, vid, kept))
     else:
-        found.fault(where, NONE_LEFT, f"{qid}: the query has no window" + (" left" if windows else ""))
+        annotations.fault(where, NONE_LEFT, f"{qid}: the query has no window" + (" left" if windows else ""))
 
 
 def repaired(window: Window, seconds: float | None) -> tuple[Window | None, str]:

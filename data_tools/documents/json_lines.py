@@ -44,7 +44,7 @@ def parse_objects(data: bytes) -> Iterator[Object | Problem]:
         yield Problem(1, "the file is empty", "empty file")
         return
     if kind := other_encoding(data) or next((name for start, name in _KINDS.items() if data.startswith(start)), None):
-        yield Problem(1, f"{kind}, not lines of JSON; give an object a line, in UTF-8", "another kind of file")
+        yield Problem(1, f"{kind}, not lines of JSON; write one object per line, in UTF-8", "another kind of file")
         return
     if data.startswith(_BYTE_ORDER_MARK):
         data = data.removeprefix(_BYTE_ORDER_MARK)

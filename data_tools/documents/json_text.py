@@ -49,12 +49,12 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
     text = _decoded(text, where)
 
     def without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        items: dict[str, Any] = {}
         for name, value in pairs:
-            if name in found:
+            if name in items:
                 raise DataError(f"{where}: the key {name!r} is given twice; keep one")
-            found[name] = value
-        return found
+            items[name] = value
+        return items
 
     def refused(name: str) -> Any:
         raise DataError(f"{where}: {name} is no JSON number")
@@ -93,12 +93,12 @@ def _decoded(text: str | bytes, where: str) -> str:
     if other := other_encoding(text) if isinstance(text, bytes) else "":
         raise DataError(f"{where}: {other}, not UTF-8; save it as UTF-8")
     try:
-        found = text if isinstance(text, str) else text.decode()
+        decoded = text if isinstance(text, str) else text.decode()
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: not UTF-8 (byte {error.start}); save it as UTF-8") from None
-    if found.startswith("\ufeff"):
+    if decoded.startswith("\ufeff"):
         raise DataError(f"{where}: starts with a byte order mark; remove it, or save it as UTF-8 without one")
-    return found
+    return decoded
 
 
 def other_encoding(data: bytes) -> str:

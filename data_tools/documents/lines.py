@@ -52,12 +52,12 @@ def item_of(line: str, kind: type[Item], where: str) -> Item:
 
 def unique_items(lines: Iterable[tuple[int, Item]], path: Path | str) -> list[Item]:
     """Return the items of numbered lines. Raises DataError for a repeated id."""
-    seen: dict[str, int] = {}
+    line_of: dict[str, int] = {}
     items = []
     for number, item in lines:
-        if item.id in seen:
-            raise DataError(f"{path}, line {number}: the id {item.id!r} is already on line {seen[item.id]}")
-        seen[item.id] = number
+        if item.id in line_of:
+            raise DataError(f"{path}, line {number}: the id {item.id!r} is already on line {line_of[item.id]}")
+        line_of[item.id] = number
         items.append(item)
     return items
 

@@ -49,18 +49,18 @@ _WORDS = {  # messages by pydantic's error type
 
 def fault_of(item: Mapping[str, Any]) -> str:
     """Describe the fault of a value, one of the errors() of a ValidationError."""
-    kind, given = item["type"], item.get("input")
+    kind, value = item["type"], item.get("input")
     facts = {name: f"{fact:.15g}" if isinstance(fact, float) else fact for name, fact in item.get("ctx", {}).items()}
     facts["most"] = "1 entry" if facts.get("max_length") == 1 else f"{facts.get('max_length')} entries"
     words = str(_WORDS[kind].format(**facts) if kind in _WORDS else item["msg"])
-    shown = words.startswith("must") and isinstance(given, str | int | float)
-    return f"{words}, not {cut(repr(given))}" if shown else words
+    shown = words.startswith("must") and isinstance(value, str | int | float)
+    return f"{words}, not {cut(repr(value))}" if shown else words
 
 
 def faults_of(error: ValidationError) -> list[str]:
     """Return all faults of a ValidationError, each as `key.key: message`."""
-    found = ((".".join(map(str, item["loc"])), fault_of(item)) for item in error.errors(include_url=False))
-    return [f"{key or 'as a whole'}: {text}" for key, text in found]
+    faults = ((".".join(map(str, item["loc"])), fault_of(item)) for item in error.errors(include_url=False))
+    return [f"{key or 'as a whole'}: {text}" for key, text in faults]
 
 
 def cut(text: str) -> str:

@@ -129,11 +129,11 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self.depth, self.count = self.depth + 1, self.count + 1
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        for found, limit, what in (
+        for count, limit, what in (
             (self.depth, MAX_DEPTH, "values lie within each other"),
             (self.count, MAX_NODES, "keys and values"),
         ):
-            if found > limit:
+            if count > limit:
                 raise yaml.composer.ComposerError(None, None, f"more than {limit} {what}", event.start_mark)
         tag = None if isinstance(event, yaml.AliasEvent) else event.tag
         node: yaml.Node | None = super().compose_node(parent, index)

@@ -104,18 +104,18 @@ def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
 
     Returns the exit code: 0, or 1 if there is no file.
     """
-    there = [sound for sound in sounds if sound.id in folder.files]
+    stored = [sound for sound in sounds if sound.id in folder.files]
     lost = [(sound.id, folder.lost[sound.id]) for sound in sounds if sound.id in folder.lost]
     write_table(folder.path / LOST, ["freesound_id", "why"], lost)
-    print(f"{len(there):>8}  files are complete; {len(lost)} could not be fetched ({LOST} has the reasons)")
-    if other := len(folder.files) - len(there):
+    print(f"{len(stored):>8}  files are complete; {len(lost)} could not be fetched ({LOST} has the reasons)")
+    if other := len(folder.files) - len(stored):
         print(f"{other:>8}  files of earlier runs stay in {folder.path} and are not in the manifest")
-    if not there:
+    if not stored:
         return 1
-    _write_attribution(folder, there)
-    _write_licences(folder, there)
+    _write_attribution(folder, stored)
+    _write_licences(folder, stored)
     clips = []
-    for sound in there:
+    for sound in stored:
         path, facts = folder.audio(sound.id), (str(sound.id), sound.licence, sound.uploader)
         seconds = folder.files[sound.id].seconds
         clips.append(audio_clip(folder.path, path.name, "freesound", "train", [sound.caption], seconds, *facts))

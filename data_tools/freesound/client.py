@@ -129,8 +129,8 @@ class Client:
                 return {}
             middle = len(ids) // 2
             return await self.sounds(ids[:middle], narrowed) | await self.sounds(ids[middle:], narrowed)
-        found: dict[int, Sound | None] = dict.fromkeys([] if None in page.sounds else ids)
-        return found | {sound.id: sound for sound in page.sounds if sound}
+        sounds: dict[int, Sound | None] = dict.fromkeys([] if None in page.sounds else ids)
+        return sounds | {sound.id: sound for sound in page.sounds if sound}
 
     async def preview(self, url: str, into: Path, limit: int | None = None) -> int:
         """Save a preview; return its bytes. It needs no key and does not count as a request.
@@ -144,8 +144,8 @@ class Client:
         Raises LostError."""
         return await self._file(f"/apiv2/sounds/{sound}/download/", into, limit, self._token)
 
-    def _address(self, wanted: str, narrowed: str | None, page: int, size: int, sort: str = "created_asc") -> str:
-        query = {"query": "", "filter": " ".join([wanted, *grouped(narrowed)]), "sort": sort, "fields": FIELDS}
+    def _address(self, condition: str, narrowed: str | None, page: int, size: int, sort: str = "created_asc") -> str:
+        query = {"query": "", "filter": " ".join([condition, *grouped(narrowed)]), "sort": sort, "fields": FIELDS}
         return f"{self.site}/apiv2/search/?{urlencode(query | {'page': page, 'page_size': size})}"
 
     async def _search(self, window: Window, url: str, size: int) -> Page:
@@ -219,8 +219,8 @@ class Client:
                 raise AgainError("the access token had expired")
             if refused or answer.status in (408, 429) or answer.status >= 500:
                 raise self._problem(answer, TOKEN)
-            gone = ": the file no longer exists" if answer.status in (404, 410) else ""
-            raise LostError(f"the answer was {answer.status}{gone}")
+            note = ": the file no longer exists" if answer.status in (404, 410) else ""
+            raise LostError(f"the answer was {answer.status}{note}")
 
         return await self._until_it_comes(ask, FILE_ATTEMPTS, lambda why: LostError(f"{why}, {FILE_ATTEMPTS} times"))
 
@@ -347,12 +347,12 @@ def address_of(site: str, base: str, url: str) -> str:
     """
     try:
         address = urljoin(base, url)
-        there, ours = urlsplit(address), urlsplit(site)
+        target, allowed = urlsplit(address), urlsplit(site)
     except ValueError:
         raise LostError(f"{url[:200]!a} is not a valid address") from None
-    host = there.hostname or ""
-    under = host == ours.hostname or host.endswith(f".{ours.hostname}") or (is_local(address) and is_local(site))
-    if not under or there.scheme != ours.scheme:
+    host = target.hostname or ""
+    under = host == allowed.hostname or host.endswith(f".{allowed.hostname}") or (is_local(address) and is_local(site))
+    if not under or target.scheme != allowed.scheme:
         raise LostError(f"{address[:200]!a} is not an address of {site}")
     return address
 

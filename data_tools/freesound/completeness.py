@@ -46,7 +46,7 @@ async def _whole_page(client: Client, window: Window, narrowed: str | None) -> P
     more nulls is no evidence.
     """
     page = await client.search(window, narrowed)
-    for asked in range(2, NULL_ATTEMPTS + 1):
+    for attempt in range(2, NULL_ATTEMPTS + 1):
         if None not in page.sounds:
             break
         again = await client.search(window, narrowed)
@@ -54,7 +54,7 @@ async def _whole_page(client: Client, window: Window, narrowed: str | None) -> P
             page = again  # sounds have moved; the check at the window's end finds any error now
             continue
         page = Page(page.count, [ours or theirs for ours, theirs in zip(page.sounds, again.sounds, strict=True)])
-        if asked >= MIN_NULL_ATTEMPTS and again.sounds.count(None) == page.sounds.count(None):
+        if attempt >= MIN_NULL_ATTEMPTS and again.sounds.count(None) == page.sounds.count(None):
             break
     return page
 
@@ -164,6 +164,6 @@ async def ask_for_missing(client: Client, store: Store) -> None:
 
     To be called after the whole has added up: an index in the middle of a rebuild finds few sounds.
     """
-    found = await look_up(client, store, store.missing(time.time() - REBUILD))
+    sounds = await look_up(client, store, store.missing(time.time() - REBUILD))
     with transaction(store.database):
-        store.mark_gone([sound_id for sound_id, sound in found.items() if sound is None])
+        store.mark_gone([sound_id for sound_id, sound in sounds.items() if sound is None])

@@ -99,34 +99,34 @@ async def _step(client: Client, store: Store, window: Window) -> None:
     """Read one page of a window."""
     whole, narrowed = _whole(store), store.fact("filter")
     is_whole = (window.first, window.last, window.page) == (whole.first, whole.last, 1)
-    found = await read(client, window, narrowed)
-    if isinstance(found, Progress) and is_whole and window.compared:
-        found = await compare_parts(client, store, window, narrowed)
-    elif not isinstance(found, Progress) and (again := fallen(store, window, found[1].count)):
-        found = Progress((again,))
-    if isinstance(found, Progress):
+    answer = await read(client, window, narrowed)
+    if isinstance(answer, Progress) and is_whole and window.compared:
+        answer = await compare_parts(client, store, window, narrowed)
+    elif not isinstance(answer, Progress) and (again := fallen(store, window, answer[1].count)):
+        answer = Progress((again,))
+    if isinstance(answer, Progress):
         with transaction(store.database):
-            store.keep_progress(window, found)
+            store.keep_progress(window, answer)
         return
-    progress = store.save(*found)
+    progress = store.save(*answer)
     if is_whole:
-        store.set_facts(total=found[1].count)
+        store.set_facts(total=answer[1].count)
         if window.compared and not progress.windows and not progress.uneven:
             mark_complete(store, window.last)
 
 
 def progress_line(client: Client, store: Store) -> str:
     """Return one line: stored sounds, requests made and left, and the time left by the quota alone."""
-    kept, total, quota = store.count(), store.fact("total"), client.quota
+    n_stored, total, quota = store.count(), store.fact("total"), client.quota
     used = quota.used()
-    of_all = "an unknown number of sounds" if total is None else counted(total, "sound")
+    total_text = "an unknown number of sounds" if total is None else counted(total, "sound")
     line = (
-        f"{kept} of {of_all} kept; {counted(client.requests, 'request')}, "
+        f"{n_stored} of {total_text} kept; {counted(client.requests, 'request')}, "
         f"{used.minute} of {quota.per_minute} a minute, {used.day} of {quota.per_day} a day"
     )
     if total is None:
         return line
-    return f"{line}; at least {about(quota.seconds_for(math.ceil(max(0, total - kept) / PAGE_SIZE)))} left"
+    return f"{line}; at least {about(quota.seconds_for(math.ceil(max(0, total - n_stored) / PAGE_SIZE)))} left"
 
 
 def _require_same(store: Store, narrowed: str | None, site: str) -> None:
@@ -177,13 +177,13 @@ async def _dry_run(client: Client, store: Store, since: str | None, narrowed: st
     _require_same(store, narrowed, client.site)
     window = Window(_first_second(since, store), int(time.time()))
     count = await count_of(client, window, narrowed)
-    kept = store.count("NOT missing AND created >= ?", window.first * 1000)
-    left = max(0, count - kept)
-    requests = math.ceil(left / PAGE_SIZE)
-    print(f"{counted(count, 'sound')} since {_day(window.first)}, {kept} of them in {store.path}")
+    n_stored = store.count("NOT missing AND created >= ?", window.first * 1000)
+    remaining = max(0, count - n_stored)
+    requests = math.ceil(remaining / PAGE_SIZE)
+    print(f"{counted(count, 'sound')} since {_day(window.first)}, {n_stored} of them in {store.path}")
     length = about(client.quota.seconds_for(requests))
     print(f"at least {counted(requests, 'request')} left, {length} at this key's limits")
-    print(f"about {left * _BYTES_A_SOUND / 2**20:.0f} MiB of disk; nothing was stored but this request's count")
+    print(f"about {remaining * _BYTES_A_SOUND / 2**20:.0f} MiB of disk; nothing was stored but this request's count")
 
 
 async def _refresh(client: Client, store: Store, arguments: argparse.Namespace) -> None:

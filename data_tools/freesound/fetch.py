@@ -44,10 +44,10 @@ NONE = Path("none")  # option value for no exclusion list
 async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], workers: int) -> None:
     """Fetch the missing sounds. If one cannot be fetched, record the reason and continue with the next one."""
     missing = [sound for sound in sounds if sound.id not in folder.files]
-    left = iter(missing)
+    remaining = iter(missing)
 
     async def work(bar: Progress) -> None:
-        for sound in left:
+        for sound in remaining:
             try:
                 await _fetch(client, folder, sound)
             except (LostError, AudioError) as error:
@@ -112,9 +112,9 @@ def _print_selection(selection: Selection) -> None:
 async def _run(arguments: argparse.Namespace, store: Store) -> int:
     from data_tools.freesound.http import connect
 
-    wanted = Criteria(**{one.name: getattr(arguments, one.name) for one in fields(Criteria)})
+    criteria = Criteria(**{one.name: getattr(arguments, one.name) for one in fields(Criteria)})
     exclusions = read_exclusions([] if arguments.exclude == [NONE] else arguments.exclude)
-    selection = select(store, arguments.scores, wanted, exclusions)
+    selection = select(store, arguments.scores, criteria, exclusions)
     selection = selection._replace(chosen=selection.chosen[: arguments.limit])
     _print_selection(selection)
     if not selection.chosen:
@@ -124,7 +124,7 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
     token = read_access(arguments).token  # raises its errors before a folder is created
     if arguments.originals and token is None:
         raise DataError(f"originals need an access token of OAuth2: set {TOKEN} or name a file by --token-file")
-    choose = partial(select, store, arguments.scores, wanted, exclusions)
+    choose = partial(select, store, arguments.scores, criteria, exclusions)
     with (
         lock_of(arguments.out / DATABASE),
         closing(Folder(arguments.out, arguments.rate, arguments.originals)) as folder,
@@ -136,15 +136,15 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
 
 
 async def _choose_again(
-    client: Client, store: Store, asked: Sequence[int], choose: Callable[[], Selection]
+    client: Client, store: Store, ids: Sequence[int], choose: Callable[[], Selection]
 ) -> list[Chosen]:
     """Return the sounds that are chosen by their current metadata too."""
-    looked_up = await look_up(client, store, asked)
-    found = {sound_id for sound_id, sound in looked_up.items() if sound}
-    chosen = [sound for sound in choose().chosen if sound.id in found]
-    if missing := len(asked) - len(found):
+    looked_up = await look_up(client, store, ids)
+    found_ids = {sound_id for sound_id, sound in looked_up.items() if sound}
+    chosen = [sound for sound in choose().chosen if sound.id in found_ids]
+    if missing := len(ids) - len(found_ids):
         print(f"{missing:>8}  of them are not fetched: the search does not find them any more, or fails at them")
-    if changed := len(found) - len(chosen):
+    if changed := len(found_ids) - len(chosen):
         print(f"{changed:>8}  of them are not fetched: their licence, AI preference or length has changed since")
     return chosen
 

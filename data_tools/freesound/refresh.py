@@ -54,11 +54,11 @@ async def _walk(client: Client, store: Store, kind: str, condition: str | None) 
     windows = [Window(store.fact("from"), store.fact("until"), compared=condition is not None)]
     changes = Counter[str]()
     while windows:
-        found = await read(client, windows.pop(), narrowed)
-        if isinstance(found, Progress):
-            windows += found.windows
+        answer = await read(client, windows.pop(), narrowed)
+        if isinstance(answer, Progress):
+            windows += answer.windows
             continue
-        progress, changed = store.renew(*found, condition)
+        progress, changed = store.renew(*answer, condition)
         if progress.uneven:
             raise DataError(f"{store.path}: the API's answers do not add up to its count; run the same command later")
         windows += progress.windows

@@ -83,14 +83,14 @@ class Selection(NamedTuple):
     excluded: dict[str, tuple[str, ...]]
 
 
-def select(store: Store, scores: Path, wanted: Criteria, exclusions: Exclusions) -> Selection:
+def select(store: Store, scores: Path, criteria: Criteria, exclusions: Exclusions) -> Selection:
     """Select the sounds of a store that the rules allow.
 
     Raises DataError for an invalid table of scores, and for a sound to fetch that has no text.
     """
     selection = Selection([], Counter(), {})
-    for row in sorted(_read_scores(scores, f"score_{wanted.weighting}")):
-        sound = _judge(store, row, wanted)
+    for row in sorted(_read_scores(scores, f"score_{criteria.weighting}")):
+        sound = _judge(store, row, criteria)
         if isinstance(sound, str):
             selection.refused[sound] += 1
         elif lists := exclusions.lists(str(row.id)):
@@ -126,26 +126,26 @@ def _read_scores(path: Path, column: str) -> list[Scored]:
     return rows
 
 
-def _judge(store: Store, row: Scored, wanted: Criteria) -> Chosen | str:
+def _judge(store: Store, row: Scored, criteria: Criteria) -> Chosen | str:
     """Return the sound if the rules allow it, otherwise the reason for refusing it."""
-    if not -row.falling_score > wanted.threshold:
-        return f"score of {wanted.threshold} or less" if row.caption else "no words left by cleaning"
-    if row.language not in wanted.languages:
-        return f"language other than {', '.join(wanted.languages)}"
+    if not -row.falling_score > criteria.threshold:
+        return f"score of {criteria.threshold} or less" if row.caption else "no words left by cleaning"
+    if row.language not in criteria.languages:
+        return f"language other than {', '.join(criteria.languages)}"
     columns = "name, username, license, duration, filesize, preview_hq_mp3, gen_ai_preference, is_explicit"
     query = f"SELECT {columns} FROM sounds WHERE id = ? AND NOT gone"
     found = store.database.execute(query, (row.id,)).fetchone()
     if found is None:
         return "not in the store, or gone from Freesound"
     *described, preference, explicit = found
-    sound, (low, high) = Chosen(row.id, row.caption, *described), wanted.seconds
+    sound, (low, high) = Chosen(row.id, row.caption, *described), criteria.seconds
     reasons = {
         f"shorter than {low:g} s or longer than {high:g} s": not low <= sound.seconds <= high,
-        f"licence other than {', '.join(wanted.licences)}": not any(
-            LICENCES[name] in sound.licence for name in wanted.licences
+        f"licence other than {', '.join(criteria.licences)}": not any(
+            LICENCES[name] in sound.licence for name in criteria.licences
         ),
-        "the uploader's AI preference": preference not in wanted.preferences,
-        "explicit": explicit != 0 and not wanted.explicit,
+        "the uploader's AI preference": preference not in criteria.preferences,
+        "explicit": explicit != 0 and not criteria.explicit,
         "no preview": not sound.preview,
     }
     return next((reason for reason, holds in reasons.items() if holds), sound)

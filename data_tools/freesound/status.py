@@ -91,21 +91,21 @@ def _gaps(store: Store) -> list[Gap]:
     return gaps
 
 
-def _lines(found: StatusReport) -> list[str]:
-    until = f", up to {found.until}" if found.until else ""
+def _lines(report: StatusReport) -> list[str]:
+    until = f", up to {report.until}" if report.until else ""
     lines = [
-        f"{found.sounds:>8}  sounds kept, of {found.counted or 'an unknown number'} that the API counted last",
-        f"{found.missing:>8}  more were not found by the last searches; {found.gone} of them are gone for good",
-        f"{found.fitting:>8}  last 3 s to 2 min",
-        f"{found.windows:>8}  windows are left to read{until}",
-        f"{found.requests_in_last_minute:>8}  requests in the last minute",
-        f"{found.requests_in_last_day:>8}  requests in the last 24 hours",
+        f"{report.sounds:>8}  sounds kept, of {report.counted or 'an unknown number'} that the API counted last",
+        f"{report.missing:>8}  more were not found by the last searches; {report.gone} of them are gone for good",
+        f"{report.fitting:>8}  last 3 s to 2 min",
+        f"{report.windows:>8}  windows are left to read{until}",
+        f"{report.requests_in_last_minute:>8}  requests in the last minute",
+        f"{report.requests_in_last_day:>8}  requests in the last 24 hours",
     ]
-    if found.wait:
-        lines.append(f"the next request: in {about(found.wait)}, at the limits of the last crawl or fetch")
-    for column, counts in (("license", found.licences), ("gen_ai_preference", found.preferences)):
+    if report.wait:
+        lines.append(f"the next request: in {about(report.wait)}, at the limits of the last crawl or fetch")
+    for column, counts in (("license", report.licences), ("gen_ai_preference", report.preferences)):
         lines += [f"\n{column}:", *(f"{count:>8}  {value}" for value, count in counts.items())]
-    rows = [f"{gap.what}: {gap.first} to {gap.last or 'now'}, {gap.where}" for gap in found.gaps]
+    rows = [f"{gap.what}: {gap.first} to {gap.last or 'now'}, {gap.where}" for gap in report.gaps]
     return [*lines, *section("the API could not deliver (uploaded from .. to ..)", rows)]
 
 
@@ -118,13 +118,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     with open_store(arguments.store, read_only=True) as store:
-        found = _read(store)
+        report = _read(store)
     if arguments.json:
-        print_report(found)
+        print_report(report)
     else:
-        print(*_lines(found), sep="\n")
+        print(*_lines(report), sep="\n")
     if arguments.list:
-        rows = [(gap.what, gap.first, gap.last, gap.where) for gap in found.gaps]
+        rows = [(gap.what, gap.first, gap.last, gap.where) for gap in report.gaps]
         write_table(arguments.list, ["what", "from", "to", "where"], rows)
         log.info("wrote %s: %s", arguments.list, counted(len(rows), "row"))
     return 0

@@ -146,8 +146,8 @@ def _youtube_ids(clip: Clip) -> list[str]:
     AudioCaps has ten seconds of recordings that are complete in CASTELLA. Names within one source may be alike by
     chance (`field_notes_1`), so only different sources are compared. No Freesound sound has such an id.
     """
-    found = None if clip.freesound_id else _YOUTUBE_NAME.fullmatch(clip.file_name)
-    return [found[1]] if found else []
+    match = None if clip.freesound_id else _YOUTUBE_NAME.fullmatch(clip.file_name)
+    return [match[1]] if match else []
 
 
 def listen(clips: Iterable[Clip]) -> Fingerprints:
@@ -254,16 +254,16 @@ def _verdict(
         count = counted(len({t.clip.id for t in leaks}), "clip")
         return f"training data overlaps test splits or exclusion lists: leave out {count} ({kinds})"
     verdict = f"none of {len(training)} training clips is on an exclusion list or shares a Freesound id, YouTube id"
-    apart = f"{verdict} or file name with a test split"
+    no_overlap = f"{verdict} or file name with a test split"
     if fingerprints is None or not len(fingerprints.prints) or not others:
-        return f"{apart}; their sound was not compared"
+        return f"{no_overlap}; their sound was not compared"
     ours, theirs = (len(fingerprints.sure(side)) for side in (training, others))
     if ours == len(training) and theirs == len(others):
         return f"{verdict}, file name or sound with a test split"
     if not ours or not theirs:
-        return f"{apart}; whether they share a sound is not known, see the clips named above"
+        return f"{no_overlap}; whether they share a sound is not known, see the clips named above"
     return (
-        f"{apart}; {ours} of them share no sound with {theirs} of {len(others)} test clips; "
+        f"{no_overlap}; {ours} of them share no sound with {theirs} of {len(others)} test clips; "
         "of the others, named above, that is not known"
     )
 
@@ -274,12 +274,12 @@ def _format_compared(fingerprints: Fingerprints | None) -> list[str]:
         return ["audio was not compared (--audio does)"]
     lines = [f"{len(fingerprints.prints):>7}  clips whose sound was compared"]
     without = fingerprints.without.items()
-    named = (
+    notes = (
         (f"of them {UNSURE}", fingerprints.prints.unsure),
         (f"clips {QUIET}", [clip_id for clip_id, why in without if why == QUIET]),
         ("clips without readable audio", [f"{clip_id} ({why})" for clip_id, why in without if why != QUIET]),
     )
-    return lines + [f"{len(names):>7}  {what}: {'; '.join(first_of(names))}" for what, names in named if names]
+    return lines + [f"{len(names):>7}  {what}: {'; '.join(first_of(names))}" for what, names in notes if names]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -131,15 +131,15 @@ class _OnePerId:
 
 def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
     """Return the result of `_read` for every file, by the hash of its path."""
-    found: dict[int, Result] = {}
+    results: dict[int, Result] = {}
     paths = sorted({clip.path for clip in clips})
     with ThreadPool() as pool, progress("reading", len(paths), "file") as bar:
         for start in range(0, len(paths), FILES_AT_ONCE):  # a pool stores results until they are read
             part = paths[start : start + FILES_AT_ONCE]
             for path, result in zip(part, pool.imap(partial(_read, quick=quick), part), strict=True):
-                found[hash(path)] = KNOWN.get(result, result)
+                results[hash(path)] = KNOWN.get(result, result)
                 bar.advance()
-    return found
+    return results
 
 
 def _read(path: str, quick: bool) -> Result:
@@ -186,13 +186,13 @@ def _shared(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[st
 
 def across(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:
     """Return a finding for every key that clips in more than one split have."""
-    found = _shared(kind, clips, keys)
-    return [finding for finding in found if len({(clip.source, clip.split) for clip in finding.clips}) > 1]
+    findings = _shared(kind, clips, keys)
+    return [finding for finding in findings if len({(clip.source, clip.split) for clip in finding.clips}) > 1]
 
 
 def _counts(findings: Sequence[Finding], quick: bool) -> dict[str, int | None]:
-    found = Counter(finding.kind for finding in findings)
-    return {kind: None if quick and kind in CONTENT else found[kind] for kind in KINDS}
+    counts = Counter(finding.kind for finding in findings)
+    return {kind: None if quick and kind in CONTENT else counts[kind] for kind in KINDS}
 
 
 def _report(findings: Sequence[Finding], faults: Sequence[MomentFault], clips: int, quick: bool) -> str:
@@ -215,15 +215,15 @@ def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) ->
     >>> _verdict([])
     'nothing to fix'
     """
-    found = Counter([*(finding.kind for finding in findings), *(fault.finding for fault in faults)])
+    counts = Counter([*(finding.kind for finding in findings), *(fault.finding for fault in faults)])
     errors = (*ERRORS, NO_CLIP)
 
     def named(kinds: Sequence[str]) -> str:
-        return ", ".join(f"{kind} ({found[kind]})" for kind in kinds if found[kind])
+        return ", ".join(f"{kind} ({counts[kind]})" for kind in kinds if counts[kind])
 
-    count = sum(found[kind] for kind in errors)
+    count = sum(counts[kind] for kind in errors)
     verdict = f"{counted(count, 'thing')} to fix: {named(errors)}" if count else "nothing to fix"
-    judged = named((*TO_JUDGE, *(kind for kind in found if kind not in (*KINDS, NO_CLIP))))
+    judged = named((*TO_JUDGE, *(kind for kind in counts if kind not in (*KINDS, NO_CLIP))))
     return f"{verdict}; to judge, it may be as published: {judged}" if judged else verdict
 
 
@@ -252,11 +252,11 @@ def run(arguments: argparse.Namespace) -> int:
     Overlaps, and faults in published files of moments, are only reported. A clip with moments needs no captions.
     """
     clips = Joined([read_manifest(manifest, unique=False) for manifest in arguments.manifests])
-    faults, asked = moment_faults(arguments.moments, clips)
+    faults, with_queries = moment_faults(arguments.moments, clips)
     findings = [
         finding
         for finding in check_clips(clips, arguments.quick)
-        if finding.kind != NO_CAPTION or finding.clips[0].id not in asked
+        if finding.kind != NO_CAPTION or finding.clips[0].id not in with_queries
     ]
     ok = not any(finding.kind in ERRORS for finding in findings) and all(fault.done for fault in faults)
     if arguments.json:

@@ -85,8 +85,8 @@ def _entries(path: Path) -> Iterator[tuple[str, str]]:
         column = next((name for name in ("sound_id", "id") if name in rows[0][1]), None)
         if column is None:
             expected = "a CSV file with the column sound_id or id, WavCaps' JSON, or a manifest (.jsonl)"
-            found = f"expects {expected}; the first line has {', '.join(rows[0][1])}"
-            raise DataError(f"{path}, line 1: not a list of Freesound ids: {found}")
+            fault = f"expects {expected}; the first line has {', '.join(rows[0][1])}"
+            raise DataError(f"{path}, line 1: not a list of Freesound ids: {fault}")
         for line, row in rows:
             yield f"line {line}", row[column]
 

@@ -221,9 +221,9 @@ def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
     shares = _of_strongest(agree, other.levels[second]), _of_strongest(back, one.levels[first])
     # A copy under noise has more peaks than its original, some of them among the strongest: its share counts less.
     share = float(np.average(shares, weights=(len(here), len(there))))
-    found = Match(0, 0, shift * STEP, seconds, min(score, back_score) * share)
+    match = Match(0, 0, shift * STEP, seconds, min(score, back_score) * share)
     least = MIN_SCORE if max(one.noise_score, other.noise_score) >= MIN_SCORE else SURE_SCORE
-    return found if found.score >= least and share >= MIN_SHARE else None
+    return match if match.score >= least and share >= MIN_SHARE else None
 
 
 def _agreeing(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tuple[Flags, int]:
@@ -233,14 +233,14 @@ def _agreeing(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tup
     """
     late, high = np.max(WRONG_SHIFTS, axis=0) + 1
     first = min(frames[0], others[0]) - late
-    there = np.zeros((max(frames[-1], others[-1]) + late + 1 - first, HIGHEST + 2 * high), bool)
+    grid = np.zeros((max(frames[-1], others[-1]) + late + 1 - first, HIGHEST + 2 * high), bool)
     rows, columns = others - first, other_bins.astype(np.int64) + high
     for frame in (-1, 0, 1):
         for number in (-1, 0, 1):
-            there[rows + frame, columns + number] = True
+            grid[rows + frame, columns + number] = True
     rows, columns = frames - first, bins.astype(np.int64) + high
-    agree = there[rows, columns]
-    wrong = max(int(there[rows + frame, columns + number].sum()) for frame, number in WRONG_SHIFTS)
+    agree = grid[rows, columns]
+    wrong = max(int(grid[rows + frame, columns + number].sum()) for frame, number in WRONG_SHIFTS)
     return agree, int(agree.sum()) - wrong
 
 

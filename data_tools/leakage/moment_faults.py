@@ -32,21 +32,21 @@ def moment_faults(paths: Iterable[Path], clips: Collection[Clip]) -> tuple[list[
     """
     seconds: dict[str, float | None] = {}
     faults: list[MomentFault] = []
-    asked: set[str] = set()
+    with_queries: set[str] = set()
     for path in paths:
         if path.is_file() and is_annotation(path):
             published = read_annotations(path)
             for where, kind, text, done in published.faults:
                 faults.append(MomentFault(where=f"{path}, {where}", finding=kind, text=text, done=done))
             vids = {query.vid for query in published.queries}
-            asked |= {clip.id for clip in clips if PurePath(clip.file_name).stem in vids}
+            with_queries |= {clip.id for clip in clips if PurePath(clip.file_name).stem in vids}
             continue
         seconds = seconds or {clip.id: clip.seconds for clip in clips}
         moments = read_moments(path)
-        asked |= {moment.clip for moment in moments}
+        with_queries |= {moment.clip for moment in moments}
         for line, moment in enumerate(moments, 1):
             faults += _of_moment(moment, seconds, f"{path}, line {line}")
-    return faults, asked
+    return faults, with_queries
 
 
 def _of_moment(moment: Moment, seconds: Mapping[str, float | None], where: str) -> Iterator[MomentFault]:

@@ -44,8 +44,8 @@ class StoredPrints:
 
     def __getitem__(self, clip_id: str) -> Fingerprint:
         self._file.seek(self._begins[clip_id])
-        found: Fingerprint = pickle.load(self._file)
-        return found
+        fingerprint: Fingerprint = pickle.load(self._file)
+        return fingerprint
 
     def of(self, clip_ids: Sequence[str]) -> "PrintsOf":
         """Return the fingerprints of these clips, each read on demand."""

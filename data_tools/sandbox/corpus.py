@@ -128,8 +128,8 @@ class Catalogue:
 
     def uniform(self, purpose: str, numbers: Numbers) -> npt.NDArray[np.float64]:
         """Return a value in [0, 1) for each number, independent for every purpose."""
-        found: npt.NDArray[np.float64] = self._drawn(purpose, numbers.astype(np.uint64))
-        return found
+        drawn: npt.NDArray[np.float64] = self._drawn(purpose, numbers.astype(np.uint64))
+        return drawn
 
     def one_uniform(self, purpose: str, number: int) -> float:
         """Return uniform for one number, without arrays: 2 microseconds, not 40."""

@@ -140,8 +140,8 @@ class _Parser:
         values = self._values(name)
 
         def within(numbers: Numbers) -> np.ndarray:
-            found = np.asarray(values(numbers), float)
-            return (low <= found) & (found <= high)
+            field_values = np.asarray(values(numbers), float)
+            return (low <= field_values) & (field_values <= high)
 
         return within
 

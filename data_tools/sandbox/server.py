@@ -84,8 +84,8 @@ class Sandbox:
                 content = json.loads(response.body)
                 results = content["results"]
                 half = results[: len(results) // 2]
-                left = half if fault == "partial" else self.faults.with_nulls(results)
-                return _json(200, content | {"results": left})
+                returned = half if fault == "partial" else self.faults.with_nulls(results)
+                return _json(200, content | {"results": returned})
         return response
 
     def _unauthorised(self, request: web.Request) -> str | None:

@@ -56,9 +56,9 @@ async def _serve(arguments: argparse.Namespace) -> int:
     # Some answers hang deliberately.
     runners = [web.AppRunner(app, access_log=None, shutdown_timeout=0.5) for app in (sandbox.cdn(), sandbox.app())]
     try:
-        for runner, wanted in zip(runners, (0, arguments.port), strict=True):
+        for runner, port in zip(runners, (0, arguments.port), strict=True):
             await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", wanted).start()
+            await web.TCPSite(runner, "127.0.0.1", port).start()
         answers.cdn, address = (f"http://127.0.0.1:{runner.addresses[0][1]}" for runner in runners)
         settings = {ADDRESS: address, KEY: KEY_VALUE, TOKEN: TOKEN_VALUE}
         if arguments.then:

@@ -67,20 +67,20 @@ def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -
     pools = settings.pools(recordings, least, f"a scene needs up to {least}")
     claim(out, asdict(settings))
     scenes = {split: _plan_split(settings, split, count, pools[split]) for split, count in settings.counts.items()}
-    made = 0
+    n_made = 0
     for split, planned in scenes.items():
         folder = out / split
         remove_parts(folder)
         missing = [scene for scene in planned if not (folder / scene.file_name).is_file()]
-        made += len(missing)
+        n_made += len(missing)
         for scene in each(missing, split, "clip"):
             samples = render(np.random.default_rng(scene.seed), scene.kind, scene.events)
             write_samples(folder / scene.file_name, samples)
-    if made or not (out / "manifest.jsonl").is_file():
+    if n_made or not (out / "manifest.jsonl").is_file():
         _write_tables(out, scenes)
         clips, _ = read_clotho(out, list(scenes), settings.name)
         write_manifest(out / "manifest.jsonl", clips)
-    return made
+    return n_made
 
 
 def _plan_split(settings: Settings, split: Split, count: int, pool: Pool) -> list[Scene]:
@@ -89,11 +89,11 @@ def _plan_split(settings: Settings, split: Split, count: int, pool: Pool) -> lis
     In a test split no caption repeats, because a ranked CSV identifies a query by its text.
     """
     scenes: list[Scene] = []
-    taken: set[str] = set()
+    used_captions: set[str] = set()
     for number in range(1, count + 1):
-        scenes.append(_plan(settings, split, number, pool, taken))
+        scenes.append(_plan(settings, split, number, pool, used_captions))
         if split in TEST_SPLITS:
-            taken.update(scenes[-1].captions)
+            used_captions.update(scenes[-1].captions)
     return scenes
 
 
@@ -182,9 +182,9 @@ def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
     if arguments.length is not None or arguments.whole_seconds:
         raise DataError("--length and --whole-seconds only work with --moments")
     settings = Settings(**common, captions=arguments.captions or "5")
-    made = make_scenes(arguments.out, settings, arguments.recordings)
+    n_made = make_scenes(arguments.out, settings, arguments.recordings)
     clips = f"{arguments.out / 'manifest.jsonl'}: {counted(sum(settings.counts.values()), 'clip')}"
-    print(f"wrote {clips}, {made} of them made now" if made else f"{clips}, complete already")
+    print(f"wrote {clips}, {n_made} of them made now" if n_made else f"{clips}, complete already")
     return 0
 
 
@@ -198,10 +198,10 @@ def _run_moments(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
         seconds=60.0 if arguments.length is None else arguments.length,
         whole_seconds=arguments.whole_seconds,
     )
-    queries, made = make_moments(arguments.out, settings, arguments.recordings)
+    queries, n_made = make_moments(arguments.out, settings, arguments.recordings)
     clips = counted(sum(settings.counts.values()), "recording")
     if not queries:
         print(f"{arguments.out / 'moments.jsonl'}: of {clips}, complete already")
         return 0
-    print(f"wrote {arguments.out / 'moments.jsonl'}: {counted(queries, 'query')} of {clips}, {made} of them made now")
+    print(f"wrote {arguments.out / 'moments.jsonl'}: {counted(queries, 'query')} of {clips}, {n_made} of them made now")
     return 0

@@ -63,10 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     groups = label_groups(arguments.folder, arguments.split)
     value = ceiling(arguments.folder, arguments.split)
-    found = CeilingReport(split=arguments.split, clips=groups.total(), labels=len(groups), ceiling=value)
+    report = CeilingReport(split=arguments.split, clips=groups.total(), labels=len(groups), ceiling=value)
     if arguments.json:
-        print_report(found)
+        print_report(report)
     else:
-        counts = f"{counted(found.clips, 'clip')}, {counted(found.labels, 'different label')}"
-        print(f"{found.split}: {counts}, ceiling mAP@10 {value:.4f}")
+        counts = f"{counted(report.clips, 'clip')}, {counted(report.labels, 'different label')}"
+        print(f"{report.split}: {counts}, ceiling mAP@10 {value:.4f}")
     return 0

@@ -140,18 +140,18 @@ def ask(
     does. A test split has all phrasings, the others omit the held-out ones.
     """
     names = list(dict.fromkeys(event.name for event in events))
-    wanted = rng.random(len(names)) < settings.shape.asked
-    if names and not wanted.any():
-        wanted[int(rng.integers(len(names)))] = True
+    is_queried = rng.random(len(names)) < settings.shape.asked
+    if names and not is_queried.any():
+        is_queried[int(rng.integers(len(names)))] = True
     held_out = 0.0 if split in TEST_SPLITS else settings.held_out
-    asked = [name for name, is_wanted in zip(names, wanted, strict=True) if is_wanted]
+    queried = [name for name, is_wanted in zip(names, is_queried, strict=True) if is_wanted]
     return {
         f"{vid}_{number}": (
             describe_event(rng, name, held_out),
             name,
             [window_of(event, settings) for event in events if event.name == name],
         )
-        for number, name in enumerate(asked, 1)
+        for number, name in enumerate(queried, 1)
     }
 
 

@@ -59,12 +59,12 @@ def read_recordings(folder: Path, folds: Iterable[str]) -> dict[str, list[Record
     column = "filename" if "filename" in rows[0][1] else "file_name"
     if column not in rows[0][1]:
         raise DataError(f"{path}: no column filename; the first line has {', '.join(rows[0][1])}")
-    wanted = set(folds)
-    if empty := wanted - {row["fold"] for _, row in rows}:
+    wanted_folds = set(folds)
+    if empty := wanted_folds - {row["fold"] for _, row in rows}:
         raise DataError(f"{path}: no recordings in fold {', '.join(sorted(empty))}")
     pool: dict[str, list[Recording]] = {}
     for line, row in sorted(rows, key=lambda item: (item[1]["category"], item[1][column])):
-        if row["fold"] not in wanted:
+        if row["fold"] not in wanted_folds:
             continue
         audio = folder / "audio" / row[column]
         if not audio.is_file():

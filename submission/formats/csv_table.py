@@ -90,9 +90,9 @@ def parse_table(data: bytes) -> tuple[list[Row], list[Problem]]:
 def format_table(rows: Iterable[Iterable[str]]) -> bytes:
     """Return rows as the bytes of a CSV file: UTF-8, lines ending with \\n, quotes only around cells that need them.
 
-    The bytes equal those of pandas' to_csv(index=False), which the challenge's baseline uses, except for a cell with a
-    lone carriage return: pandas does not quote it, and readers then see the end of a row. A code point that UTF-8
-    cannot encode is written as bytes that parse_table reports as not UTF-8.
+    The bytes equal those of pandas' to_csv(index=False), which the challenge's baseline uses. The only exception is a
+    cell with a lone carriage return: pandas does not quote it, and readers then see the end of a row. A code point that
+    UTF-8 cannot encode is written as bytes that parse_table reports as not UTF-8.
     """
     text = "".join(",".join(_quote_cell(cell) for cell in row) + "\n" for row in rows)
     return text.encode("utf-8", errors="surrogatepass")

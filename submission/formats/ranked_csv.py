@@ -103,10 +103,14 @@ def check_ranked_csv(
 ) -> tuple[list[RankedList], list[Problem]]:
     """Return the lists that have their length, and all problems of the bytes of a ranked CSV in the order of its lines.
 
-    Checks without a truth: UTF-8 without byte order mark, sound quoting, the edition's header, its number of columns in
-    every row, at least one row, no repeated query, no empty cell, no file twice in a row. Further checks with a truth:
-    only its file names and queries, byte for byte, and a row for each of its queries (reported last, for the whole
-    file).
+    Checks without a truth:
+
+    - UTF-8 without byte order mark, and sound quoting;
+    - the edition's header, its number of columns in every row, and at least one row;
+    - no repeated query, no empty cell, no file twice in a row.
+
+    Further checks with a truth: only its file names and queries, byte for byte, and a row for each of its queries
+    (reported last, for the whole file).
     Some faults hide the rest: row numbers in the first column, a comma at the end of lines, a missing header. They are
     reported, and the rest is checked as intended. For a score matrix, and for a file with another separator, this is
     the only problem reported.

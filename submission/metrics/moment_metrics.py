@@ -233,8 +233,8 @@ def _hits(ious: Values) -> Flags:
 def _average_precisions(hits: Flags, n_true: Ints) -> Values:
     """Return (Q, T) AP. hits: (Q, T, W).
 
-    Equal to the official script to the last bit, so that means which end in 5 are rounded in the same way: shares of
-    recall are differences of quotients, and the sum is numpy's, which adds eight or more numbers in pairs.
+    Equal to the official script to the last bit, so that means which end in 5 are rounded in the same way. Shares of
+    recall are differences of quotients. The sum is numpy's, which adds eight or more numbers in pairs.
     """
     n_found = np.cumsum(hits, axis=2)
     precision = n_found / np.arange(1, hits.shape[2] + 1)

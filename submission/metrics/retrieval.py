@@ -87,7 +87,7 @@ def pooled_recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> fl
 
 
 def median_rank(ranks: npt.ArrayLike) -> float:
-    """Median over queries of the rank of the first relevant clip, from 1; inf where that is not found.
+    """Return the median over queries of the rank of the first relevant clip; inf if it is beyond the known ranks.
 
     ranks: (Q, R). Source: the medR of the image-text and audio-text literature (Oncescu et al., "Audio Retrieval with
     Natural Language Queries", 2021). Deviations: they average tied ranks; ties here follow order.
@@ -98,14 +98,14 @@ def median_rank(ranks: npt.ArrayLike) -> float:
 
 
 def chance(n_clips: int, k: int = 10, n_relevant: float = 1) -> float:
-    """Expected mAP@k of a random order.
+    """Return the expected mAP@k of a random order.
 
-    n_clips: clips in the pool, C. n_relevant: relevant clips per query, R (a mean over queries serves: the
-    expectation is linear in R).
+    n_clips: clips in the pool, C. n_relevant: relevant clips per query, R (or a mean over queries: the expectation is
+    linear in R).
     Returns (H_k + (k - H_k) (R - 1) / (C - 1)) / C with H_k = 1 + 1/2 + ... + 1/k and k cut to C; H_k / C for R = 1.
     Raises SubmissionError unless 1 <= n_relevant <= n_clips.
-    Source: ours, from the definition: rank p holds a relevant clip with probability R / C, and then (p - 1)(R - 1) /
-    (C - 1) more stand above it on average.
+    Source: ours, from the definition. Rank p holds a relevant clip with probability R / C. On average, (p - 1)(R - 1) /
+    (C - 1) more precede it.
 
     >>> chance(2, k=10)
     0.75

@@ -70,7 +70,7 @@ class System(Strict):
     Attributes:
         name, abbreviation: as the results page will show them.
         output: file to submit, in the folder of this file: a score matrix (.npy), the edition's CSV or a file of
-            windows (.jsonl). None: the blind set that the run ranked by the same checkpoints or, if there is none, the
+            windows (.jsonl). None: the blind set that the run ranked by the same checkpoints or, without one, the
             ranked set.
         scored: score matrix or file of windows for the figures; None: that of the run.
     """

@@ -47,11 +47,11 @@ class PackedSystem(NamedTuple):
 
     Attributes:
         label: name of its folder.
-        of: description of the submitted output.
+        description: of the submitted output.
         output: bytes of that file.
         meta: content of meta.yaml.
         truth: queries that the file must answer; None if only its form can be checked.
-        known: source that has the answers to its queries, such as an entry of the run; "" for a blind set.
+        answered_by: source that has the answers to its queries, such as an entry of the run; "" for a blind set.
     """
 
     label: str

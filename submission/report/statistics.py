@@ -41,7 +41,7 @@ class ScoreGaps(NamedTuple):
 
 
 def score_gaps(matrix: ScoreMatrix) -> ScoreGaps:
-    """Return the score_gaps of a matrix with known relevant clips.
+    """Return the gaps of a matrix with known relevant clips.
 
     >>> values = np.array([[0.5, 0.25, 0.5]], dtype=np.float32)
     >>> found = score_gaps(ScoreMatrix(values, ["q"], ["q"], ["a", "b", "c"], ["a", "b", "c"], [["a", "b"]]))

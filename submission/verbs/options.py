@@ -115,7 +115,7 @@ def chosen_edition(
 ) -> Edition:
     """Return the edition of clips that --edition names, else the one that all files have.
 
-    noted: edition by name, None if unknown. file: the file being read, for the message. hint: option to add.
+    editions: edition by name, None if unknown. file: the file being read, for the message. hint: option to add.
     Raises SubmissionError if --edition is missing and the files have no edition or several.
     """
     return get_edition(

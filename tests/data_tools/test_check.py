@@ -201,7 +201,7 @@ WITH_SOUND = {
     "a tone": TONE,
     "10 ms": TONE[: int(0.01 * RATE)],
     "a tone at -80 dB": TONE / 0.3 * 1e-4,
-    "a tone beside a constant": TONE + 0.5,
+    "a tone next to a constant": TONE + 0.5,
     "half of antiphase": np.stack([TONE, -0.5 * TONE], 1),
     "one loud channel": np.stack([TONE, 0 * TONE], 1),
     "a click in silence": np.concatenate([0 * TONE, [0.5], 0 * TONE]),

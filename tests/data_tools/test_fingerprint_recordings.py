@@ -57,8 +57,8 @@ CHANGES: dict[str, Callable[[int, Wave], tuple[Wave, int]]] = {
     "white noise, 20 dB, 0.37 s off the start, MP3": lambda n, x: coded(with_noise(x, 20, n)[int(0.37 * RATE) :]),
     "white noise, 10 dB, 0.37 s off the start, MP3": lambda n, x: coded(with_noise(x, 10, n)[int(0.37 * RATE) :]),
 }
-# Of 400, where not 398: many barks and sneezes are over in the first second. What follows them is hardly louder than
-# silence, and in the original few peaks are chosen of it.
+# Minimum number found of 400; 398 for all other changes. Many barks and sneezes end in the first second. The rest is
+# hardly louder than silence, with few chosen peaks in the original.
 LEAST = {
     "MP3, 1 s off the start, -6 dB": 380,
     "white noise, 20 dB, 0.37 s off the start, MP3": 394,

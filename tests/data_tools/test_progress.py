@@ -93,7 +93,7 @@ with progress("finetune", 4, "step") as bar:
         logging.info("epoch %d: a line of its own", n)
         with progress("embedding clips", 2, "clip", keep=False) as inner:
             inner.advance(2)
-logging.info("behind it")
+logging.info("after it")
 """
 
 
@@ -118,7 +118,7 @@ def test_terminal_log_lines_appear_above_the_bar(root: Path) -> None:
     screen = [line.split("\r")[-1].replace("\x1b[A", "") for line in output.replace("\r\n", "\n").split("\n")]
     for n in range(4):
         assert f"epoch {n}: a line of its own" in screen, screen
-    assert "behind it" in screen
+    assert "after it" in screen
     assert re.search(r"finetune: 100%.*4/4 .*loss 3", output)
 
 

@@ -88,7 +88,10 @@ GOOD = answer_bytes().splitlines(keepends=True)
 SCORES = "whole file: windows have scores: the public scorer needs them; a submission must not"
 FAULTS: dict[str, tuple[bytes, list[str]]] = {
     "empty": (b" \n", ["line 1: the file is empty"]),
-    "list": (json.dumps(answers()).encode(), ["line 1: one list of JSON, not lines of JSON; give an object a line"]),
+    "list": (
+        json.dumps(answers()).encode(),
+        ["line 1: one list of JSON, not lines of JSON; write one object per line"],
+    ),
     "utf16": (answer_bytes().decode().encode("utf-16"), ["line 1: UTF-16, not lines of JSON"]),
     "utf16 without a mark": (answer_bytes().decode().encode("utf-16-le"), ["line 1: UTF-16, not lines of JSON"]),
     "utf32": (answer_bytes().decode().encode("utf-32"), ["line 1: UTF-32, not lines of JSON"]),
