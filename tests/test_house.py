@@ -117,7 +117,7 @@ def test_files_have_a_docstring_and_at_most_400_lines(root: Path, room: str) -> 
     for path in sources(root, room):
         text = path.read_text()
         assert len(text.splitlines()) <= 400, f"{path} is past 400 lines"
-        assert not text or ast.get_docstring(ast.parse(text)), f"{path} does not say what it is for"
+        assert not text or ast.get_docstring(ast.parse(text)), f"{path} does not state its purpose"
 
 
 def test_top_level_has_only_known_entries(root: Path) -> None:
@@ -232,7 +232,9 @@ def test_names_use_no_dialect_words(root: Path, floor: str) -> None:
 
 def test_dialect_words_in_names_are_found(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
-    path.write_text("def f(beside: int) -> None:\n    self.told, (_MOST, x) = beside, (1, 2)\nclass Heard: ...\n")
+    path.write_text(
+        "def f(beside: int) -> None:\n    self.told, (_MOST, x) = beside, (1, 2)\nclass Heard: ...\n"
+    )  # prose: ok
     assert defined_names(path) == {"f", "beside", "told", "most", "x", "heard"}
     page = tmp_path / "a.html"
     page.write_text('<p class="told">The fewest.</p><script>const ownList = 1</script>')

@@ -23,7 +23,7 @@ def lists(path: Path) -> list[list[str]]:
 def test_top_lists_are_the_start_of_the_full_ranking(
     unbroken: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, top: int
 ) -> None:
-    """In blocks of two queries and in one block; lists and written scores agree."""
+    """Lists and written scores agree, in blocks of two queries and in one block."""
     ask = ["rank", str(unbroken), "--audio", str(world), "--split", "evaluation"]
     for name, scores in (("a", 24 * 2), ("b", 1 << 24)):
         monkeypatch.setattr(retrieval, "MAX_SCORES", scores)
