@@ -232,9 +232,8 @@ def test_names_use_no_dialect_words(root: Path, floor: str) -> None:
 
 def test_dialect_words_in_names_are_found(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
-    path.write_text(
-        "def f(beside: int) -> None:\n    self.told, (_MOST, x) = beside, (1, 2)\nclass Heard: ...\n"
-    )  # prose: ok
+    function = "def f(beside: int) -> None:\n    self.told, (_MOST, x) = beside, (1, 2)\n"  # prose: ok
+    path.write_text(f"{function}class Heard: ...\n")
     assert defined_names(path) == {"f", "beside", "told", "most", "x", "heard"}
     page = tmp_path / "a.html"
     page.write_text('<p class="told">The fewest.</p><script>const ownList = 1</script>')
