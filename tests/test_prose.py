@@ -148,7 +148,7 @@ def test_lines_of_markdown_are_short(root: Path) -> None:
     [
         ("docstring", "What a loss sees.", "begins with What"),
         ("comment", "# the index lies in the folder", "'lies in'"),
-        ("message", "there are {n} of them", "'there are {'"),
+        ("message", "there are {n} of them", "'there are {'"),  # prose: ok
         ("test", "test_a_damaged_file_is_told", "told in a test name"),
         ("markdown", "word " * 31, "a sentence of 31 words"),
     ],
