@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from data_tools.cli import make_parser
+
 ROOMS = ("data_tools", "system", "submission")
 MAY_IMPORT = {"data_tools": set(), "submission": {"data_tools"}, "system": {"data_tools", "submission"}}
 
@@ -238,3 +240,15 @@ def test_dialect_words_in_names_are_found(tmp_path: Path) -> None:
     page = tmp_path / "a.html"
     page.write_text('<p class="told">The fewest.</p><script>const ownList = 1</script>')
     assert DIALECT & words_of_page(page) == {"told", "fewest", "own"}
+
+
+@pytest.mark.parametrize("floor", ROOMS)
+def test_help_shows_the_default_of_every_option(floor: str) -> None:
+    module = importlib.import_module(f"{floor}.__main__")
+    for verb in verbs(floor):
+        parser = make_parser(floor, "", module.VERBS, [verb], getattr(module, "add_edition", None))
+        (subparsers,) = (action for action in parser._actions if isinstance(action.choices, dict))
+        options = [action for action in subparsers.choices[verb]._actions if action.option_strings and action.help]
+        text = " ".join(subparsers.choices[verb].format_help().split())
+        with_default = [action for action in options if action.nargs != 0 and not action.required]
+        assert text.lower().count("default") >= len(with_default), f"{floor} {verb}"
