@@ -76,7 +76,7 @@ def test_top_10_lists_are_scored_and_converted(
         ("ten", "r.csv", "'ten' is not a whole number of at least 1"),
         ("25", "r.csv", "--top 25: the pool has 24 clips; give 24 or fewer"),
         ("5", "r.npy", "with --top ranked lists are written; give a name that ends in .csv"),
-        (None, "r.csv", "ends in .npy; ranked lists (.csv) are written with --top K"),
+        (None, "r.csv", "must end in .npy; ranked lists (.csv) are written with --top K"),
         ("5", "q.csv", "would overwrite"),
     ],
 )
