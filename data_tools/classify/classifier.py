@@ -87,10 +87,10 @@ def thread_a_network() -> Iterator[ThreadPoolExecutor]:
 
     Layers this small gain little from several threads, and lose much if other work takes one of the cores.
     """
-    before = torch.get_num_threads()
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with ThreadPoolExecutor(before) as pool:
+        with ThreadPoolExecutor(threads) as pool:
             yield pool
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)

@@ -26,7 +26,7 @@ FIGURES = ("roc_pr.png", "reliability.png", "scores.png", "kept.png")
 _COLOURS = {"natural": "tab:blue", "balanced": "tab:orange"}
 
 
-def kept(scores: np.ndarray, threshold: float) -> int:
+def count_above(scores: np.ndarray, threshold: float) -> int:
     """Return the number of scores above the threshold; a score equal to it does not count."""
     return int((scores > threshold).sum())
 
@@ -64,8 +64,8 @@ def weighting_figures(labels: np.ndarray, fit: CrossFit, threshold: float) -> di
             "average_precision": float(average_precision_score(labels, scores)),
             "brier": float(brier_score_loss(labels, scores, sample_weight=weights)),
             "reliability": reliability(labels, scores, weights),
-            "kept": {f"{least:.2f}": kept(scores[~labels], least) for least in THRESHOLDS},
-            "kept_at_threshold": kept(scores[~labels], threshold),
+            "kept": {f"{least:.2f}": count_above(scores[~labels], least) for least in THRESHOLDS},
+            "kept_at_threshold": count_above(scores[~labels], threshold),
         }
     return figures
 

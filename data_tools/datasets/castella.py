@@ -92,7 +92,7 @@ def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
     files = sorted(root / name for name in tree_files(root))
     lists = [path for path in files if path.suffix == ".json" and SPLIT_OF_NAME.search(path.stem)]
     releases = [path for path in files if path.suffix == ".jsonl" and is_annotation(path)]
-    found: dict[Split, tuple[Path, Annotations]] = {}
+    by_split: dict[Split, tuple[Path, Annotations]] = {}
     for path in [*releases, *(path for path in lists if path.parent.name != "ja" and is_annotation(path))]:
         annotations = read_annotations(path)
         name = SPLIT_OF_NAME.search(path.stem)
@@ -102,16 +102,16 @@ def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
             hint = f"its name has the split {name[1]}, whose windows are known; rename a blind list"
             raise DataError(f"{path}: no query has relevant_windows; {hint}")
         split = cast(Split, "blind" if not name else name[1])
-        if split not in found:
-            found[split] = path, annotations
+        if split not in by_split:
+            by_split[split] = path, annotations
         elif path.suffix == ".json":
-            log.info("%s: not used, since %s has the split %s", path, found[split][0], split)
+            log.info("%s: not used, since %s has the split %s", path, by_split[split][0], split)
         else:
-            raise DataError(f"{path} and {found[split][0]} have the split {split}; name a folder with one data set")
-    if not found:
+            raise DataError(f"{path} and {by_split[split][0]} have the split {split}; name a folder with one data set")
+    if not by_split:
         hint = "name the folder with castella_test_release.jsonl or json/en/test.json"
         raise DataError(f"{root}: no queries with windows as CASTELLA publishes them; {hint}")
-    return found
+    return by_split
 
 
 def _files(folder: Path, suffixes: tuple[str, ...]) -> list[str]:

@@ -118,14 +118,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     source = check_source(arguments.name or arguments.json.stem)
     exclusions = read_exclusions(arguments.exclude)
-    found, missing = read_wavcaps(arguments.json, arguments.audio, source, arguments.keep_missing)
-    clips = [clip for clip in found if clip.freesound_id is None or not exclusions.lists(clip.freesound_id)]
+    clips_read, missing = read_wavcaps(arguments.json, arguments.audio, source, arguments.keep_missing)
+    clips = [clip for clip in clips_read if clip.freesound_id is None or not exclusions.lists(clip.freesound_id)]
     if not clips:
-        raise DataError(f"{arguments.json}: of its {counted(len(found), 'clip')} all are on the lists of --exclude")
+        raise DataError(
+            f"{arguments.json}: of its {counted(len(clips_read), 'clip')} all are on the lists of --exclude"
+        )
     write_manifest(arguments.out, clips)
     freesound = sum(clip.freesound_id is not None for clip in clips)
     print(f"audio of {counted(missing, 'item')} is missing")
     if arguments.exclude:
-        print(f"left out {counted(len(found) - len(clips), 'clip', ',')}: on the lists of --exclude")
+        print(f"left out {counted(len(clips_read) - len(clips), 'clip', ',')}: on the lists of --exclude")
     print(f"wrote {arguments.out}: {counted(len(clips), 'clip')}, {freesound} with a Freesound id")
     return 0

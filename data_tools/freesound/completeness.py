@@ -150,13 +150,13 @@ def mark_complete(store: Store, last: int) -> None:
 
 async def look_up(client: Client, store: Store, ids: Sequence[int]) -> dict[int, Sound | None]:
     """Ask for the current metadata of sounds, PAGE_SIZE a request, and store it; returns as Client.sounds does."""
-    found: dict[int, Sound | None] = {}
+    results: dict[int, Sound | None] = {}
     for start in range(0, len(ids), PAGE_SIZE):
         sounds = await client.sounds(ids[start : start + PAGE_SIZE], store.fact("filter"))
         with transaction(store.database):
             store.upsert(filter(None, sounds.values()), {})
-        found |= sounds
-    return found
+        results |= sounds
+    return results
 
 
 async def ask_for_missing(client: Client, store: Store) -> None:

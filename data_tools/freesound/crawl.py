@@ -62,14 +62,14 @@ def _is_complete(store: Store) -> bool:
 
 async def _read_nulls(client: Client, store: Store, workers: int) -> None:
     """Read again around the sounds that the API could not give: it may have been repaired."""
-    before = store.nulls()
+    nulls = store.nulls()
     with transaction(store.database):
-        for null in before:
+        for null in nulls:
             last = _whole(store).last if null.before_ms is None else null.before_ms // 1000
             store.add_window(Window(null.after_ms // 1000, last))
     await _read_windows(client, store, workers)
-    if before:
-        print(f"{counted(len(before), 'sound')} that could not be read: {len(before) - len(store.nulls())} can be now")
+    if nulls:
+        print(f"{counted(len(nulls), 'sound')} that could not be read: {len(nulls) - len(store.nulls())} can be now")
 
 
 async def _read_windows(client: Client, store: Store, workers: int) -> None:
@@ -142,7 +142,7 @@ def _require_same(store: Store, narrowed: str | None, site: str) -> None:
 def _plan(store: Store, since: str | None, narrowed: str | None, site: str) -> None:
     """Add the windows of this command to the store. Raises DataError for an option that does not fit the store."""
     _require_same(store, narrowed, site)
-    first, now, begun = _first_second(since, store), int(time.time()), store.fact("until") is not None
+    first, until, begun = _first_second(since, store), int(time.time()), store.fact("until") is not None
     if since and begun and not _is_complete(store):
         if store.fact("fallen"):  # the same command continues once the index is complete
             return
@@ -150,8 +150,8 @@ def _plan(store: Store, since: str | None, narrowed: str | None, site: str) -> N
     with transaction(store.database):
         store.set_facts(site=site, filter=narrowed or "")
         if since or not begun:
-            store.add_window(Window(first, now, compared=begun))
-            store.set_facts(reading_from=first, **{"from": min(first, store.fact("from", first))}, until=now)
+            store.add_window(Window(first, until, compared=begun))
+            store.set_facts(reading_from=first, **{"from": min(first, store.fact("from", first))}, until=until)
 
 
 def _first_second(since: str | None, store: Store | None = None) -> int:

@@ -126,14 +126,14 @@ def audit(
     audited = {clip.id: clip for clip in clips}
     others = {clip.id: clip for clip in against if clip.id not in audited}
     everything = sorted([*audited.values(), *others.values()], key=_stage)
-    found = [
+    findings = [
         *across(FREESOUND_ACROSS, everything, lambda clip: [plain_id(clip.freesound_id)] if clip.freesound_id else []),
         *across(NAME_ACROSS, everything, lambda clip: [clip.file_name]),
         *(one for one in across(YOUTUBE_ACROSS, everything, _youtube_ids) if len({c.source for c in one.clips}) > 1),
         *across(CAPTION_ACROSS, everything, lambda clip: dict.fromkeys(clip.captions)),
     ]
     overlaps = _forbidden(audited.values(), exclusions) if exclusions else []
-    for finding in found:
+    for finding in findings:
         overlaps += _pairwise(finding.kind, finding.clips, finding.key, audited)
     if fingerprints:
         overlaps += _same_sound(everything, audited, fingerprints)

@@ -118,15 +118,15 @@ def fingerprint(path: Path | str) -> Fingerprint | None:
     Raises AudioError as read_audio does.
     """
     wave = read_audio(path, RATE)
-    found = _fingerprint(wave)
-    if found is None:
+    prints = _fingerprint(wave)
+    if prints is None:
         return None
     noise = np.random.default_rng(0).standard_normal(len(wave), np.float32)
     noise *= wave.std() * 10 ** (NOISE_DB / 20)
     copy = _fingerprint((wave + noise)[HOP // 2 :])  # shifted by half a frame from the original
-    matches = near_duplicates([found], [copy]) if copy else []
-    found = replace(found, noise_score=matches[0].score if matches else 0.0)
-    return found if _match(found, found, 0) else None
+    matches = near_duplicates([prints], [copy]) if copy else []
+    prints = replace(prints, noise_score=matches[0].score if matches else 0.0)
+    return prints if _match(prints, prints, 0) else None
 
 
 def near_duplicates(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> list[Match]:
@@ -208,19 +208,19 @@ class _Index:
 
 def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
     """Score one alignment; None if too few peaks agree. shift: delay in other, in frames."""
-    here, there = one.frames.astype(np.int64) + shift, other.frames.astype(np.int64)
-    first = (here >= there[0] - 1) & (here <= there[-1] + 1)
+    here, second_frames = one.frames.astype(np.int64) + shift, other.frames.astype(np.int64)
+    first = (here >= second_frames[0] - 1) & (here <= second_frames[-1] + 1)
     here = here[first]
-    second = (there >= here[0] - 1) & (there <= here[-1] + 1)
-    there = there[second]
-    agree, score = _agreeing(there, other.bins[second], here, one.bins[first])
+    second = (second_frames >= here[0] - 1) & (second_frames <= here[-1] + 1)
+    second_frames = second_frames[second]
+    agree, score = _agreeing(second_frames, other.bins[second], here, one.bins[first])
     if score < MIN_SCORE:
         return None
-    seconds = float(np.ptp(there[agree])) * STEP
-    back, back_score = _agreeing(here, one.bins[first], there, other.bins[second])
+    seconds = float(np.ptp(second_frames[agree])) * STEP
+    back, back_score = _agreeing(here, one.bins[first], second_frames, other.bins[second])
     shares = _of_strongest(agree, other.levels[second]), _of_strongest(back, one.levels[first])
     # A copy under noise has more peaks than its original, some of them among the strongest: its share counts less.
-    share = float(np.average(shares, weights=(len(here), len(there))))
+    share = float(np.average(shares, weights=(len(here), len(second_frames))))
     match = Match(0, 0, shift * STEP, seconds, min(score, back_score) * share)
     least = MIN_SCORE if max(one.noise_score, other.noise_score) >= MIN_SCORE else SURE_SCORE
     return match if match.score >= least and share >= MIN_SHARE else None

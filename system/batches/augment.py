@@ -142,13 +142,13 @@ class Augmentation:
         """Return a clip's captions of these numbers, or alternatives. There are always two draws per caption."""
         if not self.settings.captions:
             return tuple(clip.captions[number] for number in numbers)
-        found = []
+        captions = []
         for number in numbers:
             chance, which = draw.random(2)
             others = self._alternatives.get((clip.id, number))
             is_replaced = others and chance < self.settings.captions.probability
-            found.append(others[int(which * len(others))] if others and is_replaced else clip.captions[number])
-        return tuple(found)
+            captions.append(others[int(which * len(others))] if others and is_replaced else clip.captions[number])
+        return tuple(captions)
 
     def _edited(self, captions: Sequence[str], draw: Random) -> tuple[str, ...]:
         edits = self.settings.edits

@@ -26,7 +26,7 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
         if no line fits.
     """
     by_name = _Clips(clips)
-    found: dict[tuple[str, int], list[str]] = {}
+    alternatives: dict[tuple[str, int], list[str]] = {}
     lines = fitting = 0
     for where, (name, index, alternative) in _rows(path, ["clip", "caption", "alternative"]):
         lines += 1
@@ -38,10 +38,10 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
         if int(index) >= len(clip.captions):
             last = f"its captions are 0 to {len(clip.captions) - 1}" if clip.captions else "it has none"
             raise DataError(f"{where}: {name!r} has no caption {int(index)}, {last}; count from 0")
-        found.setdefault((clip.id, int(index)), []).append(alternative)
+        alternatives.setdefault((clip.id, int(index)), []).append(alternative)
         fitting += 1
     hint = "name clips by id or file name, as in their manifest"
-    return found, _fit(path, lines, fitting, "training clip", hint)
+    return alternatives, _fit(path, lines, fitting, "training clip", hint)
 
 
 def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str]], str]:
@@ -51,7 +51,7 @@ def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str
         whose word is not in the training captions.
     Raises: DataError for a missing or damaged file, and if no line has a word of the training captions.
     """
-    found: dict[str, list[str]] = {}
+    synonyms: dict[str, list[str]] = {}
     lines = fitting = 0
     for where, (word, synonym) in _rows(path, ["word", "synonym"]):
         lines += 1
@@ -60,9 +60,9 @@ def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str
         if not words_of(synonym):
             raise DataError(f"{where}: the synonym {synonym[:40]!r} has no word; fill it in or remove the line")
         if words_of(word)[0] in words:
-            found.setdefault(words_of(word)[0], []).append(" ".join(words_of(synonym)))
+            synonyms.setdefault(words_of(word)[0], []).append(" ".join(words_of(synonym)))
             fitting += 1
-    return found, _fit(path, lines, fitting, "word of a training caption", "use words that occur in captions")
+    return synonyms, _fit(path, lines, fitting, "word of a training caption", "use words that occur in captions")
 
 
 def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple[Clip, str]]], str]:
@@ -74,7 +74,7 @@ def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple
         fits.
     """
     by_name = _Clips(clip for clip in clips if clip.captions)
-    found: dict[str, list[tuple[Clip, str]]] = {}
+    merged: dict[str, list[tuple[Clip, str]]] = {}
     lines = fitting = 0
     for where, (name, other_name, caption) in _rows(path, ["clip", "other", "caption"]):
         lines += 1
@@ -84,11 +84,11 @@ def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple
             continue
         if one.id == other.id:
             raise DataError(f"{where}: {name!r} is mixed with itself; name two clips, or remove the line")
-        found.setdefault(one.id, []).append((other, caption))
-        found.setdefault(other.id, []).append((one, caption))
+        merged.setdefault(one.id, []).append((other, caption))
+        merged.setdefault(other.id, []).append((one, caption))
         fitting += 1
     hint = "name clips by id or file name, as in their manifest"
-    return found, _fit(path, lines, fitting, "pair of training clips", hint)
+    return merged, _fit(path, lines, fitting, "pair of training clips", hint)
 
 
 class _Clips:

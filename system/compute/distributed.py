@@ -229,19 +229,19 @@ def on_first(function: Callable[[], T]) -> T:
         return function()
     import torch.distributed as dist
 
-    found: list[Any] = [None, "error"]
+    outcome: list[Any] = [None, "error"]
     try:
         if is_first():
-            found = [function(), "done"]
+            outcome = [function(), "done"]
     except BaseException:
         with suppress(KitError), _together():  # if the others have ended too, as after Ctrl-C
-            dist.broadcast_object_list(found, 0)
+            dist.broadcast_object_list(outcome, 0)
         raise
     with _together():
-        dist.broadcast_object_list(found, 0)
-    if found[1] == "error":
+        dist.broadcast_object_list(outcome, 0)
+    if outcome[1] == "error":
         raise SaidElsewhere("the first process has ended")
-    result: T = found[0]
+    result: T = outcome[0]
     return result
 
 

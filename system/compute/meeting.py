@@ -58,12 +58,12 @@ def meet() -> "tuple[Store, int, int]":
     """
     from torch.distributed.rendezvous import rendezvous
 
-    found: list[tuple[Store, int, int]] = []
+    starts: list[tuple[Store, int, int]] = []
     failed: list[Exception] = []
 
     def wait() -> None:
         try:
-            found.append(next(rendezvous("env://", timeout=MEETING_PATIENCE)))
+            starts.append(next(rendezvous("env://", timeout=MEETING_PATIENCE)))
         except Exception as error:
             failed.append(error)
 
@@ -74,7 +74,7 @@ def meet() -> "tuple[Store, int, int]":
         thread.join(POLL)
     if failed:
         raise failed[0]
-    return found[0]
+    return starts[0]
 
 
 def this_start(store: "Store", rank: int, n: int) -> "Store":

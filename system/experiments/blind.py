@@ -66,18 +66,18 @@ def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) ->
     """
     from system.features.contents import ContentKeys
 
-    found: dict[tuple[str, str], str] = {}
+    checksums: dict[tuple[str, str], str] = {}
     changed = []
     for name in blind_entries(recipe):
         noted = ranked[name].sha256 if name in ranked else ""
         entry = recipe.ranked(name)
         assert isinstance(entry, RankBlind)
-        if noted and (entry.audio, entry.queries) not in found:
+        if noted and (entry.audio, entry.queries) not in checksums:
             clips, queries = _read(entry)
             with closing(ContentKeys(Path(recipe.banks))) as content:
                 keys = {clip.id: content(clip.path) for clip in clips}
-            found[entry.audio, entry.queries] = _sha256(clips, queries, keys)
-        if noted != found.get((entry.audio, entry.queries)):
+            checksums[entry.audio, entry.queries] = _sha256(clips, queries, keys)
+        if noted != checksums.get((entry.audio, entry.queries)):
             changed.append(name)
     return changed
 

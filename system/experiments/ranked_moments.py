@@ -85,7 +85,7 @@ def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
     from system.ranking.locate import series_of_moments
     from system.runs.open import fitted_text
 
-    recipe, data, found = models.recipe, models.data, {}
+    recipe, data, results = models.recipe, models.data, {}
     for name, entry in recipe.rank_moments.items():
         moments, edition = data.moments[entry.data], get_moments_edition(entry.edition)
         by_id = {clip.id: clip for clip in data.readable_clips(entry.data)}
@@ -118,8 +118,8 @@ def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
             "also_trained_on": data.shared(recipe.trained_on, [entry.data]),
             **{kind: str(path) for kind, path in files._asdict().items()},
         }
-        found[name] = MomentsResult.model_validate(result)
-    return found
+        results[name] = MomentsResult.model_validate(result)
+    return results
 
 
 def _write(

@@ -158,14 +158,14 @@ def _is_trained(entry: RankEntry) -> bool:
 
 def _by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, ScoreMatrix | None]:
     """Return the score matrices of the untrained model, by the source that the named entries rank."""
-    found = {}
+    matrices = {}
     ranker = models.model(None, None)
     for source in dict.fromkeys(map(models.recipe.ranked_source, names)):
         clips = models.data.clips[source]
         queries = caption_queries(clips)
         log.info("ranking %s with the untrained model, to compare with: %s", source, size_of(queries, clips))
-        found[source] = ranker.matrix(queries, ranker.open(Listed(clips)))
-    return found
+        matrices[source] = ranker.matrix(queries, ranker.open(Listed(clips)))
+    return matrices
 
 
 def _result(

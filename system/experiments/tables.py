@@ -69,13 +69,13 @@ class Figures:
 def figures_of_run(scores: Path) -> Figures:
     """Compute every column of a saved score matrix."""
     matrix = read_scores(scores)
-    found, back = ranks_in_matrix(matrix), summarise_audio_to_text(ranks_from_audio(matrix))
-    values = {f"T2A {name}": figures for name, figures in summarise(found).per_query.items()}
-    values["T2A mAP"] = average_precision(found.ranks, found.n_relevant, None)
+    ranks, back = ranks_in_matrix(matrix), summarise_audio_to_text(ranks_from_audio(matrix))
+    values = {f"T2A {name}": figures for name, figures in summarise(ranks).per_query.items()}
+    values["T2A mAP"] = average_precision(ranks.ranks, ranks.n_relevant, None)
     values |= {f"A2T {name}": figures for name, figures in back.per_query.items()}
     pooled = {name: value for name, value in back.values.items() if name not in back.per_query}
     values |= {f"A2T {name}": np.array([value]) for name, value in pooled.items()}
-    return Figures(values, found.groups, found.n_pool)
+    return Figures(values, ranks.groups, ranks.n_pool)
 
 
 def figures_of_moments(windows: Path, truth: Path, edition: str) -> Figures:

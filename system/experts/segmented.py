@@ -66,16 +66,16 @@ class SegmentExpert(ExpertSettings):
             waves = torch.from_numpy(np.pad(segments, ((0, 0), (0, size - segments.shape[1])))).to(device)
             lengths = torch.full((len(segments),), segments.shape[1], device=device)
             if self.output == "clip":
-                found = network(waves, lengths)[:, None]
+                outputs = network(waves, lengths)[:, None]
             else:
                 frames, counts = network.frames(waves, lengths)
-                found = frames[:, : int(counts[0])]  # equal lengths give equal counts
-            result: np.ndarray = found.float().cpu().numpy()
+                outputs = frames[:, : int(counts[0])]  # equal lengths give equal counts
+            result: np.ndarray = outputs.float().cpu().numpy()
             return result
 
         def all_frames(waves: list[np.ndarray]) -> list[np.ndarray]:
             cut = [[wave[first : first + size] for first in range(0, len(wave), size)] for wave in waves]
-            found = iter(by_length([part for pieces in cut for part in pieces], at_once * size, computed))
-            return [np.concatenate([next(found) for _ in pieces]) for pieces in cut]
+            outputs = iter(by_length([part for pieces in cut for part in pieces], at_once * size, computed))
+            return [np.concatenate([next(outputs) for _ in pieces]) for pieces in cut]
 
         return all_frames

@@ -219,18 +219,18 @@ def warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str
     Published frames may be of other recordings, the recipe may have another hop, or the manifest may list other files.
     """
     bank, hop = features.banks[name], features.grids[name].hop
-    found = []
+    warnings = []
     for clip in clips:
         if clip.seconds and (key := features.keys.get(clip.id)):
             lasts = bank.rows_of(key) * hop
             if abs(lasts - clip.seconds) > LENGTH_TOLERANCE + hop:
-                found.append(f"{clip.path}: {lasts:g} s of frames, but {clip.seconds:g} s in the manifest")
-    if found:
+                warnings.append(f"{clip.path}: {lasts:g} s of frames, but {clip.seconds:g} s in the manifest")
+    if warnings:
         hint = f"see {name}'s hop_seconds if it has one, or make the manifest again"
-        said = f"{counted(len(found), 'recording')} of {len(clips):,}"
+        said = f"{counted(len(warnings), 'recording')} of {len(clips):,}"
         log.warning("%s: frames and manifest disagree about the length of %s; %s", name, said, hint)
-        more = [f"and {len(found) - SHOWN:,} more"] if len(found) > SHOWN else []
-        for line in [*found[:SHOWN], *more]:
+        more = [f"and {len(warnings) - SHOWN:,} more"] if len(warnings) > SHOWN else []
+        for line in [*warnings[:SHOWN], *more]:
             log.warning("  %s", line)
 
 

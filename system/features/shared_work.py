@@ -106,16 +106,16 @@ class SharedWork:
             self._left, self._computed_elsewhere = deque(self._computed_elsewhere), []
         count, cost = self._at_once
         count = min(count, math.ceil(len(self._left) / (1 + sum(map(bool, others)))))
-        found: list[str] = []
-        while self._left and len(found) < count and sum(map(self._costs.__getitem__, found)) < cost:
+        chosen: list[str] = []
+        while self._left and len(chosen) < count and sum(map(self._costs.__getitem__, chosen)) < cost:
             key = self._left.popleft()
             if key in self._bank:
                 self._stored_elsewhere += 1
             elif key in busy:
                 self._computed_elsewhere.append(key)
             else:
-                found.append(key)
-        return found
+                chosen.append(key)
+        return chosen
 
     def end(self) -> None:
         """Flush the stored series to disk, and release the shard."""

@@ -36,7 +36,7 @@ def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tenso
     highest = batch.scores.masked_fill(batch.same_clip, -torch.inf)
     highest = torch.cat([highest.amax(0), highest.amax(1)])
     mask = highest.isfinite()
-    found = {
+    shares = {
         "positive": batch.scores.diagonal().mean(),
         "hardest_negative": highest.where(mask, 0.0).sum() / mask.sum().clamp(min=1),
     }
@@ -45,8 +45,8 @@ def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tenso
         negative = ~batch.same_clip
         for name, relaxed in (("violations", False), ("violations_relaxed", True))[: 1 + is_relaxed]:
             above = torch.stack([(negative & (gap > 0)).sum() for gap in gaps(batch, margin, relaxed)]).sum()
-            found[name] = above / (2 * negative.sum().clamp(min=1))
-    return found
+            shares[name] = above / (2 * negative.sum().clamp(min=1))
+    return shares
 
 
 def accuracies(batch: BatchScores) -> tuple[float, float]:

@@ -42,7 +42,7 @@ class WeightedTriplet(Term):
     def value(self, batch: BatchScores) -> Tensor:
         matching_scores = batch.scores.diagonal()
         positive = _polynomial(self.positive, matching_scores)
-        found = matching_scores.new_zeros(len(matching_scores))
+        total = matching_scores.new_zeros(len(matching_scores))
         for scores, indices in zip((batch.scores, batch.scores.T), hardest(batch), strict=True):
             highest = scores.gather(1, indices[:, None])[:, 0]
             counts = ~batch.same_clip.gather(1, indices[:, None])[:, 0]
@@ -52,8 +52,8 @@ class WeightedTriplet(Term):
             else:
                 term = positive.relu() + negative.relu()
                 counts &= highest + self.margin > matching_scores
-            found = found + term.masked_fill(~counts, 0.0)
-        return found.mean()
+            total = total + term.masked_fill(~counts, 0.0)
+        return total.mean()
 
 
 def _polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:

@@ -73,15 +73,15 @@ def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, re
     frames = frames.masked_fill(~length_mask_of(Embedded(frames, counts))[..., None], 0.0)
     counts = counts.clamp(min=1)
     pieces = frames.split(max(1, MAX_DOT_PRODUCTS // (len(frames) * words.wide)), 1)
-    found = _of_piece(pieces[0], words, reduce)
+    reduced = _of_piece(pieces[0], words, reduce)
     for piece in pieces[1:]:
         other = _of_piece(piece, words, reduce)
-        found = torch.maximum(found, other) if reduce == "best_frame" else found + other
+        reduced = torch.maximum(reduced, other) if reduce == "best_frame" else reduced + other
     scores: torch.Tensor
     if reduce == "best_word":
-        scores = (found / counts).T
+        scores = (reduced / counts).T
         return scores
-    by_word = found if reduce == "best_frame" else found / counts
+    by_word = reduced if reduce == "best_frame" else reduced / counts
     scores = by_word[words.indices].sum(1).T / words.counts.clamp(min=1)
     return scores
 

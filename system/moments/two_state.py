@@ -24,14 +24,14 @@ def states(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, lea
     """
     scores = scores.masked_fill(~length_mask(lengths, scores.shape[1]), 0.0)
     none, moment = torch.zeros_like(scores[:, 0]), scores[:, 0]
-    found = [torch.stack((none, moment), -1)]
+    steps = [torch.stack((none, moment), -1)]
     for t in range(1, scores.shape[1]):
-        before = found[-1]
+        before = steps[-1]
         none, moment = before.unbind(-1)
         stays_none = torch.logaddexp(none, moment + leave)
         now = torch.stack((stays_none, torch.logaddexp(none + enter, moment) + scores[:, t]), -1)
-        found.append(torch.where((t < lengths)[:, None], now, before))
-    return torch.stack(found, 1)
+        steps.append(torch.where((t < lengths)[:, None], now, before))
+    return torch.stack(steps, 1)
 
 
 def log_partition(

@@ -115,13 +115,13 @@ def _apart(starts: np.ndarray, ends: np.ndarray, scores: np.ndarray, last: float
     if decoding.round_to is not None:
         windows = _rounded(windows, last, decoding.round_to)
     remaining = np.ones(len(windows), bool)
-    found: list[Found] = []
-    while len(found) < decoding.windows and remaining.any():
+    chosen: list[Found] = []
+    while len(chosen) < decoding.windows and remaining.any():
         best = int(remaining.argmax())
-        found.append(Found(float(windows[best, 0]), float(windows[best, 1]), float(scores[best])))
+        chosen.append(Found(float(windows[best, 0]), float(windows[best, 1]), float(scores[best])))
         remaining &= iou(windows, windows[best]) <= decoding.max_iou
         remaining[best] = False
-    return found
+    return chosen
 
 
 def _rounded(windows: np.ndarray, last: float, unit: float) -> np.ndarray:

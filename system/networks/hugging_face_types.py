@@ -75,12 +75,12 @@ TOKENS_PER_SECOND: dict[Type, float] = dict.fromkeys(ROWS, 50.0) | {
 
 def type_problem(config: dict[str, Any], wanted: Type) -> str | None:
     """Return an error message if a config.json is not of the type `wanted`, else None."""
-    found = config.get("model_type")
-    if found == wanted or found in ROWS[wanted].aliases:
+    model_type = config.get("model_type")
+    if model_type == wanted or model_type in ROWS[wanted].aliases:
         return None
-    if found in ROWS:
-        return f"its config.json says model_type {found}, not {wanted}; set type: {found}"
-    fitting = next((one for one, row in ROWS.items() if found in row.aliases), None)
+    if model_type in ROWS:
+        return f"its config.json says model_type {model_type}, not {wanted}; set type: {model_type}"
+    fitting = next((one for one, row in ROWS.items() if model_type in row.aliases), None)
     if fitting is not None:
-        return f"its config.json says model_type {found}; set type: {fitting}"
-    return f"its config.json says model_type {found}, which is not supported; supported: {', '.join(ROWS)}"
+        return f"its config.json says model_type {model_type}; set type: {fitting}"
+    return f"its config.json says model_type {model_type}, which is not supported; supported: {', '.join(ROWS)}"

@@ -43,13 +43,13 @@ def machine_memory() -> float | None:
     The limit is the smallest one of this process's control group and all groups above it.
     """
     try:
-        found = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (ValueError, OSError, AttributeError):  # no such system
         return None
     for limit in _limit_files():
         with suppress(OSError, ValueError):  # no such file, or `max`: no limit
-            found = min(found, float(limit.read_text()))
-    return found
+            memory = min(memory, float(limit.read_text()))
+    return memory
 
 
 def _limit_files() -> Iterator[Path]:

@@ -83,7 +83,7 @@ def process_lines(
     }
     on_gpu = f", {memory[stage.precision] / GIB:.1f} GiB in {stage.precision}" if stage.precision != "float32" else ""
     flops = estimates.flops_of(share, stage.grad_cache_chunk)
-    times = [f"{card} {1000 * flops / GPUS[card].flops:.0f} ms" for card in ([gpu] if gpu else GPUS)]
+    times = [f"{card} {1000 * flops / GPUS[card].flops:.1f} ms" for card in ([gpu] if gpu else GPUS)]
     fact = (
         f"each {memory['float32'] / GIB:.1f} GiB in float32{on_gpu}; a step "
         f"{flops / 1e12:.2f} TFLOP{', ' + ', '.join(times) if stage.precision != 'float32' else ''}; receives "

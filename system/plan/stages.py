@@ -140,7 +140,7 @@ def _step_text(stage: schema.Stage, estimates: Estimates) -> str:
     flops, cores = estimates.step_flops(stage), os.cpu_count() or 1
     times = [f"{about(flops / (cores * CORE_FLOPS))} on this CPU's {cores} cores"]
     if stage.precision != "float32":
-        times += [f"{gpu} {1000 * flops / speed.flops:.0f} ms" for gpu, speed in GPUS.items()]
+        times += [f"{gpu} {1000 * flops / speed.flops:.1f} ms" for gpu, speed in GPUS.items()]
     return f"{flops / 1e12:.2f} TFLOP, {', '.join(times)} (estimates; not measured on a GPU)"
 
 

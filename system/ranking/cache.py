@@ -96,14 +96,14 @@ class CachedEmbeddings(ClipSource):
 
     def open(self, model: RetrievalModel, listed: Listed, strict: bool = False) -> ModelPool:
         """Embed the readable clips, as ClipSource.open does. If the cache is full, log a warning."""
-        found = self.fill(model, listed.clips, strict, goes_on_when_full=True)
-        clips = [clip for clip in listed.clips if clip.id not in found.broken]
+        filled = self.fill(model, listed.clips, strict, goes_on_when_full=True)
+        clips = [clip for clip in listed.clips if clip.id not in filled.broken]
         if not clips:
-            first = found.broken[listed.clips[0].id]
+            first = filled.broken[listed.clips[0].id]
             raise KitError(f"none of {counted(len(listed.clips), 'clip')} is readable, first {first}")
-        keys = [found.keys[clip.id] for clip in clips]
-        series = [found.left[key] if key in found.left else found.bank.read(key) for key in keys]
-        skipped = {clip.path: found.broken[clip.id] for clip in listed.clips if clip.id in found.broken}
+        keys = [filled.keys[clip.id] for clip in clips]
+        series = [filled.left[key] if key in filled.left else filled.bank.read(key) for key in keys]
+        skipped = {clip.path: filled.broken[clip.id] for clip in listed.clips if clip.id in filled.broken}
         skipped |= dict(listed.others)
         log.info("%s used, %d skipped", counted(len(clips), "clip"), len(skipped))
         return ModelPool(clips=clips, skipped=skipped, embedded=self._joined(series, model.device))
@@ -135,10 +135,10 @@ class CachedEmbeddings(ClipSource):
         wanted = {features.keys[clip.id]: clip for clip in lacking if clip.id in features.keys}
         not_stored: dict[str, np.ndarray] = {}
         for part, embedded in embed_in_blocks(model, list(wanted.values()), features, CLIPS_AT_ONCE):
-            found = dict(zip((features.keys[clip.id] for clip in part), _series_of(embedded), strict=True))
+            series = dict(zip((features.keys[clip.id] for clip in part), _series_of(embedded), strict=True))
             try:
                 if not not_stored:
-                    _store(bank, found)
+                    _store(bank, series)
                     continue
             except OSError as error:
                 if not goes_on_when_full:
@@ -147,7 +147,7 @@ class CachedEmbeddings(ClipSource):
                 log.warning(
                     "new embeddings are not stored (%s); free disk space, or name another folder with --cache", reason
                 )
-            not_stored |= found
+            not_stored |= series
         return Filled(bank, keys | features.keys, features.broken, not_stored)
 
     def _bank(self, model: RetrievalModel) -> Bank:

@@ -73,16 +73,16 @@ def _embed_pool(
         embedded_batches: list[Embedded] = []
         norms: list[dict[str, torch.Tensor]] = []
         for begin in range(0, len(groups), processes):  # groups of like length, one of each process
-            found: list[Embedded] = []
+            batches: list[Embedded] = []
             current = groups[begin : begin + processes]
             for group in current[process : process + 1]:
                 batch = collate([Item(clips[i], ()) for i in group], features).to(model.device)
                 embedded, vectors = model.audio.embed_with_experts(batch.audio)
-                found.append(embedded)
+                batches.append(embedded)
                 norms.append({name: values.norm(dim=1).cpu() for name, values in vectors.items()})
                 bar.advance(len(group))
             counts = [len(group) for group in current]
-            embedded_batches += found if processes == 1 else gather_embeddings(found, counts, model.device)
+            embedded_batches += batches if processes == 1 else gather_embeddings(batches, counts, model.device)
         if processes > 1:
             norms = gather_dealt(norms)
         back = order.argsort().cpu()

@@ -100,11 +100,11 @@ def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decodi
     which scores each frame independently.
     """
     require_few_frames(*series.sizes)
-    found: dict[int, Located] = {}
+    located: dict[int, Located] = {}
     if by == "thresholds":
         for query, (values, edges) in enumerate(zip(series.values, series.edges, strict=True)):
             frames = _affine(score, values).sigmoid().numpy()
-            found[query] = Located(threshold_windows(frames, edges, decoding), edges, frames)
+            located[query] = Located(threshold_windows(frames, edges, decoding), edges, frames)
     else:
         for query, table, frames in _posteriors(score, series):
             edges = series.edges[query]
@@ -115,8 +115,8 @@ def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decodi
             else:
                 best = best_windows(table, edges, decoding)
                 windows = [window._replace(score=math.exp(window.score)) for window in best]
-            found[query] = Located(windows, edges, frames)
-    return [found[query] for query in range(len(series.values))]
+            located[query] = Located(windows, edges, frames)
+    return [located[query] for query in range(len(series.values))]
 
 
 def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding) -> list[Located]:

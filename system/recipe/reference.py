@@ -180,7 +180,7 @@ def _classes() -> dict[str, type[Strict]]:
 @cache
 def _meanings(kind: type[Strict]) -> dict[str, str]:
     """Return the meaning of every key: the comment after it in the source, or its text in the class's docstring."""
-    found = {}
+    meanings = {}
     for base in reversed([base for base in kind.__mro__ if issubclass(base, Strict)]):
         lines = inspect.getsource(base).splitlines()
         names = set(base.__annotations__)
@@ -188,12 +188,12 @@ def _meanings(kind: type[Strict]) -> dict[str, str]:
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                 code, _, comment = lines[(statement.end_lineno or 0) - 1].rpartition("  # ")
                 if code and comment:
-                    found[statement.target.id] = _on_one_line(comment)
+                    meanings[statement.target.id] = _on_one_line(comment)
         text = _on_one_line(inspect.getdoc(base) or "")
-        for name in names - found.keys():
+        for name in names - meanings.keys():
             if said := re.search(rf"(?:^|[.,;] |, ){name}(?:, \w+)*: (.*?)(?:[.](?= |$)|$)", text):
-                found[name] = said[1]
-    return found
+                meanings[name] = said[1]
+    return meanings
 
 
 def _on_one_line(text: str) -> str:

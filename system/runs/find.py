@@ -31,16 +31,16 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     """
     resolved = loaded.resolved()
     if out is None:
-        found = sorted(runs.glob("*/resolved.json"))
-        same = [path.parent for path in found if path.read_bytes() == resolved.encode()]
-        for path in found:
+        candidates = sorted(runs.glob("*/resolved.json"))
+        same = [path.parent for path in candidates if path.read_bytes() == resolved.encode()]
+        for path in candidates:
             noted = None if path.parent in same else _provenance(path.parent)
             if noted and (noted.recipe, noted.seed) == (loaded.recipe.name, loaded.recipe.seed):
                 _refuse_damaged(path.parent, noted)
         if same:
             out = ([folder for folder in same if not (folder / "result.json").exists()] or same)[-1]
         else:
-            same_training = [path.parent for path in found if _has_training_settings(path, loaded.recipe)]
+            same_training = [path.parent for path in candidates if _has_training_settings(path, loaded.recipe)]
             finished = [folder for folder in same_training if (folder / "result.json").exists()]
             out = (finished or same_training or [_new_folder(loaded, runs)])[-1]
     if not (out / "result.json").exists():

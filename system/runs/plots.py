@@ -16,13 +16,13 @@ from system.runs.folder import Run
 
 
 def relevance_figure(
-    found: Distribution, percents: Sequence[float], factor: MarginFactor, title: str, path: Path
+    distribution: Distribution, percents: Sequence[float], factor: MarginFactor, title: str, path: Path
 ) -> None:
     """Write a figure (.svg or .png): the histogram of scores, both axes logarithmic, over it r(c) with its thresholds.
 
     The first bar holds all scores below 2^-10, most of them 0. percents: of the thresholds, for labels.
     """
-    edges, counts = np.array(found.histogram.edges), np.array(found.histogram.counts)
+    edges, counts = np.array(distribution.histogram.edges), np.array(distribution.histogram.counts)
     edges[0] = edges[1] / 2  # a logarithmic axis has no 0
     figure = new_figure()
     axes = figure.add_subplot(xscale="log", yscale="log", xlabel="CIDEr-D (first bar: below 0.001)", ylabel="pairs")

@@ -68,16 +68,16 @@ def teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
 
     Raises KitError if a teacher's folder holds no trained model.
     """
-    found = {}
+    checksums = {}
     for name, teacher in recipe.teachers.items():
         if isinstance(teacher, schema.StageTeacher):
             continue
         if isinstance(teacher, schema.EmbeddingsTeacher):
             require_file(Path(teacher.file), f"teacher {name}: write the file with python -m system embeddings")
-            found[name] = {Path(teacher.file).name: file_sha256(Path(teacher.file))}
+            checksums[name] = {Path(teacher.file).name: file_sha256(Path(teacher.file))}
             continue
-        found[name] = _weights_of(Path(teacher.folder), f"teacher {name}")
-    return found
+        checksums[name] = _weights_of(Path(teacher.folder), f"teacher {name}")
+    return checksums
 
 
 def _weights_of(folder: Path, what: str) -> dict[str, str]:

@@ -26,19 +26,19 @@ def bound(host: str, port: int) -> socket.socket:
     port and for an address that this machine does not have."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, kind, protocol)
+        listener = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:
         raise KitError(f"--host {host}: no such address; use 127.0.0.1, or an address of this machine") from error
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()
     except OSError as error:
-        found.close()
+        listener.close()
         if error.errno == errno.EADDRINUSE:
             raise KitError(f"port {port} of {host} is in use; stop that program, or use another --port") from error
         raise KitError(f"--host {host} --port {port}: {error.strerror}; use another address or port") from error
-    return found
+    return listener
 
 
 def about_of(search: Search) -> dict[str, object]:

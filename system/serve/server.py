@@ -137,13 +137,13 @@ class SearchPage:
 
     def _result(self, rank: int, hit: Hit) -> dict[str, Any]:
         clip = self.search.clips[hit.row]
-        found = {"rank": rank, "score": hit.score, "file_name": clip.file_name, "path": self.search.paths[hit.row]}
-        found |= {"clip": clip.id, "seconds": clip.seconds}
+        result = {"rank": rank, "score": hit.score, "file_name": clip.file_name, "path": self.search.paths[hit.row]}
+        result |= {"clip": clip.id, "seconds": clip.seconds}
         if not holds_frames(clip.path):
-            found |= {"audio": f"/audio/{hit.row}", "peaks": f"/peaks/{hit.row}"}
+            result |= {"audio": f"/audio/{hit.row}", "peaks": f"/peaks/{hit.row}"}
         if hit.located is not None:
-            found["moments"] = _moments(hit.located)
-        return found | ({"captions": clip.captions} if clip.captions else {})
+            result["moments"] = _moments(hit.located)
+        return result | ({"captions": clip.captions} if clip.captions else {})
 
     def _opened(self, request: web.Request) -> tuple[int, int]:
         """Return the row of the requested clip and a descriptor of its file. Raises IndexError if the pool has no such

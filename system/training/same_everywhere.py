@@ -42,13 +42,14 @@ def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
     }
     every = gather_objects(versions | settings | order)
     for number, other in enumerate(every):
-        if found := list(differing(every[0], other)):
+        if differences := list(differing(every[0], other)):
             if not is_first():
                 raise SaidElsewhere("the processes were started with other settings")
             shown = ", ".join(
-                f"{key} is {value!r} on rank 0 and {there!r} on rank {number}" for key, value, there in found[:SHOWN]
+                f"{key} is {value!r} on rank 0 and {there!r} on rank {number}"
+                for key, value, there in differences[:SHOWN]
             )
-            more = f", and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+            more = f", and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
             hint = "start every process with the same command, recipe and code"
             raise KitError(f"rank {number} of {process_count()} differs from rank 0: {shown}{more}; {hint}")
 

@@ -64,7 +64,7 @@ def _plateaus(schedule: schema.Plateau, history: History) -> int:
 
     A value is better if it improves the best one by more than the threshold.
     """
-    found = bad = 0
+    plateaus = bad = 0
     best = math.inf
     for cost in _costs(schedule.metric, history):
         if cost < best - schedule.threshold:
@@ -72,8 +72,8 @@ def _plateaus(schedule: schema.Plateau, history: History) -> int:
         else:
             bad += 1
         if bad > schedule.patience:
-            found, bad = found + 1, 0
-    return found
+            plateaus, bad = plateaus + 1, 0
+    return plateaus
 
 
 def is_over(stop: schema.EarlyStopping | schema.StdPlateau | None, history: History) -> bool:

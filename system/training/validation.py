@@ -88,7 +88,7 @@ class Validation:
         self, model: RetrievalModel, clips: Embeddings, captions: Embedded
     ) -> tuple[dict[str, float], float]:
         """Return the means over batches of loss, m1, m2, and the share of captions with equal scores for all clips."""
-        found = []
+        batch_values = []
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}
         text_row = {text: row for row, text in enumerate(self.texts)}
         for number in range(process_index(), len(self.batches), process_count()):
@@ -100,8 +100,8 @@ class Validation:
                 captions.rows([text_row[text] for text in batch.captions]),
             )
             loss = float(terms.total(scores, self.stage.losses))
-            found.append((loss, *terms.accuracies(scores), share_of_equal_scores(scores.scores_by_caption)))
-        every = gather_dealt(found)
+            batch_values.append((loss, *terms.accuracies(scores), share_of_equal_scores(scores.scores_by_caption)))
+        every = gather_dealt(batch_values)
         means = [sum(value / len(every) for value in values) for values in zip(*every, strict=True)]
         return dict(zip(("loss", "m1", "m2"), means, strict=False)), means[3]
 
@@ -164,12 +164,12 @@ def watch(clips: Embeddings, captions: Embedded, captions_alike: float | None = 
 
 def collapsed(diagnostics: dict[str, float]) -> list[str]:
     """Return one message per sign of collapse; empty for a healthy model. diagnostics: as `watch` returns it."""
-    found = [
+    reasons = [
         f"the {side} have equal or zero embeddings (spread {diagnostics[f'spread_of_{side}']:.1e}, "
         f"{100 * diagnostics[f'zeros_of_{side}']:.0f} % zeros)"
         for side in ("clips", "captions")
         if diagnostics[f"spread_of_{side}"] < ALIKE or diagnostics[f"zeros_of_{side}"] > ZEROS
     ]
     if diagnostics.get("captions_alike", 0.0) > ZEROS:
-        found.append(f"all clips have the same score for {100 * diagnostics['captions_alike']:.0f} % of captions")
-    return found
+        reasons.append(f"all clips have the same score for {100 * diagnostics['captions_alike']:.0f} % of captions")
+    return reasons

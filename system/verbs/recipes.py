@@ -49,41 +49,41 @@ def run(arguments: argparse.Namespace) -> int:
 def _shipped() -> dict[str, Path]:
     """Return the shipped recipes by name, such as take_it_easy/honest. Raises KitError if the folder recipes/ is not
     next to the package."""
-    found = {
+    paths = {
         path.relative_to(SHIPPED).with_suffix("").as_posix(): path
         for path in sorted(SHIPPED.rglob("*.yaml"))
         if not path.name.endswith(".study.yaml")
     }
-    if not found:
+    if not paths:
         raise KitError(f"{SHIPPED}: no shipped recipes; copy the folder recipes/ of the kit's repository")
-    return found
+    return paths
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    found = [
+    reports = [
         ShippedRecipe(
             name=name, path=str(path), idea=path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
         )
         for name, path in _shipped().items()
     ]
     if arguments.json:
-        print_report(RecipesReport(recipes=found))
+        print_report(RecipesReport(recipes=reports))
         return
-    width = max(len(recipe.name) for recipe in found)
-    for recipe in found:
+    width = max(len(recipe.name) for recipe in reports)
+    for recipe in reports:
         print(f"{recipe.name:{width}}  {recipe.idea}")
 
 
 def _new(arguments: argparse.Namespace) -> None:
-    found = _shipped()
-    if arguments.source not in found:
-        raise KitError(f"--from {arguments.source}: no such recipe; recipes: {', '.join(found)}")
+    shipped = _shipped()
+    if arguments.source not in shipped:
+        raise KitError(f"--from {arguments.source}: no such recipe; recipes: {', '.join(shipped)}")
     if not NAME.fullmatch(arguments.name):
         raise KitError(f"name {arguments.name!r}: must be lower-case letters, digits and _, a letter first")
     out = Path(f"{arguments.name}.yaml")
     if out.exists():
         raise KitError(f"{out} already exists; choose another name, or delete it")
-    text = found[arguments.source].read_text(encoding="utf-8")
+    text = shipped[arguments.source].read_text(encoding="utf-8")
     text = re.sub("^name: .*$", f"name: {arguments.name}", text, flags=re.M)
     text = re.sub(r"^(#.* )recipes/\S+\.yaml", rf"\g<1>{out}", text, flags=re.M)
     write_text(out, text)

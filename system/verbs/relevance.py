@@ -75,16 +75,21 @@ def run(arguments: argparse.Namespace) -> int:
     clips = [captions for path in arguments.files for captions in read_corpus(path, arguments.split) if captions]
     began = time.perf_counter()
     corpus = Corpus(clips, arguments.documents, arguments.tokenizer)
-    found = corpus.distribution(percents, arguments.pairs)
+    distribution = corpus.distribution(percents, arguments.pairs)
     if arguments.json:
-        print_report(_report(clips, found, percents, arguments))
+        print_report(_report(clips, distribution, percents, arguments))
     else:
-        print(_format(clips, found, percents, arguments), f"seconds    {time.perf_counter() - began:.1f}", sep="\n")
+        print(
+            _format(clips, distribution, percents, arguments), f"seconds    {time.perf_counter() - began:.1f}", sep="\n"
+        )
     if arguments.figure:
         from system.runs.plots import relevance_figure
 
-        title = f"{', '.join(path.stem for path in arguments.files)}: {found.pairs:,} pairs, {_zeros(found)} of them 0"
-        relevance_figure(found, percents, MarginFactor(found.percentiles, factors), title, arguments.figure)
+        files = ", ".join(path.stem for path in arguments.files)
+        title = f"{files}: {distribution.pairs:,} pairs, {_zeros(distribution)} of them 0"
+        relevance_figure(
+            distribution, percents, MarginFactor(distribution.percentiles, factors), title, arguments.figure
+        )
         log.info("wrote      %s", arguments.figure)
     return 0
 
@@ -103,7 +108,7 @@ def _require_usable(percents: Sequence[float], factors: Sequence[float], figure:
 
 
 def _report(
-    clips: Sequence[Sequence[str]], found: Distribution, percents: Sequence[float], arguments: argparse.Namespace
+    clips: Sequence[Sequence[str]], distribution: Distribution, percents: Sequence[float], arguments: argparse.Namespace
 ) -> RelevanceReport:
     return RelevanceReport(
         clips=len(clips),
@@ -111,10 +116,10 @@ def _report(
         documents=arguments.documents,
         tokenizer=arguments.tokenizer,
         choice=arguments.pairs,
-        pairs=found.pairs,
-        zeros=found.zeros,
-        mean=found.mean,
-        percentiles=[Percentile(percent=q, score=c) for q, c in zip(percents, found.percentiles, strict=True)],
+        pairs=distribution.pairs,
+        zeros=distribution.zeros,
+        mean=distribution.mean,
+        percentiles=[Percentile(percent=q, score=c) for q, c in zip(percents, distribution.percentiles, strict=True)],
     )
 
 
@@ -123,12 +128,12 @@ def _zeros(found: Distribution) -> str:
 
 
 def _format(
-    clips: Sequence[Sequence[str]], found: Distribution, percents: Sequence[float], arguments: argparse.Namespace
+    clips: Sequence[Sequence[str]], distribution: Distribution, percents: Sequence[float], arguments: argparse.Namespace
 ) -> str:
-    scores = "  ".join(f"c{q:g} {c:.5f}" for q, c in zip(percents, found.percentiles, strict=True))
+    scores = "  ".join(f"c{q:g} {c:.5f}" for q, c in zip(percents, distribution.percentiles, strict=True))
     return (
         f"corpus     {counted(len(clips), 'clip', ',')}, {counted(sum(map(len, clips)), 'caption', ',')}; "
         f"documents: {arguments.documents}s, tokenizer: {arguments.tokenizer}\n"
-        f"pairs      {found.pairs:,} ({arguments.pairs}), {_zeros(found)} of them 0\n"
-        f"CIDEr-D    mean {found.mean:.5f}  {scores}"
+        f"pairs      {distribution.pairs:,} ({arguments.pairs}), {_zeros(distribution)} of them 0\n"
+        f"CIDEr-D    mean {distribution.mean:.5f}  {scores}"
     )

@@ -30,16 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     require_folder(arguments.runs, "name the folder of the runs")
-    found = sorted(overviews(arguments.runs), key=SORTED_BY[arguments.sort])
+    runs = sorted(overviews(arguments.runs), key=SORTED_BY[arguments.sort])
     if arguments.json:
-        print_report(RunsReport(runs=found))
+        print_report(RunsReport(runs=runs))
         return 0
-    if not found:
+    if not runs:
         print(f"{arguments.runs}: no run yet; python -m system run RECIPE makes one")
     header = ("run", "state", "trained", "validation", "test", "training hours", "changes")
-    rows = [header, *(_row(entry, arguments.runs) for entry in found)]
+    rows = [header, *(_row(entry, arguments.runs) for entry in runs)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    for row in rows if found else ():
+    for row in rows if runs else ():
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     return 0
 

@@ -30,7 +30,7 @@ from data_tools.classify.crossfit import (
 )
 from data_tools.classify.embed import Embeddings, SentenceEncoder, open_embeddings
 from data_tools.classify.inputs import Caption, Description
-from data_tools.classify.report import EXAMPLES, examples, kept, reliability, weighting_figures
+from data_tools.classify.report import EXAMPLES, count_above, examples, reliability, weighting_figures
 from data_tools.classify.verb import COLUMNS, classify
 from data_tools.errors import DataError
 
@@ -353,7 +353,7 @@ def test_classifier_figures_match_hand_computed_values() -> None:
     errors = np.array([0.01, 0.04, 0.200001**2, 0.49, 0.16, 0.01])
     assert natural["brier"] == pytest.approx(errors.mean())
     assert balanced["brier"] == pytest.approx((errors[:4].mean() + errors[4:].mean()) / 2)
-    assert kept(scores, 0.9) == 0
+    assert count_above(scores, 0.9) == 0
     table = reliability(np.array([True, False, False]), np.array([0.31, 0.33, 1.0]), np.array([2.0, 1.0, 1.0]))
     assert [row["texts"] for row in table] == [2, 1]
     assert [row["captions"] for row in table] == pytest.approx([2 / 3, 0])

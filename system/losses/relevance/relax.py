@@ -152,14 +152,18 @@ class Relevance:
                 raise KitError(f"{path} has percentiles of other data; delete it, and it is made again")
             return stored.distribution
         began = time.perf_counter()
-        found = self._corpus.distribution(percents, self._settings.pairs)
-        write_text(path, _Stored(key=key, distribution=found).model_dump_json() + "\n")
-        shown = ", ".join(f"c{q:g} {c:.5f}" for q, c in zip(percents, found.percentiles, strict=True))
+        distribution = self._corpus.distribution(percents, self._settings.pairs)
+        write_text(path, _Stored(key=key, distribution=distribution).model_dump_json() + "\n")
+        shown = ", ".join(f"c{q:g} {c:.5f}" for q, c in zip(percents, distribution.percentiles, strict=True))
         seconds = time.perf_counter() - began
         log.info(
-            "CIDEr-D of %s pairs of captions in %.1f s: %s; stored in %s", f"{found.pairs:,}", seconds, shown, path
+            "CIDEr-D of %s pairs of captions in %.1f s: %s; stored in %s",
+            f"{distribution.pairs:,}",
+            seconds,
+            shown,
+            path,
         )
-        return found
+        return distribution
 
     def prepare(self, captions: Iterable[str]) -> None:
         """Compute tokens and features of captions, once.

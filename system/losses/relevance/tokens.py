@@ -51,13 +51,13 @@ def ptb_tokens(captions: Sequence[str]) -> list[list[str]]:
     if shutil.which("java") is None:
         raise KitError("the tokenizer ptb needs Java, and `java` is missing; install it, or set tokenizer: regex")
     lines = {n: [{"caption": " ".join(caption.split())}] for n, caption in enumerate(captions)}
-    found = PTBTokenizer().tokenize(lines) if lines else {}
-    if len(found) != len(lines):
+    tokens = PTBTokenizer().tokenize(lines) if lines else {}
+    if len(tokens) != len(lines):
         raise KitError(
-            f"the tokenizer ptb gave {len(found)} lines for {len(lines)} captions; see Java's message above, "
+            f"the tokenizer ptb gave {len(tokens)} lines for {len(lines)} captions; see Java's message above, "
             "or set tokenizer: regex"
         )
-    return [found[n][0].split() for n in range(len(lines))]
+    return [tokens[n][0].split() for n in range(len(lines))]
 
 
 def tokens_of(captions: Sequence[str], tokenizer: str) -> list[list[str]]:

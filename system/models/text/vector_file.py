@@ -100,19 +100,19 @@ class WordVectorFile:
         count, dim, offset = self._first_line()
         if data[-1:] != b"\n":
             raise KitError(f"{self.path} ends within a line, so it is truncated; fetch it again")
-        found = 0
+        lines_read = 0
         while offset < len(data):
             end = data.find(b"\n", offset)
             end = end if end >= 0 else len(data)
             blank = data.find(b" ", offset, end)
             if blank > offset:
                 yield data[offset:blank], offset
-                found += 1
+                lines_read += 1
             elif end > offset:
                 raise KitError(f"{self.path}: byte {offset}: not a word and its values, separated by spaces")
             offset = end + 1
-        if dim is not None and found != count:
-            raise KitError(f"{self.path} has {found:,} words, its first line states {count:,}; fetch it again")
+        if dim is not None and lines_read != count:
+            raise KitError(f"{self.path} has {lines_read:,} words, its first line states {count:,}; fetch it again")
 
     def _first_line(self) -> tuple[int, int | None, int]:
         """Read the number of words, the dimension, and the offset of the first word; (0, None, 0) if not given."""
