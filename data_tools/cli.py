@@ -152,6 +152,7 @@ def printable(text: str) -> str:
 
 class _Printable(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
+        """Format a log message without control characters."""
         return printable(super().formatMessage(record))
 
 
@@ -171,6 +172,7 @@ def _set_up_log(arguments: argparse.Namespace) -> None:
 
 
 def _print_error(error: BaseException) -> None:
+    """Print an error on standard error, one line per cause."""
     if isinstance(error, SaidElsewhere):
         return
     if not (isinstance(error, BrokenPipeError) and _reader_is_gone()):
@@ -216,6 +218,7 @@ def _reader_is_gone() -> bool:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the option --json: print one JSON document."""
     parser.add_argument("--json", action="store_true", help="print one JSON document instead; its form is in schemas/")
 
 
@@ -223,6 +226,7 @@ def ending_in(*suffixes: str) -> Callable[[str], Path]:
     """Return an argparse type for an output file whose name ends in one of these suffixes."""
 
     def checked(text: str) -> Path:
+        """Return the path of an option. Raises argparse's error for another suffix."""
         path = Path(text)
         if path.suffix not in suffixes or path.is_dir():
             raise argparse.ArgumentTypeError(f"{text}: name a file that ends in {' or '.join(suffixes)}")
@@ -232,6 +236,7 @@ def ending_in(*suffixes: str) -> Callable[[str], Path]:
 
 
 def add_manifest(parser: argparse.ArgumentParser) -> None:
+    """Add the option --out: the manifest to write."""
     parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
 
 
@@ -311,6 +316,7 @@ class _Bar:
         self._bar = bar
 
     def advance(self, count: int = 1, note: str = "") -> None:
+        """Move the progress bar by `count` items. note: shown after the numbers."""
         if note:
             self._bar.set_postfix_str(note, refresh=False)
         self._bar.update(count)
@@ -327,6 +333,7 @@ class Lines:
         self._said = self._began
 
     def advance(self, count: int = 1, note: str = "") -> None:
+        """Count `count` more items; log a line of progress every PROGRESS_SECONDS."""
         self.done += count
         now = self.clock()
         if now - self._said >= PROGRESS_SECONDS:

@@ -35,6 +35,7 @@ LARGE = 64 << 20  # bytes above which the clips of a manifest are read on demand
 
 
 def _freesound_id(text: str) -> str:
+    """Return a Freesound id. Raises pydantic's error for text that is no number."""
     if not is_freesound_id(text):
         raise PydanticCustomError("freesound_id", "should be a Freesound id, which is a number")
     return text
@@ -67,6 +68,7 @@ class Clip(Line):
     @model_validator(mode="before")
     @classmethod
     def _named_by_its_path(cls, line: Any) -> Any:
+        """Use the last part of the path as file name, if a line has no file name."""
         if isinstance(line, dict) and "file_name" not in line and isinstance(line.get("path"), str):
             return {**line, "file_name": PurePath(line["path"]).name}
         return line
@@ -174,6 +176,7 @@ def iter_manifest(path: Path | str) -> Iterator[tuple[int, Clip]]:
 
 
 def _check_captions(clip: Clip, where: str) -> None:
+    """Check every caption of a clip; see check_caption."""
     for caption in clip.captions:
         check_caption(caption, where)
 
@@ -258,6 +261,7 @@ class _Manifest:
             unique_items(((row + 1, self.clip(row)) for row in rows), path)
 
     def clip(self, row: int) -> Clip:
+        """Return the clip on a line, with an absolute path."""
         found = Clip.model_validate_json(self.lines.line(row))
         found.__dict__["path"] = absolute(os.path.join(self._folder, found.path))  # before any caller has the clip
         return found
@@ -299,6 +303,7 @@ def write_manifest(path: Path | str, clips: Iterable[Clip]) -> None:
     folder = absolute(path.parent)
 
     def stored(clip: Clip) -> Clip:
+        """Return the clip with its path as it is written: relative if it is below the manifest's folder."""
         whole = absolute(os.path.join(folder, clip.path))
         relative = os.path.relpath(whole, folder)
         outside = relative.split(os.sep)[0] == os.pardir
@@ -340,6 +345,7 @@ def write_queries(path: Path | str, queries: Iterable[Query]) -> None:
 
 
 def _csv_queries(path: Path) -> Iterator[Query]:
+    """Yield the queries of a CSV file: one per row of `caption`, or per caption of Clotho's columns."""
     rows = read_table(path, columns=[])
     first = rows[0][1]
     if ("caption" in first) == ("file_name" in first):

@@ -26,6 +26,7 @@ Second = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def _in_order(window: tuple[float, float]) -> tuple[float, float]:
+    """Return a window. Raises pydantic's error if it does not end after its start."""
     if window[1] <= window[0]:
         raise PydanticCustomError("window", "should end after it starts")
     return window

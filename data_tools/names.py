@@ -86,6 +86,7 @@ def is_audio_name(name: str) -> bool:
 
 
 def _require_utf8(folder: Path, names: list[str]) -> list[str]:
+    """Return the names. Raises DataError for one that is not UTF-8."""
     for name in names:
         if not is_utf8(name):
             raise DataError(
@@ -149,18 +150,22 @@ def check_source(name: str) -> str:
 
 
 def _composed(name: str) -> str:
+    """Return a name with each letter and its marks as one character (NFC)."""
     return unicodedata.normalize("NFC", name)
 
 
 def _without_blanks(name: str) -> str:
+    """Return a name without blanks at its ends and before its suffix."""
     return re.sub(r"\s+(\.\w+)$", r"\1", _composed(name).strip())
 
 
 def _without_colons(name: str) -> str:
+    """Return a name with `_` in place of each colon or underscore and the blanks around it."""
     return re.sub(r"\s*[:_]\s*", "_", _without_blanks(name))
 
 
 def _by_key(names: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:
+    """Group names by the result of `key`."""
     groups = defaultdict(list)
     for name in names:
         groups[key(name)].append(name)

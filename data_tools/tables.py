@@ -84,6 +84,7 @@ def _records(
 
 
 def _quoting_cure(hint: str) -> str:
+    """Return the advice for a wrong quote in a table."""
     return f'double a quote that is text, in a quoted cell ("""Stop"" he says"){hint}'
 
 
@@ -142,6 +143,7 @@ def _form(cell: str) -> str:
 
 
 def _plain_values(line: str, delimiter: str) -> list[str]:
+    """Split a line at the delimiter, without regard to quotes."""
     return line.rstrip("\r\n").split(delimiter)
 
 
@@ -151,6 +153,7 @@ def _is_row(values: Sequence[str], width: int) -> bool:
 
 
 def _check_header(path: Path, header: list[str], columns: Iterable[str]) -> None:
+    """Raise DataError for a header that is blank, lacks a column, or has one twice."""
     if not header:
         raise DataError(f"{path}, line 1: the line is blank; remove it")
     if missing := [name for name in columns if name not in header]:

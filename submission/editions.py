@@ -356,6 +356,7 @@ def all_editions() -> list[AnyEdition]:
 
 
 def _lookup(name: str | int, editions: Mapping[str, EditionType]) -> EditionType:
+    """Return the record of this name. Raises SubmissionError, with the known names, for an unknown one."""
     if str(name) not in editions:
         raise SubmissionError(f"edition {name} is unknown; choose one of: {', '.join(editions)}")
     return editions[str(name)]

@@ -126,6 +126,7 @@ def _padded_rows(ranks: Ranks, counts: Ints) -> Ranks:
 
 
 def _require_columns(columns: Ints, rows: Ints, n_clips: int) -> None:
+    """Raises SubmissionError if a relevant column is outside the matrix, or comes twice in a row."""
     if np.any((columns < 0) | (columns >= n_clips)):
         raise SubmissionError(f"a relevant column is outside 0 to {n_clips - 1}")
     cells, times = np.unique(rows * n_clips + columns, return_counts=True)
@@ -135,4 +136,5 @@ def _require_columns(columns: Ints, rows: Ints, n_clips: int) -> None:
 
 
 def _name_order(names: Sequence[str]) -> Ints:
+    """Return the positions of the names in alphabetical order."""
     return np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)

@@ -105,6 +105,7 @@ def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | 
 
 
 def _find_sound(path: Path, file: BinaryIO, layout: _Layout, start: int) -> _Sound | None:
+    """Find the chunk with the samples of a WAV-like file; None if the file ends before it."""
     at, frame, is_mpeg, large = start + layout.first, 0, False, None
     for _ in range(_MAX_CHUNKS):
         name, size, body = _chunk(file, layout, at)

@@ -57,6 +57,7 @@ def refuse_partial(path: Path) -> None:
 
 
 def _refuse_partial_mp4(path: Path, content: mmap.mmap) -> None:
+    """Raise AudioError for a cut MP4 file, and for two MP4 files in sequence."""
     at, starts = 0, 0
     while at + 8 <= len(content) and is_name(name := content[at + 4 : at + 8]):
         starts += name == b"ftyp"
@@ -71,6 +72,7 @@ def _refuse_partial_mp4(path: Path, content: mmap.mmap) -> None:
 
 
 def _refuse_partial_asf(path: Path, content: mmap.mmap) -> None:
+    """Raise AudioError for a cut WMA file, and for two WMA files in sequence."""
     at = 0
     while at + 24 <= len(content):
         size = int.from_bytes(content[at + 16 : at + 24], "little")

@@ -48,10 +48,12 @@ def _after_metadata(file: BinaryIO, start: int) -> int:
 
 
 def _samples(head: bytes) -> int:
+    """Return the number of samples that a FLAC header states; 0 means unknown."""
     return int.from_bytes(head[21:_HEAD], "big") % 2**36
 
 
 def _with_samples(head: bytes, count: int) -> bytes:
+    """Return a FLAC header that states this number of samples."""
     return head[:21] + bytes([head[21] & 0xF0 | count >> 32]) + (count % 2**32).to_bytes(4, "big")
 
 
@@ -105,6 +107,7 @@ def refuse_longer_flac(path: Path) -> None:
 
 
 def _refuse_second(path: Path, file: BinaryIO, start: int) -> None:
+    """Raise AudioError if a second audio file follows a FLAC file."""
     with mapped(file) as content:
         if any(content.find(marker, start + 8) >= 0 for marker in _FLAC_STARTS):
             raise joined(path, "FLAC")

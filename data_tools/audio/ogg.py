@@ -114,5 +114,6 @@ def _with_ends(content: mmap.mmap, open_ends: list[_Page]) -> bytes:
 
 @cache
 def _warn_of_missing_end(path: Path) -> None:
+    """Warn that an Ogg file may be cut, because its end is not marked; once per file."""
     cure = "compare its length with that of the original; `ffmpeg -i in.ogg -c copy out.ogg` writes the mark"
     log.warning("%s: no mark of the end: cut between two Ogg pages, or written without the mark; %s", path, cure)

@@ -198,11 +198,13 @@ def _blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -> Itera
 
 
 def _size(file: "soundfile.SoundFile") -> str:
+    """Format the size of an open audio file: its samples, channels and sample rate."""
     return f"{file.frames:,} samples of {file.channels} channel{'s' * (file.channels > 1)} at {file.samplerate:,} Hz"
 
 
 @contextmanager
 def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
+    """Open an audio file for a block. Raises AudioError if it is missing, empty, damaged or in another format."""
     import soundfile
 
     require_file(path)

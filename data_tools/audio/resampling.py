@@ -124,6 +124,7 @@ class _Drifting(_Polyphase):
         self.wings, self.wing_slopes = (np.append(taps, 0.0)[edge] for taps in (self.weights, self.slopes))
 
     def resample(self, old: _Samples, turns: int) -> _Samples:
+        """Return new samples of old ones, at times that repeat the rounding errors of resampy's clock."""
         if not turns:
             return np.zeros(0)
         drift = self._drift(turns)
@@ -176,6 +177,7 @@ def _filter_taps(up: int, down: int, kaiser: _Kaiser) -> tuple[int, _Samples, _S
 
 
 def _joined(left: _Samples, right: _Samples) -> _Samples:
+    """Join the left and right halves of a filter's taps into one filter."""
     return np.concatenate([right.T[::-1].ravel(), left.T.ravel()])
 
 

@@ -78,6 +78,7 @@ def score(network: nn.Module, vectors: np.ndarray, rows: np.ndarray) -> np.ndarr
 
 
 def _loaded(vectors: np.ndarray, rows: np.ndarray) -> torch.Tensor:
+    """Load these rows of the stored vectors as a float32 tensor."""
     return torch.from_numpy(vectors[rows].astype(np.float32))
 
 

@@ -15,6 +15,7 @@ EMPTY = "empty"  # last rule of a text without any remaining letter
 
 
 def _words(text: str) -> frozenset[str]:
+    """Return the set of words in a text."""
     return frozenset(text.split())
 
 
@@ -81,10 +82,12 @@ _LINK = r"(?:https?://|ftp://|www\.)\S*[\w/]|(?<![\w-])[\w-]{1,63}(?:\.[\w-]{1,6
 
 
 def _one_of(words: str) -> str:
+    """Return a regular expression that matches any of these words."""
     return "|".join(map(re.escape, words.split()))
 
 
 def _boilerplate(core: str) -> re.Pattern[str]:
+    """Compile a pattern for boilerplate text that starts at the beginning of a word."""
     return re.compile(rf"(?<!\w)(?:{core})", re.IGNORECASE | re.VERBOSE)
 
 
@@ -170,11 +173,13 @@ def _cut(pattern: re.Pattern[str], text: str) -> str:
 
 
 def _equipment(text: str) -> str:
+    """Remove brackets and sentences that only name recording equipment or formats."""
     text = _BRACKETS.sub(lambda match: "" if _only_technical(match[1] or match[2] or "") else match[0], text)
     return "".join(part for part in _SENTENCE_END.split(text) if not _only_technical(part))
 
 
 def _only_technical(text: str) -> bool:
+    """Return whether a text consists of technical words only, such as a recorder's name and its sample rate."""
     tokens = [token.lower() for token in _TOKEN.findall(text)]
     return any(token in _MADE or token.endswith(("khz", "kbps")) for token in tokens) and all(
         token in _TECHNICAL or _MODEL.fullmatch(token) for token in tokens
@@ -182,12 +187,14 @@ def _only_technical(text: str) -> bool:
 
 
 def _spaces(text: str) -> str:
+    """Remove invisible characters, empty brackets, repeated spaces, and stray punctuation."""
     text = re.sub(r"[(\[<]\s*[)\]>]", " ", _INVISIBLE.sub(" ", text))
     text = re.sub(r"\s+(?=[,.;:!?](?:\s|$))", "", " ".join(text.split()))
     return re.sub(r"^[,.;:]+\s+|^-\s+|[\s,;:]+-?$|\s-+$", "", text).strip()
 
 
 def _shortened(text: str) -> str:
+    """Cut a text to MAX_WORDS words, at the end of a sentence if possible."""
     if len(words := text.split()) <= MAX_WORDS:
         return text
     start = " ".join(words[:MAX_WORDS])

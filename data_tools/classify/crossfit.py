@@ -71,6 +71,7 @@ def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
     scores = {weighting: np.empty(len(texts)) for weighting in WEIGHTINGS}
 
     def fit(network: tuple[Weighting, int]) -> None:
+        """Train one network and score the texts of its fold. network: (weighting, fold)."""
         weighting, fold = network
         learnt, in_fold = chosen[fold], np.flatnonzero(folds == fold)
         labels = texts.labels[learnt]

@@ -109,6 +109,7 @@ class Embeddings:
         return len(missing)
 
     def _checked(self, values: np.ndarray, count: int) -> np.ndarray:
+        """Return a model's vectors as float16. Raises DataError for another shape, and for values too large."""
         if values.shape != (count, self.dim) or not np.abs(values).max() < np.finfo(np.float16).max:
             raise DataError(f"{self.folder}: the model gave values too large for 16-bit floats; use another model")
         return values.astype(np.float16)
@@ -121,6 +122,7 @@ def open_embeddings(folder: Path, encoder: SentenceEncoder) -> Embeddings:
 
 
 def _digest(text: str) -> bytes:
+    """Return a short hash of a text, by which its vector is found."""
     return hashlib.sha256(text.encode()).digest()[:_DIGEST]
 
 

@@ -133,6 +133,7 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _hub_names(name: str) -> list[str]:
+    """Return the possible names of a model on the Hugging Face hub; [] for a path."""
     if _is_path(name):
         return []
     return [name] if "/" in name else [f"sentence-transformers/{name}", name]
@@ -144,6 +145,7 @@ def _is_path(name: str) -> bool:
 
 
 def _cached(owned: str) -> Path | None:
+    """Return the folder of a complete model in the hub's local cache, or None. owned: name with its owner."""
     from huggingface_hub import try_to_load_from_cache
 
     for name in ("config.json", "modules.json"):  # static embeddings have only the second one
@@ -154,6 +156,7 @@ def _cached(owned: str) -> Path | None:
 
 
 def _answers(address: str) -> bool:
+    """Return whether a server answers at this address."""
     try:
         with urllib.request.urlopen(address, timeout=PATIENCE):
             return True

@@ -89,6 +89,7 @@ def read_castella(
 
 
 def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
+    """Find the published files of each split and read them; return split -> (path, annotations)."""
     files = sorted(root / name for name in tree_files(root))
     lists = [path for path in files if path.suffix == ".json" and SPLIT_OF_NAME.search(path.stem)]
     releases = [path for path in files if path.suffix == ".jsonl" and is_annotation(path)]
@@ -115,6 +116,7 @@ def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
 
 
 def _files(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
+    """Return the names of the audio or feature files with these suffixes in a folder."""
     if suffixes == FEATURES:
         return sorted(path.name for path in folder.glob("*.npz")) if folder.is_dir() else []
     return [name for name in audio_names(folder) if Path(name).suffix.lower() in suffixes]

@@ -112,6 +112,7 @@ def _published_path(root: Path, folder: str, name: str) -> Path:
 
 
 def _captions(path: Path) -> dict[str, list[str]]:
+    """Read the captions of a Clotho CSV file, by file name. Raises DataError for a repeated file name."""
     captions: dict[str, list[str]] = {}
     for line, name, texts in read_caption_table(path):
         if not name.strip():

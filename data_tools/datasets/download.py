@@ -129,6 +129,7 @@ def file_problem(path: Path) -> str | None:
 
 
 async def _fetch(address: str, path: Path, part: Path) -> None:
+    """Download a file; continue an interrupted download. part: file for the bytes that have arrived."""
     import aiohttp
 
     elsewhere = f"download {address} on another machine, and put it at {path}"

@@ -92,6 +92,7 @@ class Nearest:
         return (self._texts[only][0], A_LETTER) if only else None
 
     def _bare(self, text: str) -> str:
+        """Return a text without all differences that are ignored, such as case and blanks."""
         for _, strip in self._ways:
             text = strip(text)
         return text
@@ -131,4 +132,5 @@ def _common_end(one: str, other: str) -> int:
 
 
 def _shortened(text: str) -> set[str]:
+    """Return a text, and the text without each one of its letters."""
     return {text, *(text[:index] + text[index + 1 :] for index in range(len(text)))}

@@ -131,6 +131,7 @@ def _similar(folder: Path, clips: Sequence[Clip]) -> str:
 
 
 def _split(text: str, where: str) -> Split:
+    """Return the name of a split in a table's cell. Raises DataError for an unknown one."""
     for split in SPLITS:
         if text.strip() == split:
             return split

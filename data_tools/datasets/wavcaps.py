@@ -77,6 +77,7 @@ def _twice(path: Path, item_id: str, before: int, number: int) -> str:
 
 
 def _items(path: Path) -> list[dict[str, Any]]:
+    """Read the list of items of a WavCaps JSON file. Raises DataError for other content."""
     try:
         content = parse_json(read_text(path), str(path))
     except DataError as error:
@@ -97,6 +98,7 @@ def _names(item_id: str, audio: object) -> list[str]:
 
 
 def _clip(item: dict[str, Any], folder: Path, file: str | None, expected: str, source: str) -> Clip:
+    """Make the clip of one WavCaps item. file: its audio file, if present; expected: the name for a missing file."""
     seconds = readable_seconds(folder / file) if file else item.get("duration")
     on_freesound = any(_FREESOUND_LINK.search(str(item.get(key, ""))) for key in ("download_link", "href"))
     freesound_id, uploader = item["id"] if on_freesound else None, item.get("author")

@@ -75,6 +75,7 @@ class Fault(NamedTuple):
 
     @property
     def sentence(self) -> str:
+        """The fault as one line of text: its place, its description, and the repair."""
         return f"{self.where}: {self.text}: {self.done}"
 
 
@@ -106,10 +107,12 @@ class Annotations:
     faults: list[Fault] = field(default_factory=list)
 
     def fault(self, where: str, kind: str, text: str, done: str | None = None) -> None:
+        """Record a fault of the file. done: the repair (default: the usual one for this kind)."""
         self.faults.append(Fault(where, kind, text, done or DONE[kind]))
 
     @property
     def is_blind(self) -> bool:
+        """Whether the file has queries, but no true windows."""
         return bool(self.queries) and all(query.windows is None for query in self.queries)
 
 
@@ -145,6 +148,7 @@ def read_annotations(path: Path) -> Annotations:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (place, query) for each line of a release. Raises DataError for a bad line."""
     for parsed in parse_objects(read_text(path).encode()):
         if isinstance(parsed, Problem):
             raise DataError(f"{path}, {parsed}")

@@ -49,6 +49,7 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
     text = _decoded(text, where)
 
     def without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """Make an object from its pairs. Raises DataError for a repeated key."""
         items: dict[str, Any] = {}
         for name, value in pairs:
             if name in items:
@@ -57,14 +58,17 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
         return items
 
     def refused(name: str) -> Any:
+        """Raise DataError for a value that JSON does not allow, such as NaN."""
         raise DataError(f"{where}: {name} is no JSON number")
 
     def whole(digits: str) -> int:
+        """Convert a whole number. Raises DataError for too many digits."""
         if len(digits) > MAX_DIGITS:
             raise DataError(f"{where}: a number has {len(digits)} digits, more than {MAX_DIGITS}")
         return int(digits)
 
     def number(digits: str) -> float:
+        """Convert a number with a fraction. Raises DataError if it is too large for a float."""
         if math.isinf(value := float(digits)):
             raise DataError(f"{where}: the number {digits[:MAX_DIGITS]} is too large")
         return value
@@ -219,6 +223,7 @@ class StoredLines:
         self._starts = array("q")  # first byte of every line, and the end of the last one
 
     def _state_now(self) -> tuple[int, int]:
+        """Return the file's present size and time of its last change."""
         status = os.fstat(self._file)
         return status.st_size, status.st_mtime_ns
 

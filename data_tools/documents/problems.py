@@ -31,6 +31,7 @@ class Problems(list[Problem]):
     """Problems of a file, in order of discovery."""
 
     def add(self, line: int, faults: Iterable[Fault]) -> None:
+        """Add the faults of one line."""
         self += [Problem(line, *fault) for fault in faults]
 
     def except_for(self, parsed: Iterable[Part | Problem]) -> Iterator[Part]:

@@ -64,6 +64,7 @@ def faults_of(error: ValidationError) -> list[str]:
 
 
 def cut(text: str) -> str:
+    """Shorten a text to MAX_SHOWN characters for a message."""
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
@@ -78,6 +79,7 @@ class Report(Strict):
 
 
 def print_report(report: BaseModel) -> None:
+    """Print a report as JSON."""
     print(report.model_dump_json(indent=1))
 
 

@@ -71,6 +71,7 @@ class Access(NamedTuple):
 
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the connection to the Freesound API: address, key, limits, and time-out."""
     add = parser.add_argument_group("connection").add_argument
     add("--site", help=f"address of the API (default: {ADDRESS} of the environment, or {SITE})")
     add("--key-file", type=Path, help=f"file of mode 600 with the API key (default: {KEY})")
@@ -161,6 +162,7 @@ def read_token(file: Path | None) -> Token | None:
 
 
 def _read_word(variable: str, file: Path | None) -> SecretStr | None:
+    """Read a key or token from a private file or from the environment; None if neither is given."""
     if file is None and variable not in os.environ:
         return None
     value = (_private_text(file) if file else os.environ[variable]).strip()

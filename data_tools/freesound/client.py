@@ -145,6 +145,7 @@ class Client:
         return await self._file(f"/apiv2/sounds/{sound}/download/", into, limit, self._token)
 
     def _address(self, condition: str, narrowed: str | None, page: int, size: int, sort: str = "created_asc") -> str:
+        """Return the address of a search. condition: a filter; narrowed: the user's additional filter."""
         query = {"query": "", "filter": " ".join([condition, *grouped(narrowed)]), "sort": sort, "fields": FIELDS}
         return f"{self.site}/apiv2/search/?{urlencode(query | {'page': page, 'page_size': size})}"
 
@@ -154,6 +155,7 @@ class Client:
         failures: list[AgainError] = []  # server errors in a row
 
         async def ask() -> Page:
+            """Request the page once. Raises NoPageError after too many failures at this search only."""
             try:
                 return await self._page(url, window.page)
             except AgainError as error:
@@ -205,10 +207,14 @@ class Client:
         return False
 
     def _no_answer(self, why: str) -> DataError:
+        """Return the error for an API that does not answer."""
         return DataError(f"{self.site} gives no answer ({why}); run the same command later: it goes on from here")
 
     async def _file(self, url: str, into: Path, limit: int | None, token: Token | None) -> int:
+        """Download a file, with repeated attempts; return its bytes. limit: maximum bytes."""
+
         async def ask() -> int:
+            """Request the file once; get a new access token if the old one was refused."""
             access = token.access if token else None
             answer, was_sent = await self._followed(url, into, limit, access)
             if answer.status == 200:
@@ -316,6 +322,7 @@ class Client:
         return DataError(f"{self.site} refuses the request: {answer.status} {words}; check the address and the filter")
 
     def _throttled(self, words: str, pause: float) -> AgainError | DataError:
+        """Return the error for a 429 answer: wait, for a reached limit, or stop, for a suspended key."""
         if "suspended" in words:
             return DataError(f"{self.site} has suspended this key ({words}); ask its administrators")
         if "/day" in words:
@@ -369,4 +376,5 @@ def grouped(narrowed: str | None) -> list[str]:
 
 
 def _within(window: Window) -> str:
+    """Return the search's filter for the upload times of a window."""
     return f"created:[{format_time(window.first * 1000)} TO {format_time(window.last * 1000 + 999)}]"

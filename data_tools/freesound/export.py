@@ -45,6 +45,7 @@ def _write_csv(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:
 
 
 def _write_parquet(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:
+    """Write the sounds as a Parquet file, one part at a time."""
     import pyarrow
     import pyarrow.parquet
 

@@ -76,6 +76,7 @@ class Http(AbstractAsyncContextManager["Http"]):
         return await self._ask("POST", url, None, 0, data=form)
 
     async def _ask(self, method: str, url: str, into: Path | None, file_bytes: int, **sent: Any) -> Response:
+        """Make one request and read its answer, to a file if `into` is given."""
         timeout = patience(self._timeout, file_bytes)
         try:
             async with self._session.request(

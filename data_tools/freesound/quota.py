@@ -94,6 +94,7 @@ class Quota:
         self._database.execute(query, (until,))
 
     def used(self) -> Used:
+        """Return the requests of the last minute and of the last day, and the wait for the next request."""
         now, query = self._clock.now(), "SELECT COUNT(*) FROM requests WHERE counted_to > ?"
         begins = (now - self._clock.wall(span) for _, span in self._limits)
         minute, day = (self._database.execute(query, (begin,)).fetchone()[0] for begin in begins)
@@ -139,6 +140,7 @@ class Quota:
         self._database.execute("DELETE FROM pause WHERE until > ?", (latest + self._clock.wall(DAY),))
 
     def _count(self, now: float) -> int:
+        """Count one more request; return its number."""
         before, latest = now - self._clock.wall(DAY), now + self._clock.wall(UNANSWERED)
         self._database.execute("DELETE FROM requests WHERE counted_to <= ?", (before,))
         cursor = self._database.execute("INSERT INTO requests (counted_to) VALUES (?)", (latest,))
@@ -146,6 +148,7 @@ class Quota:
         return cursor.lastrowid
 
     def _report(self, until: float, wait: float) -> None:
+        """Log a long wait, once."""
         if wait > 2 * MINUTE and until > self._reported_until + self._clock.wall(MINUTE):
             self._reported_until = until
             at = datetime.fromtimestamp(until, UTC)

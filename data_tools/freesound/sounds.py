@@ -25,6 +25,7 @@ PREVIEWS = ("preview-hq-mp3", "preview-lq-mp3", "preview-hq-ogg", "preview-lq-og
 
 
 def _milliseconds(value: object) -> object:
+    """Convert a time in text to milliseconds since 1970; other values unchanged."""
     return parse_time(value) if isinstance(value, str) else value
 
 
@@ -34,6 +35,7 @@ def _well_formed(value: object) -> object:
 
 
 def _as_json(value: object) -> object:
+    """Convert a list or an object to JSON text; text and None unchanged."""
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
@@ -102,6 +104,7 @@ def parse_page(body: bytes) -> Page:
 
 
 def _sound(item: object) -> Sound | None:
+    """Convert an item of a search to a sound; None for an item that is not valid."""
     try:
         return Sound.model_validate(item)
     except (ValidationError, RecursionError):

@@ -55,6 +55,7 @@ class StatusReport(Report):
 
 
 def _read(store: Store) -> StatusReport:
+    """Collect the state of a store: sounds, requests, licences, and gaps."""
     until, limits = store.fact("until"), (store.fact("per_minute", PER_MINUTE), store.fact("per_day", PER_DAY))
     used = Quota(store.database, *limits, Clock()).used()
     return StatusReport(
@@ -75,11 +76,13 @@ def _read(store: Store) -> StatusReport:
 
 
 def _counts(store: Store, column: str) -> dict[str, int]:
+    """Count the sounds by the values of a column, most frequent first."""
     query = f"SELECT {column}, COUNT(*) FROM sounds WHERE NOT missing GROUP BY 1 ORDER BY 2 DESC"
     return {value or "not stated": count for value, count in store.database.execute(query)}
 
 
 def _gaps(store: Store) -> list[Gap]:
+    """Return the sounds and the windows that the API could not deliver."""
     gaps = []
     for after, before, page, position in store.nulls():
         last, where = format_time(before) if before else "", f"item {position} of page {page}"
@@ -92,6 +95,7 @@ def _gaps(store: Store) -> list[Gap]:
 
 
 def _lines(report: StatusReport) -> list[str]:
+    """Format the state of a store as lines of text."""
     until = f", up to {report.until}" if report.until else ""
     lines = [
         f"{report.sounds:>8}  sounds kept, of {report.counted or 'an unknown number'} that the API counted last",

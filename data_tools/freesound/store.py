@@ -120,6 +120,7 @@ class Facts:
     database: sqlite3.Connection
 
     def close(self) -> None:
+        """Close the database."""
         self.database.close()
 
     def fact(self, name: str, default: Any = None) -> Any:
@@ -128,6 +129,7 @@ class Facts:
         return row[0] if row else default
 
     def set_facts(self, **facts: float | str) -> None:
+        """Store numbers or texts about the whole, by name."""
         self.database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
 
 
@@ -160,6 +162,7 @@ class Store(Facts):
     # windows
 
     def add_window(self, window: Window) -> None:
+        """Add a window to read, or replace the one with the same start."""
         values = dataclasses.astuple(window)
         self.database.execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
@@ -304,6 +307,7 @@ class Store(Facts):
         return [sound_id for (sound_id,) in self.database.execute(query, (int(before),))]
 
     def mark_gone(self, ids: Iterable[int]) -> None:
+        """Mark sounds as deleted from Freesound."""
         self.database.executemany("UPDATE sounds SET gone = 1 WHERE id = ?", ((sound_id,) for sound_id in ids))
 
     def nulls(self) -> list[Null]:
@@ -315,6 +319,7 @@ class Store(Facts):
         return [Null(*row) for row in rows]
 
     def forget_uneven(self, last: int) -> None:
+        """Remove the windows with differing counts that end at this second or earlier."""
         self.database.execute("DELETE FROM uneven WHERE last <= ?", (last,))
 
     def uneven(self) -> list[tuple[int, int, int | None]]:

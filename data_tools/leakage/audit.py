@@ -165,6 +165,7 @@ def listen(clips: Iterable[Clip]) -> Fingerprints:
 
 
 def _listen(clip: Clip) -> Fingerprint | str:
+    """Return the fingerprint of a clip's audio, or the reason why it has none."""
     try:
         return fingerprint(clip.path) or QUIET
     except AudioError as error:
@@ -172,14 +173,17 @@ def _listen(clip: Clip) -> Fingerprint | str:
 
 
 def _stage(clip: Clip) -> int:
+    """Return 0 for a training split, 1 for a validation split, 2 for a test split."""
     return 2 if clip.split in TEST_SPLITS else int(clip.split in VALIDATION_SPLITS)
 
 
 def _split(clip: Clip) -> str:
+    """Return the clip's source and split, such as `clotho/development`."""
     return f"{clip.source}/{clip.split}"
 
 
 def _forbidden(clips: Iterable[Clip], exclusions: Exclusions) -> list[Overlap]:
+    """Return an overlap for each training clip that an exclusion list forbids."""
     return [
         Overlap(FORBIDDEN, clip, _split(clip), name, plain_id(freesound_id), f"Freesound id {freesound_id}", True)
         for clip in clips
@@ -204,6 +208,7 @@ def _pairwise(kind: str, clips: Sequence[Clip], shared: str, audited: Collection
 
 
 def _overlap(kind: str, clip: Clip, other: Clip, evidence: str) -> Overlap:
+    """Return the overlap of two clips; it is a leak if a training clip overlaps with a test clip."""
     leak = kind != CAPTION_ACROSS and _stage(clip) == 0 and _stage(other) == 2
     return Overlap(kind, clip, _split(clip), _split(other), other.id, evidence, leak)
 
@@ -230,6 +235,7 @@ def _same_sound(everything: Sequence[Clip], audited: Collection[str], fingerprin
 
 
 def _report(overlaps: Sequence[Overlap], compared: bool) -> list[str]:
+    """Return lines with the number of overlaps of each kind, and the first of them."""
     lines, sections = [], []
     for kind in KINDS:
         group = [overlap for overlap in overlaps if overlap.finding == kind]

@@ -96,9 +96,11 @@ def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
     audio = _read_all(unique, quick)
 
     def read(clip: Clip) -> Result:
+        """Return the result of reading a clip's file."""
         return audio[hash(clip.path)]
 
     def contents(clip: Clip) -> list[str]:
+        """Return the hash of a clip's audio in a list; [] if the audio is unreadable."""
         problem, key, _ = read(clip)
         return [key] if key and not problem else []
 
@@ -191,11 +193,13 @@ def across(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str
 
 
 def _counts(findings: Sequence[Finding], quick: bool) -> dict[str, int | None]:
+    """Count the findings of each kind; None for kinds that a quick check does not look for."""
     counts = Counter(finding.kind for finding in findings)
     return {kind: None if quick and kind in CONTENT else counts[kind] for kind in KINDS}
 
 
 def _report(findings: Sequence[Finding], faults: Sequence[MomentFault], clips: int, quick: bool) -> str:
+    """Return the report of the verb `check` as text."""
     lines, sections = [f"{clips:>7}  clips"], []
     for kind, count in _counts(findings, quick).items():
         lines.append(f"{'-' if count is None else count:>7}  {kind}")
@@ -219,6 +223,7 @@ def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) ->
     errors = (*ERRORS, NO_CLIP)
 
     def named(kinds: Sequence[str]) -> str:
+        """Name the kinds that have findings, with their counts."""
         return ", ".join(f"{kind} ({counts[kind]})" for kind in kinds if counts[kind])
 
     count = sum(counts[kind] for kind in errors)
@@ -228,11 +233,13 @@ def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) ->
 
 
 def _format(finding: Finding) -> str:
+    """Format a finding: its key and the ids of its clips."""
     names = " | ".join(clip.id for clip in finding.clips)
     return f"{finding.key}: {names}" if finding.key not in ("", names) else names
 
 
 def _format_fault(fault: MomentFault) -> str:
+    """Format a fault of moments on one line."""
     return f"{fault.where}: {fault.text}" + (f": {fault.done}" if fault.done else "")
 
 

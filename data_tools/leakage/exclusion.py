@@ -92,6 +92,7 @@ def _entries(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _wavcaps(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield (place, id) for every entry of WavCaps' JSON list of forbidden Freesound ids."""
     try:
         content = parse_json(read_text(path), str(path))
     except DataError as error:

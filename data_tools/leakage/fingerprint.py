@@ -256,6 +256,7 @@ def _firsts(one: Fingerprint) -> Whole:
 
 
 def _fingerprint(wave: Wave) -> Fingerprint | None:
+    """Return the fingerprint of a wave; None if it has too few peaks to be recognised."""
     frames, bins, power, around = (np.concatenate(parts) for parts in zip(*_peaks(wave), strict=True))
     outstanding = [np.log(power) - share * np.log(around) for share in WHITENING]
     chosen = _best_of_each(frames // HALF_SECOND, outstanding[0], PER_HALF_SECOND)

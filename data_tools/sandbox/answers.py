@@ -112,6 +112,7 @@ class Answers:
         return encoded(self._samples(number), PREVIEW_RATE, *_FORMATS[suffix], **_QUALITY.get(suffix, {}))
 
     def _samples(self, number: int) -> Samples:
+        """Synthesise the audio of a sound, at the rate of previews."""
         import soxr
 
         scene = self.corpus.scene(number)
@@ -121,9 +122,11 @@ class Answers:
         return np.resize(soxr.resample(sound, SAMPLE_RATE, PREVIEW_RATE), count)  # repeated or cut to the length
 
     def is_null(self, number: int) -> bool:
+        """Whether a search returns null for this sound."""
         return self.corpus.one_uniform("null", number) < self._nulls
 
     def is_poison(self, number: int) -> bool:
+        """Whether a search that finds this sound fails."""
         return self.corpus.one_uniform("poison", number) < self._poison
 
     def _listed(self, text: str | None) -> Numbers:
@@ -133,6 +136,7 @@ class Answers:
         return numbers[~np.isin(numbers, list(self._hidden))]
 
     def _sorted(self, numbers: Numbers, sort: str) -> Numbers:
+        """Sort the sounds by upload time, or by a random score for other orders."""
         if sort == "created_asc":
             return numbers
         if sort == "created_desc":
@@ -150,6 +154,7 @@ def _link(parameters: Mapping[str, str], site: str, page: int) -> str:
 
 
 def _whole(text: str | None, default: int) -> int:
+    """Convert a parameter to a whole number: `default` if it is missing, 1 if it is not a number."""
     try:
         return default if text is None else int(text)
     except ValueError:

@@ -112,6 +112,7 @@ class Catalogue:
         return self._spread(number)
 
     def _spread(self, number: int) -> int:
+        """Return an upload time in milliseconds by the number alone; later years have more sounds."""
         return int(FIRST_MS + round((LAST_MS - FIRST_MS) * ((number + 0.5) / self.size) ** 0.6))
 
     def from_time(self, milliseconds: float) -> int:
@@ -119,6 +120,7 @@ class Catalogue:
         return bisect.bisect_left(range(self.size), milliseconds, key=self.created)
 
     def id(self, number: int) -> int:
+        """Return the id of a sound."""
         return 1 + number * self._spacing + int(self.one_uniform("id", number) * self._spacing)
 
     def number(self, sound_id: int) -> int | None:
@@ -147,6 +149,7 @@ class Catalogue:
         return ((mixed ^ mixed >> 31) >> 11) / 2**53
 
     def seconds(self, numbers: Numbers) -> np.ndarray:
+        """Return the durations of sounds in seconds."""
         return np.interp(self.uniform("seconds", numbers), *_SECONDS).round(3)
 
     def licences(self, numbers: Numbers) -> np.ndarray:
@@ -154,6 +157,7 @@ class Catalogue:
         return _pick(self.uniform("licence", numbers), {name: share for name, (_, share) in LICENCES.items()})
 
     def preferences(self, numbers: Numbers) -> np.ndarray:
+        """Return the uploaders' preferences about generative AI."""
         return _pick(self.uniform("preference", numbers), PREFERENCES)
 
     def scene(self, number: int) -> Scene:
@@ -163,6 +167,7 @@ class Catalogue:
         return Scene(kind, [event.name for event in draw_events(rng, kind, {name: [] for name in CLASSES})])
 
     def is_broken(self, number: int) -> bool:
+        """Whether the audio of this sound cannot be decoded."""
         return self.one_uniform("broken", number) < BROKEN
 
     def sound(self, number: int, site: str, cdn: str = "") -> Mapping[str, Any]:
@@ -226,6 +231,7 @@ def _name(rng: np.random.Generator, scene: Scene, sound_id: int) -> str:
 
 
 def _pick(values: np.ndarray, shares: Mapping[str, float]) -> np.ndarray:
+    """Choose a name for each value in [0, 1) by the names' shares."""
     edges = np.cumsum(list(shares.values()))[:-1]
     return np.array(list(shares))[np.searchsorted(edges, values, side="right")]
 
@@ -240,4 +246,5 @@ def dress(rng: np.random.Generator, text: str, plain: bool) -> str:
 
 
 def _one(rng: np.random.Generator, options: tuple[str, ...]) -> str:
+    """Choose one of the options at random."""
     return options[int(rng.integers(len(options)))]

@@ -36,6 +36,7 @@ class Faults:
         return None
 
     def throttled(self) -> str:
+        """Return the text of a 429 for a random limit: per day or per minute."""
         return _throttled("2000/day" if self.rng.random() < _DAILY else "60/minute")
 
     def with_nulls(self, results: list[Any]) -> list[Any]:
@@ -70,4 +71,5 @@ class Throttle:
 
 
 def _throttled(limit: str) -> str:
+    """Return the API's text for too many requests. limit: such as `60/minute`."""
     return f"Request was throttled because of exceeding a request limit rate ({limit})"

@@ -48,6 +48,7 @@ class Sandbox:
 
     @web.middleware
     async def _faulty(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer a request, or simulate a fault: a limit, a failing server, or a broken answer."""
         of_api = request.path.startswith("/apiv2/")
         fault = self.faults.draw()
         if of_api and request.method == "GET":
@@ -111,22 +112,27 @@ class Sandbox:
         return _json(200, content)
 
     async def _search(self, request: web.Request) -> web.Response:
+        """Answer a search."""
         return _json(*self.answers.search(request.query, _site(request)))
 
     async def _sound(self, request: web.Request) -> web.Response:
+        """Answer a request for one sound's metadata."""
         number = self.answers.corpus.number(int(request.match_info["id"]))
         if number is None:
             return _json(404, {"detail": "No Sound matches the given query."})
         return _json(200, self.answers.sound(number, request.query.get("fields"), _site(request)))
 
     async def _preview(self, request: web.Request) -> web.Response:
+        """Answer a request for a preview file."""
         match = _PREVIEW.fullmatch(request.match_info["file"])
         return await self._file(request, int(match[1]), match[2]) if match else _html(404)
 
     async def _download(self, request: web.Request) -> web.Response:
+        """Answer a request for an original file."""
         return await self._file(request, int(request.match_info["id"]), "wav")
 
     async def _file(self, request: web.Request, sound_id: int, suffix: str) -> web.Response:
+        """Answer with the audio of a sound, or with the requested range of its bytes."""
         number = self.answers.corpus.number(sound_id)
         if number is None:
             return _html(404)
@@ -151,9 +157,11 @@ def _html(status: int) -> web.Response:
 
 
 def _json(status: int, content: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> web.Response:
+    """Return an answer in JSON."""
     body = json.dumps(content, ensure_ascii=False).encode()
     return web.Response(body=body, status=status, content_type="application/json", headers=headers)
 
 
 def _site(request: web.Request) -> str:
+    """Return the address of the server as the request names it."""
     return f"{request.scheme}://{request.host}"

@@ -43,6 +43,7 @@ def make_answers(sounds: int, seed: int, nulls: float, churn: int, poison: float
 
 
 async def _serve(arguments: argparse.Namespace) -> int:
+    """Run the sandbox server until it is stopped, or until the given commands have ended; return the exit status."""
     from aiohttp import web
 
     from data_tools.sandbox.server import TOKEN as TOKEN_VALUE
@@ -74,6 +75,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _rates(arguments: argparse.Namespace) -> dict[str, float]:
+    """Return the probability of each kind of fault from the options."""
     rates = dict.fromkeys(KINDS, arguments.storm)
     for text in arguments.fault:
         kind, _, rate = text.partition("=")

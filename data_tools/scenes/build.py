@@ -98,6 +98,7 @@ def _plan_split(settings: Settings, split: Split, count: int, pool: Pool) -> lis
 
 
 def _plan(settings: Settings, split: Split, number: int, pool: Pool, taken: Collection[str]) -> Scene:
+    """Plan one clip: its kind of scene, its events, and its captions. taken: captions of other clips."""
     seed = (settings.seed, CLOTHO_SPLITS.index(split), number)
     kind = list(KINDS)[(number - 1) % len(KINDS)]
     events = draw_events(np.random.default_rng((*seed, 0)), kind, pool)
@@ -112,6 +113,7 @@ def _plan(settings: Settings, split: Split, number: int, pool: Pool, taken: Coll
 
 
 def _write_tables(out: Path, scenes: Mapping[Split, list[Scene]]) -> None:
+    """Write the tables of captions, metadata and labels."""
     for split, planned in scenes.items():
         header = ["file_name", *(f"caption_{number}" for number in range(1, len(planned[0].captions) + 1))]
         rows = [[scene.file_name, *scene.captions] for scene in planned]

@@ -87,10 +87,12 @@ def describe_noisily(rng: np.random.Generator, events: Sequence[str]) -> str:
 
 
 def _pick(rng: np.random.Generator, options: Sequence[Option]) -> Option:
+    """Choose one of the options at random."""
     return options[int(rng.integers(len(options)))]
 
 
 def _dressed(rng: np.random.Generator, text: str) -> str:
+    """Add a capital letter and a full stop to a text, each at random."""
     if rng.random() < _CAPITAL:
         text = text[0].upper() + text[1:]
     return f"{text}." if rng.random() < _STOP else text

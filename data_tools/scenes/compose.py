@@ -95,6 +95,7 @@ def _starts(rng: Rng, kind: str, lengths: Sequence[int], n: int) -> list[int]:
 
 
 def _samples(rng: Rng, seconds: tuple[float, float]) -> int:
+    """Draw a duration in this range of seconds; return it in samples."""
     return round(rng.uniform(*seconds) * SAMPLE_RATE)
 
 

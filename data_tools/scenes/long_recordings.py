@@ -46,6 +46,7 @@ class MomentSettings(FolderSettings):
 
     @property
     def shape(self) -> Shape:
+        """The ranges from which this kind of recording is drawn, such as lengths of events."""
         return SHAPES[self.moments]
 
 
@@ -94,6 +95,7 @@ def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = 
 
 
 def _check(settings: MomentSettings) -> None:
+    """Raise DataError for settings out of range."""
     settings.check("recording")
     low, high = _SECONDS
     if not low <= settings.seconds <= high:
@@ -103,6 +105,7 @@ def _check(settings: MomentSettings) -> None:
 
 
 def _audio(out: Path, settings: MomentSettings, split: Split, number: int) -> Path:
+    """Return the path of a recording's audio file."""
     return out / split / f"{settings.name}_{split}_{number:05d}.wav"
 
 

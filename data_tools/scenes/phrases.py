@@ -23,6 +23,7 @@ def _lists(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def _phrasing(line: str) -> Phrasing:
+    """Split a line into its two phrasings: a clause and a noun."""
     clause, noun = line.split(" | ")
     return clause, noun
 

@@ -64,6 +64,7 @@ class TimedEvent(NamedTuple):
 
     @property
     def end(self) -> int:
+        """First sample after the event."""
         return self.start + len(self.sound)
 
 

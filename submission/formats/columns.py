@@ -70,6 +70,7 @@ class QueryColumn:
 
 
 def _without_kinds(problems: list[Problem], *kinds: str) -> list[Problem]:
+    """Return the problems without those of these kinds."""
     return [problem for problem in problems if problem.kind not in kinds]
 
 

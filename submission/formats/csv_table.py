@@ -151,6 +151,7 @@ def _fault_of_file(data: bytes) -> tuple[str, str] | None:
 
 
 def _fault_of_row(row: str) -> tuple[str, str] | None:
+    """Return (message, kind) of a row's fault: not UTF-8, a NUL byte, or broken quoting; None for a correct row."""
     if invalid := _NOT_UTF8.search(row):
         byte = ord(invalid[0]) - 0xDC00
         position = f"character {invalid.start() + 1} is the byte 0x{byte:02X}, {chr(byte)!r} in Latin-1"
@@ -166,6 +167,7 @@ def _fault_of_row(row: str) -> tuple[str, str] | None:
 
 
 def _quote_cell(cell: str) -> str:
+    """Put a CSV cell in quotes if it needs them."""
     return '"' + cell.replace('"', '""') + '"' if _NEEDS_QUOTES.search(cell) else cell
 
 

@@ -127,6 +127,7 @@ def check_matrix_csv(
 
 
 def _matrix(values: Scores, texts: list[str], names: list[str], truth: Truth | None) -> ScoreMatrix:
+    """Build the score matrix from the parsed values, captions and file names; ids and relevance are the truth's."""
     if truth is None:
         return ScoreMatrix(values, list(texts), texts, list(names), names, [None] * len(texts))
     queries = [truth.queries[text] for text in texts]
@@ -173,6 +174,7 @@ def _is_score(cell: str) -> bool:
 
 
 def _score_faults(cells: list[str], names: list[str]) -> Iterator[Fault]:
+    """Yield the faults of the scores in one row: a wrong number of columns, or cells that are not finite numbers."""
     scores = without_trailing_comma(cells, len(names) + 1)[1:]
     if len(scores) + 1 != len(cells):
         yield TRAILING_COMMA
@@ -195,6 +197,7 @@ def _is_data_row(header: list[str], edition: Edition) -> bool:
 
 
 def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> Iterator[Fault]:
+    """Yield the faults of a matrix CSV's header: the query column, and empty, repeated or unknown file names."""
     if _is_data_row(header, edition):
         yield f"the header is missing; it is {edition.query_column} and then every file name", "header"
         return

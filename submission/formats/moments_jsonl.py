@@ -183,6 +183,7 @@ def _blind_list_problem(data: bytes) -> Problem | None:
 
 
 def _line_faults(content: dict[str, Any]) -> Iterator[Fault]:
+    """Yield the faults of one line with an answer: its query id, and its windows."""
     if fault := fault_of_text(content, "qid"):
         yield fault
     windows = content.get(WINDOWS)
@@ -202,6 +203,7 @@ def _line_faults(content: dict[str, Any]) -> Iterator[Fault]:
 
 
 def _score_form_faults(windows: list[Window], width: int, line: int) -> Iterator[Fault]:
+    """Yield a fault if a window has a score and the first window of the file has none, or the reverse."""
     for number, window in enumerate(windows, start=1):
         if len(window) != width:
             form, other = ("a score", "none") if len(window) == 3 else ("no score", "one")
@@ -211,6 +213,7 @@ def _score_form_faults(windows: list[Window], width: int, line: int) -> Iterator
 
 
 def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: MomentTruth | None) -> Iterator[Fault]:
+    """Yield the oddities of one answer, such as windows without length or outside the recording."""
     query = truth.queries.get(answer.qid) if truth else None
     length = query.seconds if query else parsed.content.get("duration")
     end_of = float(length) if is_number(length) else math.inf  # type: ignore[arg-type]
@@ -246,6 +249,7 @@ def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: M
 
 
 def _oddities_of_file(answers: Sequence[Moments], truth: MomentTruth | None) -> Iterator[Problem]:
+    """Yield the oddities of a whole file of answers: scores, and another order of the queries than in the truth."""
     if is_scored(answers):
         hint = "the public scorer needs them; a submission must not have them (`write` removes them)"
         yield Problem(None, f"windows have scores: {hint}", "scores")

@@ -59,10 +59,12 @@ class MomentTruth:
 
     @cached_property
     def similar_ids(self) -> Nearest:
+        """Index of the query ids, to suggest the most similar one for an unknown id."""
         return Nearest(self.queries, TEXT_WAYS)
 
     @property
     def is_blind(self) -> bool:
+        """Whether no query has true windows."""
         return all(query.windows is None for query in self.queries.values())
 
     def windows(self) -> dict[str, list[Window]]:
@@ -163,6 +165,7 @@ def check_moment_truth(
 
 
 def _oddities(query: MomentQuery, edition: MomentsEdition) -> Iterator[Fault]:
+    """Yield the oddities of a query's true windows: no window, no length, too long, or outside the recording."""
     if query.windows == []:
         yield f"the query {shown(query.qid)} has no true window and is in no mean", "a query without a true window"
     for start, end in query.windows or ():

@@ -147,6 +147,7 @@ def check_ranked_csv(
 
 
 def _write_lists(lists: Iterable[tuple[str, list[str]]], path: Path, edition: Edition, truth: Truth | None) -> None:
+    """Write (query, file names) rows as a ranked CSV. Raises SubmissionError if the result has a problem."""
     data = format_table([edition.columns, *([query, *names] for query, names in lists)])
     _, problems = check_ranked_csv(data, edition, truth)
     write_checked(path, data, problems)
@@ -161,6 +162,7 @@ def _is_data_row(cells: list[str], edition: Edition, truth: Truth | None) -> boo
 
 
 def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> Iterator[Fault]:
+    """Yield the faults of a ranked CSV's header: missing, of another edition, or with wrong columns."""
     columns = edition.columns
     expected = f"the header of edition {edition.name} is {columns[0]},{columns[1]},...,{columns[-1]}"
     wrong = [
@@ -185,6 +187,7 @@ def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> 
 
 
 def _row_faults(row: Row, edition: Edition, truth: Truth | None, queries: QueryColumn) -> Iterator[Fault]:
+    """Yield the faults of one row: its query, its number of columns, and its file names."""
     if not row.cells:
         yield EMPTY_LINE
         return
@@ -200,6 +203,7 @@ def _row_faults(row: Row, edition: Edition, truth: Truth | None, queries: QueryC
 
 
 def _name_faults(names: list[str], edition: Edition, truth: Truth | None) -> Iterator[Fault]:
+    """Yield the faults of one row's file names: scores instead of names, and empty, repeated or unknown names."""
     known: frozenset[str] = truth.file_names if truth else frozenset()
     if all(_SCORE.fullmatch(name) and name not in known for name in names):
         found = f"{edition.columns[1]} is {shown(names[0])}"

@@ -239,12 +239,14 @@ def read_scores(path: Path) -> ScoreMatrix:
 
 
 def _sidecar_path(path: Path) -> Path:
+    """Return the path of the .json file that belongs to a .npy file. Raises SubmissionError for another suffix."""
     if path.suffix != ".npy":
         raise SubmissionError(f"{path}: a score matrix is a pair NAME.npy and NAME.json; give the name ending in .npy")
     return path.with_suffix(".json")
 
 
 def _require_unique(kind: str, ids: Sequence[str]) -> None:
+    """Raises SubmissionError if an id occurs twice. kind: the word for the ids in the message."""
     if repeated := first_repeat(ids):
         raise SubmissionError(f"{kind} {ids[repeated[0]]!r} occurs twice; each must be unique")
 

@@ -53,10 +53,12 @@ class Truth:
 
     @cached_property
     def similar_queries(self) -> Nearest:
+        """Index of the queries, to suggest the most similar one for an unknown query."""
         return Nearest(self.queries, TEXT_WAYS)
 
     @cached_property
     def similar_file_names(self) -> Nearest:
+        """Index of the file names, to suggest the most similar one for an unknown name."""
         return Nearest(sorted(self.file_names), NAME_WAYS)
 
 
@@ -199,11 +201,13 @@ def _read_rows(path: Path) -> list[Row]:
 
 
 def _refuse_repeated(path: Path, line: int, kind: str, text: str, line_of_text: dict[str, int]) -> None:
+    """Raises SubmissionError if this text was on an earlier line; otherwise, remember its line."""
     if line_of_text.setdefault(text, line) != line:
         raise SubmissionError(f"{path}: line {line}: {kind} {text!r} is already on line {line_of_text[text]}")
 
 
 def _parse_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
+    """Parse a Python list of file names. Raises SubmissionError for other text, and for unknown or repeated names."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # an invalid backslash escape: Python did not write this list
@@ -224,10 +228,12 @@ def _parse_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
 
 
 def _header_error(path: Path, header: Row, must: str) -> SubmissionError:
+    """Return the error for a wrong header. must: the requirement, such as `begin with file_name`."""
     return SubmissionError(f"{path}: line 1: the header must {must}; found {shown(','.join(header.cells))}")
 
 
 def _refuse_shared_captions(path: Path, rows_of_caption: Mapping[str, list[Row]]) -> None:
+    """Raises SubmissionError if several clips share a caption: a ranked CSV names queries by caption."""
     if shared := {caption: rows for caption, rows in rows_of_caption.items() if len(rows) > 1}:
         line_lists = [" and ".join(str(row.line) for row in rows) for rows in shared.values()]
         lines = "; ".join(line_lists[:MAX_SHOWN_LINES]) + "; ..." * (len(line_lists) > MAX_SHOWN_LINES)

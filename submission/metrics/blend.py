@@ -52,6 +52,7 @@ def blended(
     }
 
     def block_of(rows: slice) -> Scores:
+        """Return the blended scores of these rows, in float32."""
         total = np.zeros((rows.stop - rows.start, first.values.shape[1]))
         for factor, part in zip(factors, parts.values(), strict=True):
             total += factor * SCALES[how](part.values[rows], part.file_names)
@@ -71,6 +72,7 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
     frame = next(iter(parts.values()))
 
     def score(total: Values) -> float:
+        """Return mAP of a blend's scores."""
         matrix = replace(frame, values=total.astype(np.float32))
         ranks = ranks_in_matrix(matrix)
         return float(average_precision(ranks.ranks, ranks.n_relevant, edition.map_k).mean())
@@ -119,6 +121,7 @@ def facts_of_parts(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _standardised(scores: Scores, names: Sequence[str]) -> Values:
+    """Scale every query's scores to mean 0 and standard deviation 1."""
     values = scores.astype(np.float64)
     values -= values.mean(axis=1, keepdims=True)
     spread = values.std(axis=1, keepdims=True)
@@ -126,6 +129,7 @@ def _standardised(scores: Scores, names: Sequence[str]) -> Values:
 
 
 def _rank(scores: Scores, names: Sequence[str]) -> Values:
+    """Replace every query's scores by their ranks, evenly spaced from 1 (best clip) to 0 (last clip)."""
     n_clips = scores.shape[1]
     best = ranked_columns(scores, names, n_clips)
     values = np.empty(scores.shape)
@@ -139,6 +143,7 @@ SCALES: Mapping[How, Callable[[Scores, Sequence[str]], Values]] = {
 
 
 def _require_same_labels(parts: Mapping[str, ScoreMatrix]) -> None:
+    """Raises SubmissionError if the matrices differ in queries, clips or relevance, or in their order."""
     first_name, first = next(iter(parts.items()))
     for name, part in parts.items():
         for field in ("query_ids", "query_texts", "clip_ids", "file_names", "relevant"):

@@ -135,6 +135,7 @@ def group_numbers(keys: Iterable[Hashable]) -> Groups:
 
 
 def _require_samples(per_query: npt.ArrayLike) -> Values:
+    """Return the values per query as float64. Raises SubmissionError if there are no values."""
     samples = np.asarray(per_query, dtype=np.float64)
     if samples.size == 0:
         raise SubmissionError("no query to average")

@@ -62,6 +62,7 @@ def search_moment_weights(
     candidates, true_windows = _candidates(parts, how, edition), truth.windows()
 
     def score(answers: Sequence[Moments]) -> float:
+        """Return the primary metric of a blend's windows, in [0, 1]."""
         scores = score_moments(windows_by_query(answers), true_windows, (0.0, edition.max_seconds))
         return metric_value(scores, edition.metric)
 
@@ -131,6 +132,7 @@ class _Candidates(NamedTuple):
 
 
 def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
+    """Collect the different windows of every query in all files, and each file's votes for them."""
     answers = _require_same_queries(parts)
     by_part: list[list[list[Window]]] = []
     for name, part in parts.items():

@@ -115,6 +115,7 @@ class MomentSummary:
         ]
 
     def _length_rows(self) -> list[tuple[str, str]]:
+        """Return (range of lengths, its figures as text) for every range."""
         rows = []
         for name, scores in self.by_length.items():
             if scores is None:
@@ -132,6 +133,7 @@ def metric_values(scores: MomentScores, metrics: Sequence[str] | Mapping[str, fl
 
 
 def metric_value(scores: MomentScores, metric: str) -> float:
+    """Return one metric, such as `R1@0.7` or `mAP`: the mean over queries, in [0, 1]."""
     name, threshold = _split_metric(metric)
     return scores.recall(threshold) if name == "R1" and threshold else scores.mean_precision(threshold)
 
@@ -198,6 +200,7 @@ def _split_metric(metric: str) -> tuple[str, float | None]:
 
 
 def _whole_recording_score(truth: MomentTruth, edition: MomentsEdition) -> float | None:
+    """Return the primary metric of an answer that is always the whole recording; None if a length is unknown."""
     lengths = {qid: query.seconds for qid, query in truth.queries.items()}
     whole = {qid: [[0.0, seconds]] for qid, seconds in lengths.items() if seconds is not None}
     if len(whole) < len(lengths):
@@ -206,6 +209,7 @@ def _whole_recording_score(truth: MomentTruth, edition: MomentsEdition) -> float
 
 
 def _omission_notes(scores: MomentScores, edition: MomentsEdition) -> list[str]:
+    """Return notes on true windows and queries that the scores leave out."""
     notes = []
     if scores.n_dropped:
         why = f"of no length or longer than {edition.max_seconds:g} s"
@@ -217,4 +221,5 @@ def _omission_notes(scores: MomentScores, edition: MomentsEdition) -> list[str]:
 
 
 def _count_kinds(notes: Sequence[Problem], name: str) -> list[str]:
+    """Return a line for each kind of problem, with its count. name: name of the file."""
     return [f"{name}: {count} x {kind} (`check` names each)" for kind, count in Counter(n.kind for n in notes).items()]

@@ -118,6 +118,7 @@ def with_annotations(matrix: ScoreMatrix, annotations: Truth) -> ScoreMatrix:
 
 
 def _require_relevance(queries: Sequence[str], relevant: Sequence[Collection[str] | None]) -> None:
+    """Raises SubmissionError if the relevant clips of a query are unknown, because it cannot be scored."""
     if blind := [query for query, clips in zip(queries, relevant, strict=True) if not clips]:
         raise SubmissionError(
             f"no relevant clip is known for {len(blind)} of {counted(len(queries), 'query')} (first {blind[0]!r}), so "

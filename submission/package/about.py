@@ -33,6 +33,7 @@ FILL_IN = "FILL IN"  # placeholder in a template for facts that only the partici
 
 
 def _require_visible(text: str) -> str:
+    """Return the text; raises an error if it is empty, not filled in, or has invisible characters."""
     if FILL_IN in text:
         raise PydanticCustomError("fill_in", "is not filled in yet")
     if not text.strip() or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
@@ -41,6 +42,7 @@ def _require_visible(text: str) -> str:
 
 
 def _require_email(text: str) -> str:
+    """Return the text; raises an error if it is not an e-mail address."""
     if not re.fullmatch(r"[^@\s]+@[^@\s]+\.[^@\s.]+", text):
         raise PydanticCustomError("email", "is not an address of the form name@place.org")
     return text
@@ -94,6 +96,7 @@ class About(Strict):
 
     @property
     def corresponding(self) -> Author:
+        """The corresponding author."""
         return next(author for author in self.authors if author.corresponding)
 
 

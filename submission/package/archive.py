@@ -193,6 +193,7 @@ def _check_members(
     require_report: bool,
     shown: int | None,
 ) -> Iterator[str]:
+    """Yield the problems of an archive's members: kinds of files, names, the report, and every system."""
     files = [info for info in archive.infolist() if not info.filename.endswith("/")]  # is_dir() fails on an empty name
     for info in files:
         mode = info.external_attr >> 16  # 0 for a file from a system without modes
@@ -253,6 +254,7 @@ def pdf_problem(content: bytes) -> str | None:
 
 
 def _is_placed(name: str, edition: AnyEdition) -> bool:
+    """Whether a member is in the right folder for a report or a system's file, without unsafe parts in its path."""
     parts = name.split("/")
     sound = all(part not in ("", ".", "..") for part in parts) and "\\" not in name
     report = len(parts) == 3 and parts[-1].endswith(".pdf")
@@ -280,6 +282,7 @@ def _check_system(
     truth: AnyTruth | None,
     shown: int | None,
 ) -> Iterator[str]:
+    """Yield the problems of one system's folder: its label, its files, and their contents."""
     if not re.fullmatch(edition.label, label):
         expected = f"<last name>_<institute>_task{edition.task}_<1 to {edition.systems}>"
         yield f"{label}: is not a label of this task: expected {expected}, without blanks, dots or other underscores"

@@ -29,6 +29,7 @@ def system_label(about: About, edition: AnyEdition, index: int) -> str:
 
 
 def _label_part(text: str) -> str:
+    """Return a name in the form for labels: blanks, dots and underscores become hyphens."""
     return re.sub(r"[\s._]+", "-", text).strip("-")
 
 
@@ -94,10 +95,12 @@ def trained_stages(runs: Sequence[Finished]) -> list[StageSettings]:
 
 
 def augmentation_of(runs: Sequence[Finished]) -> str | None:
+    """Return `SpecAugment` if any run uses it in training, else None."""
     return "SpecAugment" if any(run.recipe.model.audio.spec_augment for run in runs) else None
 
 
 def _description(runs: Sequence[FinishedRun]) -> dict[str, Any]:
+    """Return the block `description` of meta.yaml, collected from all runs of a system."""
     experts = [expert for run in runs for expert in run.result.experts.values()]
     frozen = [run.result.experts[name].model for run in runs for name in frozen_experts(run)]
     models = [run.recipe.model for run in runs]
@@ -159,6 +162,7 @@ def text_name(run: Finished) -> str:
 
 
 def _pretrained_text(run: Finished) -> str | None:
+    """Return the name of a run's pre-trained text model or word vectors; None without one."""
     text = run.recipe.model.text
     return Path(text.model or text.vectors or "").name or None
 
@@ -170,6 +174,7 @@ def audio_name(run: Finished) -> str | None:
 
 
 def _external_sources(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, Any]]:
+    """Yield the entries of `external_datasets` in meta.yaml: the training sets, then the pre-trained models."""
     addresses = external_addresses(runs) | {name: address.url for name, address in about.sources.items()}
     for name, parts in training_sets(runs).items():
         clips, captions = sum(part.clips for part in parts), sum(part.captions for part in parts)

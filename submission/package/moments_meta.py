@@ -85,6 +85,7 @@ def _format_millions(parameters: int) -> str:
 
 
 def _count_pairs(runs: Sequence[FinishedMoments]) -> int:
+    """Return the number of pairs of text and recording that the runs train on; each set counts once."""
     counts: dict[str, int] = {}
     for run in runs:
         for source in run.result.data.values():
@@ -96,6 +97,7 @@ def _count_pairs(runs: Sequence[FinishedMoments]) -> int:
 
 
 def _external_sources(runs: Sequence[FinishedMoments], about: About) -> Iterator[dict[str, Any]]:
+    """Yield name and address of each external data set and pre-trained model, without the official data."""
     addresses = external_addresses(runs) | {name: address.url for name, address in about.sources.items()}
     names = [name for name in training_sets(runs) if name not in OFFICIAL]
     names += [name for name in external_addresses(runs) if name not in training_sets(runs)]

@@ -69,6 +69,7 @@ def known_answers_message(system: PackedSystem) -> str:
 
 
 def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyEdition, style: str) -> Iterator[str]:
+    """Yield the reasons why these systems cannot form one package, such as too many systems."""
     if len(systems) > edition.systems:
         yield f"{len(systems)} systems are submitted; edition {edition.name} accepts {edition.systems}"
     if style not in edition.names:
@@ -94,6 +95,7 @@ def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyE
 def _pack_clips(
     runs: Sequence[FinishedRun], about: About, system: System, edition: Edition, label: str, folder: Path
 ) -> PackedSystem:
+    """Return one system that ranks clips: its output and its meta.yaml."""
     scored = _read_scores_of(runs, folder / system.scored) if system.scored else runs[0].matrix
     if about.annotations:
         scored = with_annotations(scored, read_annotations(folder / about.annotations, matrix_truth(scored)))
@@ -120,6 +122,7 @@ def _answers_known(data: bytes, matrix: ScoreMatrix) -> bool:
 
 
 def _describe_entry(run: FinishedRun) -> str:
+    """Return a note that a system submits a ranked entry of the run, and not a blind set."""
     ranked = f"{run.entry!r} ({counted(len(run.matrix.clip_ids), 'clip')})"
     return f"submits the ranked entry {ranked}; to submit the blind set, give this system an `output`"
 

@@ -69,6 +69,7 @@ class Span(NamedTuple):
 
     @property
     def label(self) -> str:
+        """Start and end as times, e.g. `0:05.0 – 0:12.0`."""
         return f"{_clock(self.start)} – {_clock(self.end)}"
 
 
@@ -98,6 +99,7 @@ class Axis(NamedTuple):
 
     @property
     def ticks(self) -> list[str]:
+        """The labels of the time axis at its quarters, from 0 to the end."""
         return [_clock(part * self.seconds / 4).partition(".")[0] for part in range(5)]
 
 
@@ -185,9 +187,11 @@ def without_folders(value: Any) -> Any:
 
 
 def _last_part(match: re.Match[str]) -> str:
+    """Return the replacement for a path that a pattern has found: `…/` and its last part, in its quotes."""
     quote = match["quote"] or ""
     return f"{quote}…/{_name(match['quoted'] or match['url'] or match['windows'] or match['posix'])}{quote}"
 
 
 def _name(path: str) -> str:
+    """Return the last part of a path of Windows or of another system."""
     return PureWindowsPath(path).name if PureWindowsPath(path).is_absolute() else PurePosixPath(path).name

@@ -86,6 +86,7 @@ def figures_folder(out: Path, run: Path) -> Path:
 
 
 def _write(out: Path, run: Finished, sections: Sequence[Section | None], store: AudioStore) -> list[Drawing]:
+    """Write the page with these sections (None: left out); return its drawings."""
     shown = [section for section in sections if section is not None]
     html = render(f"{run.recipe.name} · {run.entry}", shown, store.uris)
     with writing(out) as file:
@@ -122,6 +123,7 @@ def render(title: str, sections: Sequence[Section], audio: Sequence[str]) -> str
 
 
 def _data_uri(path: Path) -> str:
+    """Return an SVG file as a data: address, which an HTML page can contain."""
     return f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 

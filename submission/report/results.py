@@ -73,10 +73,12 @@ def result_section(
 
 
 def _intervals(summary: Summary) -> list[str]:
+    """Return both intervals of the primary metric as text."""
     return [interval_text(summary.interval), interval_text(summary.bootstrap)]
 
 
 def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]) -> Table:
+    """Return the table of all figures: one row per system, then one per level such as chance."""
     this = summaries[THIS_RUN]
     n_queries, n_clips = f"{len(this.queries.texts):,}", f"{this.queries.n_pool:,}"
     rows = []
@@ -199,6 +201,7 @@ def scores_section(run: FinishedRun, gaps: ScoreGaps, folder: Path) -> Section:
 
 
 def _bins_table(unit: str, edges: Values, counts: Mapping[str, Ints]) -> Table:
+    """Return a histogram as a table: one row per bin, one column per name in counts."""
     rows = [
         [end, *map(str, cells)] for end, *cells in zip(statistics.edge_labels(edges), *counts.values(), strict=True)
     ]
@@ -259,6 +262,7 @@ def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:
 
 
 def _norms_table(norms: Mapping[str, Values], shares: Values) -> Table:
+    """Return a table of the norms of each expert's embeddings, in percentiles, and its mean share."""
     rows = [
         [name, *(f"{value:.3f}" for value in np.percentile(norm, (5, 25, 50, 75, 95))), percent(float(share.mean()))]
         for (name, norm), share in zip(norms.items(), shares, strict=True)
@@ -295,6 +299,7 @@ def lengths_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Pa
 
 
 def _bars_drawing(path: Path, bars: Sequence[Bar], xlabel: str, metric: str, title: str, level: float) -> Drawing:
+    """Draw means by group; return the drawing with its table and its text alternative."""
     figures.draw_bars(path, bars, xlabel, metric, level)
     best, worst = (choose(bars, key=lambda bar: bar.mean) for choose in (max, min))
     alt = (

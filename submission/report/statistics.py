@@ -37,6 +37,7 @@ class ScoreGaps(NamedTuple):
 
     @property
     def margin(self) -> Values:
+        """Score of the best relevant clip minus that of the hardest negative, per query."""
         return self.positive - self.negative
 
 
@@ -92,6 +93,7 @@ def random_shares(bins: Sequence[tuple[int, int]], n_pool: int, n_relevant: Ints
     sizes, counts = np.unique(n_relevant, return_counts=True)
 
     def beyond(rank: int) -> float:
+        """Return the probability that no relevant clip is among the first `rank` clips."""
         chances = [math.prod(max(0, n_pool - rank - i) / (n_pool - i) for i in range(size)) for size in sizes]
         return float(np.average(chances, weights=counts))
 

@@ -57,6 +57,7 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
     header = lines[0][1]
 
     def numbers(name: str) -> Values:
+        """Return a column of the table as numbers, NaN for empty cells. Raises SubmissionError for other text."""
         values = np.full(len(lines), np.nan)
         for number, (line, row) in enumerate(lines):
             try:

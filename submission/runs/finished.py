@@ -69,14 +69,17 @@ class FinishedRun(Finished):
 
     @property
     def ranked(self) -> record.RankedResult:
+        """The entry in result.json."""
         return self.result.rank[self.entry]
 
     @property
     def ranks_blind(self) -> bool:
+        """Whether the run has ranked the blind set by the same checkpoints."""
         return self.blind_scores is not None
 
     @cached_property
     def matrix(self) -> ScoreMatrix:
+        """The score matrix of the entry."""
         return read_scores(self.file(f"scores/{self.entry}.npy"))
 
     @property
@@ -98,6 +101,7 @@ class FinishedRun(Finished):
         return self.file(f"scores/{same[0]}.npy") if len(same) == 1 else None
 
     def _leaf_entries(self, entry: str) -> Iterator[record.RankSettings]:
+        """Yield the settings of the entries that rank by one model, in this entry and in the parts of a mean."""
         settings = self.recipe.rank[entry]
         if settings.kind == "mean":
             for part in settings.of:
@@ -111,6 +115,7 @@ class FinishedMoments(Finished):
 
     @property
     def ranked(self) -> record.MomentsResult:
+        """The entry in result.json."""
         return self.result.moments[self.entry]
 
     @property
@@ -131,9 +136,11 @@ class FinishedMoments(Finished):
 
     @property
     def ranks_blind(self) -> bool:
+        """Whether the run has also found the windows of the blind list."""
         return self.blind is not None
 
     def _settings(self, entry: str) -> record.RankSettings:
+        """Return the settings of an entry. Raises SubmissionError if it does not find moments."""
         settings = self.recipe.rank[entry]
         if settings.kind != "moments":
             raise SubmissionError(f"{self.folder}: the entry {entry} of resolved.json is not of kind moments")
@@ -141,6 +148,7 @@ class FinishedMoments(Finished):
 
     @property
     def edition(self) -> MomentsEdition:
+        """The challenge edition whose metrics this entry has."""
         return get_moments_edition(self.ranked.edition)
 
     @cached_property

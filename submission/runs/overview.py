@@ -66,6 +66,7 @@ def overview(folder: Path) -> RunOverview:
 
 
 def _read_overview(folder: Path) -> RunOverview:
+    """Read the files of one run folder and return their summary. Raises an error for damaged files."""
     recipe = read_recipe(folder)
     metrics = folder / "metrics.jsonl"
     epochs = read_metrics(metrics, repair_hint(folder, metrics)) if metrics.exists() else []

@@ -65,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _report(path: Path, edition: AnyEdition, result: "_CheckResult", as_json: bool, shown: int | None) -> int:
+    """Print the result of a check as text or JSON. Returns 0; raises SubmissionError if there are problems."""
     if as_json:
         _print_json(path, edition, result)
     elif result.problems:
@@ -106,6 +107,7 @@ def _format_lines(problems: Sequence[Problem], shown: int | None) -> Iterable[st
 
 
 def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) -> _CheckResult:
+    """Check a ranked or matrix CSV of an edition."""
     queries = columns = 0
     if ranked or edition.output == "ranked":
         rows, problems = check_ranked_csv(path.read_bytes(), edition, truth)
@@ -149,6 +151,7 @@ def _matrix_edition(arguments: argparse.Namespace) -> dict[str, str | None]:
 
 
 def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
+    """Return the edition of a package: the chosen one, or else the only one that its members fit."""
     if arguments.ranked:
         raise SubmissionError("the format of a package is that of its edition; leave out --ranked")
     from submission.package.archive import fitting_editions
@@ -161,6 +164,7 @@ def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
 
 
 def _check_package(path: Path, edition: AnyEdition, arguments: argparse.Namespace, shown: int | None) -> _CheckResult:
+    """Check a package against the rules of its edition."""
     from submission.package.archive import check_archive, output_notes
 
     truth: Truth | MomentTruth | None
@@ -177,10 +181,12 @@ def _check_package(path: Path, edition: AnyEdition, arguments: argparse.Namespac
 
 
 def _package_problems(sentences: Iterable[str]) -> list[Problem]:
+    """Return messages on a package as problems without a line."""
     return [Problem(None, text, PACKAGE) for text in sentences]
 
 
 def _print_json(path: Path, edition: AnyEdition, result: _CheckResult) -> None:
+    """Print the result of a check as JSON."""
     from data_tools.documents.strict import print_report
     from submission.verbs.json_output import CheckReport, file_problems
 

@@ -109,6 +109,7 @@ class CheckReport(Report):
 
 
 def edition_report(edition: Edition | MomentsEdition, whole: bool) -> EditionReport:
+    """Return the report of an edition. whole: with all facts and their sources."""
     facts = {
         name: Fact(value=_json_value(getattr(edition, name)), sure=sure, source=where)
         for name, (sure, where) in edition.sources.items()
@@ -148,6 +149,7 @@ def score_report(
 
 
 def compare_report(systems: list[ScoreReport], difference: Difference) -> CompareReport:
+    """Return the report of a comparison of the first system with the others."""
     return CompareReport(
         systems=systems,
         primary=systems[0].primary,
@@ -162,9 +164,11 @@ def compare_report(systems: list[ScoreReport], difference: Difference) -> Compar
 
 
 def file_problems(problems: Sequence[Problem]) -> list[FileProblem]:
+    """Convert the problems of a file for a report."""
     return [FileProblem(**problem._asdict()) for problem in problems]
 
 
 def _interval(bounds: Interval) -> Interval | None:
+    """Convert an interval for JSON; None if a bound is NaN or infinite."""
     low, high = map(number, bounds)
     return None if low is None or high is None else (low, high)

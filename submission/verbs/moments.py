@@ -34,6 +34,7 @@ SUFFIX = ".jsonl"
 
 
 def is_moments(name: str | Path) -> bool:
+    """Whether a file's name has the suffix of files of moments."""
     return Path(name).suffix.lower() == SUFFIX
 
 
@@ -79,6 +80,7 @@ def _require_same_windows(truths: Mapping[str, MomentTruth], edition: MomentsEdi
     """Raises SubmissionError for runs and files with different true windows of the same query. truths: by name."""
 
     def counted_windows(truth: MomentTruth, qid: str) -> list[Window]:
+        """Return the true windows of a query that count in the metrics, sorted."""
         windows = truth.queries[qid].windows or []
         return sorted(window for window in windows if 0 < window[1] - window[0] <= edition.max_seconds)
 

@@ -29,6 +29,7 @@ ANNOTATED_EDITION = "2025"  # edition of the figures for several relevant clips 
 
 
 def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name the truth, a score matrix, or a blind set to compare a file with."""
     against = parser.add_mutually_exclusive_group()
     captions = "captions file in Clotho's format, or for moments true windows (.jsonl)"
     against.add_argument("--truth", metavar="TRUTH", type=Path, help=captions)
@@ -57,10 +58,12 @@ def require_csv(path: Path) -> None:
 
 
 def add_ranked(parser: argparse.ArgumentParser) -> None:
+    """Add the option --ranked: write or expect a ranked CSV."""
     parser.add_argument("--ranked", action="store_true", help="a ranked CSV even if the edition requires all scores")
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
+    """Add the option --force: overwrite a file of another edition."""
     parser.add_argument("--force", action="store_true", help="overwrite a file of another edition, or of none")
 
 
@@ -132,6 +135,7 @@ def chosen_any_edition(
 
 
 def _edition_name(arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None, hint: str) -> str:
+    """Return the name of --edition, or the one that all files share. Raises SubmissionError if it is not known."""
     if arguments.edition is not None:
         return str(arguments.edition)
     editions = set(noted.values())
@@ -210,6 +214,7 @@ def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Seque
 
 
 def _summary(system: System, edition: Edition, truth: Truth | None, arguments: argparse.Namespace) -> Summary:
+    """Return the figures of one system: a ranked CSV, a matrix CSV, or a score matrix."""
     annotations = arguments.annotations
     figures = get_edition(ANNOTATED_EDITION) if annotations else edition
     if system.matrix is None and edition.output == "ranked":
