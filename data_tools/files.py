@@ -207,7 +207,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file in the existing folder of `path`; see replacing.
+    """Open a temporary file that replaces `path` after the block; see replacing. Its folder must exist.
 
     Raises OSError that names `path`, never the temporary file.
     """

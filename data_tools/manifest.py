@@ -281,8 +281,10 @@ def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:
 
 
 def of_split(clips: Sequence[Clip], split: str | None, where: object) -> Sequence[Clip]:
-    """Return the clips of a split; None: all. Raises DataError, which lists the splits in the data, if there are no
-    clips."""
+    """Return the clips of a split; None: all.
+
+    Raises DataError, which lists the splits in the data, if there are no clips.
+    """
     selected = clips if split is None else in_split(clips, split)
     if not selected:
         raise DataError(f"{where} has no split {split}, it has {', '.join(sorted({clip.split for clip in clips}))}")

@@ -43,8 +43,9 @@ def audio_tree(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def tree_files(folder: Path) -> list[str]:
-    """Return the sorted names of the files in a folder and its subfolders, relative to it and with "/", without hidden
-    ones.
+    """Return the sorted names of the files in a folder and its subfolders, without hidden ones.
+
+    Names are relative to the folder, with "/".
 
     Links to folders are followed, after the folders themselves. A folder that is already listed, or that contains this
     one, is not listed again, so that circular links end. A warning names these links, and links without a target.

@@ -111,7 +111,7 @@ class Edition(Year):
         return f"mAP@{self.map_k}"
 
     def for_pool(self, n_clips: int) -> "Edition":
-        """Return the edition for a pool of this size: only lists of `custom` are shortened, to one name per clip.
+        """Return the edition for a pool of this size: `custom` lists at most all clips; other editions stay unchanged.
 
         >>> get_edition("custom").for_pool(2).columns, get_edition(2022).for_pool(2).ranking_length
         (('query', 'file_name_1', 'file_name_2'), 10)
@@ -160,7 +160,7 @@ _LIST_FIELDS = ("output", "query_column", "ranking_length")
 
 
 def _parse_sources(**sources: str) -> dict[str, Source]:
-    """Return the sources by field. sources: each as `sure: where`."""
+    """Parse the sources of facts, each as `sure: where`; return them by field."""
     return {name: Source(*text.split(": ", 1)) for name, text in sources.items()}
 
 
@@ -331,8 +331,9 @@ def get_edition(name: str | int) -> Edition:
 
 
 def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
-    """Return the record of a year of moments (None: the latest). Raises SubmissionError, with the known names, for
-    others.
+    """Return the record of a year of moments (None: the latest).
+
+    Raises SubmissionError, with the known names, for others.
     """
     if name is None:
         return list(MOMENTS.values())[-1]
@@ -343,8 +344,9 @@ def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
 
 
 def get_any_edition(name: str | int) -> AnyEdition:
-    """Return the record of a year of clips or moments, or of `custom`. Raises SubmissionError, with all names, for
-    others.
+    """Return the record of a year of clips or moments, or of `custom`.
+
+    Raises SubmissionError, with all names, for others.
     """
     return _lookup(name, {edition.name: edition for edition in all_editions()})
 

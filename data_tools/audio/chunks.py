@@ -80,7 +80,10 @@ class _Sound(NamedTuple):
 
 
 def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded | None:
-    """Return the file to open for a WAV, RF64, W64, AIFF or CAF file. start, end: offsets of the file's container."""
+    """Return the file from which libsndfile reads all sound of a WAV, RF64, W64, AIFF or CAF file.
+
+    start, end: offsets of the file's container.
+    """
     head = read_at(file, start, 12)
     layout = LAYOUTS[head[:4]]
     sound = _find_sound(path, file, layout, start)
@@ -208,7 +211,7 @@ def _refuse_longer(path: Path, file: BinaryIO, sound: _Sound, end: int) -> None:
 
 
 def playable_au(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded:
-    """Return the file to open for an AU file."""
+    """Return the file from which libsndfile reads all sound of an AU file."""
     is_big = read_at(file, start, 4) == b".snd"
     layout = _RIFF._replace(align=1, order="big" if is_big else "little")  # AU has no chunks
     fields = read_at(file, start + 4, 8)

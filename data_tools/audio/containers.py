@@ -47,8 +47,10 @@ def whole_sound(path: Path) -> Path | Reheaded | None:
 
 
 def refuse_partial(path: Path) -> None:
-    """Raise AudioError for cut MP4 and WMA files, and for two in sequence: ffmpeg decodes only a part,
-    without an error."""
+    """Raise AudioError for cut MP4 and WMA files, and for two in sequence.
+
+    ffmpeg decodes only a part of them, without an error.
+    """
     with path.open("rb") as file, mapped(file) as content:
         if content[4:8] == b"ftyp":
             _refuse_partial_mp4(path, content)

@@ -19,7 +19,7 @@ _BLOCK = 2**20  # samples x channels per decoded block
 
 
 def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | Reheaded | None:
-    """Return the file to open for a FLAC file; None if ffmpeg has to decode it.
+    """Return the file from which libsndfile reads all sound of a FLAC file; None if ffmpeg has to decode it.
 
     A file that states no number of samples is decoded once to count them. soundfile jumps within files whose frames are
     not numbered from 0 (RFC 9639, section 9.1), such as ffmpeg's segments. Raises AudioError for a stream that cannot
@@ -39,7 +39,7 @@ def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | Reheaded | N
 
 
 def _after_metadata(file: BinaryIO, start: int) -> int:
-    """Return the offset of the first frame. Source: RFC 9639, section 8.1."""
+    """Return the offset of the first FLAC frame, after the metadata. Source: RFC 9639, section 8.1."""
     at, is_last = start + 4, False
     while not is_last and len(block := read_at(file, at, 4)) == 4:
         is_last = block[0] >= 0x80

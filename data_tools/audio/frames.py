@@ -17,7 +17,7 @@ MAX_FRAME = 65_504.0  # greatest magnitude: that of float16, the type of banks
 
 
 def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
-    """Read the frames of a file.
+    """Read published frames, (T, D) embeddings over time, from an .npy or .npz file.
 
     Sizes in the headers are compared with the number of bytes before any array is read, so that no header can claim
     more than the file's size.

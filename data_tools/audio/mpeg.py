@@ -31,7 +31,7 @@ _KBITS[2, 3] = _KBITS[2, 2]
 
 
 def frame_of(header: bytes) -> _Frame | None:
-    """Parse the frame that starts with these 4 bytes. Source: ISO 11172-3, 13818-3; MPEG 2.5 as libmpg123."""
+    """Parse the header of an MPEG frame, its first 4 bytes. Source: ISO 11172-3, 13818-3; MPEG 2.5 as libmpg123."""
     if len(header) < 4 or header[0] != 0xFF or header[1] < 0xE0:
         return None
     version, layer = header[1] >> 3 & 3, 4 - (header[1] >> 1 & 3)
@@ -49,7 +49,7 @@ def frame_of(header: bytes) -> _Frame | None:
 
 
 def playable_mpeg(path: Path, file: BinaryIO, start: int, end: int | None = None) -> Path | Reheaded | None:
-    """Return the file to open for an MPEG audio file; its frames are counted.
+    """Return the file from which libsndfile reads all sound of an MPEG audio file; its frames are counted.
 
     Args:
         start, end: offsets of the frames; end: None for the end of the file, a number for frames in a WAV file.
@@ -123,8 +123,10 @@ def _first_of_two(content: mmap.mmap, at: int) -> _Frame | None:
 
 
 def _stated_frames(content: bytes, first: _Frame) -> tuple[int | None, bool]:
-    """Return the stated number of frames after the first one, and whether it is in a Xing tag, not
-    Fraunhofer's VBRI."""
+    """Return the stated number of frames after the first one, and whether a Xing tag states it.
+
+    Otherwise Fraunhofer's VBRI tag states it; None without a tag.
+    """
     tag = content[4 + _side_size(first) :]
     if tag[:4] in (b"Xing", b"Info") and len(tag) >= 12 and tag[7] & 1:
         return int.from_bytes(tag[8:12], "big"), True

@@ -31,7 +31,7 @@ class _Page(NamedTuple):
 
 
 def playable_ogg(path: Path, file: BinaryIO, at: int) -> Path | Reheaded:
-    """Return the file to open for an Ogg file. Source: RFC 3533.
+    """Return the file from which libsndfile reads all sound of an Ogg file. Source: RFC 3533.
 
     libogg skips a damaged page, and libsndfile fills the gap with other samples, without an error. A file without the
     mark of its end was cut between two pages, or its writer omits the mark, as ffmpeg does in segments. The mark is
@@ -58,8 +58,10 @@ def playable_ogg(path: Path, file: BinaryIO, at: int) -> Path | Reheaded:
 
 
 def _last_pages(path: Path, content: mmap.mmap, at: int) -> list[_Page]:
-    """Return the last page of each stream. Raises AudioError for pages out of order, and a stream that starts
-    after sound."""
+    """Return the last page of each stream in an Ogg file.
+
+    Raises AudioError for pages out of order, and a stream that starts after sound.
+    """
     last: dict[bytes, _Page] = {}
     while page := _page_at(path, content, at):
         if page.flags & _START and not all(other.flags & _START for other in last.values()):
@@ -74,7 +76,7 @@ def _last_pages(path: Path, content: mmap.mmap, at: int) -> list[_Page]:
 
 
 def _page_at(path: Path, content: mmap.mmap, at: int) -> _Page | None:
-    """Return the page at an offset; None for other bytes. Raises AudioError for a cut page and a wrong checksum."""
+    """Return the Ogg page at an offset; None for other bytes. Raises AudioError for a cut page and a wrong checksum."""
     header = content[at : at + 27]
     if header[:4] != b"OggS":
         return None
@@ -103,7 +105,7 @@ def _refuse_second(path: Path, content: mmap.mmap, at: int) -> None:
 
 
 def _with_ends(content: mmap.mmap, open_ends: list[_Page]) -> bytes:
-    """Return the file with the mark of the end on these pages."""
+    """Return the Ogg file with the mark of the end on these pages."""
     marked = bytearray(content)
     for page in open_ends:
         marked[page.at + 5] |= _END

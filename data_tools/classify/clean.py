@@ -123,8 +123,10 @@ _INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u200b\ufeff]")
 
 
 def _entities(text: str) -> str:
-    """Decode entities until none is left (some texts were escaped twice); only complete ones, so that
-    "R&notes" stays."""
+    """Decode HTML entities until none is left, because some texts were escaped twice.
+
+    Only complete ones are decoded, so that "R&notes" stays.
+    """
     while (decoded := _ENTITIES.sub(lambda match: html.unescape(match[0]), text)) != text:
         text = decoded
     return text

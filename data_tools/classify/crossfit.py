@@ -88,8 +88,10 @@ def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
 
 
 def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
-    """Return (N,) the fold of each text: the groups of each class are dealt to the folds at random, in
-    equal numbers."""
+    """Return (N,) the fold of each text.
+
+    The groups of each class are dealt to the folds at random, in equal numbers.
+    """
     from sklearn.model_selection import GroupKFold
 
     folds = np.empty(len(texts), np.int64)

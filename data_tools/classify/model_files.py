@@ -26,8 +26,9 @@ WEIGHTLESS = ("Pooling", "Normalize", "BoW", "Dropout", "WordWeights")
 
 
 def local_folder(name: str, what: str = "text model") -> Path | None:
-    """Return the folder of a model by folder, package or hub name, without the network; None if it is not on this
-    machine.
+    """Return the folder of a model by folder, package or hub name, without the network.
+
+    None if the model is not on this machine.
 
     A hub name without an owner is one of sentence-transformers', or an old one of the hub such as bert-base-uncased. In
     the hub's cache, a model must have all of its weights: an interrupted download does not count. Raises DataError for

@@ -109,7 +109,7 @@ def _listed(order: np.ndarray, scores: np.ndarray, texts: Sequence[str]) -> list
 
 
 def summary(report: dict[str, Any]) -> list[str]:
-    """Return the lines for the terminal."""
+    """Return the results of a classification as lines for the terminal."""
     described, captioned = report["descriptions"], report["captions"]
     other = sum(count for language, count in report["languages"].items() if language != "en")
     model = report["model"]
@@ -133,7 +133,7 @@ def summary(report: dict[str, Any]) -> list[str]:
 def draw(
     folder: Path, labels: np.ndarray, scores: dict[Weighting, np.ndarray], figures: dict[str, Any], threshold: float
 ) -> None:
-    """Write FIGURES, PNG files, into the folder.
+    """Draw the results of a classification as PNG files, FIGURES, in a folder.
 
     labels: (N,) True for captions. scores: (N,) by weighting. figures: their weighting_figures.
     """

@@ -44,7 +44,7 @@ def classify(
     fitting: Fitting,
     threshold: float = 0.2,
 ) -> dict[str, Any]:
-    """Clean, embed, cross-fit, and write the folder; return the content of report.json.
+    """Clean, embed and score descriptions, and write the results into a folder; return the content of report.json.
 
     scores.csv has one row per description, in the given order. Its columns are freesound_id, score_natural,
     score_balanced (6 decimals, in [0, 1]), language, text (cleaned), rules (joined by ";"). A description without a
@@ -106,7 +106,7 @@ def classify(
 
 
 def _texts(scored: Sequence[Described], learnt: Sequence[tuple[str, str]], rows: np.ndarray) -> Texts:
-    """Group the texts: a known uploader's descriptions, equal texts of unknown uploaders, a clip's captions."""
+    """Group texts that must share a fold: of a known uploader, equal texts of unknown uploaders, captions of a clip."""
     keys = [("by", item.uploader) if item.uploader else ("text", item.cleaned.text) for item in scored]
     keys += [("clip", clip) for clip, _ in learnt]
     numbers: dict[tuple[str, str], int] = {}

@@ -37,8 +37,10 @@ class _Recording(NamedTuple):
 
     @property
     def stems(self) -> list[str]:
-        """Return possible file names without an ending, the most certain first; those after the first two have no
-        start time."""
+        """Return possible file names without an ending, the most certain first.
+
+        Names after the first two have no start time.
+        """
         timed = [f"{prefix}{self.youtube_id}_{self.start}" for prefix in ("", "Y")]
         return [*timed, self.youtube_id, f"Y{self.youtube_id}", *self.ids]
 

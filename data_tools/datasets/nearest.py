@@ -73,8 +73,9 @@ class Nearest:
         self._shortened: dict[str, str | None] = {}
 
     def to(self, text: str) -> tuple[str, str] | None:
-        """Return (the known text, the difference of `text` from it): in those ways, or by a letter; None without a
-        similar one.
+        """Return the most similar known text and its difference from `text`; None without a similar one.
+
+        The difference is one of the ways, or a letter.
 
         A text one letter away from several known ones has no answer: it would be a guess.
         """
@@ -98,13 +99,15 @@ class Nearest:
         return text
 
     def _way(self, text: str, known: str) -> int:
-        """Return the index of the first way that alone makes both texts equal; the number of ways if none does."""
+        """Return the index of the kind of difference without which two texts are equal; the number of kinds if none."""
         same = (index for index, (_, strip) in enumerate(self._ways) if strip(text) == strip(known))
         return next(same, len(self._ways))
 
     def _shorten(self) -> None:
-        """Store every known text, whole and without each one of its letters: two texts an edit apart share
-        one of these."""
+        """Store every known text, whole and without each one of its letters.
+
+        Two texts an edit apart share one of these.
+        """
         for bare in self._texts:
             if len(bare) >= SHORTEST:
                 for short in _shortened(bare):
@@ -113,8 +116,10 @@ class Nearest:
 
 
 def similar_names(missing: Iterable[str], present: Iterable[str]) -> str:
-    """Return a note on missing files whose names differ from present ones in some of NAME_WAYS; "" without
-    such names."""
+    """Return a note on missing files whose names differ from present ones in some of NAME_WAYS.
+
+    The note is "" without such names.
+    """
     nearest = Nearest(sorted(present), NAME_WAYS)
     similar = [(name, *pair) for name in missing if (pair := nearest.to(name)) and pair[1] != A_LETTER]
     if not similar:

@@ -117,7 +117,7 @@ class Annotations:
 
 
 def is_annotation(path: Path) -> bool:
-    """Return whether a file's first line is a published query, or the file a list of recordings.
+    """Return whether a file has published moments: its first line is a query, or it is a list of recordings.
 
     A UTF-16 file counts as one too, so that its reader can name the encoding.
     """
@@ -132,7 +132,7 @@ def is_annotation(path: Path) -> bool:
 
 
 def read_annotations(path: Path) -> Annotations:
-    """Read a published file and repair its windows as DONE states, except KEPT ones; report each fault.
+    """Read a published file of moments; repair its windows as DONE states, except KEPT ones; report each fault.
 
     Raises DataError, with file and line or item, for other files, a repeated query id, missing texts, lengths that are
     not numbers above 0, and windows that are not two numbers. Also for a file with windows in some lines only.
@@ -224,7 +224,7 @@ def _read_one(
 
 
 def repaired(window: Window, seconds: float | None) -> tuple[Window | None, str]:
-    """Repair a window in a recording of this length (None: unknown); return the rest and the fault, "" for no fault.
+    """Repair a window in a recording of this length (None: unknown); return the window and the fault, "" for no fault.
 
     >>> repaired((70, 81), 83), repaired((5, 5), 83), repaired((80, 84), 83)
     (((70, 81), ''), (None, 'windows of no length'), ((80, 83), 'windows that end up to 2 s after the end'))

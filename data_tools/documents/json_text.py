@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogates: bool = False) -> Any:
-    """Return the value of a JSON text.
+    """Parse a JSON text and return its value.
 
     Args:
         where: place for the message, such as "wavcaps.json" or "metrics.jsonl, line 3".
@@ -112,7 +112,7 @@ def other_encoding(data: bytes) -> str:
 
 
 def read_json(path: Path, hint: str) -> Any:
-    """Return the value of a JSON file without its seal, which is verified.
+    """Read a JSON file and verify its checksum; return its value without the checksum.
 
     hint: cure for a missing or damaged file, the end of the message.
     Raises DataError as parse_json does, and for a missing file and a wrong seal.

@@ -101,7 +101,7 @@ def kinds_of(union: Any) -> tuple[type[Strict], ...]:
 
 
 def mistakes(found: Iterable[tuple[tuple[str, ...], str]]) -> ValidationError | None:
-    """Return an error for a validator to raise; None without faults.
+    """Combine faults into one error for a pydantic validator to raise; None without faults.
 
     found: pairs of a key below the checked settings and a message.
     """

@@ -173,8 +173,10 @@ def parse(text: str | bytes) -> Document:
 
 
 def parse_yaml(data: bytes) -> Any:
-    """Return only the value. Raises DataError, which begins with `not YAML` and names the line, for the
-    first problem."""
+    """Parse one YAML document and return its value.
+
+    Raises DataError, which begins with `not YAML` and names the line, for the first problem.
+    """
     document = parse(data)
     for _, line, text in document.problems:
         raise DataError(f"not YAML (line {line}: {text.removeprefix('not YAML: ')})")

@@ -107,7 +107,7 @@ class Client:
         self._foreign: int | None = 0  # foreign answers before the first one from the API; None after it
 
     async def search(self, window: Window, narrowed: str | None = None, size: int = PAGE_SIZE) -> Page:
-        """Return the window's next page of `size` sounds, by rising upload time.
+        """Return the next page of `size` sounds uploaded in a time window, by rising upload time.
 
         narrowed: the user's filter, in Solr's syntax. It gets parentheses: an OR at its top level would make the window
         optional.
@@ -150,7 +150,7 @@ class Client:
         return f"{self.site}/apiv2/search/?{urlencode(query | {'page': page, 'page_size': size})}"
 
     async def _search(self, window: Window, url: str, size: int) -> Page:
-        """Request a page. Raises NoPageError after FAILURES in a row at this search only."""
+        """Request a page of a search. Raises NoPageError after FAILURES in a row at this search only."""
         enough = FAILURES if size > 1 else 2 * FAILURES
         failures: list[AgainError] = []  # server errors in a row
 
@@ -168,7 +168,7 @@ class Client:
         return await self._until_it_comes(ask, SEARCH_ATTEMPTS, self._no_answer)
 
     async def _page(self, url: str, page: int) -> Page:
-        """Make one request. Raises AgainError, PastEndError, DataError."""
+        """Make one request for a page of a search. Raises AgainError, PastEndError, DataError."""
         try:
             answer = await self._counted(url, {"Authorization": f"Token {self._key.get_secret_value()}"})
         except LostError as error:
@@ -190,7 +190,7 @@ class Client:
         return found
 
     async def _fails_at(self, window: Window, kinds: Sequence[str]) -> bool:
-        """Return whether the server fails at this window only. kinds: of the failures.
+        """Return whether the server fails at this time window only. kinds: of the failures.
 
         The first SPLITS halvings of an overloaded window need no proof; after them the API must answer another search.
         """
@@ -271,7 +271,7 @@ class Client:
             token.renew(content)
 
     async def _counted(self, url: str, *asked: Any) -> Response:
-        """Make a request that counts. asked: further arguments of Http.get."""
+        """Make a request that counts against the API's limits. asked: further arguments of Http.get."""
         request = await self.quota.take()
         self.requests += 1
         try:

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 async def walk(client: Client, store: Store, workers: int) -> bool:
-    """Read every open window, `workers` at a time, and store each answer at once; then compare the whole.
+    """Read every open time window, `workers` at a time, and store each answer at once; then compare the whole.
 
     Returns whether the number of stored sounds equals the API's last count. Raises DataError for an error that no later
     attempt can change; all answers so far remain stored.
@@ -98,7 +98,7 @@ async def _read_windows(client: Client, store: Store, workers: int) -> None:
 
 
 async def _step(client: Client, store: Store, window: Window) -> None:
-    """Read one page of a window."""
+    """Read one page of a time window."""
     whole, narrowed = _whole(store), store.fact("filter")
     is_whole = (window.first, window.last, window.page) == (whole.first, whole.last, 1)
     answer = await read(client, window, narrowed)

@@ -124,7 +124,7 @@ class Facts:
         self.database.close()
 
     def fact(self, name: str, default: Any = None) -> Any:
-        """Return a number or text about the whole, such as the last second that a crawl reads, `until`."""
+        """Return a stored number or text about the whole crawl, such as `until`, the last second that it reads."""
         row = self.database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return row[0] if row else default
 
@@ -167,7 +167,7 @@ class Store(Facts):
         self.database.execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def open_windows(self, limit: int) -> list[Window]:
-        """Return the windows still to read, earliest first."""
+        """Return the time windows still to read, earliest first."""
         return [Window(*row) for row in self.database.execute("SELECT * FROM windows ORDER BY first LIMIT ?", (limit,))]
 
     def keep_progress(self, window: Window, progress: Progress, count: int | None = None) -> None:
@@ -220,7 +220,7 @@ class Store(Facts):
         return advance(window, answer, known), changes
 
     def _listing(self, window: Window, page: Page) -> tuple[PageListing, dict[int, int]]:
-        """Return the summary of an answer, and its sounds' index times in ms by id.
+        """Summarise a page of a search; also return its sounds' index times in ms by id.
 
         An item that comes twice counts once: it has replaced another. The index time is the time of upload. A sound
         whose upload time is outside the window gets the index time of the sound before it: there the index and the
@@ -323,7 +323,7 @@ class Store(Facts):
         self.database.execute("DELETE FROM uneven WHERE last <= ?", (last,))
 
     def uneven(self) -> list[tuple[int, int, int | None]]:
-        """Return the windows given up: first and last second, and the API's count."""
+        """Return the time windows whose counts never matched: first and last second, and the API's count."""
         return self.database.execute("SELECT * FROM uneven ORDER BY first").fetchall()
 
 

@@ -41,7 +41,7 @@ class Window:
 
     @property
     def halves(self) -> tuple["Window", ...]:
-        """Its halves in time; () for a single second."""
+        """The two halves of the time window; () for a single second."""
         middle = (self.first + self.last) // 2
         if middle == self.last:
             return ()
@@ -81,7 +81,7 @@ class Progress:
 
 
 def advance(window: Window, answer: PageListing, known: int) -> Progress:
-    """Return the progress of a window after an answer.
+    """Return the progress of a time window after an answer.
 
     known: sounds of the window that were stored, or known to be null, before the answer.
     """

@@ -37,8 +37,10 @@ class Exclusions(NamedTuple):
     by_id: Mapping[str, tuple[str, ...]]
 
     def lists(self, freesound_id: str) -> tuple[str, ...]:
-        """Return the names of the lists that forbid the id, () if none does. Ids are compared as numbers
-        ("007" is 7)."""
+        """Return the names of the lists that forbid the id, () if none does.
+
+        Ids are compared as numbers ("007" is 7).
+        """
         return self.by_id.get(plain_id(freesound_id), ())
 
 
@@ -105,7 +107,7 @@ def _wavcaps(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _checked(path: Path, where: str, entry: str) -> str | None:
-    """Return the plain id; None for an entry without an id."""
+    """Check an entry of a list; return its plain Freesound id, or None for an entry without an id."""
     text = entry.strip()
     if text == NOT_FOUND:
         return None

@@ -90,8 +90,10 @@ class Fingerprint:
 
     @property
     def sure(self) -> bool:
-        """Whether a copy under noise is found with a margin: the recording is neither too short nor too steady for
-        that."""
+        """Whether a copy under noise is found with a margin.
+
+        For that, the recording must be neither too short nor too steady.
+        """
         return self.noise_score >= SURE_SCORE
 
 

@@ -106,7 +106,10 @@ class Answers:
         return sound if "*" in names else {name: sound[name] for name in names if name in sound}
 
     def audio(self, number: int, suffix: str) -> bytes:
-        """Return its audio file: mp3, ogg or wav, mono, 44.1 kHz. A broken sound has bytes that no decoder accepts."""
+        """Return a sound's audio file: mp3, ogg or wav, mono, 44.1 kHz.
+
+        A broken sound has bytes that no decoder accepts.
+        """
         if self.corpus.is_broken(number):
             return b"ID3\x04" + bytes(2000)
         return encoded(self._samples(number), PREVIEW_RATE, *_FORMATS[suffix], **_QUALITY.get(suffix, {}))

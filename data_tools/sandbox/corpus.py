@@ -105,7 +105,7 @@ class Catalogue:
         self._spacing = max(1, HIGHEST_ID // size)
 
     def created(self, number: int) -> int:
-        """Return the upload time in milliseconds since 1970, rising with the number."""
+        """Return the upload time of a sound in milliseconds since 1970, rising with the number."""
         block = number // BURST
         if self.one_uniform("burst", block) < BURSTS:
             return self._spread(block * BURST) // 1000 * 1000
@@ -134,7 +134,7 @@ class Catalogue:
         return drawn
 
     def one_uniform(self, purpose: str, number: int) -> float:
-        """Return uniform for one number, without arrays: 2 microseconds, not 40."""
+        """Return a value in [0, 1) for one number, like `uniform` but faster: in 2 microseconds, not 40."""
         return float(self._drawn(purpose, number))
 
     def _drawn(self, purpose: str, number: Any) -> Any:

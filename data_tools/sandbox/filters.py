@@ -197,8 +197,10 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 def _time(text: str) -> float:
-    """Return the milliseconds of a time with Solr's date maths: NOW-1YEAR, NOW/DAY. Months and years have their
-    mean length."""
+    """Convert a time with Solr's date maths, such as NOW-1YEAR or NOW/DAY, to milliseconds.
+
+    Months and years have their mean length.
+    """
     match = _MATH.fullmatch(text)
     if match is None:
         return parse_time(text)

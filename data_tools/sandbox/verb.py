@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def make_answers(sounds: int, seed: int, nulls: float, churn: int, poison: float = 0.0) -> Answers:
-    """Make the answers of a sandbox.
+    """Make the invented sounds of a sandbox, and its answers about them.
 
     nulls: share of sounds that the API gives as null. poison: share of sounds at which pages fail.
 

@@ -25,7 +25,7 @@ def phrasings(name: str) -> tuple[Phrasing, ...]:
 
 
 def not_held_out(options: Sequence[Option], share: float) -> Sequence[Option]:
-    """Return the options without the last ones.
+    """Return the options without the last ones, which are held out.
 
     share: part to leave out, 0 to MAX_HELD_OUT; at least one option if share > 0.
     """

@@ -78,8 +78,10 @@ def levelled(sound: Samples) -> Samples:
 
 
 def _starts(rng: Rng, kind: str, lengths: Sequence[int], n: int) -> list[int]:
-    """Return the first samples of the events: in sequence; in an overlap, most of the shorter one is
-    within the other."""
+    """Return the first samples of the events, in sequence.
+
+    In an overlap, most of the shorter event is within the other.
+    """
     if kind == "overlap":
         short, long = sorted(lengths)
         later = round(rng.uniform(-0.4 * short, long - 0.6 * short))  # start of the shorter one relative to the longer

@@ -136,8 +136,9 @@ Windows = list[tuple[float, float]]
 def ask(
     rng: np.random.Generator, settings: MomentSettings, split: Split, vid: str, events: Sequence[TimedEvent]
 ) -> Mapping[str, tuple[str, str, Windows]]:
-    """Draw the queries of a recording: by query id ("<vid>_<n>" from 1), the text, its class, and all windows of that
-    class.
+    """Draw the queries of a recording, and return them by query id ("<vid>_<n>" from 1).
+
+    Each has a text, its class, and all windows of that class.
 
     Classes are taken in the order of their first event. Each gets a query with the shape's probability; one always
     does. A test split has all phrasings, the others omit the held-out ones.

@@ -55,7 +55,7 @@ class FolderSettings:
             raise DataError(f"the held-out share {self.held_out} is out of range; use 0 to {MAX_HELD_OUT}")
 
     def pools(self, folder: Path | None, least: int, need: str) -> dict[Split, Pool]:
-        """Return the sources of the events of each split.
+        """Return the sound sources for the events of each split.
 
         folder: folder of the recordings. least: number of categories that a split needs. need: the reason for it.
         """
@@ -72,7 +72,7 @@ class FolderSettings:
 
 
 def claim(out: Path, wanted: Mapping[str, Any]) -> None:
-    """Begin the folder, or check that it was begun with the same settings.
+    """Record the settings of a new data folder, or check that an existing one was made with the same settings.
 
     wanted: all settings that determine the files. Raises DataError for a folder with other content.
     """

@@ -91,13 +91,14 @@ def unknown_name_fault(name: str, where: str, truth: Truth) -> Fault:
 
 
 def without_trailing_comma(cells: list[str], width: int) -> list[str]:
-    """Return the cells without an empty last one that exceeds the width, as a comma at the end of the line makes it."""
+    """Return a row's cells without the extra empty one that a comma at the end of the line makes."""
     return cells[:-1] if len(cells) == width + 1 and not cells[-1] else cells
 
 
 def rows_without_index(data: bytes) -> Iterator[Row | Problem]:
-    """Yield the rows of parse_rows, without the row numbers that pandas writes in the first column; these are a
-    problem.
+    """Yield the rows of parse_rows, without the row numbers that pandas writes in the first column.
+
+    Such row numbers are reported as a problem.
     """
     first_column = 0
     query_columns = {edition.query_column for edition in EDITIONS.values()}

@@ -99,8 +99,9 @@ def format_table(rows: Iterable[Iterable[str]]) -> bytes:
 
 
 def format_problems(problems: Sequence[Problem], shown: int | None = SHOWN_PROBLEMS) -> Iterator[str]:
-    """Yield problems as lines of text: the first `shown` of each kind in full (None: all), then one line per kind for
-    the rest.
+    """Yield problems as lines of text, by kind.
+
+    The first `shown` of each kind are complete (None: all). One line per kind counts the rest.
 
     That line has the numbers of all lines of the file with such a problem: `lines 26-5226: 5201 more of: ...`.
     """
@@ -119,8 +120,9 @@ def format_problems(problems: Sequence[Problem], shown: int | None = SHOWN_PROBL
 
 
 def _whole_row(line: bytes, file: io.BytesIO) -> list[bytes]:
-    """Return the lines of the row that starts with `line`; an empty list if it never ends. A row has an even number of
-    quotes.
+    """Return the lines of the row that starts with `line`; an empty list if it never ends.
+
+    A row has an even number of quotes.
     """
     lines = [line]
     is_open = line.count(b'"') % 2

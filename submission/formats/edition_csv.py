@@ -17,7 +17,7 @@ from submission.formats.score_matrix import ScoreMatrix
 
 
 def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition, ranked: bool = False) -> str:
-    """Write the edition's file; with `ranked`, always ranked lists. Returns a description of the file."""
+    """Write a score matrix as the edition's CSV; with `ranked`, as ranked lists. Returns a description of the file."""
     if path.suffix != ".csv":
         raise SubmissionError(f"{path}: a submission is a CSV; choose a name ending in .csv")
     n_queries, n_clips = matrix.values.shape

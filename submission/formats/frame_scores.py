@@ -37,8 +37,9 @@ def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
 
 
 def read_frame_scores(path: Path) -> dict[str, FrameScores]:
-    """Read scores by query id, in the order of the file. Raises SubmissionError for files of other origin or damaged
-    ones.
+    """Read scores by query id, in the order of the file.
+
+    Raises SubmissionError for files of other origin or damaged ones.
     """
     require_file(path)
     try:

@@ -61,7 +61,7 @@ def write_matrix_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
 
 
 def read_matrix_csv(path: Path, edition: Edition, truth: Truth | None = None) -> ScoreMatrix:
-    """Return the scores of a file without problems by check_matrix_csv; SubmissionError for any other.
+    """Read the scores of a matrix CSV. Raises SubmissionError for a file with problems by check_matrix_csv.
 
     Rows and columns keep the order of the file. Scores are rounded to float32: text with more digits changes by at most
     6e-8 of its size (7e-46 near 0). Ids of queries and clips are those of the truth, if it has any, else the texts and
@@ -76,7 +76,7 @@ def read_matrix_csv(path: Path, edition: Edition, truth: Truth | None = None) ->
 def check_matrix_csv(
     data: bytes, edition: Edition, truth: Truth | None = None
 ) -> tuple[ScoreMatrix | None, list[Problem]]:
-    """Return (scores, no problem), or (None, all problems of the bytes of a matrix CSV in the order of its lines).
+    """Check the bytes of a matrix CSV; return (scores, no problem), or (None, all problems in the order of lines).
 
     Checks without a truth: UTF-8 without byte order mark, sound quoting, the edition's query column and then file
     names, none of them empty or repeated. Every row has a finite decimal number in the range of float32 in every

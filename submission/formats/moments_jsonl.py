@@ -70,7 +70,7 @@ def best_windows(answer: Moments, edition: MomentsEdition) -> list[Window]:
 
 
 def read_moments(path: Path, edition: MomentsEdition, truth: MomentTruth | None = None) -> list[Moments]:
-    """Return the answers of a file without problems by check_moments; SubmissionError for any other."""
+    """Read the answers of a file of moments. Raises SubmissionError for a file with problems by check_moments."""
     require_file(path)
     answers, problems, _ = check_moments(path.read_bytes(), edition, truth)
     raise_first_problem(str(path), problems)
@@ -118,7 +118,7 @@ def _write_lines(path: Path, answers: Sequence[tuple[object, ...]], edition: Mom
 def check_moments(
     data: bytes, edition: MomentsEdition, truth: MomentTruth | None = None
 ) -> tuple[list[Moments], list[Problem], list[Problem]]:
-    """Return the answers, the problems, and the oddities of a file of moments, both by line.
+    """Check the bytes of a file of moments; return its answers, its problems and its oddities, both by line.
 
     Problems, so that the file is not scored:
 
@@ -175,7 +175,7 @@ def check_moments(
 
 
 def _blind_list_problem(data: bytes) -> Problem | None:
-    """Return the one problem of a blind list where answers are expected; None for other files."""
+    """Return the problem that a file is a list of queries without answers; None for other files."""
     if not is_blind_list(data):
         return None
     hint = "give the file of the answers, and this one as --queries"

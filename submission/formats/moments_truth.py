@@ -49,8 +49,12 @@ class MomentQuery:
 
 @dataclass(frozen=True)
 class MomentTruth:
-    """Queries of a file. queries: by id, in the order of the file. name: of the file. notes: oddities, which are
-    scored.
+    """Queries of a file, a truth or a blind list.
+
+    Attributes:
+        queries: By id, in the order of the file.
+        name: Of the file.
+        notes: Oddities, which are scored.
     """
 
     queries: Mapping[str, MomentQuery]
@@ -76,7 +80,7 @@ class MomentTruth:
 
 
 def read_moment_truth(path: Path, edition: MomentsEdition) -> MomentTruth:
-    """Return the queries of a file without problems by check_moment_truth; SubmissionError for any other.
+    """Read the queries of a file. Raises SubmissionError for a file with problems by check_moment_truth.
 
     The notes are those of check_moment_truth: CASTELLA as published has windows after the end of a recording, which are
     scored unchanged.
@@ -94,7 +98,7 @@ def is_truth(data: bytes) -> bool:
 
 
 def internal_file_problem(data: bytes) -> Problem | None:
-    """Return the problem of the kit's internal file of moments, where every line would be wrong in the same way."""
+    """Return the problem that a file has the kit's internal form of moments; None for other files."""
     first = first_object(data)
     if "qid" in first or not set(KIT_KEYS) <= first.keys():
         return None
@@ -185,6 +189,6 @@ def _oddities(query: MomentQuery, edition: MomentsEdition) -> Iterator[Fault]:
 
 
 def format_size(truth: MomentTruth) -> str:
-    """Return the size in words, e.g. `177 queries of 100 recordings`."""
+    """Return the numbers of queries and recordings in words, e.g. `177 queries of 100 recordings`."""
     recordings = {query.vid for query in truth.queries.values()}
     return f"{counted(len(truth.queries), 'query')} of {counted(len(recordings), 'recording')}"

@@ -92,7 +92,7 @@ def write_ranked_lists(ranked: list[RankedList], path: Path, edition: Edition) -
 
 
 def read_ranked_csv(path: Path, edition: Edition, truth: Truth | None = None) -> list[RankedList]:
-    """Return the ranked lists of a file without problems by check_ranked_csv; SubmissionError for any other."""
+    """Read the ranked lists of a CSV. Raises SubmissionError for a file with problems by check_ranked_csv."""
     ranked, problems = check_ranked_csv(path.read_bytes(), edition, truth)
     raise_first_problem(str(path), problems)
     return ranked
@@ -101,7 +101,7 @@ def read_ranked_csv(path: Path, edition: Edition, truth: Truth | None = None) ->
 def check_ranked_csv(
     data: bytes, edition: Edition, truth: Truth | None = None
 ) -> tuple[list[RankedList], list[Problem]]:
-    """Return the lists that have their length, and all problems of the bytes of a ranked CSV in the order of its lines.
+    """Check the bytes of a ranked CSV; return the lists of the right length, and all problems in the order of lines.
 
     Checks without a truth:
 

@@ -78,8 +78,9 @@ class Labels:
         return len(self.query_ids), len(self.clip_ids)
 
     def document(self, sha256: str) -> bytes:
-        """Return the content of NAME.json. Raises TypeError or ValueError for values that JSON in UTF-8 cannot
-        represent.
+        """Return the content of NAME.json.
+
+        Raises TypeError or ValueError for values that JSON in UTF-8 cannot represent.
         """
         queries = zip(self.query_ids, self.query_texts, self.relevant, strict=True)
         clips = zip(self.clip_ids, self.file_names, strict=True)

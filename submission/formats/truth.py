@@ -124,8 +124,9 @@ def matrix_truth(matrix: ScoreMatrix | Labels) -> Truth:
 
 
 def read_blind_truth(queries: Path, audio: Path) -> Truth:
-    """Read the truth of a blind set: queries from a CSV file, the pool from the folder of its audio; nothing is
-    relevant.
+    """Read the truth of a blind set: queries from a CSV file, the pool from the folder of its audio.
+
+    No clip is relevant.
 
     queries: a file with a column `caption`, one query per row; other columns are ignored. audio: the pool is every file
     in this folder and its subfolders with the suffix of an audio file, except hidden ones, by its name on disk. Three

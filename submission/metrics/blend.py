@@ -111,8 +111,9 @@ def contributing_models(facts: Mapping[str, Any]) -> list[tuple[Any, Any]]:
 
 
 def facts_of_parts(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the facts of every matrix that contributed and is not a blend: its own facts, or those of its parts at any
-    depth.
+    """Return the facts of every matrix that contributed to these scores and is not a blend.
+
+    For a blend, these are the facts of its parts at any depth; for any other matrix, its facts.
     """
     parts = facts.get("of")
     if not isinstance(parts, dict):

@@ -215,7 +215,10 @@ def _ious_of_first(first: Values, truths: Values) -> Values:
 
 
 def _hits(ious: Values) -> Flags:
-    """Return (Q, T, W) whether each window, in this order, is right."""
+    """Decide which windows are right at each threshold, (Q, T, W), in the order of the windows.
+
+    Each true window is matched at most once.
+    """
     n_queries, n_windows, n_truths = ious.shape
     thresholds = np.array(THRESHOLDS)
     free = np.ones((n_queries, len(thresholds), n_truths), dtype=bool)
@@ -231,7 +234,7 @@ def _hits(ious: Values) -> Flags:
 
 
 def _average_precisions(hits: Flags, n_true: Ints) -> Values:
-    """Return (Q, T) AP. hits: (Q, T, W).
+    """Return the average precision of each query at each threshold, (Q, T). hits: (Q, T, W) right windows.
 
     Equal to the official script to the last bit, so that means which end in 5 are rounded in the same way. Shares of
     recall are differences of quotients. The sum is numpy's, which adds eight or more numbers in pairs.

@@ -32,8 +32,9 @@ Parts = Mapping[str, Sequence[Moments]]
 def blend_moments(
     parts: Parts, how: How, edition: MomentsEdition, weights: Sequence[float] | None = None
 ) -> list[Moments]:
-    """Return the best windows of every query, with scores, from several files by name; queries in the order of the
-    first.
+    """Blend several files, by name, into the best windows of every query, with scores.
+
+    The queries are in the order of the first file.
 
     Candidates are the windows of all files whose weight is not 0; each file contributes its best windows that count. A
     file gives a candidate the highest score x IoU of its windows with it, so that it also supports windows that differ
@@ -102,7 +103,7 @@ class _Candidates(NamedTuple):
     votes: list[Values]
 
     def blended(self, factors: Values, edition: MomentsEdition) -> list[Moments]:
-        """Return (Q,) answers. factors: (files,) weights.
+        """Return the answer to each of Q queries, by the weighted sum of the files' votes. factors: (files,) weights.
 
         The votes are sorted before their sum, so that it is the same in any order of the files.
         """
@@ -111,7 +112,10 @@ class _Candidates(NamedTuple):
             return self.best(np.sort(weighted, axis=0).sum(axis=0) / np.sort(factors).sum(), edition)
 
     def best(self, total: Values, edition: MomentsEdition) -> list[Moments]:
-        """Return (Q,) answers. total: (2, Q, M) a sum of votes. Raises SubmissionError if it is not finite."""
+        """Return the best windows of each of Q queries, by a sum of votes.
+
+        total: (2, Q, M) a sum of votes. Raises SubmissionError if it is not finite.
+        """
         if not np.isfinite(total).all():
             largest = self.names[int(np.argmax([votes.max() for votes in self.votes]))]
             raise SubmissionError(f"{largest}: its scores are too large for their sum; add --how rank, or scale them")

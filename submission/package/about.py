@@ -101,7 +101,7 @@ class About(Strict):
 
 
 def about_template(systems: Sequence[tuple[str, Sequence[str]]], sources: Iterable[str], of_moments: bool) -> str:
-    """Return a file with FILL_IN for every missing fact.
+    """Return the text of a file of facts for a package, with FILL_IN for every missing fact.
 
     systems: for each, the names of its runs, and which of `output` and `scored` it needs.
     sources: data sets and models without an address in the runs.
@@ -131,7 +131,7 @@ def about_template(systems: Sequence[tuple[str, Sequence[str]]], sources: Iterab
 
 
 def read_about(path: Path, n_systems: int) -> About:
-    """Read the file. Raises SubmissionError with every fact that is missing or wrong, one per line."""
+    """Read the file of facts. Raises SubmissionError with every fact that is missing or wrong, one per line."""
     require_file(path, "python -m submission pack RUN --template writes one")
     try:
         document = parse_yaml(path.read_bytes())

@@ -237,7 +237,7 @@ def _check_members(
 
 
 def pdf_problem(content: bytes) -> str | None:
-    """Describe why a file is no whole PDF; None for one whose table of objects is where its end says.
+    """Describe why a file is not a complete PDF; None if its table of objects is where its end says.
 
     Source: ISO 32000-1, 7.5: header, and `startxref OFFSET %%EOF` at the end, which names a cross-reference table
     ("xref") or stream ("N 0 obj").
@@ -307,8 +307,9 @@ def _check_system(
 
 
 def _output_problems(data: bytes, edition: AnyEdition, truth: AnyTruth | None) -> list[Problem]:
-    """Return the problems of an output by the edition's check; for moments also scores and other things not in
-    packages.
+    """Return the problems of an output by the edition's check.
+
+    For moments, these include scores and other things that a package must not have.
     """
     if isinstance(edition, MomentsEdition):
         assert not isinstance(truth, Truth)

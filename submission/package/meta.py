@@ -34,8 +34,9 @@ def _label_part(text: str) -> str:
 
 
 def label_problems(about: About) -> Iterator[str]:
-    """Yield problems of the corresponding author's names that cannot be part of a label, which names
-    folders and files.
+    """Yield problems of the corresponding author's names that cannot be part of a label.
+
+    Labels name folders and files.
     """
     author = about.corresponding
     for key, text in (("lastname", author.lastname), ("affiliation.abbreviation", author.affiliation.abbreviation)):
@@ -198,7 +199,7 @@ def _external_sources(runs: Sequence[FinishedRun], about: About) -> Iterator[dic
 
 
 def external_addresses(runs: Sequence[Finished]) -> dict[str, str | None]:
-    """Return everything external by name, with its address if a run has it."""
+    """Return all external data sets and pre-trained models by name, with the address if a run has it."""
     addresses: dict[str, str | None] = {}
     for run in runs:
         for source in run.result.data.values():

@@ -100,7 +100,7 @@ class MomentsData(Part):
 
 
 def figure_keys(edition: AnyEdition) -> dict[str, str]:
-    """Return the metrics of meta.yaml, and their keys there: R1 for R@1, or for moments Recall1@0.7 for R1@0.7."""
+    """Map metrics to their keys in meta.yaml: R@1 to R1, or for moments R1@0.7 to Recall1@0.7."""
     if isinstance(edition, Edition):
         metrics = [*(f"R@{k}" for k in edition.recall_ks), *(f"mAP@{k}" for k in edition.map_ks)]
         return {metric: metric.replace("@", "") for metric in metrics}
@@ -110,8 +110,9 @@ def figure_keys(edition: AnyEdition) -> dict[str, str]:
 
 
 def meta_faults(meta: Any, label: str, edition: AnyEdition) -> list[str]:
-    """Return everything that the official validator would refuse, one line each. label: name of the folder
-    of the file.
+    """Return everything that the official validator would refuse, one line each.
+
+    label: name of the file's folder.
     """
     highest = 1 if isinstance(edition, Edition) else 100  # figures of clips are shares, those of moments are per cent
     try:

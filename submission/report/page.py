@@ -75,8 +75,9 @@ def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[Finis
 
 
 def figures_folder(out: Path, run: Path) -> Path:
-    """Return the folder of a page's figures: RUN/figures for a page in the run's folder, else PAGE_figures next to the
-    page.
+    """Return the folder of a page's figures.
+
+    It is RUN/figures for a page in the run's folder, else PAGE_figures next to the page.
 
     A read-only run can therefore have its report elsewhere.
     """
@@ -95,8 +96,9 @@ def _write(out: Path, run: Finished, sections: Sequence[Section | None], store: 
 
 
 def _names(runs: Sequence[Finished]) -> list[str]:
-    """Return FOLDER:ENTRY of each run; runs with the same name get as many parent folders as are needed to distinguish
-    them.
+    """Return FOLDER:ENTRY of each run.
+
+    Runs with the same name get as many parent folders as are needed to distinguish them.
     """
     folders = [run.folder.resolve() for run in runs]
     names = [f"{folder.name}:{run.entry}" for folder, run in zip(folders, runs, strict=True)]
@@ -108,7 +110,7 @@ def _names(runs: Sequence[Finished]) -> list[str]:
 
 
 def render(title: str, sections: Sequence[Section], audio: Sequence[str]) -> str:
-    """Return one self-contained HTML file. All text is escaped.
+    """Return the report as one self-contained HTML file. All text is escaped.
 
     The page's policy allows it to load only its embedded data and to run only its script.
     """
@@ -128,6 +130,6 @@ def _data_uri(path: Path) -> str:
 
 
 def _hash(text: str, tag: str) -> str:
-    """Return the hash of the page's only <tag>, in the form of its policy."""
+    """Return the hash of the page's only <tag>, in the form of its content security policy."""
     (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"

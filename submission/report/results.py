@@ -33,8 +33,9 @@ BINS = 30
 def result_section(
     run: FinishedRun, this: Summary, others: Mapping[str, Summary], edition: Edition, path: Path
 ) -> Section:
-    """Return the section with the primary figure, next to chance, the untrained model, the ceiling, and other runs by
-    name.
+    """Return the section with the primary figure, next to those of other systems.
+
+    These are chance, the untrained model, the ceiling, and other runs by name.
     """
     summaries = {THIS_RUN: this, **others}
     levels, notes = _levels(run, this)
@@ -220,8 +221,9 @@ def loss_margins(run: FinishedRun) -> dict[float, str]:
 
 
 def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> Section | None:
-    """Return the section with each expert's share of a clip's embedding, which is their mean; None for a run of one
-    expert.
+    """Return the section with each expert's share of a clip's embedding; None for a run of one expert.
+
+    A clip's embedding is the mean of its experts' embeddings.
 
     A query is assigned to the expert with the largest mean share on its relevant clips.
     """

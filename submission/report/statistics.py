@@ -42,7 +42,7 @@ class ScoreGaps(NamedTuple):
 
 
 def score_gaps(matrix: ScoreMatrix) -> ScoreGaps:
-    """Return the gaps of a matrix with known relevant clips.
+    """Return the scores of the best relevant clip and the hardest negative of every query in a matrix.
 
     >>> values = np.array([[0.5, 0.25, 0.5]], dtype=np.float32)
     >>> found = score_gaps(ScoreMatrix(values, ["q"], ["q"], ["a", "b", "c"], ["a", "b", "c"], [["a", "b"]]))
@@ -124,8 +124,9 @@ def mean_bars(values: Values, keys: Sequence[object], labels: Mapping[object, st
 
 
 def share_interval(values: Values, groups: Groups) -> Interval:
-    """Return the 95 % interval of the mean of values in [0, 1] that come in groups; within [0, 1], and wide for few
-    groups.
+    """Return the 95 % interval of the mean of values in [0, 1] that come in groups.
+
+    It is within [0, 1], and wide for few groups.
 
     Returns Wilson's score interval. The number of trials is the number of groups or, if they differ in size, Kish's
     effective number of them, (sum of sizes)^2 / sum of sizes^2.
@@ -147,14 +148,16 @@ def share_interval(values: Values, groups: Groups) -> Interval:
 
 def bin_number(value: float, starts: Sequence[float]) -> int | None:
     """Return the number of the bin that contains a value. Bins include their start; the last one is open.
+
     None for NaN.
     """
     return None if math.isnan(value) else int(np.searchsorted(starts, value, side="right")) - 1
 
 
 def bin_labels(starts: Sequence[int], whole: bool) -> dict[object, str]:
-    """Return `1–4`, ..., `20+` by the number of the bin; if values are not whole, it ends where the next
-    begins: `0–5`.
+    """Return the labels of bins, `1–4`, ..., `20+`, by the number of the bin.
+
+    If values are not whole, a bin ends where the next begins: `0–5`.
     """
     ends = [f"{low}–{high - whole}" for low, high in pairwise(starts)]
     return dict(enumerate([*ends, f"{starts[-1]}+"]))

@@ -30,12 +30,12 @@ class Finished(ABC):
     @property
     @abstractmethod
     def members(self) -> Sequence[record.RankSettings]:
-        """The entries with one checkpoint each that this one consists of."""
+        """Settings of the entries with one checkpoint each that this entry consists of."""
 
     @property
     @abstractmethod
     def ranked(self) -> record.RankedResult | record.MomentsResult:
-        """The entry in result.json."""
+        """Result of this entry in result.json."""
 
     @property
     @abstractmethod
@@ -69,7 +69,7 @@ class FinishedRun(Finished):
 
     @property
     def ranked(self) -> record.RankedResult:
-        """The entry in result.json."""
+        """Result of this entry in result.json."""
         return self.result.rank[self.entry]
 
     @property
@@ -84,13 +84,14 @@ class FinishedRun(Finished):
 
     @property
     def members(self) -> list[record.RankSettings]:
-        """The entries with one checkpoint each that this one consists of: itself, or those of a mean."""
+        """Settings of the entries with one checkpoint each that this entry consists of: itself, or those of a mean."""
         return list(self._leaf_entries(self.entry))
 
     @property
     def blind_scores(self) -> Path | None:
-        """The score matrix of the blind set that was ranked by the same checkpoints; None for no such set,
-        or several.
+        """The score matrix of the blind set that was ranked by the same checkpoints.
+
+        None for no such set, or several.
         """
         mine = [(member.stage, member.checkpoint) for member in self.members]
         same = [
@@ -115,12 +116,12 @@ class FinishedMoments(Finished):
 
     @property
     def ranked(self) -> record.MomentsResult:
-        """The entry in result.json."""
+        """Result of this entry in result.json."""
         return self.result.moments[self.entry]
 
     @property
     def members(self) -> list[record.RankSettings]:
-        """The entry itself."""
+        """Settings of the entry itself, as a list."""
         return [self._settings(self.entry)]
 
     @cached_property
@@ -153,8 +154,9 @@ class FinishedMoments(Finished):
 
     @cached_property
     def truth(self) -> MomentTruth:
-        """The queries, with their true windows except for a blind list. Raises SubmissionError as read_moment_truth
-        does.
+        """The queries, with their true windows except for a blind list.
+
+        Raises SubmissionError as read_moment_truth does.
         """
         return read_moment_truth(self.file(f"scores/{self.entry}.truth.jsonl"), self.edition)
 
@@ -192,8 +194,9 @@ def open_finished(text: str) -> FinishedRun:
 
 
 def open_finished_moments(text: str) -> FinishedMoments:
-    """Open RUN, or RUN:ENTRY for one of several entries of moments (default: the first). Raises as
-    open_finished does.
+    """Open RUN, or RUN:ENTRY for one of several entries of moments (default: the first).
+
+    Raises as open_finished does.
     """
     folder, result, recipe, entry = _open_run(text)
     if not result.moments:

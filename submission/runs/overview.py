@@ -50,8 +50,9 @@ class RunOverview(Record):
 
 
 def overviews(runs: Path) -> Iterator[RunOverview]:
-    """Yield the summary of every run in a folder and in its studies, by name; or of the folder itself if it
-    is a run.
+    """Yield the summary of every run in a folder and in its studies, by name.
+
+    If the folder is a run, yield only its summary.
     """
     recipes = [*runs.glob("*/resolved.json"), *runs.glob("*/*/resolved.json")]  # the second for studies
     yield from map(overview, [runs] if (runs / "resolved.json").exists() else sorted(path.parent for path in recipes))
@@ -86,8 +87,9 @@ def _read_overview(folder: Path) -> RunOverview:
 
 
 def _test_figure(result: RunResult) -> Figure | None:
-    """Return the primary figure of the first ranked entry; if there are only moments, of the first entry
-    with figures.
+    """Return the primary figure of the first ranked entry.
+
+    If there are only moments, it is that of the first entry with figures.
     """
     entries: dict[str, RankedResult | MomentsResult] = {**result.rank, **result.moments}
     for name, entry in entries.items():

@@ -33,9 +33,7 @@ class Record(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="allow", populate_by_name=True)
 
     def document(self) -> dict[str, Any]:
-        """Return the content as plain JSON values, with the keys of the file; values that were not given
-        are left out.
-        """
+        """Return the content as plain JSON values, with the keys of the file, without values that were not given."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 

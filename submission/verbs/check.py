@@ -125,7 +125,7 @@ def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) 
 
 
 def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Namespace) -> _CheckResult:
-    """Check a file of answers, or a truth."""
+    """Check a file of moments: answers to queries, or a truth."""
     refuse_options(arguments, scores=None, audio=None, ranked=False)
     data = path.read_bytes()
     if is_truth(data):

@@ -87,8 +87,9 @@ class System(NamedTuple):
 
 
 def open_system(name: str) -> System:
-    """Open a CSV, a score matrix (.npy), or a finished run (RUN or RUN:ENTRY). Raises SubmissionError for anything
-    else.
+    """Open a CSV, a score matrix (.npy), or a finished run (RUN or RUN:ENTRY).
+
+    Raises SubmissionError for anything else.
     """
     path = Path(name)
     if is_run(name):
@@ -174,8 +175,9 @@ def _common_edition(systems: Sequence[System], arguments: argparse.Namespace) ->
 
 
 def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str]]], wanted: Edition | None) -> str:
-    """Return the message on CSVs without a common edition: it names the first that differs from --edition or the
-    shortest lists.
+    """Return the message on CSVs without a common edition.
+
+    It names the first CSV that differs from --edition or the shortest lists.
 
     Ranked lists can be shortened and get another header; they cannot be converted to scores.
     """
