@@ -31,7 +31,7 @@ from data_tools.names import is_utf8
 class Verb(NamedTuple):
     """A verb of a floor.
 
-    module: name below the floor's package; it has add_arguments(parser) and run(arguments) -> exit status.
+    module: Name below the floor's package; it has add_arguments(parser) and run(arguments) -> exit status.
     resumes: True if an interrupted run continues where it stopped; otherwise the verb writes everything at its end, or
     nothing.
     several: True if several processes may run one command together; only the first one prints results.
@@ -62,7 +62,7 @@ def run_cli(
 ) -> int:
     """Run one verb. Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted.
 
-    options: adds the arguments that every verb of the floor has. inside: called by another verb. Then the log keeps its
+    options: Adds the arguments that every verb of the floor has. inside: Called by another verb. Then the log keeps its
     settings, results go to standard error, and an interrupt ends the caller too.
 
     Characters that the terminal's encoding lacks are printed as escapes. If the reader of the output (head, less) ends,
@@ -241,7 +241,7 @@ def add_manifest(parser: argparse.ArgumentParser) -> None:
 
 
 def counted(count: int, what: str, grouping: str = "") -> str:
-    """Format a count: `1 clip`, `2 clips`, `2 queries`. grouping: separator of thousands, "," for 1,000."""
+    """Format a count: `1 clip`, `2 clips`, `2 queries`. grouping: Separator of thousands, "," for 1,000."""
     many = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
     return f"{count:{grouping}} {what if count == 1 else many}"
 
@@ -260,7 +260,7 @@ def section(title: str, lines: Sequence[str]) -> list[str]:
 def make_parser(
     floor: str, description: str, verbs: Mapping[str, Verb], argv: list[str], options: Options | None = None
 ) -> argparse.ArgumentParser:
-    """Build the parser; import only the verb in use, so that the command line answers quickly. options: see run_cli.
+    """Build the parser; import only the verb in use, so that the command line answers quickly. options: See run_cli.
 
     Raises SystemExit with 2: for a missing verb after printing the help, for a wrong one after suggestions.
     """
@@ -308,7 +308,7 @@ class Progress(Protocol):
     """Progress of long work."""
 
     def advance(self, count: int = 1, note: str = "") -> None:
-        """Report that `count` more items are done. note: shown after the numbers, such as the loss."""
+        """Report that `count` more items are done. note: Shown after the numbers, such as the loss."""
 
 
 class _Bar:
@@ -316,7 +316,7 @@ class _Bar:
         self._bar = bar
 
     def advance(self, count: int = 1, note: str = "") -> None:
-        """Move the progress bar by `count` items. note: shown after the numbers."""
+        """Move the progress bar by `count` items. note: Shown after the numbers."""
         if note:
             self._bar.set_postfix_str(note, refresh=False)
         self._bar.update(count)
@@ -341,7 +341,7 @@ class Lines:
             log.info("%s", self.line(now - self._began, note))
 
     def line(self, seconds: float, note: str = "") -> str:
-        """Return the name, the finished and total numbers, and the remaining time. seconds: this process's run time."""
+        """Return the name, the finished and total numbers, and the remaining time. seconds: This process's run time."""
         size, unit = (MIB, "MiB") if self.unit == "byte" else (1, f"{self.unit}s")
         total = "" if self.total is None else f" of {round(self.total / size):,}"
         parts = [f"{self.what}: {round(self.done / size):,}{total} {unit}"]
@@ -362,8 +362,8 @@ def about(seconds: float) -> str:
 def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool = True) -> Iterator[Progress]:
     """Show the progress of a block.
 
-    total: None if unknown. unit: name of one item; "byte" is shown in multiples. done: items done before this process.
-    keep: leave the full bar on the screen.
+    total: None if unknown. unit: Name of one item; "byte" is shown in multiples. done: Items done before this process.
+    keep: Leave the full bar on the screen.
     Lines that the block logs appear above the bar. With -q there is neither a bar nor a line.
     """
     handlers = logging.getLogger().handlers
@@ -381,7 +381,7 @@ def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool 
 
 
 def each(items: Iterable[Item], what: str, unit: str, total: int | None = None) -> Iterator[Item]:
-    """Yield the items and show progress. total: their number, if `items` has no length."""
+    """Yield the items and show progress. total: Their number, if `items` has no length."""
     count = len(items) if total is None and isinstance(items, Sized) else total
     with progress(what, count, unit) as bar:
         for item in items:

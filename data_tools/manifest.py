@@ -48,9 +48,9 @@ class Clip(Line):
     """An audio file with its captions.
 
     id: "<source>/<split>/<file_name>", unique over all sources and splits.
-    file_name: as published, byte for byte (with leading blanks and HTML entities); default: the last part of the path.
-    path: the audio file, absolute after reading; in the file it may be relative to the manifest's folder.
-    seconds: length, None if unknown (audio missing).
+    file_name: As published, byte for byte (with leading blanks and HTML entities); default: the last part of the path.
+    path: The audio file, absolute after reading; in the file it may be relative to the manifest's folder.
+    seconds: Length, None if unknown (audio missing).
     freesound_id, licence, uploader: None if unknown.
     A line needs only id, path and captions.
     """
@@ -75,7 +75,7 @@ class Clip(Line):
 
 
 class Query(Line):
-    """A text to search with. relevant: ids of the clips that it should find; None if unknown (a blind set)."""
+    """A text to search with. relevant: Ids of the clips that it should find; None if unknown (a blind set)."""
 
     text: str
     relevant: list[Text] | None
@@ -140,7 +140,7 @@ def audio_clip(
 def check_caption(text: str, where: str) -> None:
     """Raise DataError for a caption without a letter or digit, or with more than MAX_WORDS words.
 
-    where: place for the message, such as "captions.csv, line 3". Any script is allowed; the text is never changed.
+    where: Place for the message, such as "captions.csv, line 3". Any script is allowed; the text is never changed.
     """
     if not text.strip():
         raise DataError(f"{where}: the caption is empty; fill it in or remove it")
@@ -231,7 +231,7 @@ class Joined(Collection[Clip]):
 
 
 class _Manifest:
-    """The checked file of a manifest. splits: for every line, the number of its split in SPLITS."""
+    """The checked file of a manifest. splits: For every line, the number of its split in SPLITS."""
 
     def __init__(self, path: Path, unique: bool) -> None:
         self.lines, self._folder, self.splits = StoredLines(path), absolute(path.parent), bytearray()

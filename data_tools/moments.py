@@ -39,8 +39,8 @@ class Moment(Line):
     """A query and its windows in a recording.
 
     Attributes:
-        id: of the query, as published.
-        clip: id of the recording in the manifest.
+        id: Of the query, as published.
+        clip: Id of the recording in the manifest.
         windows: [start, end] in seconds, at least one, in any order; None if unknown (a blind list). A window may end
             after the recording.
     """

@@ -34,9 +34,9 @@ def read_table(
     """Return the rows of a table with a header: (number of the row's first line, values by column), text verbatim.
 
     Args:
-        columns: required columns; others are read too.
+        columns: Required columns; others are read too.
         quoting: "csv" is RFC 4180. "none" treats quotes as text.
-        hint: ends the message about broken quotes.
+        hint: Ends the message about broken quotes.
 
     If a quote at the start of a cell swallowed lines, they are read as rows again, with quotes as text, and a warning
     names them. Raises DataError for missing or doubled columns, no rows, broken quotes, blank lines and rows of another
@@ -92,7 +92,7 @@ def swallowed_rows(lines: Sequence[str], delimiter: str, width: int) -> list[lis
     """Return the rows that a quote at the start of a cell swallowed.
 
     Args:
-        lines: all lines of one record. width: number of the table's columns.
+        lines: All lines of one record. width: Number of the table's columns.
     Returns: the values of each line, quotes as text; [] if a line does not have the table's form or the record has one
     line. Also [] if a doubled quote shows that a program quoted the cell.
 
@@ -109,7 +109,7 @@ def holds_rows(lines: Sequence[str], values: Sequence[str], delimiter: str, widt
     r"""Return whether a line inside a quoted cell begins or ends with a name, as the record itself does.
 
     Args:
-        lines, values: lines and values of one record. width: number of the table's columns.
+        lines, values: Lines and values of one record. width: Number of the table's columns.
 
     A name is a file with the same suffix. A number or one word counts only if the line fits all columns. In a table of
     one column every line could be a row.

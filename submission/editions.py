@@ -20,7 +20,7 @@ CUSTOM = "custom"
 
 
 class Source(NamedTuple):
-    """Source of a fact. sure: confirmed, secondary, inferred or remembered."""
+    """Source of a fact. sure: `confirmed`, `secondary`, `inferred` or `remembered`."""
 
     sure: str
     where: str
@@ -50,15 +50,15 @@ class Year:
     """Facts of every year.
 
     Attributes:
-        name: year of the challenge, or custom.
-        task: task number and subtask letter, as in submission labels.
-        label: pattern of a system's label.
-        names: naming styles for the files of a package, the usual one first.
-        systems: maximum number of systems in a package.
-        abbreviation: maximum number of characters of a system's abbreviation.
-        excluded: address of the list of Freesound ids that external data must not contain; None if no list is known.
-        result: key of the results block in meta.yaml.
-        sources: source of each fact, by field.
+        name: Year of the challenge, or custom.
+        task: Task number and subtask letter, as in submission labels.
+        label: Pattern of a system's label.
+        names: Naming styles for the files of a package, the usual one first.
+        systems: Maximum number of systems in a package.
+        abbreviation: Maximum number of characters of a system's abbreviation.
+        excluded: Address of the list of Freesound ids that external data must not contain; None if no list is known.
+        result: Key of the results block in meta.yaml.
+        sources: Source of each fact, by field.
     """
 
     name: str
@@ -78,13 +78,13 @@ class Edition(Year):
 
     Attributes:
         output: `ranked` (the best file names of every query) or `matrix` (every score).
-        query_column: header of the query column.
-        rank_prefix: the columns of a ranked CSV are this prefix and the rank, from 1. Editions with a matrix output use
+        query_column: Header of the query column.
+        rank_prefix: The columns of a ranked CSV are this prefix and the rank, from 1. Editions with a matrix output use
             it for ranked CSVs on request.
-        ranking_length: number of ranks in a ranked CSV.
-        map_ks: the k of every published mAP@k, the primary metric first.
-        recall_ks: the k of every published R@k.
-        external: keys of each external data set in meta.yaml.
+        ranking_length: Number of ranks in a ranked CSV.
+        map_ks: The k of every published mAP@k, the primary metric first.
+        recall_ks: The k of every published R@k.
+        external: Keys of each external data set in meta.yaml.
     """
 
     output: Literal["ranked", "matrix"]
@@ -126,14 +126,14 @@ class MomentsEdition(Year):
     """A year of moment retrieval: queries retrieve the windows of a recording that they describe.
 
     Attributes:
-        output: windows, in JSON lines.
-        line: keys of a line of the output.
-        metric: primary metric.
-        metrics: every published metric, in the order of score.
+        output: Windows, in JSON lines.
+        line: Keys of a line of the output.
+        metric: Primary metric.
+        metrics: Every published metric, in the order of score.
         thresholds: IoU thresholds; mAP is the mean over them.
-        max_windows: number of windows per query that mAP uses.
-        max_seconds: length of the longest true window that counts.
-        lengths: ranges of true windows by name: (lower limit, excluded; upper limit, included), in seconds.
+        max_windows: Number of windows per query that mAP uses.
+        max_seconds: Length of the longest true window that counts.
+        lengths: Ranges of true windows by name: (lower limit, excluded; upper limit, included), in seconds.
     """
 
     output: Literal["windows"]

@@ -31,11 +31,11 @@ class _Layout(NamedTuple):
     """Chunks of a container. Each is a name, a size and a body.
 
     Attributes:
-        first: bytes before the first chunk.
-        name, size: bytes of these two fields.
-        counted: bytes of a chunk's header that its size includes.
-        align: chunks start at multiples of it.
-        sound: name of the chunk with the sound.
+        first: Bytes before the first chunk.
+        name, size: Bytes of these two fields.
+        counted: Bytes of a chunk's header that its size includes.
+        align: Chunks start at multiples of it.
+        sound: Name of the chunk with the sound.
     """
 
     first: int
@@ -63,11 +63,11 @@ class _Sound(NamedTuple):
     """Place of the sound of a file.
 
     Attributes:
-        start: offset of its first byte.
-        size: bytes by the header.
-        field, width: offset of that size, and its bytes.
-        frame: bytes of one sample of all channels, 0 if not known.
-        is_mpeg: the sound of a WAV file is MPEG audio.
+        start: Offset of its first byte.
+        size: Bytes by the header.
+        field, width: Offset of that size, and its bytes.
+        frame: Bytes of one sample of all channels, 0 if not known.
+        is_mpeg: The sound of a WAV file is MPEG audio.
     """
 
     layout: _Layout
@@ -82,7 +82,7 @@ class _Sound(NamedTuple):
 def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded | None:
     """Return the file from which libsndfile reads all sound of a WAV, RF64, W64, AIFF or CAF file.
 
-    start, end: offsets of the file's container.
+    start, end: Offsets of the file's container.
     """
     head = read_at(file, start, 12)
     layout = LAYOUTS[head[:4]]
@@ -165,11 +165,14 @@ def _is_streamed(file: BinaryIO, sound: _Sound, end: int) -> bool:
 def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> bool:
     """Return whether a 32-bit header states too many bytes of a file that was not cut.
 
-    Then one of these is true: the stated size includes the header; or the file ends with a whole sample, a few bytes
-    early; or the size of the container is correct.
+    Then one of these is true:
+
+    * The stated size includes the header.
+    * The file ends with a whole sample, a few bytes early.
+    * The size of the container is correct.
 
     Args:
-        present: bytes from the first byte of the sound on. container, length: stated and actual bytes of the file.
+        present: Bytes from the first byte of the sound on. container, length: Stated and actual bytes of the file.
     """
     if sound.width != 4:
         return False

@@ -22,12 +22,13 @@ def whole_sound(path: Path) -> Path | Reheaded | None:
     libsndfile trusts most headers: from a cut or joined file it reads a part of the sound, without an error.
 
     Args:
-        path: a regular file, in any format.
+        path: A regular file, in any format.
     Returns: the path; or the corrected file, which the caller closes. Corrected are streamed files without a size in
     their headers, MP3 files without the number of their frames, and Ogg files without the mark of their end.
-    Raises AudioError for a file that ends before its sound does, and for one with more sound than its header states:
-        WAV, RF64, W64, AIFF, AU, CAF, MP3, Ogg (also if pages inside are missing or damaged). Cut and joined FLAC files
-        are detected during decoding: see `flac.py`. For formats that ffmpeg decodes, see `refuse_partial`.
+    Raises AudioError for a file that ends before its sound does, and for one with more sound than its header states.
+        That applies to WAV, RF64, W64, AIFF, AU, CAF, MP3, and Ogg (also if pages inside are missing or damaged). Cut
+        and joined FLAC files are detected during decoding: see `flac.py`. For formats that ffmpeg decodes, see
+        `refuse_partial`.
     """
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)

@@ -23,7 +23,7 @@ def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
     more than the file's size.
 
     Args:
-        array: name of the frames in an .npz file; None: all arrays of the file are checked, and the first one is
+        array: Name of the frames in an .npz file; None: all arrays of the file are checked, and the first one is
             returned.
     Returns: (T, D) float32, T and D >= 1, all finite, at most MAX_FRAME.
     Raises AudioError for a missing or damaged file, a pipe or device, more than MAX_FRAME_VALUES values, and arrays

@@ -11,7 +11,7 @@ from data_tools.audio.parts import Reheaded, after_tags, is_container, joined, l
 
 
 class _Frame(NamedTuple):
-    """Header of an MPEG audio frame. kind: bits that are equal in all frames of a file. size: bytes of the frame."""
+    """Header of an MPEG audio frame. kind: Bits that are equal in all frames of a file. size: Bytes of the frame."""
 
     kind: bytes
     size: int
@@ -52,7 +52,7 @@ def playable_mpeg(path: Path, file: BinaryIO, start: int, end: int | None = None
     """Return the file from which libsndfile reads all sound of an MPEG audio file; its frames are counted.
 
     Args:
-        start, end: offsets of the frames; end: None for the end of the file, a number for frames in a WAV file.
+        start, end: Offsets of the frames; end: None for the end of the file, a number for frames in a WAV file.
     Returns: as `whole_sound`.
     """
     with mapped(file) as content:
@@ -145,7 +145,7 @@ def _side_size(frame: _Frame) -> int:
 def _xing_frame(header: bytes, frames: int) -> bytes:
     """Return a first frame that states the number of frames: otherwise libmpg123 guesses it from the file's size.
 
-    header: of the next frame; the bit rate is raised until the tag fits.
+    header: Of the next frame; the bit rate is raised until the tag fits.
     """
     header = bytes([header[0], header[1] | 1, 0x90 | header[2] & 0x0C, header[3]])
     frame = frame_of(header)

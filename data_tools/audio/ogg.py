@@ -38,7 +38,7 @@ def playable_ogg(path: Path, file: BinaryIO, at: int) -> Path | Reheaded:
     added, because libsndfile refuses some Opus files without it. A warning is logged once per file.
 
     Args:
-        at: offset of the first page.
+        at: Offset of the first page.
     Raises AudioError unless all pages are present, in order and undamaged, and belong to one file.
     """
     with mapped(file) as content:

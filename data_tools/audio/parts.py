@@ -23,7 +23,7 @@ class AudioError(DataError):
 class Reheaded(io.RawIOBase):
     """A file that is read with a replaced beginning.
 
-    head: replaces the first `skipped` bytes of the file. end: offset in the file at which reading ends; None: its end.
+    head: Replaces the first `skipped` bytes of the file. end: Offset in the file at which reading ends; None: its end.
     """
 
     def __init__(self, path: Path, head: bytes, skipped: int, end: int | None = None) -> None:
@@ -66,7 +66,7 @@ def mapped(file: BinaryIO) -> mmap.mmap:
 
 
 def truncated(path: Path, problem: str) -> AudioError:
-    """Return the error for a file that ends too early. problem: the evidence for it."""
+    """Return the error for a file that ends too early. problem: The evidence for it."""
     return AudioError(f"{path}: truncated, {problem}; fetch the file again")
 
 
@@ -76,7 +76,7 @@ def longer(path: Path, stated: str) -> AudioError:
 
 
 def joined(path: Path, kind: str) -> AudioError:
-    """Return the error for two audio files in one. kind: format of the second one."""
+    """Return the error for two audio files in one. kind: Format of the second one."""
     cure = "read it as two files, or decode both into one FLAC file"
     return AudioError(f"{path}: joined, a second {kind} file follows the first, which alone would be read; {cure}")
 

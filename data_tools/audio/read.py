@@ -69,7 +69,7 @@ def read_audio(
     """Read an audio file as mono, resampled to a sample rate.
 
     sample_rate: Hz of the result; the file may have 1 to 768 kHz and any number of channels.
-    resampling: method for other rates, see data_tools/resampling.py. seconds: length to read from the beginning; None:
+    resampling: Method for other rates, see data_tools/resampling.py. seconds: Length to read from the beginning; None:
     all.
     Returns (N,) float32, N >= 1, full scale = 1 (float files may exceed it). Channels are averaged, then resampled. A
     file too short for one sample at the lower rate keeps one sample.

@@ -23,7 +23,7 @@ MAX_TAPS = 2**24  # of a filter between rates with few common factors: 128 MB
 class _Kaiser(NamedTuple):
     """A sinc with a Kaiser window of shape `beta`.
 
-    zeros: zero crossings on either side. entries: table entries between two of them. rolloff: share of half the lower
+    zeros: Zero crossings on either side. entries: Table entries between two of them. rolloff: Share of half the lower
     rate that the filter keeps.
     """
 
@@ -71,7 +71,7 @@ class _Polyphase:
     """Filter with `up` new samples for `down` old ones. A phase is 1 / up of an old sample."""
 
     def __init__(self, up: int, down: int, kaiser: _Kaiser, margin: int = 0) -> None:
-        """Design the filter. margin: additional old samples on either side, beyond the reach of the filter."""
+        """Design the filter. margin: Additional old samples on either side, beyond the reach of the filter."""
         self.up, self.down = up, down
         self.reach, self.weights, self.slopes = _filter_taps(up, down, kaiser)
         self.before = self.reach + margin

@@ -48,7 +48,7 @@ def train(
     """Train a network by weighted binary cross entropy for a fixed number of epochs, on the CPU.
 
     vectors: (rows, D) float16 or float32, memory-mapped or not. rows, labels, weights: (N,) of the training texts.
-    seed: for the initial weights and the order of the texts.
+    seed: For the initial weights and the order of the texts.
     """
     rng = np.random.default_rng(seed)
     network = make_network(vectors.shape[1], seed)

@@ -135,7 +135,7 @@ def _entities(text: str) -> str:
 def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) -> str:
     """Remove boilerplate and the words that lead to it. Partly cut sentences keep their ends.
 
-    is_first: cut boilerplate only at the start of the text's sentences, clauses and brackets. Quoted words stay.
+    is_first: Cut boilerplate only at the start of the text's sentences, clauses and brackets. Quoted words stay.
     """
     remaining, at = "", 0
     for match in _unquoted(boilerplate, text):
@@ -230,7 +230,7 @@ RULES: dict[str, Callable[[str], str]] = {
 class Cleaned(NamedTuple):
     """Result of cleaning.
 
-    text: "" if no letter was left. rules: names of the rules that changed it, then EMPTY. language: from language_of.
+    text: "" if no letter was left. rules: Names of the rules that changed it, then EMPTY. language: From language_of.
     """
 
     text: str

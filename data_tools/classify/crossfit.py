@@ -49,7 +49,7 @@ class CrossFit(NamedTuple):
 
     scores: (N,) float64 in [0, 1] by weighting, rounded to 6 decimals. folds: (N,), the fold whose network scored each
     text.
-    left_out: per fold, the number of texts in other folds that its networks omitted, because this fold has an equal
+    left_out: Per fold, the number of texts in other folds that its networks omitted, because this fold has an equal
     text.
     """
 

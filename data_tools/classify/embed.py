@@ -34,7 +34,7 @@ _DIGEST = 16  # bytes; two of a million texts have the same first 16 with a prob
 class SentenceEncoder:
     """A sentence-transformers model in float32, on the GPU if the machine has one.
 
-    name: see model_files.local_folder. fingerprint: changes whenever an embedding would. Vectors are the model's own:
+    name: See model_files.local_folder. fingerprint: Changes whenever an embedding would. Vectors are the model's own:
     of unit length for both all-MiniLM-L6-v2 and all-mpnet-base-v2. Raises DataError if the model cannot be loaded.
     """
 
@@ -130,7 +130,7 @@ def load_sentence_transformer(name: str, device: str | None = None) -> Any:
     """Load a SentenceTransformer in float32 by folder, package or hub name.
 
     Args:
-        name: see model_files.local_folder.
+        name: See model_files.local_folder.
         device: None for the GPU if the machine has one.
     Returns: the model. It cuts texts to the number of positions of its transformer, even if its tokenizer states no
     limit or a longer one.
@@ -174,8 +174,8 @@ def model_fingerprint(model: Any, folder: Path) -> str:
     """Return the SHA-256 of everything that decides a text model's vectors.
 
     Args:
-        model: the loaded network: its modules with their settings, and its weights and buffers.
-        folder: its configuration, tokenizer, prompts and limits; see configuration_files.
+        model: The loaded network: its modules with their settings, and its weights and buffers.
+        folder: Its configuration, tokenizer, prompts and limits; see configuration_files.
     """
     import torch
 

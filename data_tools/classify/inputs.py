@@ -22,7 +22,7 @@ class Description(NamedTuple):
 
 
 class Caption(NamedTuple):
-    """A caption to learn from. clip: the same for all captions of a clip."""
+    """A caption to learn from. clip: The same for all captions of a clip."""
 
     clip: str
     text: str

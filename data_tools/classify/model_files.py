@@ -146,7 +146,7 @@ def _is_path(name: str) -> bool:
 
 
 def _cached(owned: str) -> Path | None:
-    """Return the folder of a complete model in the hub's local cache, or None. owned: name with its owner."""
+    """Return the folder of a complete model in the hub's local cache, or None. owned: Name with its owner."""
     from huggingface_hub import try_to_load_from_cache
 
     for name in ("config.json", "modules.json"):  # static embeddings have only the second one

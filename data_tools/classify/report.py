@@ -135,7 +135,7 @@ def draw(
 ) -> None:
     """Draw the results of a classification as PNG files, FIGURES, in a folder.
 
-    labels: (N,) True for captions. scores: (N,) by weighting. figures: their weighting_figures.
+    labels: (N,) True for captions. scores: (N,) by weighting. figures: Their weighting_figures.
     """
     drawn = (_roc_pr(labels, scores, figures), _reliability(figures), _scores(labels, scores, threshold))
     for name, figure in zip(FIGURES, (*drawn, _draw_kept(figures, threshold)), strict=True):

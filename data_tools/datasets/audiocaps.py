@@ -51,12 +51,12 @@ def read_audiocaps(
     """Return the clips of the requested splits in the CSV files' order, and a line of counts per split.
 
     Args:
-        root: the folder with <split>.csv.
-        audio: the folder with the audio (default: root), in <split>/ or directly. Files have any audio ending, and a
+        root: The folder with <split>.csv.
+        audio: The folder with the audio (default: root), in <split>/ or directly. Files have any audio ending, and a
             name as downloaders give it. <youtube_id>_<start> may be followed by _<end>, both in seconds or
             milliseconds, and may begin with Y. <youtube_id> and Y<youtube_id> count if only one clip has that id.
             <audiocap_id> may be that of any of the clip's captions.
-        keep_missing: include clips without audio; otherwise they are omitted.
+        keep_missing: Include clips without audio; otherwise they are omitted.
 
     Rows with the same youtube_id and start_time are one clip with several captions (5 in val and test).
     Raises DataError for a missing CSV file, bad rows, bad captions, a repeated audiocap_id, and if no clip is left.

@@ -29,9 +29,9 @@ def read_clotho(
 ) -> tuple[list[Clip], list[str]]:
     """Return the clips of the requested splits in the captions files' order, and a line of counts per split.
 
-    root: the folder with clotho_captions_<split>.csv (or clotho_csv_files/ with it), clotho_metadata_<split>.csv
+    root: The folder with clotho_captions_<split>.csv (or clotho_csv_files/ with it), clotho_metadata_<split>.csv
     (optional: without it, Freesound fields are None) and the audio in <split>/ or clotho_audio_files/<split>/.
-    keep_missing: include clips without any audio.
+    keep_missing: Include clips without any audio.
     Names and captions are kept verbatim; a file whose name on disk differs in outer blanks or ':' keeps its own name.
     The length of a clip with missing or unreadable audio is unknown.
     Raises DataError for a missing captions file, bad rows, bad captions, and (unless keep_missing) no audio at all.

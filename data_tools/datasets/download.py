@@ -35,13 +35,13 @@ def download(
     """Fetch a published file unless it is present and complete; return whether it was fetched.
 
     Args:
-        address: of the file, http or https.
-        path: target path. Without a known checksum, `<path>.sha256` stores that of the fetched file, in sha256sum's
+        address: Of the file, http or https.
+        path: Target path. Without a known checksum, `<path>.sha256` stores that of the fetched file, in sha256sum's
             form.
-        sha256: the known first digits of the file's checksum. With them, an interrupted download is resumed
+        sha256: The known first digits of the file's checksum. With them, an interrupted download is resumed
             (`<path>.part`) if the server supports it. Without them, it starts from the beginning, because the published
             file may have changed.
-        require_usable: opens a file without a known checksum; KitError if that fails.
+        require_usable: Opens a file without a known checksum; KitError if that fails.
     Raises DataError for an address that cannot be reached, another checksum, and a file that does not open. Also for an
         answer that is empty, a web page, a part, compressed, or of more than MAX_BYTES.
 
@@ -80,7 +80,7 @@ def _noted(path: Path) -> Path:
 def _require_published(
     path: Path, shown: object, hint: str, address: str, sha256: str, require_usable: Callable[[Path], object] | None
 ) -> None:
-    """Raise DataError for a file that cannot be the published one. shown: its name in the message."""
+    """Raise DataError for a file that cannot be the published one. shown: Its name in the message."""
     if sha256 and not (actual := sha256_of(path)).startswith(sha256):
         raise DataError(
             f"{path}: its sha256 begins with {actual[: len(sha256)]}, that of the file published at {address} with "
@@ -129,7 +129,7 @@ def file_problem(path: Path) -> str | None:
 
 
 async def _fetch(address: str, path: Path, part: Path) -> None:
-    """Download a file; continue an interrupted download. part: file for the bytes that have arrived."""
+    """Download a file; continue an interrupted download. part: File for the bytes that have arrived."""
     import aiohttp
 
     elsewhere = f"download {address} on another machine, and put it at {path}"

@@ -59,7 +59,7 @@ NAME_WAYS: tuple[Way, ...] = (
 class Nearest:
     """Known texts, with a search for the one closest to a given text.
 
-    texts: the known ones. ways: TEXT_WAYS for queries, NAME_WAYS for file names.
+    texts: The known ones. ways: TEXT_WAYS for queries, NAME_WAYS for file names.
     A search takes time in proportion to the length of its text, for any number of known ones. The first search that no
     way answers costs as much as reading all known texts a few times.
     """

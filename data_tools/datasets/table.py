@@ -47,12 +47,12 @@ def read_captions(
     """Return the clips in the order of the table's rows, and the missing or unreadable files among them.
 
     Args:
-        audio: column with a row's file, below `folder`. Rows of one file, however named, are one clip with the first
+        audio: Column with a row's file, below `folder`. Rows of one file, however named, are one clip with the first
             name. If its names are in several splits, it stays in the held-out one (test before validation before
             training). Its other rows are omitted, with a warning.
-        captions: columns of captions. If there are several, a cell may be empty, but not all cells of a row.
-        split_column: column of a row's split; None: all rows have `split`.
-        quoting: as for read_table; None: csv, but none for tabs.
+        captions: Columns of captions. If there are several, a cell may be empty, but not all cells of a row.
+        split_column: Column of a row's split; None: all rows have `split`.
+        quoting: As for read_table; None: csv, but none for tabs.
     Raises DataError for a missing column, an empty or bad caption, an unknown split, and one name in two splits. Also
     for
         names of one file in two splits of the same kind, such as test and evaluation.

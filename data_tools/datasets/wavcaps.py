@@ -32,10 +32,10 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
     """Return the clips of a WavCaps JSON file in its order, and the number of items without audio in the folder.
 
     path: {"num_captions_per_audio": 1, "data": [{"id", "caption", ...}]}.
-    audio: the folder with the audio files, named by the item's `audio` or by its id (`<id>.flac` as distributed;
+    audio: The folder with the audio files, named by the item's `audio` or by its id (`<id>.flac` as distributed;
     AudioSet ids already end in .wav).
-    source: the clips' source name; the parts reuse each other's numbers, so each needs its own.
-    keep_missing: include items without audio, with the published duration; otherwise they are omitted.
+    source: The clips' source name; the parts reuse each other's numbers, so each needs its own.
+    keep_missing: Include items without audio, with the published duration; otherwise they are omitted.
     Raises DataError for a missing file or folder, other JSON, bad items and captions, two items of one file, and if no
     clip is left.
     """
@@ -98,7 +98,7 @@ def _names(item_id: str, audio: object) -> list[str]:
 
 
 def _clip(item: dict[str, Any], folder: Path, file: str | None, expected: str, source: str) -> Clip:
-    """Make the clip of one WavCaps item. file: its audio file, if present; expected: the name for a missing file."""
+    """Make the clip of one WavCaps item. file: Its audio file, if present. expected: The name for a missing file."""
     seconds = readable_seconds(folder / file) if file else item.get("duration")
     on_freesound = any(_FREESOUND_LINK.search(str(item.get(key, ""))) for key in ("download_link", "href"))
     freesound_id, uploader = item["id"] if on_freesound else None, item.get("author")

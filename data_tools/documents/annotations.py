@@ -65,7 +65,7 @@ Window = tuple[float, float]
 class Fault(NamedTuple):
     """A fault in a published file that is still readable.
 
-    where: `line 3`, or `item 3, moment 2`. kind: a key of DONE. done: its treatment.
+    where: `line 3`, or `item 3, moment 2`. kind: A key of DONE. done: Its treatment.
     """
 
     where: str
@@ -80,7 +80,7 @@ class Fault(NamedTuple):
 
 
 class PublishedQuery(NamedTuple):
-    """A query as published. windows: the remaining ones, in seconds and the file's order; None in a blind list."""
+    """A query as published. windows: The remaining ones, in seconds and the file's order; None in a blind list."""
 
     where: str
     qid: str
@@ -93,8 +93,8 @@ class PublishedQuery(NamedTuple):
 class Annotations:
     """Content of a published file.
 
-    seconds: length by recording, None if the file does not state it; includes recordings without queries.
-    captions: of whole recordings, by recording.
+    seconds: Length by recording, None if the file does not state it; includes recordings without queries.
+    captions: Of whole recordings, by recording.
     is_scored: True for val and test. Their windows past a recording's end are not changed, because the official scorer
     uses them.
     """
@@ -107,7 +107,7 @@ class Annotations:
     faults: list[Fault] = field(default_factory=list)
 
     def fault(self, where: str, kind: str, text: str, done: str | None = None) -> None:
-        """Record a fault of the file. done: the repair (default: the usual one for this kind)."""
+        """Record a fault of the file. done: The repair (default: the usual one for this kind)."""
         self.faults.append(Fault(where, kind, text, done or DONE[kind]))
 
     @property
@@ -134,8 +134,8 @@ def is_annotation(path: Path) -> bool:
 def read_annotations(path: Path) -> Annotations:
     """Read a published file of moments; repair its windows as DONE states, except KEPT ones; report each fault.
 
-    Raises DataError, with file and line or item, for other files, a repeated query id, missing texts, lengths that are
-    not numbers above 0, and windows that are not two numbers. Also for a file with windows in some lines only.
+    Raises DataError, with file and line or item, for other files, a repeated query id, and missing texts. Also for
+    lengths that are not numbers above 0, windows that are not two numbers, and windows in some lines only.
     """
     split = SPLIT_OF_NAME.search(path.stem)
     annotations = Annotations(is_scored=split is not None and split[1] != "train")
@@ -179,7 +179,7 @@ def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _read_one(
     annotations: Annotations, content: dict[str, Any], where: str, source: str, lines: dict[str, str]
 ) -> None:
-    """Add one query to the annotations. lines: line of each query id."""
+    """Add one query to the annotations. lines: Line of each query id."""
     is_asked = "qid" in content or "caption" not in content
     for text, _ in query_faults(content) if is_asked else recording_faults(content):
         raise DataError(f"{source}: {text}")

@@ -37,14 +37,13 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
     """Parse a JSON text and return its value.
 
     Args:
-        where: place for the message, such as "wavcaps.json" or "metrics.jsonl, line 3".
-        finite: refuse NaN and Infinity, which are not JSON. Also refuse numbers so large that they would become
+        where: Place for the message, such as "wavcaps.json" or "metrics.jsonl, line 3".
+        finite: Refuse NaN and Infinity, which are not JSON. Also refuse numbers so large that they would become
             Infinity, such as 1e999.
-        lone_surrogates: accept half of a surrogate pair, for a caller that replaces it. JSON can contain it
+        lone_surrogates: Accept half of a surrogate pair, for a caller that replaces it. JSON can contain it
             ("\\ud800"), UTF-8 cannot.
     Raises DataError for text that is not JSON or not UTF-8, a byte order mark, and an object with a repeated key. Also
-    for a
-        number of more than MAX_DIGITS digits, too deeply nested lists, and lone surrogates.
+        for a number of more than MAX_DIGITS digits, too deeply nested lists, and lone surrogates.
     """
     text = _decoded(text, where)
 
@@ -114,7 +113,7 @@ def other_encoding(data: bytes) -> str:
 def read_json(path: Path, hint: str) -> Any:
     """Read a JSON file and verify its checksum; return its value without the checksum.
 
-    hint: cure for a missing or damaged file, the end of the message.
+    hint: Cure for a missing or damaged file, the end of the message.
     Raises DataError as parse_json does, and for a missing file and a wrong seal.
     """
     if not path.is_file():
@@ -128,7 +127,7 @@ def read_json(path: Path, hint: str) -> Any:
 
 
 def read_json_lines(path: Path, hint: str, unfinished: bool = False) -> list[Any]:
-    """Return the values of a file of JSON lines. unfinished: skip an incomplete last line, which a kill may leave.
+    """Return the values of a file of JSON lines. unfinished: Skip an incomplete last line, which a kill may leave.
 
     Raises DataError as parse_json does, naming the line.
     """
@@ -149,7 +148,7 @@ def read_shaped(path: Path, shape: "type[Shape]", hint: str) -> "Shape":
 
 
 def require_shape(content: Any, shape: "type[Shape]", where: str, hint: str) -> "Shape":
-    """Convert JSON content to a pydantic model. where: a file, or a line of it.
+    """Convert JSON content to a pydantic model. where: A file, or a line of it.
 
     Raises DataError for content of another shape: one line per fault, the hint at the end of the last one.
     """
@@ -233,7 +232,7 @@ class StoredLines:
             raise DataError(f"{self.path} was changed while it was in use; run the command again")
 
     def line(self, row: int) -> bytes:
-        """Return a line, with its end. row: from 0, among the lines that `read` has yielded."""
+        """Return a line, with its end. row: From 0, among the lines that `read` has yielded."""
         start = self._starts[row]
         return os.pread(self._file, self._starts[row + 1] - start, start)
 

@@ -37,7 +37,7 @@ _TAG = "tag:yaml.org,2002:"
 class Document:
     """A parsed document.
 
-    value: plain dicts, lists, scalars. lines: by path of a value, the line of its key, from 1. problems: (path, line,
+    value: Plain dicts, lists, scalars. lines: By path of a value, the line of its key, from 1. problems: (path, line,
     text).
     """
 

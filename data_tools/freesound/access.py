@@ -33,7 +33,7 @@ TOKEN_NAMES = ("access_token", "refresh_token", "client_id")  # keys in a token 
 class Token:
     """An OAuth2 access token, valid for 24 hours.
 
-    file: JSON file with TOKEN_NAMES, needed to request a new token. is_renewed: whether this process has renewed the
+    file: JSON file with TOKEN_NAMES, needed to request a new token. is_renewed: Whether this process has renewed the
     token.
     """
 
@@ -61,8 +61,10 @@ class Token:
 
 
 class Access(NamedTuple):
-    """Connection settings. site: address of the API, without a trailing slash. token: for originals. contact: for the
-    User-Agent."""
+    """Connection settings.
+
+    site: Address of the API, without a trailing slash. token: For originals. contact: For the User-Agent.
+    """
 
     site: str
     key: SecretStr

@@ -44,9 +44,9 @@ class Folder(Facts):
     """A folder of FLAC files with its database, fetched.sqlite.
 
     Attributes:
-        rate: sample rate of the files, Hz.
-        files: complete files by id, checked when the folder is opened.
-        lost: by id, the reason why a sound could not be fetched.
+        rate: Sample rate of the files, Hz.
+        files: Complete files by id, checked when the folder is opened.
+        lost: By id, the reason why a sound could not be fetched.
 
     Files are named by their ids alone, so that no title can lead to another path.
     """

@@ -63,7 +63,7 @@ class AgainError(KitError):
     """A missing answer, or an answer that another attempt may improve.
 
     Attributes:
-        pause: seconds without any request.
+        pause: Seconds without any request.
         kind: "server" for a status of 500 or more, "overloaded" if the search reports that, "foreign" for a page that
             is not the API's JSON.
     """
@@ -77,10 +77,10 @@ class Response(NamedTuple):
     """An HTTP answer.
 
     Attributes:
-        body: the received bytes; b"" if they were written to a file.
-        length: bytes of the received body.
-        location: target of a redirect.
-        retry_after: seconds to wait before the next request; 0 if the server gives no time.
+        body: The received bytes; b"" if they were written to a file.
+        length: Bytes of the received body.
+        location: Target of a redirect.
+        retry_after: Seconds to wait before the next request; 0 if the server gives no time.
     """
 
     status: int
@@ -93,8 +93,8 @@ class Response(NamedTuple):
 class Client:
     """A client of one site.
 
-    site: the API's address, such as https://freesound.org. key: of the API. token: for originals (OAuth2).
-    transport: sends the requests; tests replace it.
+    site: The API's address, such as https://freesound.org. key: Of the API. token: For originals (OAuth2).
+    transport: Sends the requests; tests replace it.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Client:
     async def search(self, window: Window, narrowed: str | None = None, size: int = PAGE_SIZE) -> Page:
         """Return the next page of `size` sounds uploaded in a time window, by rising upload time.
 
-        narrowed: the user's filter, in Solr's syntax. It gets parentheses: an OR at its top level would make the window
+        narrowed: The user's filter, in Solr's syntax. It gets parentheses: an OR at its top level would make the window
         optional.
 
         Raises NoPageError, PastEndError, and DataError for an error that no later attempt can change.
@@ -135,17 +135,17 @@ class Client:
     async def preview(self, url: str, into: Path, limit: int | None = None) -> int:
         """Save a preview; return its bytes. It needs no key and does not count as a request.
 
-        url: absolute, or its path below the site. limit: maximum bytes. Raises LostError.
+        url: Absolute, or its path below the site. limit: Maximum bytes. Raises LostError.
         """
         return await self._file(url, into, limit, None)
 
     async def original(self, sound: int, into: Path, limit: int | None = None) -> int:
-        """Save the uploader's file, which needs an access token; return its bytes. limit: maximum bytes.
+        """Save the uploader's file, which needs an access token; return its bytes. limit: Maximum bytes.
         Raises LostError."""
         return await self._file(f"/apiv2/sounds/{sound}/download/", into, limit, self._token)
 
     def _address(self, condition: str, narrowed: str | None, page: int, size: int, sort: str = "created_asc") -> str:
-        """Return the address of a search. condition: a filter; narrowed: the user's additional filter."""
+        """Return the address of a search. condition: A filter. narrowed: The user's additional filter."""
         query = {"query": "", "filter": " ".join([condition, *grouped(narrowed)]), "sort": sort, "fields": FIELDS}
         return f"{self.site}/apiv2/search/?{urlencode(query | {'page': page, 'page_size': size})}"
 
@@ -190,7 +190,7 @@ class Client:
         return found
 
     async def _fails_at(self, window: Window, kinds: Sequence[str]) -> bool:
-        """Return whether the server fails at this time window only. kinds: of the failures.
+        """Return whether the server fails at this time window only. kinds: Of the failures.
 
         The first SPLITS halvings of an overloaded window need no proof; after them the API must answer another search.
         """
@@ -211,7 +211,7 @@ class Client:
         return DataError(f"{self.site} gives no answer ({why}); run the same command later: it goes on from here")
 
     async def _file(self, url: str, into: Path, limit: int | None, token: Token | None) -> int:
-        """Download a file, with repeated attempts; return its bytes. limit: maximum bytes."""
+        """Download a file, with repeated attempts; return its bytes. limit: Maximum bytes."""
 
         async def ask() -> int:
             """Request the file once; get a new access token if the old one was refused."""
@@ -271,7 +271,7 @@ class Client:
             token.renew(content)
 
     async def _counted(self, url: str, *asked: Any) -> Response:
-        """Make a request that counts against the API's limits. asked: further arguments of Http.get."""
+        """Make a request that counts against the API's limits. asked: Further arguments of Http.get."""
         request = await self.quota.take()
         self.requests += 1
         try:

@@ -47,7 +47,7 @@ async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[
 class Http(AbstractAsyncContextManager["Http"]):
     """Transport over the network; follows no redirect.
 
-    timeout: seconds without a byte before a request is given up. contact: the user's address, for Freesound's
+    timeout: Seconds without a byte before a request is given up. contact: The user's address, for Freesound's
     administrators.
     """
 
@@ -65,7 +65,7 @@ class Http(AbstractAsyncContextManager["Http"]):
     ) -> Response:
         """Make one request.
 
-        into: file for the body if the status is 200. limit: maximum bytes of that file, unpacked.
+        into: File for the body if the status is 200. limit: Maximum bytes of that file, unpacked.
         Raises AgainError without a complete answer; LostError for a longer body and for an invalid address.
         """
         file_bytes = FILE_BYTES if limit is None else min(limit, FILE_BYTES)

@@ -57,7 +57,7 @@ class Used(NamedTuple):
 
 
 class Quota:
-    """Slots for requests. per_minute, per_day: limits of the key."""
+    """Slots for requests. per_minute, per_day: Limits of the key."""
 
     def __init__(self, database: sqlite3.Connection, per_minute: int, per_day: int, clock: Clock) -> None:
         self._database, self._clock = database, clock

@@ -48,9 +48,9 @@ class Sound(BaseModel):
     """A sound from a search.
 
     Attributes:
-        created: milliseconds since 1970, UTC.
-        duration: seconds, -1 if Freesound does not know it.
-        license: address of the deed. previews: addresses by the names in PREVIEWS. pack: its address.
+        created: Milliseconds since 1970, UTC.
+        duration: Seconds, -1 if Freesound does not know it.
+        license: Address of the deed. previews: Addresses by the names in PREVIEWS. pack: Its address.
         category, subcategory: JSON if they are not text.
 
     Fields that the answer omits are None; null texts are "".
@@ -83,8 +83,8 @@ class Sound(BaseModel):
 class Page:
     """A page of a search.
 
-    count: sounds of the whole search, over all pages.
-    sounds: sounds of this page; None for null and for invalid items. Those lack an id, an upload time or a duration, or
+    count: Sounds of the whole search, over all pages.
+    sounds: Sounds of this page; None for null and for invalid items. Those lack an id, an upload time or a duration, or
     have a value whose type differs from the documented one.
     """
 

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Gap(Report):
-    """Sounds that the API could not give. first, last: their time of upload; last is "" for until now."""
+    """Sounds that the API could not give. first, last: Their time of upload; last is "" for until now."""
 
     what: str
     first: str
@@ -30,13 +30,13 @@ class Gap(Report):
 class StatusReport(Report):
     """State of a crawl.
 
-    sounds: stored ones. counted: the API's last count. fitting: number of sounds from 3 s to 2 min.
+    sounds: Stored ones. counted: The API's last count. fitting: Number of sounds from 3 s to 2 min.
 
-    missing: not found by the last searches. gone: missing sounds that a later search for their id did not find either.
+    missing: Not found by the last searches. gone: Missing sounds that a later search for their id did not find either.
 
-    windows: still to read, up to the time `until`. licences, preferences: numbers of sounds by value.
+    windows: Still to read, up to the time `until`. licences, preferences: Numbers of sounds by value.
 
-    wait: seconds until the next request, at the limits of the last crawl or fetch.
+    wait: Seconds until the next request, at the limits of the last crawl or fetch.
     """
 
     sounds: int

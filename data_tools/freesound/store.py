@@ -88,7 +88,7 @@ def connecting(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """Run a block as one transaction. database: in autocommit mode."""
+    """Run a block as one transaction. database: In autocommit mode."""
     with database:  # commits, or rolls back
         database.execute("BEGIN IMMEDIATE")
         yield
@@ -203,7 +203,7 @@ class Store(Facts):
     def renew(self, window: Window, page: Page, condition: str | None) -> tuple[Progress, Counter[str]]:
         """Store an answer to a window of one kind of sound; no sound is marked as missing.
 
-        condition: selects the stored sounds of that kind, for a window that is compared. Returns the window's remaining
+        condition: Selects the stored sounds of that kind, for a window that is compared. Returns the window's remaining
         parts, and the number of stored sounds that have changed, by column of CHANGING.
         """
         answer, indexed = self._listing(window, page)
@@ -265,7 +265,7 @@ class Store(Facts):
         return self.count(_WITHIN, *span) + int(self.database.execute(query, span).fetchone()[0])
 
     def upsert(self, sounds: Iterable[Sound], indexed: Mapping[int, int]) -> None:
-        """Insert or replace sounds. indexed: index times by id; a stored sound without one keeps its own."""
+        """Insert or replace sounds. indexed: Index times by id; a stored sound without one keeps its own."""
         site = self.fact("site", "")
         marks = ", ".join(f":{column}" for column in COLUMNS)
         updates = ", ".join(f"{column} = excluded.{column}" for column in COLUMNS[1:])
@@ -278,7 +278,7 @@ class Store(Facts):
     def _list_nulls(self, window: Window, page: Page, indexed: Mapping[int, int], reached: int, stored: int) -> None:
         """List a page's nulls, in place of those listed before up to the second it reached.
 
-        stored: number of nulls that are sounds stored by an earlier crawl; these count as sounds.
+        stored: Number of nulls that are sounds stored by an earlier crawl; these count as sounds.
         """
         query = "DELETE FROM nulls WHERE after_ms BETWEEN ? AND ? AND page >= ?"
         self.database.execute(query, (*_milliseconds(window.first, reached), window.page))
@@ -294,7 +294,7 @@ class Store(Facts):
     # sounds
 
     def count(self, condition: str = "NOT missing", *values: object) -> int:
-        """Return the number of sounds. values: for the question marks in the condition."""
+        """Return the number of sounds. values: For the question marks in the condition."""
         return int(self.database.execute(f"SELECT COUNT(*) FROM sounds WHERE {condition}", values).fetchone()[0])
 
     def forget_missing(self, since: float) -> None:

@@ -24,10 +24,10 @@ class Window:
     """Uploads from the second `first` to the second `last`, both included.
 
     Attributes:
-        page: page to request; above 1 only if one second has more uploads than a page holds.
-        expected: the count if no sound was removed. read_from: start of the part that was read last.
-        attempt: number of requests in vain. splits: how often it was halved because no page arrived.
-        compared: its sounds were read before, so that a part with the right count is not read again.
+        page: Page to request; above 1 only if one second has more uploads than a page holds.
+        expected: The count if no sound was removed. read_from: Start of the part that was read last.
+        attempt: Number of requests in vain. splits: How often it was halved because no page arrived.
+        compared: Its sounds were read before, so that a part with the right count is not read again.
     """
 
     first: int
@@ -54,10 +54,10 @@ class PageListing:
     """Summary of the items on a search page.
 
     Attributes:
-        count: sounds in the whole window.
-        received: items on the page, each counted once, including nulls.
-        reached: second of its last sound, None if it has no sound.
-        passed: number of items before that second.
+        count: Sounds in the whole window.
+        received: Items on the page, each counted once, including nulls.
+        reached: Second of its last sound, None if it has no sound.
+        passed: Number of items before that second.
     """
 
     count: int
@@ -71,8 +71,8 @@ class Progress:
     """Remaining parts of a window after an answer.
 
     Attributes:
-        complete: one answer listed all its sounds, so that other stored sounds of the window are gone.
-        uneven: given up although its sounds do not add up to its count.
+        complete: One answer listed all its sounds, so that other stored sounds of the window are gone.
+        uneven: Given up although its sounds do not add up to its count.
     """
 
     windows: tuple[Window, ...] = ()
@@ -83,7 +83,7 @@ class Progress:
 def advance(window: Window, answer: PageListing, known: int) -> Progress:
     """Return the progress of a time window after an answer.
 
-    known: sounds of the window that were stored, or known to be null, before the answer.
+    known: Sounds of the window that were stored, or known to be null, before the answer.
     """
     rest = max(0, answer.count - (window.page - 1) * PAGE_SIZE)
     short = answer.received not in (min(rest, PAGE_SIZE), rest)  # all of the rest: read one by one

@@ -47,8 +47,8 @@ class Overlap(NamedTuple):
 
     Attributes:
         split, other_split: "<source>/<split>" of both clips. For FORBIDDEN, other_split is the list's name.
-        other: id of the first such clip in the other split. For FORBIDDEN, the id on the list.
-        evidence: the shared value.
+        other: Id of the first such clip in the other split. For FORBIDDEN, the id on the list.
+        evidence: The shared value.
     """
 
     finding: str
@@ -61,7 +61,7 @@ class Overlap(NamedTuple):
 
 
 class ReportedOverlap(Report):
-    """An Overlap in the report. clip: its id."""
+    """An Overlap in the report. clip: Its id."""
 
     finding: str
     clip: str
@@ -75,12 +75,12 @@ class ReportedOverlap(Report):
 class AuditReport(Report):
     """Result of an audit.
 
-    clips, training, against: numbers of clips. excluded: Freesound ids on each exclusion list.
-    without_id: training clips without a Freesound id.
-    compared: clips whose sound was compared; null if that was not requested. not_compared: by id, reasons for the
+    clips, training, against: Numbers of clips. excluded: Freesound ids on each exclusion list.
+    without_id: Training clips without a Freesound id.
+    compared: Clips whose sound was compared; null if that was not requested. not_compared: By id, reasons for the
     others.
-    unsure: ids of compared clips so short or steady that noise may hide a copy of them.
-    ok: no overlap is a leak. verdict: the result in words.
+    unsure: Ids of compared clips so short or steady that noise may hide a copy of them.
+    ok: No overlap is a leak. verdict: The result in words.
     """
 
     clips: int
@@ -116,7 +116,7 @@ def audit(
 ) -> list[Overlap]:
     """Return all overlaps, sorted as KINDS, one per clip, overlapping split or list, and shared value.
 
-    clips: audited against each other and against `against`; overlaps within `against` are not searched. A split is a
+    clips: Audited against each other and against `against`; overlaps within `against` are not searched. A split is a
     source's split, as in check. An overlap is listed under the clip whose split comes first: training, validation,
     test.
     leak: a training clip (splits development, train) is on an exclusion list. Or it has the Freesound id, file name,
@@ -251,7 +251,7 @@ def _report(overlaps: Sequence[Overlap], compared: bool) -> list[str]:
 def _verdict(
     overlaps: Sequence[Overlap], training: Sequence[Clip], others: Sequence[Clip], fingerprints: Fingerprints | None
 ) -> str:
-    """Return the verdict in words. others: clips of test splits.
+    """Return the verdict in words. others: Clips of test splits.
 
     Only for clips with a sure fingerprint does it state that they share no sound.
     """

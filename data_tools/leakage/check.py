@@ -47,8 +47,10 @@ KINDS = (*ERRORS, NO_SOUND, *CONTENT, FREESOUND_ACROSS, NAME_ACROSS, SHARED_CAPT
 
 
 class Finding(NamedTuple):
-    """One problem or overlap. key: the value that the clips share, or the reason why the audio is corrupt or has no
-    sound."""
+    """One problem or overlap.
+
+    key: The value that the clips share, or the reason why the audio is corrupt or has no sound.
+    """
 
     kind: str
     key: str
@@ -61,7 +63,7 @@ class ClipOfFinding(Report):
 
 
 class ReportedFinding(Report):
-    """A finding in the report. key: the value that the clips share, or why the audio is corrupt or has no sound."""
+    """A finding in the report. key: The value that the clips share, or why the audio is corrupt or has no sound."""
 
     finding: str
     key: str
@@ -71,9 +73,9 @@ class ReportedFinding(Report):
 class CheckReport(Report):
     """Result of a check.
 
-    quick: no audio was decoded and no content compared. counts: by finding, null if it was not searched.
-    moments: faults of the files of moments.
-    ok: no audio is missing or corrupt, no id repeats, and every moment's clip is present.
+    quick: No audio was decoded and no content compared. counts: By finding, null if it was not searched.
+    moments: Faults of the files of moments.
+    ok: No audio is missing or corrupt, no id repeats, and every moment's clip is present.
     """
 
     clips: int
@@ -87,7 +89,7 @@ class CheckReport(Report):
 def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
     """Return all findings, sorted as KINDS. A split is a source's split: clotho's evaluation, audiocaps' test.
 
-    quick: read audio headers only, and compare no content; otherwise every file is decoded and hashed. Published frames
+    quick: Read audio headers only, and compare no content; otherwise every file is decoded and hashed. Published frames
     in place of audio are always read completely.
     All findings except DUPLICATE_ID use one clip per id. Content is the file's bytes: the same sound in two encodings
     is not found. Clips of a blind split have no captions, which is no finding.

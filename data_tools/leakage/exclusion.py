@@ -19,8 +19,10 @@ NOT_FOUND = "Not found"  # entry of published lists for recordings that were not
 
 
 class Listed(NamedTuple):
-    """Content of one list. ids: number of distinct ids. not_found: entries without an id (`Not found`, a clip without
-    an id)."""
+    """Content of one list.
+
+    ids: Number of distinct ids. not_found: Entries without an id (`Not found`, a clip without an id).
+    """
 
     name: str
     ids: int
@@ -30,7 +32,7 @@ class Listed(NamedTuple):
 class Exclusions(NamedTuple):
     """Forbidden Freesound ids, and the lists that forbid them.
 
-    sources: a Listed for every list, in order. by_id: names of the lists by id; its length is the size of the union.
+    sources: A Listed for every list, in order. by_id: Names of the lists by id; its length is the size of the union.
     """
 
     sources: tuple[Listed, ...]

@@ -6,7 +6,7 @@ Pairs of spectral peaks after Wang, "An Industrial-Strength Audio Search Algorit
 there a sound is louder than its surroundings. Wang's method is for music. The deviations were all measured on short
 everyday sounds:
 
-* A peak is paired with the six most prominent peaks in the 1.3 s after it, not with the nearest ones: that choice
+* A peak is paired with the six most prominent peaks in the 1.3 s after it, not with the nearest ones. That choice
   depends less on the number of peaks that noise adds.
 * Peaks are chosen twice, the best of every half second and the best of the whole clip, so that a bark in silence has
   enough of them.
@@ -78,7 +78,7 @@ class Fingerprint:
 
     frames, bins: (P,) int32 and uint16, peaks by rising frame. levels: (P,) float16, log10 of their power.
     codes: (H,) uint32, pairs by first peak. counts: (P,) uint8, number of pairs of each peak; they sum to H.
-    noise_score: score of its match with itself under white noise 20 dB down; 0.0 without a match.
+    noise_score: Score of its match with itself under white noise 20 dB down; 0.0 without a match.
     """
 
     frames: np.ndarray
@@ -101,8 +101,8 @@ class Match(NamedTuple):
     """Fingerprints a[first] and b[second] belong to the same sound.
 
     Attributes:
-        offset: seconds; time t of the first is time t + offset of the second.
-        seconds: from the first to the last peak that agrees.
+        offset: Seconds; time t of the first is time t + offset of the second.
+        seconds: From the first to the last peak that agrees.
         score: MIN_SCORE or more. The number of agreeing peaks, minus the number at the best wrong alignment, is
             multiplied by the share of the strongest peaks that agree.
     """
@@ -171,7 +171,7 @@ class _Index:
 
     slots: (CODES,) index of a code among the V codes present, from 1; 0 if absent.
     begins, sizes: (V + 1,) range of each present code in positions.
-    positions: frames from the beginning of the first recording. starts: (recordings,).
+    positions: Frames from the beginning of the first recording. starts: (recordings,).
     """
 
     def __init__(self, prints: Sequence[Fingerprint]) -> None:
@@ -209,7 +209,7 @@ class _Index:
 
 
 def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
-    """Score one alignment; None if too few peaks agree. shift: delay in other, in frames."""
+    """Score one alignment; None if too few peaks agree. shift: Delay in other, in frames."""
     here, there = one.frames.astype(np.int64) + shift, other.frames.astype(np.int64)
     first = (here >= there[0] - 1) & (here <= there[-1] + 1)
     here = here[first]

@@ -53,13 +53,13 @@ class Answers:
     """Searches and audio of a catalogue.
 
     Args:
-        nulls: share of sounds that a search always gives as null.
-        poison: share of sounds at which every page fails.
-        changes: sounds that come and go, in order.
+        nulls: Share of sounds that a search always gives as null.
+        poison: Share of sounds at which every page fails.
+        changes: Sounds that come and go, in order.
 
     Attributes:
-        seen: share of sounds that are in the search's index, the earliest first.
-        cdn: address of the previews, if not the site.
+        seen: Share of sounds that are in the search's index, the earliest first.
+        cdn: Address of the previews, if not the site.
     """
 
     def __init__(

@@ -98,7 +98,7 @@ class Scene(NamedTuple):
 
 
 class Catalogue:
-    """The invented sounds. size: their number, 1 or more. Sounds are numbered from 0 to size - 1."""
+    """The invented sounds. size: Their number, 1 or more. Sounds are numbered from 0 to size - 1."""
 
     def __init__(self, size: int, seed: int) -> None:
         self.size, self.seed = size, seed
@@ -140,7 +140,7 @@ class Catalogue:
     def _drawn(self, purpose: str, number: Any) -> Any:
         """Return the upper bits of splitmix64 (Steele, Lea, Flood, OOPSLA 2014), with a start value for each purpose.
 
-        number: one, or an array of unsigned 64-bit integers.
+        number: One, or an array of unsigned 64-bit integers.
         """
         start = int.from_bytes(purpose.encode().ljust(8, b"\0")[:8], "little") ^ (self.seed * _GOLDEN & _BITS)
         mixed = (start + (number + 1) * _GOLDEN) & _BITS
@@ -173,7 +173,7 @@ class Catalogue:
     def sound(self, number: int, site: str, cdn: str = "") -> Mapping[str, Any]:
         """Return all fields of a sound.
 
-        md5 is random, because no file is made here. cdn: address of the previews, if not the site.
+        md5 is random, because no file is made here. cdn: Address of the previews, if not the site.
         """
         sound, user, previews = _invented(self.size, self.seed, number)
         return sound | {
@@ -237,7 +237,7 @@ def _pick(values: np.ndarray, shares: Mapping[str, float]) -> np.ndarray:
 
 
 def dress(rng: np.random.Generator, text: str, plain: bool) -> str:
-    """Return a description in the style of Freesound. plain: it reads like a caption, and is mostly not changed."""
+    """Return a description in the style of Freesound. plain: It reads like a caption, and is mostly not changed."""
     if rng.random() < 0.04:
         return "" if rng.random() < 0.3 else _one(rng, _OTHER)
     if rng.random() < (0.1 if plain else 0.4):

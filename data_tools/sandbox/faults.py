@@ -16,8 +16,10 @@ _DAILY = 0.1  # share of the 429s that are about the daily limit
 
 
 class Faults:
-    """Random faults. rates: share of requests that fail, by kind. Raises DataError for other kinds and
-    invalid shares."""
+    """Random faults.
+
+    rates: Share of requests that fail, by kind. Raises DataError for other kinds and invalid shares.
+    """
 
     def __init__(self, rates: Mapping[str, float], seed: int) -> None:
         if unknown := set(rates) - set(KINDS):
@@ -71,5 +73,5 @@ class Throttle:
 
 
 def _throttled(limit: str) -> str:
-    """Return the API's text for too many requests. limit: such as `60/minute`."""
+    """Return the API's text for too many requests. limit: Such as `60/minute`."""
     return f"Request was throttled because of exceeding a request limit rate ({limit})"

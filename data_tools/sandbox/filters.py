@@ -82,7 +82,7 @@ class _Parser:
         return FilterError(f"Solr responded with an error (HTTP 400): Cannot parse '{self._text[:60]}'")
 
     def _group(self, name: str | None) -> Group:
-        """Parse clauses up to a closing parenthesis or the end. name: field name before the parentheses."""
+        """Parse clauses up to a closing parenthesis or the end. name: Field name before the parentheses."""
         group, conjunction, last = Group(), "", None
         while self._tokens and self._tokens[0] != ("sign", ")"):
             if sign := self._taken("AND", "&&", "OR", "||"):
@@ -109,7 +109,7 @@ class _Parser:
         return self._tokens.pop(0)[1] if is_next else ""
 
     def _clause(self, name: str | None) -> Matches:
-        """Parse one clause of a filter. name: field name before the parentheses around it."""
+        """Parse one clause of a filter. name: Field name before the parentheses around it."""
         if not self._tokens:
             raise self._wrong()
         kind, value = self._tokens.pop(0)

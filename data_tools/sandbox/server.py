@@ -23,7 +23,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Sandbox:
-    """The server. key: the only valid one. Its site is the address that a request was sent to."""
+    """The server. key: The only valid one. Its site is the address that a request was sent to."""
 
     def __init__(self, answers: Answers, key: str, faults: Faults, throttle: Throttle) -> None:
         self.answers, self.key, self.faults, self.throttle = answers, key, faults, throttle

@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 def make_answers(sounds: int, seed: int, nulls: float, churn: int, poison: float = 0.0) -> Answers:
     """Make the invented sounds of a sandbox, and its answers about them.
 
-    nulls: share of sounds that the API gives as null. poison: share of sounds at which pages fail.
+    nulls: Share of sounds that the API gives as null. poison: Share of sounds at which pages fail.
 
-    churn: number of sounds that disappear, and of others that appear, during the first crawl.
+    churn: Number of sounds that disappear, and of others that appear, during the first crawl.
     """
     rng = random.Random(seed)
     corpus = Catalogue(sounds, seed)

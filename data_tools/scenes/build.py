@@ -41,7 +41,7 @@ class Settings(FolderSettings):
 
 
 class Scene(NamedTuple):
-    """A planned clip. seed: for its audio, independent of its events and captions."""
+    """A planned clip. seed: For its audio, independent of its events and captions."""
 
     file_name: str
     split: Split
@@ -54,7 +54,7 @@ class Scene(NamedTuple):
 def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -> int:
     """Compose the data set in a folder; return the number of new audio files (0: it was complete).
 
-    recordings: the folder in ESC-50's layout, if settings.recordings is set.
+    recordings: The folder in ESC-50's layout, if settings.recordings is set.
     Writes scenes.json first, then the missing audio files (8 s, 16 kHz, mono, 16 bit), Clotho's tables and labels.csv.
     Its columns are file_name, split, kind, and the events, joined by ';' in order of their start, a background last.
     Writes manifest.jsonl last. One process per folder.
@@ -98,7 +98,7 @@ def _plan_split(settings: Settings, split: Split, count: int, pool: Pool) -> lis
 
 
 def _plan(settings: Settings, split: Split, number: int, pool: Pool, taken: Collection[str]) -> Scene:
-    """Plan one clip: its kind of scene, its events, and its captions. taken: captions of other clips."""
+    """Plan one clip: its kind of scene, its events, and its captions. taken: Captions of other clips."""
     seed = (settings.seed, CLOTHO_SPLITS.index(split), number)
     kind = list(KINDS)[(number - 1) % len(KINDS)]
     events = draw_events(np.random.default_rng((*seed, 0)), kind, pool)
@@ -180,7 +180,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """Make scenes. common: values of FolderSettings."""
+    """Make scenes. common: Values of FolderSettings."""
     if arguments.length is not None or arguments.whole_seconds:
         raise DataError("--length and --whole-seconds only work with --moments")
     settings = Settings(**common, captions=arguments.captions or "5")
@@ -191,7 +191,7 @@ def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
 
 
 def _run_moments(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """Make recordings with moments. common: values of FolderSettings."""
+    """Make recordings with moments. common: Values of FolderSettings."""
     if arguments.captions:
         raise DataError("--captions only works with short scenes; leave it out with --moments")
     settings = MomentSettings(

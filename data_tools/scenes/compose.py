@@ -46,7 +46,7 @@ def draw_events(rng: Rng, kind: str, pool: Pool) -> list[Event]:
 def render(rng: Rng, kind: str, events: Sequence[Event]) -> Samples:
     """Return the scene's samples: (SECONDS * SAMPLE_RATE,), peak at most 0.95.
 
-    events: as draw_events returns them; in the kind background the last one is under the sequence of the others.
+    events: As draw_events returns them; in the kind background the last one is under the sequence of the others.
     """
     n = round(SECONDS * SAMPLE_RATE)
     under = kind == "background"

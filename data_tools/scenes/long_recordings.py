@@ -36,7 +36,7 @@ _SECONDS = (10.0, 3600.0)
 class MomentSettings(FolderSettings):
     """Settings of composed moments.
 
-    moments: name of the shape. seconds: length of each recording. whole_seconds: windows begin and end at full seconds,
+    moments: Name of the shape. seconds: Length of each recording. whole_seconds: Windows begin and end at full seconds,
     as CASTELLA's do.
     """
 
@@ -61,7 +61,7 @@ class Recorded(NamedTuple):
 def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = None) -> tuple[int, int]:
     """Compose recordings and their moments in a folder.
 
-    recordings: the folder in ESC-50's layout, if settings.recordings is set.
+    recordings: The folder in ESC-50's layout, if settings.recordings is set.
     Writes scenes.json first, then the missing audio files (16 kHz, mono, 16 bit, <split>/<name>.wav). Then come
     events.csv (every event, in unrounded seconds, with the id of its query), <split>_release.jsonl (the queries in
     CASTELLA's format, for submission score), moments.jsonl, and manifest.jsonl last. One process per folder.

@@ -323,7 +323,7 @@ def _laid_at(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples:
 def _repeat(
     rng: Rng, n: int, gap: tuple[float, float], sound: Callable[[float], Samples], jitter: float = 0.05
 ) -> Samples:
-    """Return a sequence of sounds of varied strength. gap: seconds, drawn once, then varied by the share `jitter`."""
+    """Return a sequence of sounds of varied strength. gap: Seconds, drawn once, then varied by the share `jitter`."""
     mean = rng.uniform(*gap)
     count = int(n / SAMPLE_RATE / (mean * (1 - jitter))) + 1
     onsets = rng.uniform(0, 0.1) + np.cumsum(mean * rng.uniform(1 - jitter, 1 + jitter, count)) - mean

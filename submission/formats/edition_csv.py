@@ -31,7 +31,7 @@ def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition, ranked: bool = 
 
 
 def require_replaceable(path: Path, edition: Edition, force: bool) -> None:
-    """Raises SubmissionError if the file exists and is no CSV of this edition. force: allow to overwrite any file."""
+    """Raises SubmissionError if the file exists and is no CSV of this edition. force: Allow to overwrite any file."""
     if force or path.suffix != ".csv" or not path.is_file():
         return
     first = next(parse_rows(path.read_bytes()))

@@ -42,7 +42,7 @@ NOT_IN_PACKAGES = frozenset({"scores", "no query", "no vid"})  # kinds of odditi
 class Moments:
     """The answer to one query.
 
-    line: line in its file. query, vid: verbatim, None if missing. windows: [start, end] or [start, end, score], in
+    line: Line in its file. query, vid: Verbatim, None if missing. windows: [start, end] or [start, end, score], in
     seconds, verbatim; the first is the answer.
     """
 

@@ -35,7 +35,7 @@ KIT_KEYS = ("id", "text", "clip", "windows")  # of the internal moment files of 
 class MomentQuery:
     """One query.
 
-    line: line in its file. vid: id of its recording. seconds: length of the recording; None if the file lacks it.
+    line: Line in its file. vid: Id of its recording. seconds: Length of the recording; None if the file lacks it.
     windows: [start, end] in seconds, verbatim; None in a blind list.
     """
 
@@ -122,8 +122,8 @@ def check_moment_truth(
 ) -> tuple[dict[str, MomentQuery], list[Problem], list[Problem]]:
     """Return the queries, the problems that make the file invalid, and its oddities, both by line.
 
-    A line has qid, query and vid as text, duration in seconds (optional), and relevant_windows, a list of [start, end]
-    in seconds, in all lines or in none; other keys are ignored.
+    A line has qid, query and vid as text, and optionally duration in seconds. All lines or none have relevant_windows,
+    a list of [start, end] in seconds. Other keys are ignored.
 
     Oddities, which are scored as in the official script:
 

@@ -39,7 +39,7 @@ _SCORE = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+(?=e))(?:e[+-]?\d+)?", re.ASCII 
 
 @dataclass(frozen=True)
 class RankedList:
-    """The answer to one query. line: its first line in the file. file_names: (ranking length,), best first."""
+    """The answer to one query. line: Its first line in the file. file_names: (ranking length,), best first."""
 
     line: int
     query: str
@@ -51,8 +51,8 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
 
     Order: descending score, then file name in code point order. Texts and file names are written byte for byte, in
     UTF-8 with RFC 4180 quoting and \\n line ends. The file is written whole or not at all.
-    Raises SubmissionError for a pool smaller than the ranking length, for clips with the same file name, for queries
-    with the same text, and for any text or name that check_ranked_csv would report; OSError when writing fails.
+    Raises SubmissionError for a pool smaller than the ranking length, clips with the same file name, and queries with
+    the same text. Also for any text or name that check_ranked_csv would report. Raises OSError when writing fails.
     """
     edition = edition.for_pool(len(matrix.file_names))
     length = edition.ranking_length

@@ -38,7 +38,7 @@ class Labels:
 
     query_ids, query_texts: (Q,); ids are unique. clip_ids, file_names: (C,); ids are unique.
     relevant: (Q,) ids of each query's relevant clips; None if they are not known (a blind set).
-    facts: any JSON values about the origin of the scores (model, commit, ...). The constructor raises SubmissionError
+    facts: Any JSON values about the origin of the scores (model, commit, ...). The constructor raises SubmissionError
     for anything that violates this, and for a relevant clip outside the pool.
     """
 
@@ -149,8 +149,8 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[Scores]) -> None:
     An older NAME.json is removed before the new scores replace the old ones. An interruption therefore leaves half a
     pair, which read_scores refuses, and never new scores with old labels.
     Raises SubmissionError for a path that does not end in .npy, for facts that JSON cannot represent, for text that
-    UTF-8 cannot encode, and for scores that are not finite; OSError, with the file, when writing fails; ValueError for
-    blocks of another type, or with other rows and columns than the labels.
+    UTF-8 cannot encode, and for scores that are not finite. Raises OSError, with the file, when writing fails. Raises
+    ValueError for blocks of another type, or with other rows and columns than the labels.
     """
     sidecar = _sidecar_path(path)
     try:
@@ -202,8 +202,8 @@ def matrix_from_blocks(labels: Labels, blocks: Iterable[Scores]) -> ScoreMatrix:
 def read_scores(path: Path) -> ScoreMatrix:
     """Read NAME.npy (memory-mapped, read only) and its NAME.json.
 
-    Raises SubmissionError, with the file, if either is missing, damaged, of another kind, or disagrees with the other,
-    and for anything that ScoreMatrix refuses; DataError for text that is not JSON.
+    Raises SubmissionError, with the file, if either is missing, damaged, of another kind, or disagrees with the other.
+    Also for anything that ScoreMatrix refuses. Raises DataError for text that is not JSON.
     """
     sidecar = _sidecar_path(path)
     for half in (path, sidecar):
@@ -247,7 +247,7 @@ def _sidecar_path(path: Path) -> Path:
 
 
 def _require_unique(kind: str, ids: Sequence[str]) -> None:
-    """Raises SubmissionError if an id occurs twice. kind: the word for the ids in the message."""
+    """Raises SubmissionError if an id occurs twice. kind: The word for the ids in the message."""
     if repeated := first_repeat(ids):
         raise SubmissionError(f"{kind} {ids[repeated[0]]!r} occurs twice; each must be unique")
 

@@ -30,7 +30,7 @@ MAX_SHOWN_LINES = 20
 class TruthQuery(NamedTuple):
     """One query.
 
-    where: its place in the source, for messages. relevant: file names; None if not known. id: its id in the source;
+    where: Its place in the source, for messages. relevant: File names; None if not known. id: Its id in the source;
     None if the source has none.
     """
 
@@ -43,8 +43,8 @@ class TruthQuery(NamedTuple):
 class Truth:
     """Queries and pool of a source.
 
-    queries: text -> TruthQuery, in the order of the source. file_names: those of the pool.
-    clip_ids: file name -> id of the clip in the source; empty if the source has none.
+    queries: Text -> TruthQuery, in the order of the source. file_names: Those of the pool.
+    clip_ids: File name -> id of the clip in the source; empty if the source has none.
     """
 
     queries: Mapping[str, TruthQuery]
@@ -128,12 +128,12 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
 
     No clip is relevant.
 
-    queries: a file with a column `caption`, one query per row; other columns are ignored. audio: the pool is every file
+    queries: A file with a column `caption`, one query per row; other columns are ignored. audio: The pool is every file
     in this folder and its subfolders with the suffix of an audio file, except hidden ones, by its name on disk. Three
     clips of the 2022 set have other names in retrieval_audio_metadata.csv (`:` for `_`): the names on disk count,
     because the organisers' code lists the folder.
     Raises SubmissionError for a table without that column, an empty or repeated query, a folder without audio, and a
-    name on disk that is not UTF-8; OSError for files that cannot be read.
+    name on disk that is not UTF-8. Raises OSError for files that cannot be read.
     """
     header, *rows = _read_rows(queries)
     if header.cells.count("caption") != 1:
@@ -157,8 +157,8 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
 def read_annotations(path: Path, pool: Truth) -> Truth:
     """Read the queries of the 2025 annotations, each with its several relevant clips, over the pool of another truth.
 
-    path: a file query,audio_filenames, the second column a Python list of file names. pool: must have every query and
-    every file name of it, byte for byte; its relevant clips are ignored (46 of the 1,037 queries of the real file do
+    path: A file query,audio_filenames, the second column a Python list of file names. pool: Must have every query and
+    every file name of it, byte for byte. Its relevant clips are ignored (46 of the 1,037 queries of the real file do
     not list the clip that they were written for). Returns the queries of the file, in its order, and the whole pool.
     Source: DCASE 2025 baseline, resources/metadata_eval.csv and retrieval_module.py. Deviations: none for that file; a
     repeated query or name, which the baseline accepts, is refused.
@@ -229,7 +229,7 @@ def _parse_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
 
 
 def _header_error(path: Path, header: Row, must: str) -> SubmissionError:
-    """Return the error for a wrong header. must: the requirement, such as `begin with file_name`."""
+    """Return the error for a wrong header. must: The requirement, such as `begin with file_name`."""
     return SubmissionError(f"{path}: line 1: the header must {must}; found {shown(','.join(header.cells))}")
 
 

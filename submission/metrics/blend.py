@@ -28,10 +28,14 @@ PICKS = 20  # of the search: weights are multiples of 1/20
 def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None) -> ScoreMatrix:
     """Return the weighted mean of matrices, by name, with the same queries and clips in the same order.
 
-    how: `raw` scores unchanged; `standardised` each query's scores minus their mean, divided by their standard
-    deviation (zeros if all are equal); `rank` from 1 for a query's first clip to 0 for its last (ties: see
-    ordering.py).
-    weights: not negative, one per part; None: equal. Sums are in float64: with equal weights, the order of the parts
+    how: One of these.
+
+    * `raw`: scores unchanged.
+    * `standardised`: each query's scores minus their mean, divided by their standard deviation (zeros if all are
+      equal).
+    * `rank`: from 1 for a query's first clip to 0 for its last (ties: see ordering.py).
+
+    weights: Not negative, one per part; None: equal. Sums are in float64: with equal weights, the order of the parts
     does not matter to float32. The facts contain `how`, the weights, and the facts of each part.
     Raises SubmissionError if queries, clips or relevance differ, and for invalid weights.
     """
@@ -83,7 +87,7 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
 def ensemble_selection(parts: Sequence[Values], score: Callable[[Values], float]) -> tuple[list[float], float]:
     """Return the weights with the best score of the mean of parts, and that score.
 
-    score: of a sum of parts, which must give the same order as their mean. The search begins with the best single part.
+    score: Of a sum of parts, which must give the same order as their mean. The search begins with the best single part.
     PICKS - 1 times it adds the part that scores best when added. It returns the best of all these means; the weight of
     a part is its share of the picks.
     Source: Caruana et al., "Ensemble Selection from Libraries of Models" (ICML 2004), section 2, with replacement.

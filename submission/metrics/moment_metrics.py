@@ -35,8 +35,8 @@ class MomentScores(NamedTuple):
         ious: (Q,) best IoU of the first window, in [0, 1].
         precisions: (Q, T) AP at each of THRESHOLDS, in [0, 1].
         n_true: (Q,) number of true windows that count.
-        n_dropped: number of true windows of all queries that do not count, because of their length.
-        left_out: queries without any true window that counts; they are in no mean.
+        n_dropped: Number of true windows of all queries that do not count, because of their length.
+        left_out: Queries without any true window that counts; they are in no mean.
     """
 
     qids: list[str]
@@ -85,12 +85,12 @@ def score_moments(
 ) -> MomentScores:
     """Score the windows of every query against its true ones.
 
-    predictions: by query id, windows [start, end] or all [start, end, score], in seconds, in the order of the file.
-    truth: by query id, windows [start, end].
-    lengths: seconds; only true windows longer than the first value and not longer than the second count, and queries
+    predictions: By query id, windows [start, end] or all [start, end, score], in seconds, in the order of the file.
+    truth: By query id, windows [start, end].
+    lengths: Seconds; only true windows longer than the first value and not longer than the second count, and queries
     without any are in no mean. See LENGTHS for the published ranges. A range drops true windows, and windows that find
     these become false. The figures of ranges therefore do not average to the whole.
-    undefined_hits: whether an IoU of 0 / 0 is right in AP, as in the official script.
+    undefined_hits: Whether an IoU of 0 / 0 is right in AP, as in the official script.
 
     R1@t is the share of queries whose first window in the file has an IoU of at least t with some true window; scores
     do not matter. AP@t uses the first MAX_WINDOWS windows in the file, by descending score (windows with equal scores,
@@ -103,7 +103,7 @@ def score_moments(
 
     Deviations:
 
-    - A reversed window as long as a true one has an IoU of 0 / 0, which the script counts as right in AP; here it
+    - A reversed window as long as a true one has an IoU of 0 / 0, which the script counts as right in AP. Here it
       counts as wrong, unless undefined_hits.
     - Windows without scores, an IndexError in the script, count in the order of the file.
     - The script orders true windows of equal IoU by numpy's unstable sort, which depends on the processor (with AVX-512

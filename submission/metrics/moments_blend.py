@@ -42,9 +42,9 @@ def blend_moments(
     descending score; a candidate that overlaps a better one by an IoU over MAX_IOU is left out. Of equal scores, the
     earlier window comes first, then the shorter: the order of the files does not matter.
 
-    how: `raw` scores unchanged, which should have the same meaning in all files; `rank` 1 for a file's best window, 1/2
-    for its second and so on, which also works for windows without scores. weights: not negative, one per part; None:
-    equal.
+    how: `raw`: scores unchanged, which should have the same meaning in all files. `rank`: 1 for a file's best window,
+    1/2 for its second and so on, which also works for windows without scores.
+    weights: Not negative, one per part; None: equal.
     Source: ours; score x IoU is the vote of boxes in object detection (Gidaris and Komodakis, ICCV 2015, section 4).
     Raises SubmissionError for files of other queries or recordings, for raw scores that are missing, below 0, or too
     large for their sum, and for invalid weights.
@@ -89,11 +89,11 @@ class _Candidates(NamedTuple):
     """Candidate windows of all queries, and the votes of each file for them.
 
     Attributes:
-        names: names of the files.
+        names: Names of the files.
         answers: (Q,) answers of the first file.
         windows: (Q, M, 2) windows by start, then by end; padded by NaN.
         ious: (Q, M, M) IoU of each pair of candidates.
-        votes: by file, (2, Q, M): the score it gives each candidate, and 1 for its own windows, else 0.
+        votes: By file, (2, Q, M): the score it gives each candidate, and 1 for its own windows, else 0.
     """
 
     names: Sequence[str]

@@ -30,7 +30,7 @@ class MomentQueries(NamedTuple):
         texts: (Q,) query ids.
         n_relevant: (Q,) number of true windows that count.
         groups: (Q,) number of each query's recording.
-        n_pool: number of recordings.
+        n_pool: Number of recordings.
     """
 
     texts: list[str]
@@ -44,14 +44,14 @@ class MomentSummary:
     """Means over queries.
 
     Attributes:
-        values: metric as published -> mean in [0, 1].
-        primary: metric that decides the ranking.
-        per_query: metric -> (Q,) values.
+        values: Metric as published -> mean in [0, 1].
+        primary: Metric that decides the ranking.
+        per_query: Metric -> (Q,) values.
         interval: 95 % jackknife interval of the primary metric over queries.
-        bootstraps: metric -> its 95 % bootstrap interval over recordings, because queries of a recording are not
+        bootstraps: Metric -> its 95 % bootstrap interval over recordings, because queries of a recording are not
             independent.
-        chance: primary metric with whole recordings as the answers; None if the truth lacks their lengths.
-        by_length: name of a range of true windows -> its scores; None if no query has any.
+        chance: Primary metric with whole recordings as the answers; None if the truth lacks their lengths.
+        by_length: Name of a range of true windows -> its scores; None if no query has any.
     """
 
     values: dict[str, float]
@@ -141,7 +141,7 @@ def metric_value(scores: MomentScores, metric: str) -> float:
 def summarise_moments(
     predictions: Mapping[str, Windows], truth: MomentTruth, edition: MomentsEdition, notes: Sequence[str] = ()
 ) -> MomentSummary:
-    """Return the figures of an edition, with intervals. predictions: by query id, as for score_moments.
+    """Return the figures of an edition, with intervals. predictions: By query id, as for score_moments.
 
     The bootstrap draws recordings: with 177 queries of 100 recordings, one query is 0.56 points, and seeds of one
     system differ by more than one query. Raises SubmissionError as score_moments does, and for a blind list.
@@ -221,5 +221,5 @@ def _omission_notes(scores: MomentScores, edition: MomentsEdition) -> list[str]:
 
 
 def _count_kinds(notes: Sequence[Problem], name: str) -> list[str]:
-    """Return a line for each kind of problem, with its count. name: name of the file."""
+    """Return a line for each kind of problem, with its count. name: Name of the file."""
     return [f"{name}: {count} x {kind} (`check` names each)" for kind, count in Counter(n.kind for n in notes).items()]

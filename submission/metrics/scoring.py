@@ -25,7 +25,7 @@ from submission.ordering import concatenate_ranks, ranks_from_lists, relevant_ra
 def ranks_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth | None = None) -> RelevantRanks:
     """Return the ranks in a ranked CSV of an edition.
 
-    truth: the queries that the file must answer, and the pool. annotations: if given, score only its queries, by its
+    truth: The queries that the file must answer, and the pool. annotations: If given, score only its queries, by its
     relevant clips.
     Source: DCASE 2022 eval_script.py. Deviations: none in the figures. Files with a problem are refused (see
     ranked_csv.check_ranked_csv and truth.read_clotho_truth), where the script scores them or fails. Cells are read as

@@ -26,8 +26,8 @@ class RelevantRanks:
         n_relevant: (Q,) number of relevant ones in the pool, found or not.
         groups: (Q,) equal for queries that share their relevant ones (intervals.grouped).
         texts: (Q,) the queries.
-        n_pool: size of the pool.
-        depth: ranks beyond it are not known, as in a ranked CSV; None: all are known.
+        n_pool: Size of the pool.
+        depth: Ranks beyond it are not known, as in a ranked CSV; None: all are known.
     """
 
     ranks: Ranks
@@ -47,13 +47,13 @@ class Summary:
     """Means over queries.
 
     Attributes:
-        values: metric as published ("R@1", ..., "mAP@10") -> mean in [0, 1], in the order of a results table.
-        primary: metric of the intervals.
-        per_query: metric -> (Q,) values; AP@k has the name of its mean, mAP@k.
+        values: Metric as published ("R@1", ..., "mAP@10") -> mean in [0, 1], in the order of a results table.
+        primary: Metric of the intervals.
+        per_query: Metric -> (Q,) values; AP@k has the name of its mean, mAP@k.
         interval: 95 % jackknife interval of the primary metric, as the official one.
-        bootstrap: its 95 % bootstrap interval over groups.
-        median_rank: of the first relevant one; inf beyond the depth.
-        chance: primary metric of a random order.
+        bootstrap: Its 95 % bootstrap interval over groups.
+        median_rank: Of the first relevant one; inf beyond the depth.
+        chance: Primary metric of a random order.
     """
 
     values: dict[str, float]
@@ -139,7 +139,7 @@ def summarise_audio_to_text(queries: RelevantRanks, ks: Sequence[int] = (1, 5, 1
 
 
 def _summary(queries: RelevantRanks, per_query: dict[str, Values], k: int, notes: list[str]) -> Summary:
-    """Build the summary of some queries from their metrics. k: of the primary metric, mAP@k."""
+    """Build the summary of some queries from their metrics. k: Of the primary metric, mAP@k."""
     primary = f"mAP@{k}"
     return Summary(
         values={name: float(values.mean()) for name, values in per_query.items()},

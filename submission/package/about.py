@@ -70,11 +70,11 @@ class System(Strict):
     """A system of the package.
 
     Attributes:
-        name, abbreviation: as the results page will show them.
-        output: file to submit, in the folder of this file: a score matrix (.npy), the edition's CSV or a file of
+        name, abbreviation: As the results page will show them.
+        output: File to submit, in the folder of this file: a score matrix (.npy), the edition's CSV or a file of
             windows (.jsonl). None: the blind set that the run ranked by the same checkpoints or, without one, the
             ranked set.
-        scored: score matrix or file of windows for the figures; None: that of the run.
+        scored: Score matrix or file of windows for the figures; None: that of the run.
     """
 
     name: Text
@@ -103,8 +103,8 @@ class About(Strict):
 def about_template(systems: Sequence[tuple[str, Sequence[str]]], sources: Iterable[str], of_moments: bool) -> str:
     """Return the text of a file of facts for a package, with FILL_IN for every missing fact.
 
-    systems: for each, the names of its runs, and which of `output` and `scored` it needs.
-    sources: data sets and models without an address in the runs.
+    systems: For each, the names of its runs, and which of `output` and `scored` it needs.
+    sources: Data sets and models without an address in the runs.
     """
     files = "file of windows (.jsonl)" if of_moments else "scores (.npy) or CSV"
     quoted = json.dumps(FILL_IN)

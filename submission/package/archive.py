@@ -46,12 +46,12 @@ class PackedSystem(NamedTuple):
     """One system.
 
     Attributes:
-        label: name of its folder.
-        description: of the submitted output.
-        output: bytes of that file.
-        meta: content of meta.yaml.
-        truth: queries that the file must answer; None if only its form can be checked.
-        answered_by: source that has the answers to its queries, such as an entry of the run; "" for a blind set.
+        label: Name of its folder.
+        description: Of the submitted output.
+        output: Bytes of that file.
+        meta: Content of meta.yaml.
+        truth: Queries that the file must answer; None if only its form can be checked.
+        answered_by: Source that has the answers to its queries, such as an entry of the run; "" for a blind set.
     """
 
     label: str
@@ -106,7 +106,7 @@ def check_archive(
 ) -> Iterator[str]:
     """Yield everything that the official validator would refuse, and problems that it does not check, one message each.
 
-    truth_of: returns the truth for the output of a label. require_report: a technical report must exist. shown: as for
+    truth_of: Returns the truth for the output of a label. require_report: A technical report must exist. shown: As for
     format_problems.
     Raises OSError for a file that cannot be opened.
     """

@@ -55,7 +55,7 @@ def make_meta(
 ) -> dict[str, Any]:
     """Return the content of meta.yaml. Source: see Edition.sources; keys that do not apply are null.
 
-    runs: one, or those that were blended. scored: the matrix for the results. Parameters are those of all members of an
+    runs: One, or those that were blended. scored: The matrix for the results. Parameters are those of all members of an
     ensemble, frozen experts counted once. Lengths are minutes, as in DCASE's templates.
     """
     members = count_members(runs)

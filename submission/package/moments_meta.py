@@ -37,7 +37,7 @@ def make_moments_meta(
 ) -> dict[str, Any]:
     """Return the content of meta.yaml, with results in per cent.
 
-    runs: one, or those of an ensemble. figures: by metric, in [0, 1]. audio_captions counts the moments of all training
+    runs: One, or those of an ensemble. figures: By metric, in [0, 1]. audio_captions counts the moments of all training
     sources; for sources without moments, their captions. External data sets and pre-trained models have their
     addresses.
     """

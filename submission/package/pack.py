@@ -22,7 +22,7 @@ from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 
 
 class Package(NamedTuple):
-    """A written archive. unready: reasons why it must not be submitted yet, one message each."""
+    """A written archive. unready: Reasons why it must not be submitted yet, one message each."""
 
     path: Path
     systems: list[PackedSystem]
@@ -39,7 +39,7 @@ def pack(
 ) -> Package:
     """Write the archive of these systems, each one run or the runs of a blend.
 
-    about_path: the participant's file; the files it names are in its folder. The archive is called NAME.NOT_READY.zip
+    about_path: The participant's file; the files it names are in its folder. The archive is called NAME.NOT_READY.zip
     without a report, and if a system of moments answers queries whose answers are known.
     Raises SubmissionError, one line per fact, for everything that is missing or wrong.
     """

@@ -33,8 +33,9 @@ class Drawing(NamedTuple):
 
 
 class Player(NamedTuple):
-    """A clip of a query. rank: for that query. audio: number of its audio on the page, or None with the reason in
-    `why`.
+    """A clip of a query.
+
+    rank: For that query. audio: Number of its audio on the page, or None with the reason in `why`.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Player(NamedTuple):
 class QueryPlayers(NamedTuple):
     """A query to listen to.
 
-    margin: score of its best relevant clip minus that of its hardest negative. further: number of relevant clips left
+    margin: Score of its best relevant clip minus that of its hardest negative. further: Number of relevant clips left
     out.
     """
 
@@ -61,7 +62,7 @@ class QueryPlayers(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A window. start, end: seconds. weight: opacity in the drawing, in [0, 1]."""
+    """A window. start, end: Seconds. weight: Opacity in the drawing, in [0, 1]."""
 
     start: float
     end: float
@@ -76,7 +77,7 @@ class Span(NamedTuple):
 class Axis(NamedTuple):
     """A query on the time axis of its recording of `seconds`.
 
-    iou: of the first window found. audio: number of its audio on the page, or None with the reason in `why`. frames:
+    iou: Of the first window found. audio: Number of its audio on the page, or None with the reason in `why`. frames:
     probabilities of its frames.
     """
 
@@ -114,11 +115,11 @@ class Section:
     """A part of the page.
 
     Attributes:
-        headline: one large figure and the words below it.
-        facts: names and values.
-        folded: titles of expandable texts, and these texts.
-        listening: groups of queries by name.
-        axes: the same for moments.
+        headline: One large figure and the words below it.
+        facts: Names and values.
+        folded: Titles of expandable texts, and these texts.
+        listening: Groups of queries by name.
+        axes: The same for moments.
     """
 
     anchor: str

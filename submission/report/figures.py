@@ -116,7 +116,7 @@ def draw_boxes(path: Path, values: Mapping[str, Values], ylabel: str) -> None:
 
 
 def draw_bars(path: Path, bars: Sequence[Bar], xlabel: str, ylabel: str, level: float) -> None:
-    """Draw means with their intervals, and n on every bar. level: the mean over all queries, drawn as a line."""
+    """Draw means with their intervals, and n on every bar. level: The mean over all queries, drawn as a line."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel=xlabel, ylabel=ylabel, ylim=(0, 1.08))
     positions, means = np.arange(len(bars)), np.array([bar.mean for bar in bars])

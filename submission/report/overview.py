@@ -145,7 +145,7 @@ def curves_section(run: Finished) -> Section:
 
 
 def _curve(file: Path, title: str, labels: Mapping[str, str], lines: list[EpochLine]) -> Drawing:
-    """Return a drawing of figures by epoch, with its table and its text alternative. labels: figure -> its label."""
+    """Return a drawing of figures by epoch, with its table and its text alternative. labels: Figure -> its label."""
     known = {label: [line.value(key) for line in lines] for key, label in labels.items()}
     columns = {label: [math.nan if v is None else v for v in values] for label, values in known.items()}
     columns = {label: values for label, values in columns.items() if not all(map(math.isnan, values))}
@@ -233,7 +233,7 @@ def _caveats_of_data(run: Finished) -> Iterator[str]:
 
 
 def _ties(count: int, n: int) -> str:
-    """Return a sentence on the queries whose relevant clip has the same score as another clip. n: number of queries."""
+    """Return a sentence on the queries whose relevant clip has the same score as another clip. n: Number of queries."""
     if not count:
         return "No relevant clip has the same score as a clip that is not relevant."
     return (

@@ -26,7 +26,7 @@ from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edition: Edition) -> list[Drawing]:
     """Write the page of a run, and its figures as ENTRY.NAME.svg into figures_folder; return all figures on the page.
 
-    others: runs to compare with, in the same edition's metrics.
+    others: Runs to compare with, in the same edition's metrics.
     Raises SubmissionError for a run whose files are damaged or whose relevant clips are not known; OSError when writing
     fails.
     """
@@ -54,7 +54,7 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
 def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[FinishedMoments]) -> list[Drawing]:
     """Write the page of an entry of moments, like write_report. Raises SubmissionError for a blind list.
 
-    others: entries with the same queries.
+    others: Entries with the same queries.
     """
     names, store = _names(others), AudioStore(moments_sections.LONGEST)
     this, summaries = (

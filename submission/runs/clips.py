@@ -22,7 +22,7 @@ NORM = "norm "  # prefix of an expert's column
 class Clips(NamedTuple):
     """The C clips of a pool, in its order.
 
-    paths: audio files. seconds: (C,), NaN if not known. norms: by expert, (C,) norms of its embedding of each clip;
+    paths: Audio files. seconds: (C,), NaN if not known. norms: By expert, (C,) norms of its embedding of each clip;
     empty for a mean.
     """
 
@@ -32,7 +32,7 @@ class Clips(NamedTuple):
 
 
 def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, Floats]) -> None:
-    """Write the table, one line per clip. norms: by expert, (C,)."""
+    """Write the table, one line per clip. norms: By expert, (C,)."""
     rows = []
     for row, clip in enumerate(clips):
         seconds = "" if clip.seconds is None else f"{clip.seconds:.3f}"

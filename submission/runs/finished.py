@@ -20,7 +20,7 @@ from submission.runs.reading import finish_hint, read_metrics, read_provenance, 
 
 @dataclass(frozen=True)
 class Finished(ABC):
-    """One ranked entry of a finished run. entry: its name in `rank`."""
+    """One ranked entry of a finished run. entry: Its name in `rank`."""
 
     folder: Path
     result: record.RunResult
@@ -175,7 +175,7 @@ def open_finished(text: str) -> FinishedRun:
     """Open RUN, or RUN:ENTRY for one of several ranked entries (default: the first).
 
     Raises SubmissionError for a folder that is no finished run, for files that do not fit each other (one line per
-    fault), and for an unknown entry; DataError for damaged files (one line per fault).
+    fault), and for an unknown entry. Raises DataError for damaged files (one line per fault).
     """
     folder, result, recipe, entry = _open_run(text)
     if not result.rank and result.moments:

@@ -15,7 +15,7 @@ LOWER_IS_BETTER = {"loss"}
 
 
 class Figure(Record):
-    """A value of a metric. where: the stage and its epoch, or the ranked entry."""
+    """A value of a metric. where: The stage and its epoch, or the ranked entry."""
 
     metric: str
     value: float
@@ -26,14 +26,14 @@ class RunOverview(Record):
     """Summary of a run.
 
     Attributes:
-        run: folder of the run.
-        changes: changes of the recipe by --set.
-        state: finished, running, unfinished or damaged.
-        stage, epoch: the last trained ones.
-        validation: best epoch of that stage.
-        test: figure of the first ranked entry.
-        seconds: training steps of all epochs, without frames, validation and ranking.
-        problem: reason why a damaged run cannot be read.
+        run: Folder of the run.
+        changes: Changes of the recipe by --set.
+        state: `finished`, `running`, `unfinished` or `damaged`.
+        stage, epoch: The last trained ones.
+        validation: Best epoch of that stage.
+        test: Figure of the first ranked entry.
+        seconds: Training steps of all epochs, without frames, validation and ranking.
+        problem: Reason why a damaged run cannot be read.
     """
 
     run: str

@@ -83,11 +83,11 @@ class _CheckResult(NamedTuple):
     """Result of a check.
 
     Attributes:
-        queries, columns: of the file; None if it could not be read.
-        verdict: description of the result.
-        compared: whether the file was compared with a truth.
-        notes: oddities that are no problem.
-        hint: options for a comparison, if the file was not compared.
+        queries, columns: Of the file; None if it could not be read.
+        verdict: Description of the result.
+        compared: Whether the file was compared with a truth.
+        notes: Oddities that are no problem.
+        hint: Options for a comparison, if the file was not compared.
     """
 
     problems: Sequence[Problem]

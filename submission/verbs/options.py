@@ -79,7 +79,7 @@ def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class System(NamedTuple):
-    """A system to score. name: as given. matrix: None for a CSV. edition: of the system; None if unknown."""
+    """A system to score. name: As given. matrix: None for a CSV. edition: Of the system; None if unknown."""
 
     name: str
     matrix: ScoreMatrix | None
@@ -119,7 +119,7 @@ def chosen_edition(
 ) -> Edition:
     """Return the edition of clips that --edition names, else the one that all files have.
 
-    editions: edition by name, None if unknown. file: the file being read, for the message. hint: option to add.
+    editions: Edition by name, None if unknown. file: The file being read, for the message. hint: Option to add.
     Raises SubmissionError if --edition is missing and the files have no edition or several.
     """
     return get_edition(
@@ -199,7 +199,7 @@ def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str
 def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Sequence[Summary | MomentSummary]:
     """Return the figures of CSVs, score matrices and runs, or of files of moments, all by one edition.
 
-    The edition is that of --edition, else their own, which for a CSV follows from its header. arguments: of
+    The edition is that of --edition, else their own, which for a CSV follows from its header. arguments: Of
     add_truth_arguments. Raises SubmissionError for systems that cannot be scored.
     """
     if any(is_moments(name) or is_run_of_moments(name) for name in names):
