@@ -60,7 +60,9 @@ def run_cli(
     options: Options | None = None,
     inside: bool = False,
 ) -> int:
-    """Run one verb. Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted.
+    """Run one command-line verb and return its exit status.
+
+    Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted.
 
     options: Adds the arguments that every verb of the floor has. inside: Called by another verb. Then the log keeps its
     settings, results go to standard error, and an interrupt ends the caller too.
@@ -133,7 +135,7 @@ def ranks() -> tuple[int, int]:
 
 
 def _of_rank() -> str:
-    """Return the log prefix of a process; "" for the first one."""
+    """Return the prefix of a process's log lines; "" for the first of several processes."""
     number, _ = ranks()
     return f"[rank {number}] " if number else ""
 
@@ -253,14 +255,16 @@ def first_of(lines: Sequence[str]) -> list[str]:
 
 
 def section(title: str, lines: Sequence[str]) -> list[str]:
-    """Return a title and the first of the lines below it; [] without lines."""
+    """Return a title and the first lines below it, as text; [] without lines."""
     return [f"\n{title}:", *(f"  {line}" for line in first_of(lines))] if lines else []
 
 
 def make_parser(
     floor: str, description: str, verbs: Mapping[str, Verb], argv: list[str], options: Options | None = None
 ) -> argparse.ArgumentParser:
-    """Build the parser; import only the verb in use, so that the command line answers quickly. options: See run_cli.
+    """Build the parser of the command line; import only the verb in use, so that it answers quickly.
+
+    options: See run_cli.
 
     Raises SystemExit with 2: for a missing verb after printing the help, for a wrong one after suggestions.
     """
@@ -341,7 +345,10 @@ class Lines:
             log.info("%s", self.line(now - self._began, note))
 
     def line(self, seconds: float, note: str = "") -> str:
-        """Return the name, the finished and total numbers, and the remaining time. seconds: This process's run time."""
+        """Return a line of progress: the name, the finished and total numbers, and the remaining time.
+
+        seconds: This process's run time.
+        """
         size, unit = (MIB, "MiB") if self.unit == "byte" else (1, f"{self.unit}s")
         total = "" if self.total is None else f" of {round(self.total / size):,}"
         parts = [f"{self.what}: {round(self.done / size):,}{total} {unit}"]
@@ -360,7 +367,7 @@ def about(seconds: float) -> str:
 
 @contextmanager
 def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool = True) -> Iterator[Progress]:
-    """Show the progress of a block.
+    """Show the progress of the work in a block.
 
     total: None if unknown. unit: Name of one item; "byte" is shown in multiples. done: Items done before this process.
     keep: Leave the full bar on the screen.

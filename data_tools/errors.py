@@ -51,7 +51,7 @@ _SAID = {
 
 
 def located(error: OSError, path: object) -> OSError:
-    """Return the same system error, with the path that it concerns."""
+    """Return the same system error, with the path that it concerns in its message."""
     return OSError(error.errno, error.strerror, str(path))
 
 

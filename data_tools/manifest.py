@@ -82,9 +82,10 @@ class Query(Line):
 
 
 def _usual_line() -> str:
-    """Return a pattern of the lines that write_manifest writes for most clips; its groups are id, captions and split.
+    """Return a regular expression for the lines that write_manifest writes for most clips.
 
-    A matching line is a valid clip. All other lines are parsed by parse_json and Clip.
+    Its groups are id, captions and split. A matching line is a valid clip. All other lines are parsed by parse_json and
+    Clip.
     """
     escaped, plain = r'\\["\\/bfnrt]', r'[^"\\\x00-\x1f]*+'  # parts of a JSON string
     end, blank = f"{plain}(?:{escaped}{plain})*+", r'[^"\\A-Za-z0-9\x00-\x1f]*+'
@@ -122,7 +123,7 @@ def audio_clip(
     licence: str | None = None,
     uploader: str | None = None,
 ) -> Clip:
-    """Return the clip of the file `name` in a folder. licence, uploader: "" and None mean unknown."""
+    """Make the clip of the file `name` in a folder. licence, uploader: "" and None mean unknown."""
     return Clip(
         id=f"{source}/{split}/{name}",
         file_name=name,
@@ -164,7 +165,7 @@ def read_caption_table(path: Path) -> Iterator[tuple[int, str, list[str]]]:
 
 
 def iter_manifest(path: Path | str) -> Iterator[tuple[int, Clip]]:
-    """Yield (line number, clip) for every line, clip paths absolute; ids may repeat.
+    """Yield (line number, clip) for every line of a manifest, clip paths absolute; ids may repeat.
 
     Raises DataError with file and line for anything that is not a clip.
     """
@@ -297,7 +298,7 @@ def in_split(clips: Sequence[Clip], split: str) -> Sequence[Clip]:
 
 
 def write_manifest(path: Path | str, clips: Iterable[Clip]) -> None:
-    """Write clips, one per line; paths below the manifest's folder are stored relative, so that the folder can move.
+    """Write clips to a manifest, one per line; paths below its folder are stored relative, so that the folder can move.
 
     Raises DataError for no clips and for a repeated id.
     """

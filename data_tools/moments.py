@@ -51,7 +51,7 @@ class Moment(Line):
 
 
 def read_moments(path: Path | str) -> list[Moment]:
-    """Return all moments of a file.
+    """Read all moments of a file.
 
     Raises DataError with file and line for bad lines, bad texts, and a repeated id.
     """

@@ -77,7 +77,7 @@ def tree_files(folder: Path) -> list[str]:
 
 
 def some(names: Sequence[str]) -> str:
-    """Return the first MAX_NAMED names in one line."""
+    """Return the first MAX_NAMED names in one line, for a message."""
     return ", ".join(names[:MAX_NAMED]) + (f", ... ({len(names)})" if len(names) > MAX_NAMED else "")
 
 
@@ -118,12 +118,12 @@ def plain_id(freesound_id: str) -> str:
 
 
 def is_utf8(name: str) -> bool:
-    """Return False for a name from the operating system with bytes that are not UTF-8."""
+    """Return whether a name from the operating system consists of valid UTF-8."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def match_names(wanted: Iterable[str], present: Iterable[str]) -> dict[str, str]:
-    """Map each wanted name to the present name of the same file; names without a match are omitted.
+    """Map each wanted file name to the present name of the same file; names without a match are omitted.
 
     An equal name is a match. Only the remaining names on both sides are compared further. First in Unicode's composed
     form (macOS unpacks decomposed ones), then without outer blanks and blanks before the suffix. Last, ':' and the
@@ -151,17 +151,17 @@ def check_source(name: str) -> str:
 
 
 def _composed(name: str) -> str:
-    """Return a name with each letter and its marks as one character (NFC)."""
+    """Return a file name with each letter and its marks as one character (NFC)."""
     return unicodedata.normalize("NFC", name)
 
 
 def _without_blanks(name: str) -> str:
-    """Return a name without blanks at its ends and before its suffix."""
+    """Return a file name without blanks at its ends and before its suffix."""
     return re.sub(r"\s+(\.\w+)$", r"\1", _composed(name).strip())
 
 
 def _without_colons(name: str) -> str:
-    """Return a name with `_` in place of each colon or underscore and the blanks around it."""
+    """Return a file name with `_` in place of each colon or underscore and the blanks around it."""
     return re.sub(r"\s*[:_]\s*", "_", _without_blanks(name))
 
 

@@ -71,7 +71,7 @@ def read_table(
 def _records(
     path: Path, text: str, delimiter: str, quoting: Quoting, hint: str
 ) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Yield (first line, values, text of the lines) for every record of a table, its header first."""
+    """Yield (first line, values, text of the lines) for every record of a CSV table, its header first."""
     lines = io.StringIO(text, newline="").readlines()
     reader = csv.reader(lines, delimiter=delimiter, strict=True, quoting=_QUOTINGS[quoting])
     while (start := reader.line_num) < len(lines):
@@ -132,7 +132,7 @@ def holds_rows(lines: Sequence[str], values: Sequence[str], delimiter: str, widt
 
 
 def _form(cell: str) -> str:
-    r"""Return the suffix of a file's name, or "number", or "word". Prose gives "".
+    r"""Classify a cell: return the suffix of a file's name, or "number", or "word"; "" for prose.
 
     >>> [_form(cell) for cell in ("Dog barking.WAV", "12", "a_b-c", "A dog.", "Two\nlines.wav")]
     ['.wav', 'number', 'word', '', '']
@@ -190,7 +190,7 @@ def shortened(names: Iterable[str]) -> str:
 
 
 def caption_columns(path: Path, row: Mapping[str, str]) -> list[str]:
-    """Return the names caption_1 .. caption_n of a row, in order.
+    """Return the column names caption_1 .. caption_n of a table's row, in order.
 
     Raises DataError for a row without them, a missing number, and a number of more than MAX_DIGITS digits.
     """

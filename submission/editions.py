@@ -200,7 +200,7 @@ _2022 = Edition(
 
 
 def _changed_year(record: Edition, sources: Mapping[str, Source], **changes: object) -> Edition:
-    """Return a copy of a year with these facts changed, each with its source."""
+    """Return a copy of a year's edition with these facts changed, each with its source."""
     return replace(record, **changes, sources={**record.sources, **sources})  # type: ignore[arg-type]
 
 
@@ -321,7 +321,7 @@ MOMENTS: Mapping[str, MomentsEdition] = {record.name: record for record in (_202
 
 
 def get_edition(name: str | int) -> Edition:
-    """Return the record of one year, or of `custom`. Raises SubmissionError, with the known names, for any other."""
+    """Return the edition of one year, or `custom`. Raises SubmissionError, with the known names, for any other."""
     if str(name) in MOMENTS:
         raise SubmissionError(
             f"edition {name} expects windows of moments (.jsonl), but these are clips; "
@@ -331,7 +331,7 @@ def get_edition(name: str | int) -> Edition:
 
 
 def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
-    """Return the record of a year of moments (None: the latest).
+    """Return the edition of a year that asks for moments (None: the latest).
 
     Raises SubmissionError, with the known names, for others.
     """
@@ -344,7 +344,7 @@ def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
 
 
 def get_any_edition(name: str | int) -> AnyEdition:
-    """Return the record of a year of clips or moments, or of `custom`.
+    """Return the edition of a year, of clips or moments, or `custom`.
 
     Raises SubmissionError, with all names, for others.
     """
@@ -352,13 +352,13 @@ def get_any_edition(name: str | int) -> AnyEdition:
 
 
 def all_editions() -> list[AnyEdition]:
-    """Return all records by year, `custom` last."""
+    """Return all editions by year, `custom` last."""
     editions: list[AnyEdition] = [*EDITIONS.values(), *MOMENTS.values()]
     return sorted(editions, key=lambda edition: edition.name)
 
 
 def _lookup(name: str | int, editions: Mapping[str, EditionType]) -> EditionType:
-    """Return the record of this name. Raises SubmissionError, with the known names, for an unknown one."""
+    """Return the edition of this name. Raises SubmissionError, with the known names, for an unknown one."""
     if str(name) not in editions:
         raise SubmissionError(f"edition {name} is unknown; choose one of: {', '.join(editions)}")
     return editions[str(name)]

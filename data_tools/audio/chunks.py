@@ -130,7 +130,7 @@ def _find_sound(path: Path, file: BinaryIO, layout: _Layout, start: int) -> _Sou
 
 
 def _chunk(file: BinaryIO, layout: _Layout, at: int) -> tuple[bytes | None, int, int]:
-    """Return the name (None at the end of the file), size and offset of the body of the chunk at an offset."""
+    """Read the chunk header at an offset; return name (None at the file's end), size, and offset of its body."""
     header = read_at(file, at, layout.name + layout.size)
     size = int.from_bytes(header[layout.name :], layout.order) - layout.counted
     return header[:4] if len(header) == layout.name + layout.size else None, size, at + len(header)
@@ -192,7 +192,7 @@ def _with_size(path: Path, file: BinaryIO, sound: _Sound, size: int, magic: byte
 
 
 def _after_chunks(file: BinaryIO, layout: _Layout, at: int, end: int) -> int:
-    """Return the offset after the chunks and tags at an offset; the end of the file if only those follow."""
+    """Skip the chunks and tags that start at an offset; return the offset after them, or the file's end."""
     for _ in range(_MAX_CHUNKS):
         at = after_tags(file, at)
         name, size, body = _chunk(file, layout, at)

@@ -58,7 +58,7 @@ def _with_samples(head: bytes, count: int) -> bytes:
 
 
 def _count_samples(path: Path, source: Reheaded) -> int:
-    """Return the number of samples, by decoding.
+    """Count the samples of a FLAC file by decoding it.
 
     soundfile raises an error for the last block, because it cannot seek to the end of a stream without a stated length.
     At that point the samples are in the buffer.
@@ -116,7 +116,7 @@ def _refuse_second(path: Path, file: BinaryIO, start: int) -> None:
 
 
 def _holds_container(content: mmap.mmap, at: int) -> bool:
-    """Return whether a file of another format starts after an offset; `find` takes a tenth of a regex's time."""
+    """Return whether a file of another audio format starts after an offset; `find` takes a tenth of a regex's time."""
     if any(content.find(start, at) >= 0 for start in _STARTS):
         return True
     for kind, names in _KINDS.items():

@@ -116,7 +116,7 @@ def next_sound(content: mmap.mmap, at: int, end: int) -> int:
 
 
 def _first_of_two(content: mmap.mmap, at: int) -> _Frame | None:
-    """Return the frame at an offset if one of the same kind follows it."""
+    """Return the MPEG frame at an offset if one of the same kind follows it."""
     first = frame_of(content[at : at + 4])
     following = first and frame_of(content[at + first.size : at + first.size + 4])
     return first if first and following and following.kind == first.kind else None
@@ -136,14 +136,14 @@ def _stated_frames(content: bytes, first: _Frame) -> tuple[int | None, bool]:
 
 
 def _side_size(frame: _Frame) -> int:
-    """Return the bytes of side information, between the header and the tag."""
+    """Return the bytes of an MPEG frame's side information, between its header and the Xing tag."""
     if frame.is_mpeg1:
         return 17 if frame.is_mono else 32
     return 9 if frame.is_mono else 17
 
 
 def _xing_frame(header: bytes, frames: int) -> bytes:
-    """Return a first frame that states the number of frames: otherwise libmpg123 guesses it from the file's size.
+    """Make a first MPEG frame that states the number of frames: otherwise libmpg123 guesses it from the file's size.
 
     header: Of the next frame; the bit rate is raised until the tag fits.
     """

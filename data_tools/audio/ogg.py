@@ -91,7 +91,10 @@ def _page_at(path: Path, content: mmap.mmap, at: int) -> _Page | None:
 
 
 def _checksum(page: bytes) -> bytes:
-    """Return the CRC-32 with the highest bit first, from 0: zlib's, with reversed bits and without its inversions."""
+    """Return the checksum of an Ogg page: CRC-32 with the highest bit first, from 0.
+
+    It is zlib's, with reversed bits and without its inversions.
+    """
     crc = zlib.crc32(page.translate(_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF
     return crc.to_bytes(4, "little").translate(_REVERSED)[::-1]
 

@@ -144,7 +144,7 @@ class _Drifting(_Polyphase):
         return new
 
     def _drift(self, turns: int) -> _Samples:
-        """Return the error of the clock at each of the next new samples, in old samples."""
+        """Return the error of resampy's clock at each of the next new samples, in old samples."""
         count = turns * self.up
         clock = np.add.accumulate(np.concatenate([[self.clock], np.full(count, self.step)]))
         whole, phase = np.divmod(np.arange(count) * self.down, self.up)

@@ -43,7 +43,7 @@ def _checked(one: Any, number: int) -> np.ndarray:
 
 
 def _on_cpu(one: Any) -> Any:
-    """Return a tensor without its graph, in the memory that numpy reads; anything else unchanged."""
+    """Return a tensor without its gradient graph, in the memory that numpy reads; anything else unchanged."""
     return one.detach().cpu() if hasattr(one, "detach") else one
 
 

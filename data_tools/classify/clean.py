@@ -154,7 +154,7 @@ def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) ->
 
 
 def _unquoted(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yield the matches outside double quotes."""
+    """Yield the matches of a pattern outside double quotes."""
     at = straight = curly = 0
     for match in pattern.finditer(text):
         passed, at = text[at : match.start()], match.start()

@@ -59,7 +59,7 @@ class CrossFit(NamedTuple):
 
 
 def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
-    """Train one network per fold and weighting, and score every text by its own fold's. Shows progress.
+    """Train one network per fold and weighting; score every text by the networks trained without its fold.
 
     vectors: (rows, D), memory-mapped or not. Raises DataError for fewer groups of a class than folds, and if a fold
     leaves no text of a class for training.
@@ -88,7 +88,7 @@ def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
 
 
 def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
-    """Return (N,) the fold of each text.
+    """Assign each text to a fold, (N,).
 
     The groups of each class are dealt to the folds at random, in equal numbers.
     """

@@ -45,7 +45,7 @@ class SentenceEncoder:
         self.fingerprint = model_fingerprint(self._model, fetch(name))
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Return (N, D) float32, in the order of the texts."""
+        """Embed texts: return (N, D) float32 vectors, in the order of the texts."""
         # The library sorts its input by length, so that there is hardly any padding.
         return np.asarray(self._model.encode(list(texts), batch_size=_BATCH, show_progress_bar=False), np.float32)
 
@@ -73,11 +73,11 @@ class Embeddings:
         return [text for text in dict.fromkeys(texts) if _digest(text) not in self._row]
 
     def rows(self, texts: Sequence[str]) -> np.ndarray:
-        """Return (N,) int64: the texts' rows in `vectors`. Raises KeyError for a text without one."""
+        """Return the row of each text in `vectors`, (N,) int64. Raises KeyError for a text without one."""
         return np.fromiter((self._row[_digest(text)] for text in texts), np.int64, len(texts))
 
     def vectors(self) -> np.ndarray:
-        """Return (rows, D) float16, memory-mapped. At least one must be stored."""
+        """Return all stored vectors, (rows, D) float16, memory-mapped. At least one must be stored."""
         return np.memmap(self._vectors_file, np.float16, "r", shape=(len(self), self.dim))
 
     def add(self, texts: Sequence[str], encoder: SentenceEncoder) -> int:

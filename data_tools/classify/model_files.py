@@ -26,7 +26,7 @@ WEIGHTLESS = ("Pooling", "Normalize", "BoW", "Dropout", "WordWeights")
 
 
 def local_folder(name: str, what: str = "text model") -> Path | None:
-    """Return the folder of a model by folder, package or hub name, without the network.
+    """Find the folder of a model by folder, package or hub name, without the network.
 
     None if the model is not on this machine.
 

@@ -121,7 +121,7 @@ def _in_seconds(stem: str) -> list[str]:
 
 
 def _recordings(path: Path) -> list[_Recording]:
-    """Read the clips of a CSV file in its order."""
+    """Read the clips of an AudioCaps CSV file in its order."""
     require_file(path, "name AudioCaps' folder, which holds it, and the --splits that it has")
     recordings: dict[tuple[str, int], _Recording] = {}
     lines: dict[str, int] = {}

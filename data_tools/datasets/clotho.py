@@ -72,7 +72,7 @@ def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
 
 
 def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str, str]:
-    """Return the clips, a line of counts, and a note on missing files whose names almost match."""
+    """Read one split of Clotho; return its clips, a line of counts, and a note on missing files with similar names."""
     table = _published_path(root, "clotho_csv_files", f"clotho_captions_{split}.csv")
     require_file(table, "name Clotho's folder as published, and the --splits that it has")
     captions = _captions(table)
@@ -124,7 +124,7 @@ def _captions(path: Path) -> dict[str, list[str]]:
 
 
 def _metadata(path: Path) -> dict[str, dict[str, str]]:
-    """Return the rows by file name; sound_id is omitted from rows without one ("Not found")."""
+    """Read the rows of Clotho's metadata by file name; sound_id is omitted from rows without one ("Not found")."""
     metadata = {}
     for line, row in read_table(path, METADATA_COLUMNS, fallback_encoding="iso-8859-1"):
         name, sound_id = row["file_name"], row["sound_id"].strip()

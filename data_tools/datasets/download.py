@@ -73,7 +73,7 @@ def download(
 
 
 def _noted(path: Path) -> Path:
-    """Return the path of the file with the checksum of a fetched one."""
+    """Return the path of the file that stores the checksum of a downloaded file."""
     return path.with_name(f"{short_name(path.name)}.sha256")
 
 
@@ -149,7 +149,7 @@ async def _fetch(address: str, path: Path, part: Path) -> None:
 
 
 async def _get(session: "ClientSession", address: str, part: Path, have: int, elsewhere: str) -> bool:
-    """Append the rest of a file after its first `have` bytes; return False if the server has no such rest.
+    """Download the rest of a file after its first `have` bytes; return False if the server has no such rest.
 
     Raises DataError for another answer, for one that is compressed, and for a part that was not asked for.
     """
@@ -173,7 +173,7 @@ async def _get(session: "ClientSession", address: str, part: Path, have: int, el
 
 
 async def _write(answer: "ClientResponse", part: Path, have: int, address: str) -> None:
-    """Append the answer's bytes, with progress. DataError for more or fewer than announced."""
+    """Append a server's answer to a file, with progress. Raises DataError for more or fewer bytes than announced."""
     announced = answer.content_length
     size = None if announced is None else have + announced
     if size is not None and size > MAX_BYTES:

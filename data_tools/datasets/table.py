@@ -44,7 +44,7 @@ def read_captions(
     delimiter: str = ",",
     quoting: Quoting | None = None,
 ) -> tuple[list[Clip], list[str]]:
-    """Return the clips in the order of the table's rows, and the missing or unreadable files among them.
+    """Read clips from a table of captions; return them in its order, and the missing or unreadable files among them.
 
     Args:
         audio: Column with a row's file, below `folder`. Rows of one file, however named, are one clip with the first
@@ -85,7 +85,7 @@ def read_captions(
 
 
 def _strictest_split(path: Path, name: str, splits: Sequence[Split]) -> Split:
-    """Choose the split of a file with names in these splits."""
+    """Choose the split of a file whose rows are in these splits."""
     if len(splits) == 1:
         return splits[0]
     by_rank = {2 if one in TEST_SPLITS else int(one in VALIDATION_SPLITS): one for one in splits}
@@ -103,7 +103,7 @@ def _strictest_split(path: Path, name: str, splits: Sequence[Split]) -> Split:
 def _rows(
     path: Path, columns: Sequence[str], delimiter: str, quoting: Quoting | None
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the rows of the table.
+    """Yield the rows of a table of captions.
 
     Quotes between tabs are text by default, as in published TSVs (text/tab-separated-values has no quotes). But pandas
     and spreadsheets write quotes there: for a whole cell in quotes the user must choose.

@@ -69,7 +69,10 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
 
 
 def _twice(path: Path, item_id: str, before: int, number: int) -> str:
-    """Return the message about two items of one file, with the line of the second if its id is written as usual."""
+    """Return the message about two WavCaps items of one file.
+
+    It has the line of the second if its id is written as usual.
+    """
     text = read_text(path)
     written = list(re.finditer(r'"id"\s*:\s*' + re.escape(json.dumps(item_id, ensure_ascii=False)), text))
     line = f" (line {text.count(chr(10), 0, written[min(1, len(written) - 1)].start()) + 1})" if written else ""

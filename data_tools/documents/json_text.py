@@ -92,7 +92,7 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
 
 
 def _decoded(text: str | bytes, where: str) -> str:
-    """Return the text of JSON. Raises DataError for an encoding other than UTF-8, and for a byte order mark."""
+    """Decode JSON text. Raises DataError for an encoding other than UTF-8, and for a byte order mark."""
     if other := other_encoding(text) if isinstance(text, bytes) else "":
         raise DataError(f"{where}: {other}, not UTF-8; save it as UTF-8")
     try:
@@ -165,7 +165,7 @@ def require_shape(content: Any, shape: "type[Shape]", where: str, hint: str) -> 
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a value as JSON, completely or not at all; an object is sealed."""
+    """Write a value as JSON, completely or not at all; an object gets a checksum."""
     value = sealed(value) if isinstance(value, dict) else value
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 

@@ -27,7 +27,7 @@ Item = TypeVar("Item", bound=Line)
 
 
 def read_lines(path: Path, kind: type[Item], otherwise: str) -> Iterator[tuple[int, Item]]:
-    """Yield (line number, item) for every line; ids may repeat.
+    """Yield (line number, item) for every line of a file of JSON lines; ids may repeat.
 
     otherwise: Message for a file without any JSON, with the way to make a correct one.
     Raises DataError with file and line for anything that is not an item of this kind.
@@ -63,7 +63,7 @@ def unique_items(lines: Iterable[tuple[int, Item]], path: Path | str) -> list[It
 
 
 def write_lines(path: Path, items: Iterable[Item], stored: Callable[[Item], Item] = lambda item: item) -> None:
-    """Write items, one per line. stored: Converts an item before it is written.
+    """Write items as JSON, one per line. stored: Converts an item before it is written.
 
     Raises DataError for no items and for a repeated id.
     """

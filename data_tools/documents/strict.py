@@ -89,13 +89,13 @@ def number(value: float) -> float | None:
 
 
 def closed_list(names: Mapping[str, Any], base: type[Strict]) -> Any:
-    """Return the union, with the discriminator `kind`, of all subclasses of `base` among a module's names."""
+    """Return a pydantic union, with the discriminator `kind`, of all subclasses of `base` among a module's names."""
     kinds = [value for value in names.values() if isinstance(value, type) and issubclass(value, base)]
     return Annotated[Union[tuple(kind for kind in kinds if kind is not base)], Field(discriminator="kind")]  # noqa: UP007
 
 
 def kinds_of(union: Any) -> tuple[type[Strict], ...]:
-    """Return the classes of a closed list."""
+    """Return the classes in a union of closed_list."""
     kinds: tuple[type[Strict], ...] = get_args(get_args(union)[0])
     return kinds
 

@@ -46,7 +46,10 @@ class Document:
     problems: list[tuple[Path, int, str]] = field(default_factory=list)
 
     def line(self, path: Path) -> int:
-        """Return the line of the value at `path`, or of its deepest known parent; skips a union's tag in `path`."""
+        """Return the line number of the value at `path`, or of its deepest known parent.
+
+        A union's tag in `path` is skipped.
+        """
         known: Path = ()
         for part in path:
             if (*known, part) in self.lines:

@@ -88,7 +88,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 
 def read_access(arguments: argparse.Namespace) -> Access:
-    """Read the options of add_connection.
+    """Read the connection settings from the options of add_connection.
 
     Raises DataError for options out of range, a missing key, and a key or token that others may read.
     """

@@ -40,7 +40,7 @@ async def read(client: Client, window: Window, narrowed: str | None) -> tuple[Wi
 
 
 async def _whole_page(client: Client, window: Window, narrowed: str | None) -> Page:
-    """Return a page; ask again while it has null items, because the next answer may have their sounds.
+    """Read a page of a time window; ask again while it has null items, because the next answer may have their sounds.
 
     An item is null for good if every answer has null for it and the last answer has no further nulls. An answer with
     more nulls is no evidence.
@@ -127,7 +127,7 @@ def has_fallen(known: int, count: int) -> bool:
 
 
 def _require_lasting(store: Store, known: int, count: int) -> None:
-    """Raise DataError for a fall that has not lasted for ACCEPTED seconds yet."""
+    """Raise DataError if the API's count has fallen for less than ACCEPTED seconds."""
     now = time.time()
     since = store.fact("fallen") or now
     if abs(count - store.fact("fallen_to", 0)) > FALL_SHARE * known:

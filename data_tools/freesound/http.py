@@ -63,7 +63,7 @@ class Http(AbstractAsyncContextManager["Http"]):
     async def get(
         self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
     ) -> Response:
-        """Make one request.
+        """Make one GET request.
 
         into: File for the body if the status is 200. limit: Maximum bytes of that file, unpacked.
         Raises AgainError without a complete answer; LostError for a longer body and for an invalid address.
@@ -72,7 +72,7 @@ class Http(AbstractAsyncContextManager["Http"]):
         return await self._ask("GET", url, into, file_bytes if into else 0, headers=headers)
 
     async def post(self, url: str, form: Mapping[str, str]) -> Response:
-        """Send a form. Raises AgainError."""
+        """Send a form by one POST request. Raises AgainError."""
         return await self._ask("POST", url, None, 0, data=form)
 
     async def _ask(self, method: str, url: str, into: Path | None, file_bytes: int, **sent: Any) -> Response:

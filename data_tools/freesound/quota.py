@@ -116,7 +116,7 @@ class Quota:
         return max(used.wait, wait + minutes * MINUTE)
 
     def _counted_to(self, later: int, now: float) -> float | None:
-        """Return the time until which a request counts, if this many requests came later.
+        """Return until when the request with this many later ones counts against the limits; None without it.
 
         While the clock was ahead, times were stored that no request can have yet.
         """
@@ -134,7 +134,7 @@ class Quota:
         return (max(free) - now) * self._clock.speed
 
     def _correct(self, now: float) -> None:
-        """Set times to now if they were stored while the clock was ahead."""
+        """Set the stored times of requests to now if they were stored while the clock was ahead."""
         latest = now + self._clock.wall(UNANSWERED)
         self._database.execute("UPDATE requests SET counted_to = ? WHERE counted_to > ?", (now, latest))
         self._database.execute("DELETE FROM pause WHERE until > ?", (latest + self._clock.wall(DAY),))

@@ -63,7 +63,7 @@ _LISTED = "(SELECT value FROM json_each(?))"
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors (no room, no permission, a damaged file) into a DataError that names path."""
+    """Turn SQLite's errors in a block (no room, no permission, a damaged file) into a DataError that names path."""
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: from a damaged schema, which is quoted
@@ -96,7 +96,7 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def open_store(path: Path, create: bool = False, read_only: bool = False) -> Iterator["Store"]:
-    """Open a store for a block. Raises DataError as Store does, and for SQLite's errors in the block."""
+    """Open the database of sounds for a block. Raises DataError as Store does, and for SQLite's errors in the block."""
     with naming(path), closing(Store(path, create, read_only)) as store:
         yield store
 
@@ -171,7 +171,7 @@ class Store(Facts):
         return [Window(*row) for row in self.database.execute("SELECT * FROM windows ORDER BY first LIMIT ?", (limit,))]
 
     def keep_progress(self, window: Window, progress: Progress, count: int | None = None) -> None:
-        """Replace a window by its remaining parts, within the caller's transaction."""
+        """Replace a time window by its remaining parts, within the caller's transaction."""
         self.database.execute("DELETE FROM windows WHERE first = ?", (window.first,))
         for part in progress.windows:
             self.add_window(part)
@@ -179,7 +179,7 @@ class Store(Facts):
             self.database.execute("INSERT OR REPLACE INTO uneven VALUES (?, ?, ?)", (window.first, window.last, count))
 
     def save(self, window: Window, page: Page) -> Progress:
-        """Store an answer to a window and the window's remaining parts.
+        """Store a page of sounds from a time window, and the window's remaining parts.
 
         Raises DataError if most sounds are outside the window: the crawl could not continue from them.
         """
@@ -201,7 +201,7 @@ class Store(Facts):
         return progress
 
     def renew(self, window: Window, page: Page, condition: str | None) -> tuple[Progress, Counter[str]]:
-        """Store an answer to a window of one kind of sound; no sound is marked as missing.
+        """Store a page of sounds of one kind from a time window; no sound is marked as missing.
 
         condition: Selects the stored sounds of that kind, for a window that is compared. Returns the window's remaining
         parts, and the number of stored sounds that have changed, by column of CHANGING.
@@ -254,7 +254,7 @@ class Store(Facts):
         return [Window(first, last, compared=True) for first, last in zip(begins, ends, strict=True)]
 
     def known(self, window: Window, condition: str | None = None) -> int:
-        """Return the number of sounds in the window that are stored and not missing, or null.
+        """Return the number of sounds in a time window that are stored and not missing, or null.
 
         With a condition: only stored sounds that meet it.
         """
@@ -276,7 +276,7 @@ class Store(Facts):
         )
 
     def _list_nulls(self, window: Window, page: Page, indexed: Mapping[int, int], reached: int, stored: int) -> None:
-        """List a page's nulls, in place of those listed before up to the second it reached.
+        """Record the null items of a page, in place of those recorded before up to the second that the page reached.
 
         stored: Number of nulls that are sounds stored by an earlier crawl; these count as sounds.
         """
@@ -311,7 +311,7 @@ class Store(Facts):
         self.database.executemany("UPDATE sounds SET gone = 1 WHERE id = ?", ((sound_id,) for sound_id in ids))
 
     def nulls(self) -> list[Null]:
-        """Return all nulls in order of time."""
+        """Return all items that the API gave as null, in order of time."""
         rows = self.database.execute(
             "SELECT after_ms, (SELECT MIN(indexed) FROM sounds WHERE indexed > after_ms), page, position "
             "FROM nulls ORDER BY after_ms, page, position"
@@ -328,7 +328,7 @@ class Store(Facts):
 
 
 def _row(sound: Sound, site: str) -> dict[str, object]:
-    """Return the values of COLUMNS by name."""
+    """Return a sound's values of the database's COLUMNS, by name."""
     previews = {name.replace("-", "_"): sound.previews.get(name, "").removeprefix(site) or None for name in PREVIEWS}
     return {**vars(sound), "tags": " ".join(sound.tags), **previews}
 

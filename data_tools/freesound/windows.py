@@ -103,19 +103,22 @@ def advance(window: Window, answer: PageListing, known: int) -> Progress:
 
 
 def past_end(window: Window) -> Progress:
-    """Return the progress after the answer that the page does not exist: the window has become shorter."""
+    """Return the progress of a time window after the answer that its page does not exist.
+
+    The window has become shorter.
+    """
     attempt = window.attempt + 1
     again = Window(window.first, window.last, attempt=attempt, compared=window.compared)
     return Progress((again,)) if attempt < ATTEMPTS else Progress(uneven=True)
 
 
 def split(window: Window) -> tuple[Window, ...]:
-    """Return the halves of a window, to be read one by one; () for a single second."""
+    """Return the halves of a time window, to be read one by one; () for a single second."""
     return tuple(replace(half, splits=window.splits + 1) for half in window.halves)
 
 
 def _unread(window: Window, answer: PageListing) -> tuple[Window, ...]:
-    """Return the part that the answer did not reach."""
+    """Return the part of a time window that the answer did not reach."""
     if answer.reached in (None, window.first):
         return (Window(window.first, window.last, window.page + 1, attempt=window.attempt, compared=window.compared),)
     assert answer.reached is not None

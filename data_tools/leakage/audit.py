@@ -114,7 +114,9 @@ def audit(
     exclusions: Exclusions | None = None,
     fingerprints: Fingerprints | None = None,
 ) -> list[Overlap]:
-    """Return all overlaps, sorted as KINDS, one per clip, overlapping split or list, and shared value.
+    """Find all overlaps between clips of different splits, and between clips and exclusion lists.
+
+    They are sorted as KINDS, one per clip, overlapping split or list, and shared value.
 
     clips: Audited against each other and against `against`; overlaps within `against` are not searched. A split is a
     source's split, as in check. An overlap is listed under the clip whose split comes first: training, validation,
@@ -214,7 +216,7 @@ def _overlap(kind: str, clip: Clip, other: Clip, evidence: str) -> Overlap:
 
 
 def _same_sound(everything: Sequence[Clip], audited: Collection[str], fingerprints: Fingerprints) -> list[Overlap]:
-    """Compare each audited split with the splits that are not audited, and with the audited splits before it."""
+    """Compare the sound of each audited split with splits that are not audited, and with audited splits before it."""
     listened = [clip for clip in everything if clip.id in fingerprints.prints]
     position = {clip.id: number for number, clip in enumerate(everything)}
     earlier = [clip for clip in listened if clip.id not in audited]
@@ -251,7 +253,7 @@ def _report(overlaps: Sequence[Overlap], compared: bool) -> list[str]:
 def _verdict(
     overlaps: Sequence[Overlap], training: Sequence[Clip], others: Sequence[Clip], fingerprints: Fingerprints | None
 ) -> str:
-    """Return the verdict in words. others: Clips of test splits.
+    """Return the result of the audit in words. others: Clips of test splits.
 
     Only for clips with a sure fingerprint does it state that they share no sound.
     """

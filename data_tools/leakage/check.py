@@ -87,8 +87,9 @@ class CheckReport(Report):
 
 
 def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
-    """Return all findings, sorted as KINDS. A split is a source's split: clotho's evaluation, audiocaps' test.
+    """Check clips; return all problems and overlaps, sorted as KINDS.
 
+    A split is a source's split: clotho's evaluation, audiocaps' test.
     quick: Read audio headers only, and compare no content; otherwise every file is decoded and hashed. Published frames
     in place of audio are always read completely.
     All findings except DUPLICATE_ID use one clip per id. Content is the file's bytes: the same sound in two encodings
@@ -134,7 +135,7 @@ class _OnePerId:
 
 
 def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
-    """Return the result of `_read` for every file, by the hash of its path."""
+    """Read every audio file once, with `_read`; return the results by the hash of the file's path."""
     results: dict[int, Result] = {}
     paths = sorted({clip.path for clip in clips})
     with ThreadPool() as pool, progress("reading", len(paths), "file") as bar:

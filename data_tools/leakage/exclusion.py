@@ -47,7 +47,7 @@ class Exclusions(NamedTuple):
 
 
 def read_exclusions(paths: Iterable[Path]) -> Exclusions:
-    """Read all lists together. The content of a file shows its form:
+    """Read lists of forbidden Freesound ids. The content of a file shows its form:
 
     * the challenge's CSV with the column `sound_id` (dcase2025_task6_excluded_freesound_ids.csv);
     * Clotho's metadata CSV as published (`file_name`, `sound_id`; UTF-8 or ISO-8859-1);
@@ -78,7 +78,7 @@ def read_exclusions(paths: Iterable[Path]) -> Exclusions:
 
 
 def _entries(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield (place in the file, entry) for every entry of one list."""
+    """Yield (place in the file, entry) for every entry of one list of forbidden ids."""
     if path.suffix == ".jsonl":
         for line, clip in iter_manifest(path):
             yield f"line {line}", clip.freesound_id or NOT_FOUND

@@ -229,7 +229,7 @@ def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
 
 
 def _agreeing(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tuple[Flags, int]:
-    """Return which peaks have one of the others within a frame and a bin.
+    """Decide which peaks agree with one of the other recording's, within a frame and a bin.
 
     Also return how many more there are than at the best wrong alignment.
     """
@@ -253,7 +253,7 @@ def _of_strongest(agree: Flags, levels: np.ndarray) -> float:
 
 
 def _firsts(one: Fingerprint) -> Whole:
-    """Return (H,) the frame of each pair's first peak."""
+    """Return the frame of the first peak of each pair, (H,)."""
     return np.repeat(one.frames.astype(np.int64), one.counts)
 
 
@@ -282,7 +282,7 @@ def _from_peaks(frames: Whole, bins: Whole, power: Floats, outstanding: Floats) 
 
 
 def _best_of_each(groups: Whole, values: Floats, count: int) -> Flags:
-    """Return which values are among the `count` highest in their group."""
+    """Decide which values are among the `count` highest in their group."""
     order = np.lexsort((-values, groups))
     ranked = groups[order]
     chosen = np.zeros(len(groups), bool)
@@ -291,7 +291,7 @@ def _best_of_each(groups: Whole, values: Floats, count: int) -> Flags:
 
 
 def _pairs(frames: Whole, bins: Whole, outstanding: Floats) -> tuple[Whole, Whole]:
-    """Return both peaks of every pair, by rising first peak."""
+    """Pair the peaks; return both peaks of every pair, by rising first peak."""
     begins = np.maximum(np.searchsorted(frames, frames + PAIR_FRAMES[0]), np.arange(1, len(frames) + 1))
     sizes = np.maximum(0, np.searchsorted(frames, frames + PAIR_FRAMES[1], "right") - begins)
     first = np.repeat(np.arange(len(frames)), sizes)

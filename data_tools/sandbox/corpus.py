@@ -116,7 +116,7 @@ class Catalogue:
         return int(FIRST_MS + round((LAST_MS - FIRST_MS) * ((number + 0.5) / self.size) ** 0.6))
 
     def from_time(self, milliseconds: float) -> int:
-        """Return the first number uploaded at that time or later; size without one."""
+        """Return the number of the first sound uploaded at that time or later; size without one."""
         return bisect.bisect_left(range(self.size), milliseconds, key=self.created)
 
     def id(self, number: int) -> int:
@@ -138,7 +138,7 @@ class Catalogue:
         return float(self._drawn(purpose, number))
 
     def _drawn(self, purpose: str, number: Any) -> Any:
-        """Return the upper bits of splitmix64 (Steele, Lea, Flood, OOPSLA 2014), with a start value for each purpose.
+        """Turn numbers into random values by splitmix64 (Steele, Lea, Flood, OOPSLA 2014), seeded for each purpose.
 
         number: One, or an array of unsigned 64-bit integers.
         """
@@ -153,7 +153,7 @@ class Catalogue:
         return np.interp(self.uniform("seconds", numbers), *_SECONDS).round(3)
 
     def licences(self, numbers: Numbers) -> np.ndarray:
-        """Return the licences by their names in filters."""
+        """Return the licences of sounds, by their names in filters."""
         return _pick(self.uniform("licence", numbers), {name: share for name, (_, share) in LICENCES.items()})
 
     def preferences(self, numbers: Numbers) -> np.ndarray:
@@ -161,7 +161,7 @@ class Catalogue:
         return _pick(self.uniform("preference", numbers), PREFERENCES)
 
     def scene(self, number: int) -> Scene:
-        """Return the audio content of a sound; its seed is that of the audio too."""
+        """Return the scene that a sound's audio is made from; its seed is that of the audio too."""
         rng = np.random.default_rng((self.seed, number, 0))
         kind = list(KINDS)[int(rng.integers(len(KINDS)))]
         return Scene(kind, [event.name for event in draw_events(rng, kind, {name: [] for name in CLASSES})])
@@ -189,7 +189,7 @@ class Catalogue:
 
 @lru_cache(maxsize=1 << 14)
 def _invented(size: int, seed: int, number: int) -> tuple[dict[str, Any], str, str]:
-    """Return the fields of a sound that depend on neither site nor time, its user, and the path of its previews.
+    """Invent a sound: its fields that depend on neither site nor time, its user, and the path of its previews.
 
     A crawl requests the sounds at the edges of its windows several times, an update requests all of them again.
     """
@@ -224,7 +224,7 @@ def _invented(size: int, seed: int, number: int) -> tuple[dict[str, Any], str, s
 
 
 def _name(rng: np.random.Generator, scene: Scene, sound_id: int) -> str:
-    """Return a title; one in a hundred would be a dangerous file name."""
+    """Invent the title of a sound; one in a hundred would be a dangerous file name."""
     if rng.random() < 0.01:
         return NAMES[int(rng.integers(len(NAMES)))]
     return f"{' '.join(scene.events)} {sound_id % 90 + 10}.wav"

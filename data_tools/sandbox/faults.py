@@ -63,7 +63,7 @@ class Throttle:
         self._times: deque[float] = deque(maxlen=max((limit for limit, _, _ in self._limits), default=1))
 
     def refusal(self) -> str | None:
-        """Return the text of a 429, or None after counting the request."""
+        """Return the text of a 429 if a limit is reached; otherwise count the request and return None."""
         now = self._clock.now()
         for limit, seconds, name in self._limits:
             if len(self._times) >= limit and self._times[-limit] > now - seconds:

@@ -82,7 +82,7 @@ class _Parser:
         return FilterError(f"Solr responded with an error (HTTP 400): Cannot parse '{self._text[:60]}'")
 
     def _group(self, name: str | None) -> Group:
-        """Parse clauses up to a closing parenthesis or the end. name: Field name before the parentheses."""
+        """Parse a filter's clauses up to a closing parenthesis or the end. name: Field name before the parentheses."""
         group, conjunction, last = Group(), "", None
         while self._tokens and self._tokens[0] != ("sign", ")"):
             if sign := self._taken("AND", "&&", "OR", "||"):
@@ -181,7 +181,7 @@ class _Parser:
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    """Return (kind, text) of each token. Raises FilterError, UnsupportedError."""
+    """Split a filter into tokens, (kind, text) each. Raises FilterError, UnsupportedError."""
     tokens, at = list[tuple[str, str]](), 0
     while text[at:].strip():
         match = _TOKEN.match(text, at)

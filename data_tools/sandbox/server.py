@@ -31,7 +31,7 @@ class Sandbox:
         self._threads = ThreadPoolExecutor(os.cpu_count())  # makes audio in parallel to the searches
 
     def app(self) -> web.Application:
-        """Return the application of the API."""
+        """Return the web application of the simulated API."""
         app = web.Application(middlewares=[self._faulty])
         app.router.add_post("/apiv2/oauth2/access_token/", self._access_token)
         app.router.add_get("/apiv2/search/", self._search)
@@ -41,7 +41,7 @@ class Sandbox:
         return app
 
     def cdn(self) -> web.Application:
-        """Return the application of the previews' host, which needs no key."""
+        """Return the web application of the previews' host, which needs no key."""
         app = web.Application(middlewares=[self._faulty])
         app.router.add_get("/previews/{thousand:[0-9]+}/{file}", self._preview)
         return app
@@ -100,7 +100,7 @@ class Sandbox:
         return None if secret == self.key else "Invalid token"
 
     async def _access_token(self, request: web.Request) -> web.Response:
-        """Return new tokens for the refresh token, which changes too. client_secret: the key."""
+        """Answer with new tokens for the refresh token, which changes too. client_secret: The key."""
         form = await request.post()
         is_known = (form.get("grant_type"), form.get("client_secret")) == ("refresh_token", self.key)
         if not is_known or not form.get("client_id"):
@@ -151,7 +151,7 @@ class Sandbox:
 
 
 def _html(status: int) -> web.Response:
-    """Return a page of a proxy in front of the API."""
+    """Answer with an HTML page, as a proxy in front of the API does."""
     headers = {"Location": "https://freesound.org/maintenance/"} if status == 302 else None
     return web.Response(status=status, text=f"<h1>{status}</h1>", content_type="text/html", headers=headers)
 

@@ -52,7 +52,7 @@ class Scene(NamedTuple):
 
 
 def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -> int:
-    """Compose the data set in a folder; return the number of new audio files (0: it was complete).
+    """Compose a data set of scenes in a folder; return the number of new audio files (0: it was complete).
 
     recordings: The folder in ESC-50's layout, if settings.recordings is set.
     Writes scenes.json first, then the missing audio files (8 s, 16 kHz, mono, 16 bit), Clotho's tables and labels.csv.
@@ -125,7 +125,7 @@ def _write_tables(out: Path, scenes: Mapping[Split, list[Scene]]) -> None:
 
 
 def _metadata(scene: Scene) -> list[str]:
-    """Return a row of Clotho's columns; uploaders, licences and pages of several recordings are joined."""
+    """Return a clip's row of Clotho's metadata; uploaders, licences and pages of several recordings are joined."""
     links, authors, licences = credit(event.recording for event in scene.events)
     events = ";".join(event.name for event in scene.events)
     # A scene is not a Freesound sound, even if its parts are.

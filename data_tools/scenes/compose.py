@@ -44,7 +44,7 @@ def draw_events(rng: Rng, kind: str, pool: Pool) -> list[Event]:
 
 
 def render(rng: Rng, kind: str, events: Sequence[Event]) -> Samples:
-    """Return the scene's samples: (SECONDS * SAMPLE_RATE,), peak at most 0.95.
+    """Mix the events of a scene: return its samples, (SECONDS * SAMPLE_RATE,), peak at most 0.95.
 
     events: As draw_events returns them; in the kind background the last one is under the sequence of the others.
     """

@@ -19,7 +19,7 @@ Rng = np.random.Generator
 
 
 def synthesise(name: str, rng: Rng, n: int) -> Samples:
-    """Return one instance of a class: (n,) samples at SAMPLE_RATE, n >= 1."""
+    """Synthesise one instance of a sound class: (n,) samples at SAMPLE_RATE, n >= 1."""
     return _CLASSES[name](rng, n)
 
 
@@ -249,12 +249,12 @@ def _seconds(n: int) -> Samples:
 
 
 def _tone(frequency: Samples) -> Samples:
-    """Return a sine with the frequencies (Hz) of a curve."""
+    """Return a sine wave whose frequency (Hz) follows a curve."""
     return np.sin(2 * np.pi * np.cumsum(frequency) / SAMPLE_RATE)
 
 
 def _decay(n: int, seconds: float) -> Samples:
-    """Return an exponential that falls to 1/e in the given time."""
+    """Return an exponential curve that falls to 1/e in the given time."""
     return np.exp(-_seconds(n) / seconds)
 
 

@@ -37,7 +37,7 @@ class QueryColumn:
         self._line_of: dict[str, int] = {}
 
     def faults(self, line: int, query: str) -> Iterator[Fault]:
-        """Yield the faults of the query of the row on this line: empty, unknown to the truth, repeated."""
+        """Yield the faults of the query on this line: empty, unknown to the truth, or repeated."""
         if not query.strip():
             yield f"{self._name} is empty", "an empty query"
             return
@@ -133,7 +133,7 @@ def editions_with_header(header: list[str]) -> list[Edition]:
 
 
 def format_editions(editions: list[Edition]) -> str:
-    """Return e.g. `edition 2023 and 2024`; `no edition` for an empty list."""
+    """Format a list of editions, e.g. `edition 2023 and 2024`; `no edition` for an empty list."""
     return f"edition {' and '.join(edition.name for edition in editions)}" if editions else "no edition"
 
 

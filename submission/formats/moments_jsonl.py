@@ -64,7 +64,7 @@ def is_scored(answers: Sequence[Moments]) -> bool:
 
 
 def best_windows(answer: Moments, edition: MomentsEdition) -> list[Window]:
-    """Return the windows that count: by descending score, or in their order if they have no scores."""
+    """Return the windows of an answer that count: by descending score, or in their order without scores."""
     windows = sorted(answer.windows, key=lambda window: -window[2]) if is_scored([answer]) else answer.windows
     return windows[: edition.max_windows]
 
@@ -105,7 +105,7 @@ def write_scored_moments(path: Path, answers: Sequence[Moments], edition: Moment
 
 
 def _write_lines(path: Path, answers: Sequence[tuple[object, ...]], edition: MomentsEdition) -> None:
-    """Write the values of each line, in the order of the edition's keys; None is left out."""
+    """Write one JSON object per answer, with the edition's keys in their order; None is left out."""
     lines = []
     for values in answers:
         line = {key: value for key, value in zip(edition.line, values, strict=True) if value is not None}

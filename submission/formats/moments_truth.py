@@ -120,7 +120,7 @@ def is_blind_list(data: bytes) -> bool:
 def check_moment_truth(
     data: bytes, edition: MomentsEdition
 ) -> tuple[dict[str, MomentQuery], list[Problem], list[Problem]]:
-    """Return the queries, the problems that make the file invalid, and its oddities, both by line.
+    """Check the bytes of a truth of moments; return its queries, its problems and its oddities, both by line.
 
     A line has qid, query and vid as text, and optionally duration in seconds. All lines or none have relevant_windows,
     a list of [start, end] in seconds. Other keys are ignored.

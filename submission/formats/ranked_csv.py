@@ -65,7 +65,7 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
 
 
 def write_best(labels: ScoreMatrix | Labels, columns: Ints, path: Path, edition: Edition) -> None:
-    """Write the clips in these columns of every query, (Q, ranking length) of the edition, as a ranked CSV.
+    """Write the clips in these columns as the answers to every query, (Q, ranking length), as a ranked CSV.
 
     Raises as write_ranked_csv does.
     """

@@ -74,11 +74,11 @@ class Labels:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of queries, number of clips."""
+        """Number of queries and number of clips."""
         return len(self.query_ids), len(self.clip_ids)
 
     def document(self, sha256: str) -> bytes:
-        """Return the content of NAME.json.
+        """Return the content of a score matrix's file NAME.json.
 
         Raises TypeError or ValueError for values that JSON in UTF-8 cannot represent.
         """
@@ -127,7 +127,7 @@ class ScoreMatrix:
 
     @property
     def labels(self) -> Labels:
-        """Everything except the values."""
+        """Everything in the score matrix except the values."""
         names = (self.query_ids, self.query_texts, self.clip_ids, self.file_names)
         return Labels(*names, self.relevant, self.facts)
 
@@ -138,12 +138,12 @@ class ScoreMatrix:
 
 
 def write_scores(path: Path, matrix: ScoreMatrix) -> None:
-    """Write a score matrix, like write_blocks."""
+    """Write a score matrix as NAME.npy and NAME.json, like write_blocks."""
     write_blocks(path, matrix.labels, (matrix.values[block] for block in row_blocks(matrix.values)))
 
 
 def write_blocks(path: Path, labels: Labels, blocks: Iterable[Scores]) -> None:
-    """Write NAME.npy and then NAME.json, each whole or not at all.
+    """Write a score matrix as NAME.npy and then NAME.json, each whole or not at all.
 
     blocks: (n, C) finite scores of n queries each, in the order of the queries; only one block is in memory at a time.
     An older NAME.json is removed before the new scores replace the old ones. An interruption therefore leaves half a
@@ -182,7 +182,7 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[Scores]) -> None:
 
 
 def matrix_from_blocks(labels: Labels, blocks: Iterable[Scores]) -> ScoreMatrix:
-    """Return the matrix of these blocks, in memory or memory-mapped.
+    """Build a score matrix from blocks of scores, in memory or memory-mapped.
 
     A matrix of more than MAX_IN_MEMORY scores is mapped from a temporary file, which is deleted with the last array
     that uses it. Raises as write_blocks does.
@@ -200,7 +200,7 @@ def matrix_from_blocks(labels: Labels, blocks: Iterable[Scores]) -> ScoreMatrix:
 
 
 def read_scores(path: Path) -> ScoreMatrix:
-    """Read NAME.npy (memory-mapped, read only) and its NAME.json.
+    """Read a score matrix: NAME.npy (memory-mapped, read only) and its NAME.json.
 
     Raises SubmissionError, with the file, if either is missing, damaged, of another kind, or disagrees with the other.
     Also for anything that ScoreMatrix refuses. Raises DataError for text that is not JSON.

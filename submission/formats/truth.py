@@ -98,7 +98,7 @@ def read_clotho_truth(path: Path) -> Truth:
 
 
 def matrix_truth(matrix: ScoreMatrix | Labels) -> Truth:
-    """Return the truth of a score matrix, with ids; relevant is None if the matrix does not have it.
+    """Return the queries and relevant clips of a score matrix as a truth; relevant is None if the matrix lacks it.
 
     Raises SubmissionError if a ranked CSV could not distinguish two clips (by file name) or two queries (by text).
     """
@@ -183,14 +183,14 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
 
 
 def suggestion(known: Nearest, text: str) -> str:
-    """Return the end of a message about an unknown text: the known one that is most similar; "" if none is."""
+    """Return the end of a message about an unknown text: the most similar known text, or "" if none is similar."""
     if not (similar := known.to(text)):
         return ""
     return f"; the most similar is {similar[0]!r}, which differs in {similar[1]}: they must match byte for byte"
 
 
 def _read_rows(path: Path) -> list[Row]:
-    """Return the rows of a table of equal width, its header first; SubmissionError for any other file."""
+    """Read a table whose rows have equal width, its header first. Raises SubmissionError for any other file."""
     rows, problems = parse_table(path.read_bytes())
     if problems:
         raise SubmissionError(f"{path}: {problems[0]}")

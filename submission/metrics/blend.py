@@ -45,7 +45,7 @@ def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[
 def blended(
     parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None
 ) -> tuple[Labels, Iterator[Scores]]:
-    """Return the blend as its labels and its scores, which come in blocks of queries."""
+    """Return the weighted mean of matrices as its labels and its scores, which come in blocks of queries."""
     _require_same_labels(parts)
     factors = weight_factors(weights, len(parts))
     first = next(iter(parts.values()))
@@ -68,7 +68,7 @@ def blended(
 
 
 def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition) -> tuple[list[float], float]:
-    """Return the weights that score best on these matrices, and that score. See ensemble_selection.
+    """Search for the weights that score best on these matrices, by ensemble_selection; return them and that score.
 
     The matrices should be of a validation split. Raises SubmissionError as blend does, and if relevance is not known.
     """
@@ -85,7 +85,7 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
 
 
 def ensemble_selection(parts: Sequence[Values], score: Callable[[Values], float]) -> tuple[list[float], float]:
-    """Return the weights with the best score of the mean of parts, and that score.
+    """Search for the weights of a mean of parts with the best score; return them and that score.
 
     score: Of a sum of parts, which must give the same order as their mean. The search begins with the best single part.
     PICKS - 1 times it adds the part that scores best when added. It returns the best of all these means; the weight of
@@ -106,7 +106,7 @@ def ensemble_selection(parts: Sequence[Values], score: Callable[[Values], float]
 
 
 def contributing_models(facts: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """Return run and checkpoint of every model that contributed to a score matrix; None for those that the facts lack.
+    """Return run and checkpoint of every model that contributed to a score matrix; None if the facts lack them.
 
     For a blend, these are the models of its parts, at any depth. The facts may come from other programs; for those of
     this kit, see submission.runs.record.ModelFacts.
@@ -183,7 +183,7 @@ def require_disjoint(tested: Mapping[str, ScoreMatrix], validation: Mapping[str,
 
 
 def refuse_overlap(names: str, kind: str, shared: set[str]) -> None:
-    """Raises SubmissionError if validation and test share anything."""
+    """Raises SubmissionError if validation and test share anything. kind: The word for it in the message."""
     if shared:
         common = f"{names} have {counted(len(shared), kind)} in common (first {min(shared)!r})"
         hint = "search weights on a validation split, never on the test data"

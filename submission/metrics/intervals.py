@@ -129,7 +129,7 @@ def paired_difference(
 
 
 def group_numbers(keys: Iterable[Hashable]) -> Groups:
-    """Return (Q,) numbers from 0, equal for equal keys."""
+    """Number the groups of queries, (Q,) from 0: queries with equal keys get the same number."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
@@ -150,6 +150,6 @@ def _group_sums(samples: Values, groups: Groups | None) -> tuple[Values, Ints]:
 
 
 def _split(total: int, width: int) -> Iterable[int]:
-    """Split a total into parts, so that a part x width is a small number of elements."""
+    """Split a total into parts so small that a part x width has a limited number of elements."""
     size = max(1, _MAX_DRAWN // width)
     return (min(size, total - start) for start in range(0, total, size))

@@ -47,7 +47,10 @@ class MomentScores(NamedTuple):
     left_out: list[str]
 
     def hits(self, threshold: float) -> Values:
-        """Return (Q,) 1 if the first window's IoU is at least this threshold, else 0; the mean is R1@threshold."""
+        """Return (Q,) 1 where the first window's IoU with a true one is at least this threshold, else 0.
+
+        The mean is R1@threshold.
+        """
         return (self.ious >= threshold).astype(np.float64)
 
     def precisions_at(self, threshold: float | None = None) -> Values:
@@ -170,7 +173,7 @@ def _require_valid(predictions: Mapping[str, Windows], truth: Mapping[str, Windo
 
 
 def padded(windows: Sequence[Windows], width: int) -> Values:
-    """Return the windows as (Q, W, width), with rows padded by NaN."""
+    """Return lists of windows as one array (Q, W, width), with rows padded by NaN."""
     array = np.full((len(windows), max(map(len, windows)), width), np.nan)
     counts = sizes(windows)
     flat = np.array([window[:width] for each in windows for window in each], dtype=np.float64)

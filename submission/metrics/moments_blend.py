@@ -155,7 +155,10 @@ def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
 
 
 def _require_same_queries(parts: Parts) -> list[Moments]:
-    """Return the answers of the first file, each with its query's text and recording if any file has them."""
+    """Check that all files answer the same queries; return the first file's answers.
+
+    Each has its query's text and recording if any file has them.
+    """
     (first_name, first), *others = parts.items()
     known = {answer.qid: answer for answer in first}
     for name, part in others:
@@ -174,7 +177,7 @@ def _require_same_queries(parts: Parts) -> list[Moments]:
 
 
 def _scaled_windows(name: str, answer: Moments, how: How, edition: MomentsEdition) -> list[Window]:
-    """Return [start, end, score] of the windows that count, by descending score."""
+    """Return the windows of an answer that count, [start, end, score in the blend], by descending score."""
     if how == "raw" and not is_scored([answer]):
         raise SubmissionError(f"{name}: its windows have no scores; add --how rank, or name the file with scores")
     best = best_windows(answer, edition)

@@ -141,7 +141,7 @@ def metric_value(scores: MomentScores, metric: str) -> float:
 def summarise_moments(
     predictions: Mapping[str, Windows], truth: MomentTruth, edition: MomentsEdition, notes: Sequence[str] = ()
 ) -> MomentSummary:
-    """Return the figures of an edition, with intervals. predictions: By query id, as for score_moments.
+    """Score answers (by query id) by an edition's metrics and return the figures, with intervals.
 
     The bootstrap draws recordings: with 177 queries of 100 recordings, one query is 0.56 points, and seeds of one
     system differ by more than one query. Raises SubmissionError as score_moments does, and for a blind list.
@@ -175,7 +175,7 @@ def summarise_moments(
 
 
 def summarise_moments_file(path: Path, truth: MomentTruth, edition: MomentsEdition) -> MomentSummary:
-    """Return the figures of a file. Raises SubmissionError for a file with problems by check_moments.
+    """Score a file of moments and return its figures. Raises SubmissionError for problems by check_moments.
 
     Its oddities are counted in the notes.
     """
@@ -189,7 +189,7 @@ def summarise_moments_file(path: Path, truth: MomentTruth, edition: MomentsEditi
 
 
 def truth_notes(truth: MomentTruth) -> list[str]:
-    """Return the oddities of a truth, counted by kind."""
+    """Return notes on the oddities of a truth, counted by kind."""
     return _count_kinds(truth.notes, truth.name)
 
 

@@ -53,7 +53,9 @@ def missing_addresses(runs: Sequence[Finished], described: Collection[str] = ())
 def make_meta(
     runs: Sequence[FinishedRun], about: About, system: System, scored: ScoreMatrix, edition: Edition, label: str
 ) -> dict[str, Any]:
-    """Return the content of meta.yaml. Source: see Edition.sources; keys that do not apply are null.
+    """Return the content of meta.yaml for a system of clips; keys that do not apply are null.
+
+    Source: see Edition.sources.
 
     runs: One, or those that were blended. scored: The matrix for the results. Parameters are those of all members of an
     ensemble, frozen experts counted once. Lengths are minutes, as in DCASE's templates.

@@ -35,7 +35,7 @@ def make_moments_meta(
     edition: MomentsEdition,
     label: str,
 ) -> dict[str, Any]:
-    """Return the content of meta.yaml, with results in per cent.
+    """Return the content of meta.yaml for a system of moments, with results in per cent.
 
     runs: One, or those of an ensemble. figures: By metric, in [0, 1]. audio_captions counts the moments of all training
     sources; for sources without moments, their captions. External data sets and pre-trained models have their
@@ -79,7 +79,7 @@ def _audio_models(run: FinishedMoments) -> list[str]:
 
 
 def _format_millions(parameters: int) -> str:
-    """Format like the template, e.g. `9.93 M`, with three significant digits."""
+    """Format a number of parameters in millions, e.g. `9.93 M`, with three significant digits."""
     millions = parameters / 1e6
     return f"{millions:.0f} M" if millions >= 100 else f"{millions:.3g} M"
 

@@ -105,7 +105,7 @@ class Axis(NamedTuple):
 
 
 def _clock(seconds: float) -> str:
-    """Format a time, e.g. `1:05.2`."""
+    """Format a time in seconds as minutes and seconds, e.g. `1:05.2`."""
     tenths = round(10 * seconds)
     return f"{tenths // 600}:{tenths % 600 / 10:04.1f}"
 
@@ -141,7 +141,7 @@ def figure4(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Format a share in [0, 1]."""
+    """Format a share in [0, 1] in per cent."""
     return f"{100 * share:.1f}{BLANK}%"
 
 

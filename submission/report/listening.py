@@ -36,7 +36,7 @@ class AudioStore:
         self._known: dict[Path, tuple[int | None, str]] = {}
 
     def add(self, path: Path) -> tuple[int | None, str]:
-        """Return the number of a file's audio, or None and the reason why it has none."""
+        """Store a file's audio for the page; return its number, or None and the reason why it has no audio."""
         if path not in self._known:
             self._known[path] = self._encoded(path)
         return self._known[path]

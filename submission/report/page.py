@@ -96,7 +96,7 @@ def _write(out: Path, run: Finished, sections: Sequence[Section | None], store: 
 
 
 def _names(runs: Sequence[Finished]) -> list[str]:
-    """Return FOLDER:ENTRY of each run.
+    """Return a distinct name FOLDER:ENTRY of each run.
 
     Runs with the same name get as many parent folders as are needed to distinguish them.
     """

@@ -94,7 +94,7 @@ def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]
 
 
 def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str]]:
-    """Return the levels that a system can be compared with, and notes on them."""
+    """Return the levels that a system can be compared with, such as chance, and notes on them."""
     ranked = run.ranked
     levels, notes = {"chance": this.chance}, []
     if ranked.untrained is None:
@@ -254,7 +254,7 @@ def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Pa
 
 
 def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:
-    """Yield one clause per expert. shares: (experts, C)."""
+    """Format the share of each expert in the embeddings. shares: (experts, C)."""
     largest = shares.argmax(axis=0)
     for number, (name, share) in enumerate(zip(names, shares, strict=True)):
         yield (

@@ -30,12 +30,12 @@ class Finished(ABC):
     @property
     @abstractmethod
     def members(self) -> Sequence[record.RankSettings]:
-        """Settings of the entries with one checkpoint each that this entry consists of."""
+        """Settings of the entries with one checkpoint each that this ranked entry consists of."""
 
     @property
     @abstractmethod
     def ranked(self) -> record.RankedResult | record.MomentsResult:
-        """Result of this entry in result.json."""
+        """Result of this ranked entry in result.json."""
 
     @property
     @abstractmethod
@@ -49,7 +49,7 @@ class Finished(ABC):
 
     @cached_property
     def epochs(self) -> list[record.EpochLine]:
-        """The epochs of all stages in turn."""
+        """Lines of metrics.jsonl: the epochs of all stages in turn."""
         path = self.file("metrics.jsonl")
         return read_metrics(path, repair_hint(self.folder, path))
 
@@ -69,7 +69,7 @@ class FinishedRun(Finished):
 
     @property
     def ranked(self) -> record.RankedResult:
-        """Result of this entry in result.json."""
+        """Result of this ranked entry in result.json."""
         return self.result.rank[self.entry]
 
     @property
@@ -116,7 +116,7 @@ class FinishedMoments(Finished):
 
     @property
     def ranked(self) -> record.MomentsResult:
-        """Result of this entry in result.json."""
+        """Result of this ranked entry in result.json."""
         return self.result.moments[self.entry]
 
     @property
@@ -209,7 +209,7 @@ def open_finished_moments(text: str) -> FinishedMoments:
 
 
 def open_any_finished(text: str) -> FinishedRun | FinishedMoments:
-    """Open an entry of clips; one of moments if the run has no others or if it is named."""
+    """Open a ranked entry of clips; one of moments if the run has no others or if it is named."""
     return open_finished_moments(text) if has_moments(text) else open_finished(text)
 
 
@@ -223,7 +223,7 @@ def has_moments(text: str) -> bool:
 
 
 def _open_run(text: str) -> tuple[Path, record.RunResult, record.ResolvedRecipe, str]:
-    """Return folder, result, recipe, and the named entry, or ""."""
+    """Open a finished run: return its folder, result and recipe, and the named entry or ""."""
     name, _, entry = text.rpartition(":") if ":" in text and not Path(text).exists() else (text, "", "")
     folder = Path(name)
     require_folder(folder, "name a finished run")
@@ -237,7 +237,7 @@ def _open_run(text: str) -> tuple[Path, record.RunResult, record.ResolvedRecipe,
 
 
 def broken_references(result: record.RunResult, recipe: record.ResolvedRecipe) -> Iterator[str]:
-    """Yield references to missing names, one message each."""
+    """Yield the references in a run's files to missing names, one message each."""
     for name in result.parameters.frozen:
         if name not in ("audio", "text") and name not in result.experts:
             yield f"parameters.frozen.{name}: no such expert"

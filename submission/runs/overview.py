@@ -99,7 +99,7 @@ def _test_figure(result: RunResult) -> Figure | None:
 
 
 def _best_epoch(epochs: list[EpochLine]) -> Figure | None:
-    """Return the best epoch of the last stage, by the first of CHOSEN_BY that it has."""
+    """Return the best epoch of the last training stage, by the first metric of CHOSEN_BY that it has."""
     last = [line for line in epochs if line.stage == epochs[-1].stage]
     for metric in CHOSEN_BY:
         if measured := [line for line in last if metric in line.validation]:

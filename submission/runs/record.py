@@ -130,7 +130,7 @@ class RankedResult(Record):
 
     @property
     def figures(self) -> dict[str, float]:
-        """Values by metric."""
+        """Figures of the entry by metric."""
         return {key: value for key, value in self.__pydantic_extra__.items() if isinstance(value, float | int)}
 
 

@@ -146,7 +146,7 @@ def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Name
 
 
 def _matrix_edition(arguments: argparse.Namespace) -> dict[str, str | None]:
-    """Return the edition of the score matrix by its name, if one is given."""
+    """Return the edition in the facts of the matrix of --scores, by the file's name; empty without that option."""
     return {str(arguments.scores): edition_in_facts(read_scores(arguments.scores))} if arguments.scores else {}
 
 

@@ -40,7 +40,7 @@ def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_truth(arguments: argparse.Namespace) -> Truth | None:
-    """Return the truth of the options, or None without any. Raises SubmissionError for half of a blind set."""
+    """Read the truth that the options name, or None without any. Raises SubmissionError for half of a blind set."""
     if (arguments.queries is None) != (arguments.audio is None):
         raise SubmissionError("a blind set needs --queries FILE.csv and --audio FOLDER; give both")
     if arguments.queries:
@@ -106,7 +106,7 @@ def open_system(name: str) -> System:
 
 
 def edition_in_facts(matrix: ScoreMatrix) -> str | None:
-    """Return the edition in the facts of a matrix; for a blend, the common one of all its parts."""
+    """Return the edition that a score matrix was made for; for a blend, the common one of all its parts."""
     if isinstance(edition := matrix.facts.get("edition"), str):
         return edition
     editions = [facts.get("edition") for facts in facts_of_parts(matrix.facts)]
