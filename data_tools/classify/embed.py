@@ -81,7 +81,7 @@ class Embeddings:
         return np.memmap(self._vectors_file, np.float16, "r", shape=(len(self), self.dim))
 
     def add(self, texts: Sequence[str], encoder: SentenceEncoder) -> int:
-        """Compute and store the missing vectors; return their number. Shows progress.
+        """Compute and store the missing vectors of texts; return their number. Shows progress.
 
         Only one process may write at a time. Raises DataError for another one, and for vectors that are not finite
         16-bit floats.

@@ -29,7 +29,7 @@ class Caption(NamedTuple):
 
 
 def read_description_table(path: Path, text_column: str, id_column: str | None) -> Iterator[Description]:
-    """Read descriptions from a CSV file, all at once; the uploader is in its optional column `username`.
+    """Read descriptions from a whole CSV file; the uploader is in its optional column `username`.
 
     id_column: None = the column `id`; without that column, the rows' numbers from 1.
     Raises DataError for a missing column, and an id that is empty or repeated.

@@ -264,7 +264,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check_filter(text: str) -> None:
-    """Raise DataError for a filter by time, and for one that would not stay within the parentheses around it."""
+    """Raise DataError for a search filter by time, and for one that would not stay in the parentheses around it."""
     if re.search(r"\bcreated(_range)?:", text):
         raise DataError(f"--filter {text}: the crawl itself filters by created; use --since")
     outside = re.sub(r'"[^"]*"', "", re.sub(r"\\.", "", text))

@@ -162,7 +162,7 @@ class Store(Facts):
     # windows
 
     def add_window(self, window: Window) -> None:
-        """Add a window to read, or replace the one with the same start."""
+        """Add a time window to read, or replace the one with the same start."""
         values = dataclasses.astuple(window)
         self.database.execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
@@ -265,7 +265,10 @@ class Store(Facts):
         return self.count(_WITHIN, *span) + int(self.database.execute(query, span).fetchone()[0])
 
     def upsert(self, sounds: Iterable[Sound], indexed: Mapping[int, int]) -> None:
-        """Insert or replace sounds. indexed: Index times by id; a stored sound without one keeps its own."""
+        """Insert or replace sounds in the store.
+
+        indexed: Index times by id; a stored sound without one keeps its own.
+        """
         site = self.fact("site", "")
         marks = ", ".join(f":{column}" for column in COLUMNS)
         updates = ", ".join(f"{column} = excluded.{column}" for column in COLUMNS[1:])

@@ -128,7 +128,10 @@ def _unread(window: Window, answer: PageListing) -> tuple[Window, ...]:
 
 
 def _missed(window: Window, answer: PageListing) -> tuple[Window, ...]:
-    """Return the last part read, if fewer sounds are left than its answer promised: it may have omitted some."""
+    """Return the last part read, to be read again if its answer may have omitted sounds; otherwise ().
+
+    It may have omitted some if fewer sounds are left than the answer promised.
+    """
     if window.expected is None or window.read_from is None or answer.count >= window.expected:
         return ()
     return (Window(window.read_from, window.first - 1, compared=True),)

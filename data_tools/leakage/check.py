@@ -173,7 +173,7 @@ def _read(path: str, quick: bool) -> Result:
 
 
 def _shared(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:
-    """Return a finding for every key that more than one clip has.
+    """Return a finding for every key, such as a file name, that more than one clip has.
 
     Iterates over `clips` twice, so that keys of a single clip, which are most, are not stored.
     """
@@ -190,7 +190,7 @@ def _shared(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[st
 
 
 def across(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:
-    """Return a finding for every key that clips in more than one split have."""
+    """Return a finding for every key, such as a file name, that clips in more than one split have."""
     findings = _shared(kind, clips, keys)
     return [finding for finding in findings if len({(clip.source, clip.split) for clip in finding.clips}) > 1]
 

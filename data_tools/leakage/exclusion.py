@@ -47,7 +47,9 @@ class Exclusions(NamedTuple):
 
 
 def read_exclusions(paths: Iterable[Path]) -> Exclusions:
-    """Read lists of forbidden Freesound ids. The content of a file shows its form:
+    """Read lists of forbidden Freesound ids.
+
+    The content of a file shows its form:
 
     * the challenge's CSV with the column `sound_id` (dcase2025_task6_excluded_freesound_ids.csv);
     * Clotho's metadata CSV as published (`file_name`, `sound_id`; UTF-8 or ISO-8859-1);

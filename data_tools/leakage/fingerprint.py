@@ -90,7 +90,7 @@ class Fingerprint:
 
     @property
     def sure(self) -> bool:
-        """Whether a copy under noise is found with a margin.
+        """Whether a copy of the recording under noise is recognised with a margin.
 
         For that, the recording must be neither too short nor too steady.
         """
@@ -189,7 +189,10 @@ class _Index:
         self.sizes = np.append(0, np.where(sizes <= MAX_OCCURRENCES, sizes, 0))
 
     def alignments(self, other: Fingerprint) -> list[tuple[int, int]]:
-        """Return (recording, its later start in other in frames) for alignments with MIN_VOTES common pairs."""
+        """Find alignments of the indexed recordings with another one that have MIN_VOTES common pairs.
+
+        Returns (recording, its later start in other in frames) for each.
+        """
         slots = self.slots[other.codes]
         sizes = self.sizes[slots]
         ends = np.cumsum(sizes)
@@ -209,7 +212,7 @@ class _Index:
 
 
 def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
-    """Score one alignment; None if too few peaks agree. shift: Delay in other, in frames."""
+    """Score one alignment of two recordings; None if too few peaks agree. shift: Delay in other, in frames."""
     here, there = one.frames.astype(np.int64) + shift, other.frames.astype(np.int64)
     first = (here >= there[0] - 1) & (here <= there[-1] + 1)
     here = here[first]
@@ -247,7 +250,7 @@ def _agreeing(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tup
 
 
 def _of_strongest(agree: Flags, levels: np.ndarray) -> float:
-    """Return the share of the strongest peaks that agree."""
+    """Return the share of the strongest peaks that agree with the other recording."""
     count = -(-len(levels) // STRONGEST_PART)
     return float(agree[np.argpartition(-levels, count - 1)[:count]].mean())
 

@@ -166,7 +166,7 @@ def _parse_scores(cells: Sequence[str]) -> Scores | None:
 
 
 def _is_score(cell: str) -> bool:
-    """Whether _parse_scores accepts this cell; much faster for a single cell."""
+    """Whether a cell is a valid score, as for _parse_scores; much faster for a single cell."""
     try:
         return not cell.encode("ascii").translate(None, _NUMBER_CHARACTERS) and abs(float(cell)) < _TOO_LARGE
     except ValueError:

@@ -76,7 +76,7 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
     frame = next(iter(parts.values()))
 
     def score(total: Values) -> float:
-        """Return mAP of a blend's scores."""
+        """Return the mAP of a blend's scores."""
         matrix = replace(frame, values=total.astype(np.float32))
         ranks = ranks_in_matrix(matrix)
         return float(average_precision(ranks.ranks, ranks.n_relevant, edition.map_k).mean())

@@ -204,7 +204,7 @@ def ious_of(submitted: Values, truths: Values, undefined: float = 0.0) -> Values
 
 
 def _ious_of_first(first: Values, truths: Values) -> Values:
-    """Return (Q,) the IoU of a window with the true one that fits best, the first of equal ones.
+    """Return (Q,) the IoU of each query's first window with the true one that fits best, the first of equal ones.
 
     As in the official script, the second computation divides by the hull, from the first start to the last end, which
     can differ in the last bit.

@@ -110,7 +110,7 @@ class Bar(NamedTuple):
 
 
 def mean_bars(values: Values, keys: Sequence[object], labels: Mapping[object, str], groups: Groups) -> list[Bar]:
-    """Return the means by key, in the order of labels; keys without a query are left out.
+    """Return the mean of the values of each key, in the order of labels; keys without a query are left out.
 
     values: (Q,) in [0, 1]. keys: (Q,).
     """
