@@ -259,6 +259,16 @@ def section(title: str, lines: Sequence[str]) -> list[str]:
     return [f"\n{title}:", *(f"  {line}" for line in first_of(lines))] if lines else []
 
 
+class HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
+    """Format help with the default of every option that may be left out."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        is_flag = action.nargs == 0 or not action.option_strings
+        if is_flag or action.required or not action.help or "default" in action.help:
+            return action.help
+        return f"{action.help} (default: {'none' if action.default in (None, [], ()) else '%(default)s'})"
+
+
 def make_parser(
     floor: str, description: str, verbs: Mapping[str, Verb], argv: list[str], options: Options | None = None
 ) -> argparse.ArgumentParser:
@@ -277,7 +287,7 @@ def make_parser(
             help=verb.help,
             description=f"{verb.help[0].upper()}{verb.help[1:]}.",
             epilog=f"example:\n  {verb.example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=HelpWithDefaults,
             allow_abbrev=False,
         )
         shown = subparser.add_mutually_exclusive_group()

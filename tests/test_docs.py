@@ -72,7 +72,7 @@ def test_every_figure_appears_in_only_one_readme(root: Path) -> None:
     for path in readmes(root):
         text = re.sub(r"± [\d.]+", "", path.read_text())
         for figure in re.findall(r"(?<![\w.+-])\d+\.\d{3,}(?![\w.])", text):
-            assert stands_in.setdefault(figure, path) == path, f"{figure} stands in {stands_in[figure]} and in {path}"
+            assert stands_in.setdefault(figure, path) == path, f"{figure} is in {stands_in[figure]} and in {path}"
     assert len(stands_in) > 100
 
 

@@ -33,7 +33,7 @@ from system.models.batch import Series
 FLOORS = ("data_tools", "submission", "system")
 CHOICE = "### A choice of negatives"
 RANKING = {"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "none", "negatives": "second_hardest"}
-CHANGED: dict[str, dict[str, Any]] = {  # of a tiny recipe, to use what a guide adds
+CHANGED: dict[str, dict[str, Any]] = {  # changes of a tiny recipe that use a guide's addition
     "### An expert": {"experts": {"loudness": {"kind": "loudness"}}},
     "### A loss term": {"losses": [{"kind": "soft_max", "weight": 1, "sharpness": 20}]},
     CHOICE: {"losses": [RANKING]},

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from data_tools.cli import make_parser
+
 ROOMS = ("data_tools", "system", "submission")
 MAY_IMPORT = {"data_tools": set(), "submission": {"data_tools"}, "system": {"data_tools", "submission"}}
 
@@ -117,7 +119,7 @@ def test_files_have_a_docstring_and_at_most_400_lines(root: Path, room: str) -> 
     for path in sources(root, room):
         text = path.read_text()
         assert len(text.splitlines()) <= 400, f"{path} is past 400 lines"
-        assert not text or ast.get_docstring(ast.parse(text)), f"{path} does not say what it is for"
+        assert not text or ast.get_docstring(ast.parse(text)), f"{path} does not state its purpose"
 
 
 def test_top_level_has_only_known_entries(root: Path) -> None:
@@ -232,8 +234,21 @@ def test_names_use_no_dialect_words(root: Path, floor: str) -> None:
 
 def test_dialect_words_in_names_are_found(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
-    path.write_text("def f(beside: int) -> None:\n    self.told, (_MOST, x) = beside, (1, 2)\nclass Heard: ...\n")
+    function = "def f(beside: int) -> None:\n    self.told, (_MOST, x) = beside, (1, 2)\n"  # prose: ok
+    path.write_text(f"{function}class Heard: ...\n")
     assert defined_names(path) == {"f", "beside", "told", "most", "x", "heard"}
     page = tmp_path / "a.html"
     page.write_text('<p class="told">The fewest.</p><script>const ownList = 1</script>')
     assert DIALECT & words_of_page(page) == {"told", "fewest", "own"}
+
+
+@pytest.mark.parametrize("floor", ROOMS)
+def test_help_shows_the_default_of_every_option(floor: str) -> None:
+    module = importlib.import_module(f"{floor}.__main__")
+    for verb in verbs(floor):
+        parser = make_parser(floor, "", module.VERBS, [verb], getattr(module, "add_edition", None))
+        (subparsers,) = (action for action in parser._actions if isinstance(action.choices, dict))
+        options = [action for action in subparsers.choices[verb]._actions if action.option_strings and action.help]
+        text = " ".join(subparsers.choices[verb].format_help().split())
+        with_default = [action for action in options if action.nargs != 0 and not action.required]
+        assert text.lower().count("default") >= len(with_default), f"{floor} {verb}"

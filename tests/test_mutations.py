@@ -144,7 +144,7 @@ def attack(name: str, reader: Reader, count: int, seed: int, folder: Path) -> No
             refused += 1
             assert 10 < len(sentence) < 100_000, f"{where}: {sentence[:200]}"
     path.write_bytes(good)
-    print(f"{name}: {count} mutations, {refused} refused in a sentence, seed {seed}")
+    print(f"{name}: {count} mutations, {refused} refused with one error message, seed {seed}")
 
 
 def _run_files(run: Path) -> dict[str, Reader]:

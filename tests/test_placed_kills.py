@@ -79,7 +79,7 @@ def test_killed_run_resumes_with_the_same_result(
 def test_killed_new_ranking_keeps_the_trained_model(
     stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path
 ) -> None:
-    """A finished run whose recipe now ranks for another edition, too: no kill loses what was trained."""
+    """Kills while a finished run ranks for another edition lose no trained weights."""
     whole, recipe = tmp_path / "whole", tmp_path / "later.yaml"
     assert kills.run(["system", "run", small, "--out", whole]).status == 0
     content = yaml.safe_load(small.read_text())

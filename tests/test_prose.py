@@ -48,12 +48,12 @@ BANNED = {  # pattern: what to write instead
     r"\b(is|are) not there\b|\b(it|they) (is|are) there\b": "missing, present",
     r"\b(stands|stand|lies|lie) (in|at|above|below)\b": "is",
     r"\bthere are \{": "the fault and its value",
-    r"\bwhat (a|an|the|it|they|is|was|are|has|does) ": "the thing itself: `the inputs`, `the missing frames`",
+    r"\bwhat (a|an|the|it|they|was|are|has|does) ": "the thing itself: `the inputs`, `the missing frames`",
     r"\bhears\b|\bheard by\b": "processes, for a model",
     r"\ball at once\b": "together",
     r"\b(is|are) (said|told)\b": "reported, printed",
 }
-NAME_WORDS = frozenset(["none", "anew", "beside", "behind", "mend", "told", "said", "heard", "sentence"])
+NAME_WORDS = frozenset(["anew", "beside", "behind", "mend", "told", "said", "heard"])
 LONGEST_SENTENCE, LONGEST_LINE = 30, 120  # words in Markdown, characters
 MARK = "# prose: ok"
 
@@ -148,8 +148,8 @@ def test_lines_of_markdown_are_short(root: Path) -> None:
     [
         ("docstring", "What a loss sees.", "begins with What"),
         ("comment", "# the index lies in the folder", "'lies in'"),
-        ("message", "there are {n} of them", "'there are {'"),
-        ("test", "test_a_damaged_file_is_a_sentence", "sentence in a test name"),
+        ("message", "there are {n} of them", "'there are {'"),  # prose: ok
+        ("test", "test_a_damaged_file_is_told", "told in a test name"),
         ("markdown", "word " * 31, "a sentence of 31 words"),
     ],
 )

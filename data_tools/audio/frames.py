@@ -4,6 +4,7 @@ import errno
 import math
 import zipfile
 from pathlib import Path
+from threading import Lock
 from typing import IO
 
 import numpy as np
@@ -13,6 +14,7 @@ from data_tools.audio.read import FRAME_SUFFIXES, holds_frames, require_file
 from data_tools.errors import located
 
 MAX_FRAME_VALUES = 2**28  # per array: 1 GiB as float32; 4 days of a frame per second with 768 values
+_PARSER = Lock()  # numpy parses headers by ast, which up to Python 3.11 may fail in concurrent threads
 MAX_FRAME = 65_504.0  # greatest magnitude: that of float16, the type of banks
 
 
@@ -74,7 +76,8 @@ def _frames(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
         raise _too_many(path, f"an array of {size:,} bytes")
     newer = np.lib.format.read_array_header_2_0
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else newer
-    shape, _, dtype = read_header(file)
+    with _PARSER:
+        shape, is_fortran, dtype = read_header(file)
     if dtype.hasobject:
         raise AudioError(f"{path}: cannot be read as frames (it holds pickled objects); fetch it again")
     if len(shape) != 2 or 0 in shape or dtype.kind not in "fiu":
@@ -85,8 +88,7 @@ def _frames(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
     if stated != present:
         problem = f"its header states {dtype} of shape {shape}, {stated:,} bytes, and {present:,} are present"
         raise AudioError(f"{path}: {problem}; fetch it again")
-    file.seek(0)
-    frames = np.lib.format.read_array(file, allow_pickle=False)
+    frames = np.frombuffer(file.read(stated), dtype).reshape(shape, order="F" if is_fortran else "C")
     file.read(1)  # reads up to the end, so that zipfile compares the checksum
     if not np.isfinite(frames).all():
         raise AudioError(f"{path}: has frames that are not finite")

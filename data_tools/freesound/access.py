@@ -77,7 +77,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("connection").add_argument
     add("--site", help=f"address of the API (default: {ADDRESS} of the environment, or {SITE})")
     add("--key-file", type=Path, help=f"file of mode 600 with the API key (default: {KEY})")
-    add("--per-minute", type=int, default=PER_MINUTE, help="requests a minute (default: %(default)s)")
+    add("--per-minute", type=int, default=PER_MINUTE, help="requests per minute (default: %(default)s)")
     add("--per-day", type=int, default=PER_DAY, help="requests in 24 hours (default: %(default)s)")
     add("--workers", type=int, default=4, help="requests at the same time (default: %(default)s)")
     add("--timeout", type=float, default=60.0, help="seconds to wait for an answer's next bytes (default: %(default)s)")

@@ -255,7 +255,7 @@ def _day(second: int) -> str:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("store", type=Path, metavar="STORE", help="the SQLite file to make or continue")
-    add("--since", metavar="DATE", help="read sounds uploaded since then: a date, or `last` (the last crawl)")
+    add("--since", metavar="DATE", help="read sounds uploaded since: a date, or `last` (the last crawl)")
     add("--filter", help="only these sounds, in the API's syntax: 'duration:[3 TO 120]'")
     refresh = "read again which sounds object to generative training, and whose licence or preference has changed"
     add("--refresh", action="store_true", help=refresh)

@@ -163,7 +163,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--exclude", type=Path, nargs="+", required=True, metavar="LIST", help=lists)
     add("--out", type=Path, required=True, metavar="FOLDER", help="for the audio and its manifest")
     add("--rate", type=int, default=44_100, help="Hz of the FLAC files (default: %(default)s)")
-    add("--limit", type=int, default=MAX_SOUNDS, help="maximum number of sounds, best scores first")
+    add("--limit", type=int, default=MAX_SOUNDS, help="maximum number of sounds, best scores first (default: all)")
     add("--originals", action="store_true", help="the uploaders' files, not previews (128 kbit/s MP3)")
     token = f"file of mode 600 with the access token, or with JSON that renews it (default: {TOKEN})"
     add("--token-file", type=Path, help=token)

@@ -53,7 +53,7 @@ def run_section(run: Finished) -> Section:
     settings = read_settings(run)
     return Section(
         anchor="run",
-        title="What was run",
+        title="Run",
         facts=[(name, value) for name, value in facts.items() if value],
         tables=[_data_table(run), _expert_table(run)],
         folded=[("The resolved recipe", json.dumps(without_folders(settings), indent=1, ensure_ascii=False))],

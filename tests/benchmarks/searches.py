@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
-# In a process of its own, as `serve` is. The clips' embeddings are drawn: what they are changes no time.
+# In a separate process, like `serve`. The clips' embeddings are random: their values do not change the time.
 SERVED = """
 import asyncio, sys
 from pathlib import Path

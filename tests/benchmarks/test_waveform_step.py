@@ -1,5 +1,5 @@
 """A step of the DCASE 2025 baseline, PaSST s16 and RoBERTa-large from waveforms, with random weights of the real
-shapes: time and peak memory beside `check`'s estimates. On a GPU its batch of 64 in 16 bits, on a CPU a batch of 2.
+shapes: time and peak memory, and `check`'s estimates. On a GPU its batch of 64 in 16 bits, on a CPU a batch of 2.
 `python -m pytest -m benchmark -s`."""
 
 import json

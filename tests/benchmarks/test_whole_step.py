@@ -1,4 +1,4 @@
-"""A fine-tuning step of "Take it easy" with random weights of the real shapes: time and peak memory beside `check`'s
+"""A fine-tuning step of "Take it easy" with random weights of the real shapes: time and peak memory, and `check`'s
 estimates. On a GPU the paper's batch of 512 in 16 bits, on a CPU a batch of 16. `python -m pytest -m benchmark -s`."""
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How the benchmarks measure and tell."""
+"""Measure and print times."""
 
 import time
 from collections.abc import Callable, Sequence

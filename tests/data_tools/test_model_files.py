@@ -175,7 +175,7 @@ def test_hub_download_is_resumed_and_refused_without_weights(
 
 
 @pytest.mark.parametrize("stored", ["modules in torch's format", "all in torch's format", "all in safetensors"])
-def test_all_modules_of_a_sentence_model_are_downloaded(
+def test_all_modules_of_a_text_model_are_downloaded(
     stored: str, empty_hub: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stand-in for the hub returns the files selected by the filter of the hub library."""

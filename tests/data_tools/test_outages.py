@@ -1,4 +1,4 @@
-"""A crawl while the search is down, overloaded, behind a proxy, half rebuilt, or fails for one sound."""
+"""A crawl while the search is down, overloaded, answered by a proxy, half rebuilt, or fails for one sound."""
 
 import json
 import logging

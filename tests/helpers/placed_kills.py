@@ -67,8 +67,11 @@ class Kills:
     def everywhere(
         self, argv: Sequence[object], begin: Callable[[], None], check: Callable[[str], None], stride: int
     ) -> int:
-        """Kill the verb at every stride-th operation, from one drawn by SEED on, each time from where `begin` puts the
-        folder; then run it again, which must succeed, and check what it left. Returns the number of kills."""
+        """Kill the verb at every stride-th operation, from one drawn by SEED on, and return the number of kills.
+
+        `begin` prepares the folder each time. After a kill the verb runs again, which must succeed, and `check` checks
+        its files.
+        """
         begin()
         whole = self.run(argv)
         assert whole.status == 0, whole.errors

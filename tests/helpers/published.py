@@ -1,7 +1,7 @@
-"""The experts in the layout they were published in, from the tensors of a checkpoint, in the precision of those.
+"""The experts in their published layout, from the tensors of a checkpoint, in its precision.
 
 Batch norm after every convolution, DFT by convolution (PANNs, OpenL3), pooling after the ReLU, OpenL3 in batches of 8
-frames. `in_float64` gives what the published code would give without rounding."""
+frames. `in_float64` returns the published results without rounding."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Builds of a bank that take long enough to be killed, and that say what they computed."""
+"""Builds of a bank that take long enough to be killed, and that list the computed clips."""
 
 import hashlib
 import os

@@ -148,7 +148,7 @@ import json, sys
 import numpy as np
 from submission.blocks import row_blocks
 values = np.lib.format.open_memmap(sys.argv[1], mode="r")
-def peak():  # KiB; getrusage would count what the parent had
+def peak():  # KiB; getrusage would include the parent's memory
     return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
 before = peak()
 total = sum(float(values[block].sum(dtype=np.float64)) for block in row_blocks(values))

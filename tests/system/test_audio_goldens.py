@@ -156,7 +156,7 @@ def test_panns_network_keys_match_checkpoints(encoder: PannsEncoder) -> None:
 @torch.inference_mode()
 @pytest.mark.slow
 def test_cnn14_frames_match_original(golden: Golden) -> None:
-    """The one for 16 kHz is the same network behind another front-end."""
+    """Cnn14 for 16 kHz is the same network with another front-end."""
     content = golden("panns_cnn14_16k")
     network = Cnn14(0.2).eval()
     take_published(network, weights("panns_cnn14_16k"))

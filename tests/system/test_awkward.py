@@ -69,7 +69,7 @@ def test_frame_cosines_use_the_recording_of_each_query(at_once: int) -> None:
 
 
 def test_very_low_moment_scores_keep_their_order() -> None:
-    """With one frame, Z - 1 is e^score, so that the log odds equal the score."""
+    """Z - 1 is e^score for one frame, so that the log odds equal the score."""
     score = MomentScore()
     clips, captions = Ragged(torch.ones(1, 2), torch.tensor([1])), Embedded(torch.ones(1, 2))
     with torch.inference_mode():

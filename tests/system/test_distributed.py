@@ -236,7 +236,7 @@ def test_torchrun_restart_resumes_from_last_checkpoint(manifest: Path, tmp_path:
 
 @pytest.mark.slow
 def test_processes_without_a_shared_folder_are_refused(manifest: Path, tmp_path: Path) -> None:
-    """The second process works in another folder, so that it does not see what the first goes on from."""
+    """The second process works in another folder, so that it does not see the first one's checkpoint."""
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content(manifest, tmp_path, epochs=20, steps_per_epoch=2))
     stopped = subprocess.Popen(
         [sys.executable, "-m", "system", "train", str(recipe), "--out", "run", "--device", "cpu"],

@@ -271,7 +271,7 @@ def test_ranks_of_another_version_are_refused(
 def test_ranks_with_stages_in_another_order_are_refused(
     manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their settings are equal by name, and their draws are not."""
+    """Processes have settings of equal names, but different random draws."""
     given: list[dict[str, object]] = []
     monkeypatch.setattr(same_everywhere, "process_count", lambda: 2)
     monkeypatch.setattr(same_everywhere, "gather_objects", lambda here: given.append(here) or given)

@@ -166,7 +166,7 @@ def test_mel_power_of_any_kernels_matches_direct_products(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("name", NAMES[:2])
 def test_logmel_slaney_of_recordings_matches_definition(recording: Recording, name: str) -> None:
-    """In float32 it has errors of up to 2.5 in empty bands, such as Clotho's above 20 kHz."""
+    """Errors in float32 would be up to 2.5 in empty bands, such as Clotho's above 20 kHz."""
     wave = recording(name, 44_100)[:60_000]
     settings = {"sample_rate": 44_100, "bands": 64, "window_seconds": 0.04, "hop_seconds": 0.02, "lowest": 12}
     expert = LogMelSlaney(kind="logmel_slaney", highest=20_000, **settings)
@@ -214,7 +214,7 @@ def test_audioset_log_mel_matches_definition(
 
 
 def test_vggsound_standardises_with_population_deviation() -> None:
-    """For one column the divisors 257 and 256 differ by 0.2 %."""
+    """The divisors 257 and 256 differ by 0.2 % for one column."""
     wave = np.random.default_rng(0).normal(0, 0.1, 512).astype(np.float32)
     found = vggsound.spectrogram(wave)
     assert found.shape == (257, 1)

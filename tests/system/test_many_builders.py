@@ -140,7 +140,7 @@ def test_killed_decoding_process_is_an_error(tmp_path: Path, monkeypatch: pytest
 
 
 class _HalfSent(LogMel):
-    """Whose process is killed while it sends what it decoded."""
+    """Expert whose process is killed while it sends decoded audio."""
 
     def read(self, path: str) -> np.ndarray:
         frame = sys._getframe()

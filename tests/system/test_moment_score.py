@@ -126,7 +126,7 @@ def test_moment_loss_without_moments_raises_value_error() -> None:
 
 @pytest.mark.parametrize("positions", [4, 64])
 def test_frame_transformer_ignores_padding(positions: int) -> None:
-    """With four positions, a clip of 9 frames is cut into windows; the last one has one frame."""
+    """A clip of 9 frames is cut into windows of four positions; the last one has one frame."""
     torch.manual_seed(0)
     settings = FrameTransformer(
         kind="frame_transformer", experts={"logmel": LOGMEL}, width=16, layers=2, heads=2, ffn_dim=24,

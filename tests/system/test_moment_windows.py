@@ -98,7 +98,7 @@ def slow_windows(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> li
 @pytest.mark.parametrize("frames", [1, 2, 7, 40, 80])
 @pytest.mark.parametrize("max_iou", [0.0, 0.3, 0.6])
 def test_best_windows_match_slow_search(frames: int, max_iou: float) -> None:
-    """With 80 frames and without overlap, best windows are beyond the first candidates."""
+    """Best windows of 80 frames without overlap are beyond the first candidates."""
     generator = torch.Generator().manual_seed(frames)
     for scale in (0.3, 3.0):
         scores = torch.randn(1, frames, dtype=torch.float64, generator=generator) * scale
@@ -140,7 +140,7 @@ def test_frame_labels_match_2026_baseline_for_whole_seconds(goldens: Path) -> No
 
 
 def test_rounding_matches_2026_baseline(goldens: Path) -> None:
-    """In a recording of 300 s; windows that the baseline rounds to no length are one second long here."""
+    """A recording has 300 s; windows that the baseline rounds to no length are one second long here."""
     stored = np.load(goldens / "moments_2026.npz")
     for given, expected in zip(stored["round_in"], stored["round_out"], strict=True):
         edges = np.array([*np.clip(given[:2], 0, 300).astype(float), 300.0])

@@ -65,7 +65,7 @@ def test_ragged_scores_match_pairwise_scores(
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 def test_long_clip_stays_within_max_dot_products(reduce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most MAX_DOT_PRODUCTS dot products at a time; clips that fit are scored together."""
+    """MAX_DOT_PRODUCTS limits the dot products per block; clips that fit are scored together."""
     monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", 1 << 10)
     monkeypatch.setattr(scoring, "_LONG", 16)
     sizes: list[int] = []

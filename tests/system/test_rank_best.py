@@ -23,7 +23,7 @@ def lists(path: Path) -> list[list[str]]:
 def test_top_lists_are_the_start_of_the_full_ranking(
     unbroken: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, top: int
 ) -> None:
-    """In blocks of two queries and in one block; lists and written scores agree."""
+    """Lists and written scores agree, in blocks of two queries and in one block."""
     ask = ["rank", str(unbroken), "--audio", str(world), "--split", "evaluation"]
     for name, scores in (("a", 24 * 2), ("b", 1 << 24)):
         monkeypatch.setattr(retrieval, "MAX_SCORES", scores)
@@ -76,7 +76,7 @@ def test_top_10_lists_are_scored_and_converted(
         ("ten", "r.csv", "'ten' is not a whole number of at least 1"),
         ("25", "r.csv", "--top 25: the pool has 24 clips; give 24 or fewer"),
         ("5", "r.npy", "with --top ranked lists are written; give a name that ends in .csv"),
-        (None, "r.csv", "ends in .npy; ranked lists (.csv) are written with --top K"),
+        (None, "r.csv", "must end in .npy; ranked lists (.csv) are written with --top K"),
         ("5", "q.csv", "would overwrite"),
     ],
 )

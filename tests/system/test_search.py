@@ -254,7 +254,7 @@ def test_wrong_folder_is_refused_before_the_model_is_loaded(
 def test_empty_query_is_refused_before_the_model_is_loaded(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
-    """There is no model."""
+    """The query is refused before the missing model."""
     assert "query 2 is empty; describe" in refused(capsys, "search", tmp_path / "none", folder, "a tone", text)
 
 

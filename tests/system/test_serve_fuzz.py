@@ -203,7 +203,7 @@ def test_random_requests_never_break_the_server(unbroken: Path, root: Path) -> N
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     seen = {code for codes in found for code in codes}
-    assert {400, 404, 405, 413, 416, 421, 422} <= seen, seen  # the requests reach what they are made for
+    assert {400, 404, 405, 413, 416, 421, 422} <= seen, seen  # the requests reach their targets
     assert process.returncode == 0
     assert "Traceback" not in errors, errors[-3000:]
     assert len(errors.splitlines()) < 50, errors[-3000:]

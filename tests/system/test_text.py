@@ -24,7 +24,7 @@ def sentence_settings(model: str, **changes: Any) -> SentenceTransformers:
     return SentenceTransformers(model=model, **(values | changes))
 
 
-def test_frozen_sentence_embeddings_match_the_library(minilm: str, tmp_path: Path) -> None:
+def test_frozen_text_embeddings_match_the_library(minilm: str, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     texts = ["A dog barks.", "Rain falls on a roof while a bell rings", "A dog barks."]
@@ -44,7 +44,7 @@ def test_frozen_sentence_embeddings_match_the_library(minilm: str, tmp_path: Pat
     assert len(encoder.bank) == 2
 
 
-def test_trainable_sentence_embeddings_are_independent_of_the_batch(minilm: str, tmp_path: Path) -> None:
+def test_trainable_text_embeddings_are_independent_of_the_batch(minilm: str, tmp_path: Path) -> None:
     encoder = sentence_settings(minilm, trainable=True).build([], tmp_path).eval()
     assert encoder.frozen_parameters() == 0
     texts = ["A dog barks.", "Rain falls on a roof while a bell rings and somebody walks over gravel", "siren"]
@@ -56,7 +56,7 @@ def test_trainable_sentence_embeddings_are_independent_of_the_batch(minilm: str,
     assert all(p.grad is not None for name, p in encoder.named_parameters() if "layer.0.attention" in name)
 
 
-def test_invalid_sentence_encoder_settings_are_refused(minilm: str, tmp_path: Path) -> None:
+def test_invalid_text_encoder_settings_are_refused(minilm: str, tmp_path: Path) -> None:
     with pytest.raises(KitError, match=r"has 384 dimensions, not 300; set text.dim to 384"):
         sentence_settings(minilm, dim=300).build([], tmp_path)
     with pytest.raises(KitError, match=r"text model .*nothing: no such folder; name one"):
@@ -69,7 +69,7 @@ def test_invalid_sentence_encoder_settings_are_refused(minilm: str, tmp_path: Pa
         sentence_settings(str(cut)).build([], tmp_path)
 
 
-def test_identity_follows_content_of_the_sentence_encoder(minilm: str, tmp_path: Path) -> None:
+def test_identity_follows_content_of_the_text_encoder(minilm: str, tmp_path: Path) -> None:
     first = sentence_settings(minilm).build([], tmp_path)
     copy = shutil.copytree(minilm, tmp_path / "copy")
     assert sentence_settings(str(copy)).build([], tmp_path).identity() == first.identity()

