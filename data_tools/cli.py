@@ -1,9 +1,8 @@
 """Command line of all floors.
 
-The command line of a floor: `python -m FLOOR VERB ...`, error messages, help with examples, progress.
-
-One command line serves all three floors; each floor lists its verbs. Progress of long work is a bar in a terminal.
-Elsewhere (nohup, a job's log) it is a line in the log about every minute.
+`python -m FLOOR VERB ...` with error messages, help with examples, and progress. One command line serves all three
+floors; each floor lists its verbs. Progress of long work is a bar in a terminal. Elsewhere (nohup, a job's log) it is a
+line in the log about every minute.
 """
 
 import argparse
@@ -63,10 +62,8 @@ def run_cli(
     """Run one command-line verb and return its exit status.
 
     Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted.
-
     options: Adds the arguments that every verb of the floor has. inside: Called by another verb. Then the log keeps its
     settings, results go to standard error, and an interrupt ends the caller too.
-
     Characters that the terminal's encoding lacks are printed as escapes. If the reader of the output (head, less) ends,
     the verb ends with 1, without a message.
     """
@@ -263,6 +260,7 @@ class HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
     """Format help with the default of every option that may be left out."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
+        """Return an option's help, followed by its default."""
         is_flag = action.nargs == 0 or not action.option_strings
         if is_flag or action.required or not action.help or "default" in action.help:
             return action.help
@@ -275,7 +273,6 @@ def make_parser(
     """Build the parser of the command line; import only the verb in use, so that it answers quickly.
 
     options: See run_cli.
-
     Raises SystemExit with 2: for a missing verb after printing the help, for a wrong one after suggestions.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {floor}", description=description)
@@ -355,10 +352,7 @@ class Lines:
             log.info("%s", self.line(now - self._began, note))
 
     def line(self, seconds: float, note: str = "") -> str:
-        """Return a line of progress: the name, the finished and total numbers, and the remaining time.
-
-        seconds: This process's run time.
-        """
+        """Return e.g. `reading: 3 of 10 clips, about 2.0 min left`. seconds: This process's run time."""
         size, unit = (MIB, "MiB") if self.unit == "byte" else (1, f"{self.unit}s")
         total = "" if self.total is None else f" of {round(self.total / size):,}"
         parts = [f"{self.what}: {round(self.done / size):,}{total} {unit}"]
