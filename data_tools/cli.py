@@ -1,9 +1,8 @@
 """Command line of all floors.
 
-The command line of a floor: `python -m FLOOR VERB ...`, error messages, help with examples, progress.
-
-One command line serves all three floors; each floor lists its verbs. Progress of long work is a bar in a terminal.
-Elsewhere (nohup, a job's log) it is a line in the log about every minute.
+`python -m FLOOR VERB ...` with error messages, help with examples, and progress. One command line serves all three
+floors; each floor lists its verbs. Progress of long work is a bar in a terminal. Elsewhere (nohup, a job's log) it is a
+line in the log about every minute.
 """
 
 import argparse
@@ -31,7 +30,7 @@ from data_tools.names import is_utf8
 class Verb(NamedTuple):
     """A verb of a floor.
 
-    module: name below the floor's package; it has add_arguments(parser) and run(arguments) -> exit status.
+    module: Name below the floor's package; it has add_arguments(parser) and run(arguments) -> exit status.
     resumes: True if an interrupted run continues where it stopped; otherwise the verb writes everything at its end, or
     nothing.
     several: True if several processes may run one command together; only the first one prints results.
@@ -60,11 +59,11 @@ def run_cli(
     options: Options | None = None,
     inside: bool = False,
 ) -> int:
-    """Run one verb. Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted.
+    """Run one command-line verb and return its exit status.
 
-    options: adds the arguments that every verb of the floor has. inside: called by another verb. Then the log keeps its
+    Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted.
+    options: Adds the arguments that every verb of the floor has. inside: Called by another verb. Then the log keeps its
     settings, results go to standard error, and an interrupt ends the caller too.
-
     Characters that the terminal's encoding lacks are printed as escapes. If the reader of the output (head, less) ends,
     the verb ends with 1, without a message.
     """
@@ -133,7 +132,7 @@ def ranks() -> tuple[int, int]:
 
 
 def _of_rank() -> str:
-    """Return the log prefix of a process; "" for the first one."""
+    """Return the prefix of a process's log lines; "" for the first of several processes."""
     number, _ = ranks()
     return f"[rank {number}] " if number else ""
 
@@ -152,6 +151,7 @@ def printable(text: str) -> str:
 
 class _Printable(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
+        """Format a log message without control characters."""
         return printable(super().formatMessage(record))
 
 
@@ -171,6 +171,7 @@ def _set_up_log(arguments: argparse.Namespace) -> None:
 
 
 def _print_error(error: BaseException) -> None:
+    """Print an error on standard error, one line per cause."""
     if isinstance(error, SaidElsewhere):
         return
     if not (isinstance(error, BrokenPipeError) and _reader_is_gone()):
@@ -216,6 +217,7 @@ def _reader_is_gone() -> bool:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the option --json: print one JSON document."""
     parser.add_argument("--json", action="store_true", help="print one JSON document instead; its form is in schemas/")
 
 
@@ -223,6 +225,7 @@ def ending_in(*suffixes: str) -> Callable[[str], Path]:
     """Return an argparse type for an output file whose name ends in one of these suffixes."""
 
     def checked(text: str) -> Path:
+        """Return the path of an option. Raises argparse's error for another suffix."""
         path = Path(text)
         if path.suffix not in suffixes or path.is_dir():
             raise argparse.ArgumentTypeError(f"{text}: name a file that ends in {' or '.join(suffixes)}")
@@ -232,11 +235,12 @@ def ending_in(*suffixes: str) -> Callable[[str], Path]:
 
 
 def add_manifest(parser: argparse.ArgumentParser) -> None:
+    """Add the option --out: the manifest to write."""
     parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
 
 
 def counted(count: int, what: str, grouping: str = "") -> str:
-    """Format a count: `1 clip`, `2 clips`, `2 queries`. grouping: separator of thousands, "," for 1,000."""
+    """Format a count: `1 clip`, `2 clips`, `2 queries`. grouping: Separator of thousands, "," for 1,000."""
     many = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
     return f"{count:{grouping}} {what if count == 1 else many}"
 
@@ -248,7 +252,7 @@ def first_of(lines: Sequence[str]) -> list[str]:
 
 
 def section(title: str, lines: Sequence[str]) -> list[str]:
-    """Return a title and the first of the lines below it; [] without lines."""
+    """Return a title and the first lines below it, as text; [] without lines."""
     return [f"\n{title}:", *(f"  {line}" for line in first_of(lines))] if lines else []
 
 
@@ -256,6 +260,7 @@ class HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
     """Format help with the default of every option that may be left out."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
+        """Return an option's help, followed by its default."""
         is_flag = action.nargs == 0 or not action.option_strings
         if is_flag or action.required or not action.help or "default" in action.help:
             return action.help
@@ -265,8 +270,9 @@ class HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
 def make_parser(
     floor: str, description: str, verbs: Mapping[str, Verb], argv: list[str], options: Options | None = None
 ) -> argparse.ArgumentParser:
-    """Build the parser; import only the verb in use, so that the command line answers quickly. options: see run_cli.
+    """Build the parser of the command line; import only the verb in use, so that it answers quickly.
 
+    options: See run_cli.
     Raises SystemExit with 2: for a missing verb after printing the help, for a wrong one after suggestions.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {floor}", description=description)
@@ -313,7 +319,7 @@ class Progress(Protocol):
     """Progress of long work."""
 
     def advance(self, count: int = 1, note: str = "") -> None:
-        """Report that `count` more items are done. note: shown after the numbers, such as the loss."""
+        """Report that `count` more items are done. note: Shown after the numbers, such as the loss."""
 
 
 class _Bar:
@@ -321,6 +327,7 @@ class _Bar:
         self._bar = bar
 
     def advance(self, count: int = 1, note: str = "") -> None:
+        """Move the progress bar by `count` items. note: Shown after the numbers."""
         if note:
             self._bar.set_postfix_str(note, refresh=False)
         self._bar.update(count)
@@ -337,6 +344,7 @@ class Lines:
         self._said = self._began
 
     def advance(self, count: int = 1, note: str = "") -> None:
+        """Count `count` more items; log a line of progress every PROGRESS_SECONDS."""
         self.done += count
         now = self.clock()
         if now - self._said >= PROGRESS_SECONDS:
@@ -344,7 +352,7 @@ class Lines:
             log.info("%s", self.line(now - self._began, note))
 
     def line(self, seconds: float, note: str = "") -> str:
-        """Return the name, the finished and total numbers, and the remaining time. seconds: this process's run time."""
+        """Return e.g. `reading: 3 of 10 clips, about 2.0 min left`. seconds: This process's run time."""
         size, unit = (MIB, "MiB") if self.unit == "byte" else (1, f"{self.unit}s")
         total = "" if self.total is None else f" of {round(self.total / size):,}"
         parts = [f"{self.what}: {round(self.done / size):,}{total} {unit}"]
@@ -363,10 +371,10 @@ def about(seconds: float) -> str:
 
 @contextmanager
 def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool = True) -> Iterator[Progress]:
-    """Show the progress of a block.
+    """Show the progress of the work in a block.
 
-    total: None if unknown. unit: name of one item; "byte" is shown in multiples. done: items done before this process.
-    keep: leave the full bar on the screen.
+    total: None if unknown. unit: Name of one item; "byte" is shown in multiples. done: Items done before this process.
+    keep: Leave the full bar on the screen.
     Lines that the block logs appear above the bar. With -q there is neither a bar nor a line.
     """
     handlers = logging.getLogger().handlers
@@ -384,7 +392,7 @@ def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool 
 
 
 def each(items: Iterable[Item], what: str, unit: str, total: int | None = None) -> Iterator[Item]:
-    """Yield the items and show progress. total: their number, if `items` has no length."""
+    """Yield the items and show progress. total: Their number, if `items` has no length."""
     count = len(items) if total is None and isinstance(items, Sized) else total
     with progress(what, count, unit) as bar:
         for item in items:

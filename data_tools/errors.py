@@ -51,7 +51,7 @@ _SAID = {
 
 
 def located(error: OSError, path: object) -> OSError:
-    """Return the same system error, with the path that it concerns."""
+    """Return the same system error, with the path that it concerns in its message."""
     return OSError(error.errno, error.strerror, str(path))
 
 
@@ -89,6 +89,7 @@ def kit_errors(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function; raise its system errors as KitError."""
         try:
             return function(*args, **kwargs)
         except (OSError, ModuleNotFoundError, MemoryError) as error:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def require_file(path: Path, hint: str = "correct the path") -> None:
-    """Raise DataError for a folder and for a missing file. hint: the cure for a missing file."""
+    """Raise DataError for a folder and for a missing file. hint: The cure for a missing file."""
     if path.is_dir():
         raise DataError(f"{path}: {IS_FOLDER}")
     if not path.exists():
@@ -31,7 +31,7 @@ def require_file(path: Path, hint: str = "correct the path") -> None:
 
 
 def require_folder(path: Path, hint: str = "correct the path") -> None:
-    """Raise DataError for a file and for a missing folder. hint: the cure for a missing folder."""
+    """Raise DataError for a file and for a missing folder. hint: The cure for a missing folder."""
     if path.is_file():
         raise DataError(f"{path}: {IS_FILE}")
     if not path.exists():
@@ -64,7 +64,7 @@ def require_other(out: Path, read: Iterable[Path | None]) -> None:
 def read_text(path: Path, fallback_encoding: str | None = None) -> str:
     """Return the file's text with its original line ends, without a UTF-8 byte order mark.
 
-    fallback_encoding: tried if the bytes are not UTF-8 (Clotho's metadata is published in ISO-8859-1).
+    fallback_encoding: Tried if the bytes are not UTF-8 (Clotho's metadata is published in ISO-8859-1).
     Raises DataError for a missing or empty file, a folder, NUL, and other encodings.
     """
     require_file(path)
@@ -207,7 +207,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file in the existing folder of `path`; see replacing.
+    """Open a temporary file that replaces `path` after the block; see replacing. Its folder must exist.
 
     Raises OSError that names `path`, never the temporary file.
     """

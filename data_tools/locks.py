@@ -19,8 +19,8 @@ def lock(file: Path, busy: str, wait: bool = False) -> Iterator[None]:
     """Hold a lock file, which remains after its release; a process that ends, even by a kill, releases its locks.
 
     Args:
-        busy: message if another process holds the lock; "" to wait without a message.
-        wait: log the message and wait, instead of raising it as DataError.
+        busy: Message if another process holds the lock; "" to wait without a message.
+        wait: Log the message and wait, instead of raising it as DataError.
     """
     release = take_lock(file)
     if release is None and not wait:
@@ -38,7 +38,7 @@ def lock(file: Path, busy: str, wait: bool = False) -> Iterator[None]:
 def take_lock(file: Path, timeout: float = 0) -> Callable[[], None] | None:
     """Take a lock file; return its release function, or None if another process holds it.
 
-    timeout: seconds to wait for it; negative: without limit.
+    timeout: Seconds to wait for it; negative: without limit.
     """
     from filelock import FileLock, Timeout
 

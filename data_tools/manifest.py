@@ -35,6 +35,7 @@ LARGE = 64 << 20  # bytes above which the clips of a manifest are read on demand
 
 
 def _freesound_id(text: str) -> str:
+    """Return a Freesound id. Raises pydantic's error for text that is no number."""
     if not is_freesound_id(text):
         raise PydanticCustomError("freesound_id", "should be a Freesound id, which is a number")
     return text
@@ -47,9 +48,9 @@ class Clip(Line):
     """An audio file with its captions.
 
     id: "<source>/<split>/<file_name>", unique over all sources and splits.
-    file_name: as published, byte for byte (with leading blanks and HTML entities); default: the last part of the path.
-    path: the audio file, absolute after reading; in the file it may be relative to the manifest's folder.
-    seconds: length, None if unknown (audio missing).
+    file_name: As published, byte for byte (with leading blanks and HTML entities); default: the last part of the path.
+    path: The audio file, absolute after reading; in the file it may be relative to the manifest's folder.
+    seconds: Length, None if unknown (audio missing).
     freesound_id, licence, uploader: None if unknown.
     A line needs only id, path and captions.
     """
@@ -67,22 +68,24 @@ class Clip(Line):
     @model_validator(mode="before")
     @classmethod
     def _named_by_its_path(cls, line: Any) -> Any:
+        """Use the last part of the path as file name, if a line has no file name."""
         if isinstance(line, dict) and "file_name" not in line and isinstance(line.get("path"), str):
             return {**line, "file_name": PurePath(line["path"]).name}
         return line
 
 
 class Query(Line):
-    """A text to search with. relevant: ids of the clips that it should find; None if unknown (a blind set)."""
+    """A text to search with. relevant: Ids of the clips that it should find; None if unknown (a blind set)."""
 
     text: str
     relevant: list[Text] | None
 
 
 def _usual_line() -> str:
-    """Return a pattern of the lines that write_manifest writes for most clips; its groups are id, captions and split.
+    """Return a regular expression for the lines that write_manifest writes for most clips.
 
-    A matching line is a valid clip. All other lines are parsed by parse_json and Clip.
+    Its groups are id, captions and split. A matching line is a valid clip. All other lines are parsed by parse_json and
+    Clip.
     """
     escaped, plain = r'\\["\\/bfnrt]', r'[^"\\\x00-\x1f]*+'  # parts of a JSON string
     end, blank = f"{plain}(?:{escaped}{plain})*+", r'[^"\\A-Za-z0-9\x00-\x1f]*+'
@@ -120,7 +123,7 @@ def audio_clip(
     licence: str | None = None,
     uploader: str | None = None,
 ) -> Clip:
-    """Return the clip of the file `name` in a folder. licence, uploader: "" and None mean unknown."""
+    """Make the clip of the file `name` in a folder. licence, uploader: "" and None mean unknown."""
     return Clip(
         id=f"{source}/{split}/{name}",
         file_name=name,
@@ -138,7 +141,7 @@ def audio_clip(
 def check_caption(text: str, where: str) -> None:
     """Raise DataError for a caption without a letter or digit, or with more than MAX_WORDS words.
 
-    where: place for the message, such as "captions.csv, line 3". Any script is allowed; the text is never changed.
+    where: Place for the message, such as "captions.csv, line 3". Any script is allowed; the text is never changed.
     """
     if not text.strip():
         raise DataError(f"{where}: the caption is empty; fill it in or remove it")
@@ -162,7 +165,7 @@ def read_caption_table(path: Path) -> Iterator[tuple[int, str, list[str]]]:
 
 
 def iter_manifest(path: Path | str) -> Iterator[tuple[int, Clip]]:
-    """Yield (line number, clip) for every line, clip paths absolute; ids may repeat.
+    """Yield (line number, clip) for every line of a manifest, clip paths absolute; ids may repeat.
 
     Raises DataError with file and line for anything that is not a clip.
     """
@@ -174,6 +177,7 @@ def iter_manifest(path: Path | str) -> Iterator[tuple[int, Clip]]:
 
 
 def _check_captions(clip: Clip, where: str) -> None:
+    """Check every caption of a clip; see check_caption."""
     for caption in clip.captions:
         check_caption(caption, where)
 
@@ -228,7 +232,7 @@ class Joined(Collection[Clip]):
 
 
 class _Manifest:
-    """The checked file of a manifest. splits: for every line, the number of its split in SPLITS."""
+    """The checked file of a manifest. splits: For every line, the number of its split in SPLITS."""
 
     def __init__(self, path: Path, unique: bool) -> None:
         self.lines, self._folder, self.splits = StoredLines(path), absolute(path.parent), bytearray()
@@ -258,6 +262,7 @@ class _Manifest:
             unique_items(((row + 1, self.clip(row)) for row in rows), path)
 
     def clip(self, row: int) -> Clip:
+        """Return the clip on a line, with an absolute path."""
         found = Clip.model_validate_json(self.lines.line(row))
         found.__dict__["path"] = absolute(os.path.join(self._folder, found.path))  # before any caller has the clip
         return found
@@ -277,8 +282,10 @@ def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:
 
 
 def of_split(clips: Sequence[Clip], split: str | None, where: object) -> Sequence[Clip]:
-    """Return the clips of a split; None: all. Raises DataError, which lists the splits in the data, if there are no
-    clips."""
+    """Return the clips of a split; None: all.
+
+    Raises DataError, which lists the splits in the data, if there are no clips.
+    """
     selected = clips if split is None else in_split(clips, split)
     if not selected:
         raise DataError(f"{where} has no split {split}, it has {', '.join(sorted({clip.split for clip in clips}))}")
@@ -291,7 +298,7 @@ def in_split(clips: Sequence[Clip], split: str) -> Sequence[Clip]:
 
 
 def write_manifest(path: Path | str, clips: Iterable[Clip]) -> None:
-    """Write clips, one per line; paths below the manifest's folder are stored relative, so that the folder can move.
+    """Write clips to a manifest, one per line; paths below its folder are stored relative, so that the folder can move.
 
     Raises DataError for no clips and for a repeated id.
     """
@@ -299,6 +306,7 @@ def write_manifest(path: Path | str, clips: Iterable[Clip]) -> None:
     folder = absolute(path.parent)
 
     def stored(clip: Clip) -> Clip:
+        """Return the clip with its path as it is written: relative if it is below the manifest's folder."""
         whole = absolute(os.path.join(folder, clip.path))
         relative = os.path.relpath(whole, folder)
         outside = relative.split(os.sep)[0] == os.pardir
@@ -340,6 +348,7 @@ def write_queries(path: Path | str, queries: Iterable[Query]) -> None:
 
 
 def _csv_queries(path: Path) -> Iterator[Query]:
+    """Yield the queries of a CSV file: one per row of `caption`, or per caption of Clotho's columns."""
     rows = read_table(path, columns=[])
     first = rows[0][1]
     if ("caption" in first) == ("file_name" in first):

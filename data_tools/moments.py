@@ -26,6 +26,7 @@ Second = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def _in_order(window: tuple[float, float]) -> tuple[float, float]:
+    """Return a window. Raises pydantic's error if it does not end after its start."""
     if window[1] <= window[0]:
         raise PydanticCustomError("window", "should end after it starts")
     return window
@@ -38,8 +39,8 @@ class Moment(Line):
     """A query and its windows in a recording.
 
     Attributes:
-        id: of the query, as published.
-        clip: id of the recording in the manifest.
+        id: Of the query, as published.
+        clip: Id of the recording in the manifest.
         windows: [start, end] in seconds, at least one, in any order; None if unknown (a blind list). A window may end
             after the recording.
     """
@@ -50,7 +51,7 @@ class Moment(Line):
 
 
 def read_moments(path: Path | str) -> list[Moment]:
-    """Return all moments of a file.
+    """Read all moments of a file.
 
     Raises DataError with file and line for bad lines, bad texts, and a repeated id.
     """

@@ -43,8 +43,9 @@ def audio_tree(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def tree_files(folder: Path) -> list[str]:
-    """Return the sorted names of the files in a folder and its subfolders, relative to it and with "/", without hidden
-    ones.
+    """Return the sorted names of the files in a folder and its subfolders, without hidden ones.
+
+    Names are relative to the folder, with "/".
 
     Links to folders are followed, after the folders themselves. A folder that is already listed, or that contains this
     one, is not listed again, so that circular links end. A warning names these links, and links without a target.
@@ -76,7 +77,7 @@ def tree_files(folder: Path) -> list[str]:
 
 
 def some(names: Sequence[str]) -> str:
-    """Return the first MAX_NAMED names in one line."""
+    """Return the first MAX_NAMED names in one line, for a message."""
     return ", ".join(names[:MAX_NAMED]) + (f", ... ({len(names)})" if len(names) > MAX_NAMED else "")
 
 
@@ -86,6 +87,7 @@ def is_audio_name(name: str) -> bool:
 
 
 def _require_utf8(folder: Path, names: list[str]) -> list[str]:
+    """Return the names. Raises DataError for one that is not UTF-8."""
     for name in names:
         if not is_utf8(name):
             raise DataError(
@@ -116,12 +118,12 @@ def plain_id(freesound_id: str) -> str:
 
 
 def is_utf8(name: str) -> bool:
-    """Return False for a name from the operating system with bytes that are not UTF-8."""
+    """Return whether a name from the operating system consists of valid UTF-8."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def match_names(wanted: Iterable[str], present: Iterable[str]) -> dict[str, str]:
-    """Map each wanted name to the present name of the same file; names without a match are omitted.
+    """Map each wanted file name to the present name of the same file; names without a match are omitted.
 
     An equal name is a match. Only the remaining names on both sides are compared further. First in Unicode's composed
     form (macOS unpacks decomposed ones), then without outer blanks and blanks before the suffix. Last, ':' and the
@@ -149,18 +151,22 @@ def check_source(name: str) -> str:
 
 
 def _composed(name: str) -> str:
+    """Return a file name with each letter and its marks as one character (NFC)."""
     return unicodedata.normalize("NFC", name)
 
 
 def _without_blanks(name: str) -> str:
+    """Return a file name without blanks at its ends and before its suffix."""
     return re.sub(r"\s+(\.\w+)$", r"\1", _composed(name).strip())
 
 
 def _without_colons(name: str) -> str:
+    """Return a file name with `_` in place of each colon or underscore and the blanks around it."""
     return re.sub(r"\s*[:_]\s*", "_", _without_blanks(name))
 
 
 def _by_key(names: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:
+    """Group names by the result of `key`."""
     groups = defaultdict(list)
     for name in names:
         groups[key(name)].append(name)

@@ -34,9 +34,9 @@ def read_table(
     """Return the rows of a table with a header: (number of the row's first line, values by column), text verbatim.
 
     Args:
-        columns: required columns; others are read too.
+        columns: Required columns; others are read too.
         quoting: "csv" is RFC 4180. "none" treats quotes as text.
-        hint: ends the message about broken quotes.
+        hint: Ends the message about broken quotes.
 
     If a quote at the start of a cell swallowed lines, they are read as rows again, with quotes as text, and a warning
     names them. Raises DataError for missing or doubled columns, no rows, broken quotes, blank lines and rows of another
@@ -71,7 +71,7 @@ def read_table(
 def _records(
     path: Path, text: str, delimiter: str, quoting: Quoting, hint: str
 ) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Yield (first line, values, text of the lines) for every record of a table, its header first."""
+    """Yield (first line, values, text of the lines) for every record of a CSV table, its header first."""
     lines = io.StringIO(text, newline="").readlines()
     reader = csv.reader(lines, delimiter=delimiter, strict=True, quoting=_QUOTINGS[quoting])
     while (start := reader.line_num) < len(lines):
@@ -84,6 +84,7 @@ def _records(
 
 
 def _quoting_cure(hint: str) -> str:
+    """Return the advice for a wrong quote in a table."""
     return f'double a quote that is text, in a quoted cell ("""Stop"" he says"){hint}'
 
 
@@ -91,7 +92,7 @@ def swallowed_rows(lines: Sequence[str], delimiter: str, width: int) -> list[lis
     """Return the rows that a quote at the start of a cell swallowed.
 
     Args:
-        lines: all lines of one record. width: number of the table's columns.
+        lines: All lines of one record. width: Number of the table's columns.
     Returns: the values of each line, quotes as text; [] if a line does not have the table's form or the record has one
     line. Also [] if a doubled quote shows that a program quoted the cell.
 
@@ -108,7 +109,7 @@ def holds_rows(lines: Sequence[str], values: Sequence[str], delimiter: str, widt
     r"""Return whether a line inside a quoted cell begins or ends with a name, as the record itself does.
 
     Args:
-        lines, values: lines and values of one record. width: number of the table's columns.
+        lines, values: Lines and values of one record. width: Number of the table's columns.
 
     A name is a file with the same suffix. A number or one word counts only if the line fits all columns. In a table of
     one column every line could be a row.
@@ -131,7 +132,7 @@ def holds_rows(lines: Sequence[str], values: Sequence[str], delimiter: str, widt
 
 
 def _form(cell: str) -> str:
-    r"""Return the suffix of a file's name, or "number", or "word". Prose gives "".
+    r"""Classify a cell: return the suffix of a file's name, or "number", or "word"; "" for prose.
 
     >>> [_form(cell) for cell in ("Dog barking.WAV", "12", "a_b-c", "A dog.", "Two\nlines.wav")]
     ['.wav', 'number', 'word', '', '']
@@ -142,6 +143,7 @@ def _form(cell: str) -> str:
 
 
 def _plain_values(line: str, delimiter: str) -> list[str]:
+    """Split a line at the delimiter, without regard to quotes."""
     return line.rstrip("\r\n").split(delimiter)
 
 
@@ -151,6 +153,7 @@ def _is_row(values: Sequence[str], width: int) -> bool:
 
 
 def _check_header(path: Path, header: list[str], columns: Iterable[str]) -> None:
+    """Raise DataError for a header that is blank, lacks a column, or has one twice."""
     if not header:
         raise DataError(f"{path}, line 1: the line is blank; remove it")
     if missing := [name for name in columns if name not in header]:
@@ -187,7 +190,7 @@ def shortened(names: Iterable[str]) -> str:
 
 
 def caption_columns(path: Path, row: Mapping[str, str]) -> list[str]:
-    """Return the names caption_1 .. caption_n of a row, in order.
+    """Return the column names caption_1 .. caption_n of a table's row, in order.
 
     Raises DataError for a row without them, a missing number, and a number of more than MAX_DIGITS digits.
     """

@@ -10,10 +10,11 @@ _MARKS = re.compile("[\u0300-\u036f]+")
 
 
 def lower_composed(text: str) -> str:
-    """Return the text in lower case, each letter composed with its marks into one character (NFC); other marks are
-    removed.
+    """Return the text in lower case, each letter composed with its marks into one character (NFC).
 
-    >>> lower_composed("CAFE\u0301") == "caf\u00e9", lower_composed("x\u0304")
+    Other marks are removed.
+
+    >>> lower_composed("CAFÉ") == "café", lower_composed("x̄")
     (True, 'x')
     """
     return text.lower() if text.isascii() else _MARKS.sub("", unicodedata.normalize("NFC", text.lower()))

@@ -63,13 +63,13 @@ VERBS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb. Returns the exit status of run_cli."""
+    """Run one command-line verb and return its exit status; see run_cli."""
     description = "Files and figures of the language-based audio retrieval challenge."
     return run_cli("submission", description, VERBS, argv, add_edition)
 
 
 def add_edition(parser: argparse.ArgumentParser) -> None:
-    """Add --edition, the option that every verb of this floor takes."""
+    """Add --edition, the option that every verb of this package takes."""
     years = ", ".join([*EDITIONS, *MOMENTS])
     what = f"one of {years} (default: the edition of the run, scores or CSV, if known)"
     parser.add_argument("--edition", metavar="YEAR", help=what)

@@ -20,7 +20,7 @@ CUSTOM = "custom"
 
 
 class Source(NamedTuple):
-    """Source of a fact. sure: confirmed, secondary, inferred or remembered."""
+    """Source of a fact. sure: `confirmed`, `secondary`, `inferred` or `remembered`."""
 
     sure: str
     where: str
@@ -50,15 +50,15 @@ class Year:
     """Facts of every year.
 
     Attributes:
-        name: year of the challenge, or custom.
-        task: task number and subtask letter, as in submission labels.
-        label: pattern of a system's label.
-        names: naming styles for the files of a package, the usual one first.
-        systems: maximum number of systems in a package.
-        abbreviation: maximum number of characters of a system's abbreviation.
-        excluded: address of the list of Freesound ids that external data must not contain; None if no list is known.
-        result: key of the results block in meta.yaml.
-        sources: source of each fact, by field.
+        name: Year of the challenge, or custom.
+        task: Task number and subtask letter, as in submission labels.
+        label: Pattern of a system's label.
+        names: Naming styles for the files of a package, the usual one first.
+        systems: Maximum number of systems in a package.
+        abbreviation: Maximum number of characters of a system's abbreviation.
+        excluded: Address of the list of Freesound ids that external data must not contain; None if no list is known.
+        result: Key of the results block in meta.yaml.
+        sources: Source of each fact, by field.
     """
 
     name: str
@@ -78,13 +78,13 @@ class Edition(Year):
 
     Attributes:
         output: `ranked` (the best file names of every query) or `matrix` (every score).
-        query_column: header of the query column.
-        rank_prefix: the columns of a ranked CSV are this prefix and the rank, from 1. Editions with a matrix output use
+        query_column: Header of the query column.
+        rank_prefix: The columns of a ranked CSV are this prefix and the rank, from 1. Editions with a matrix output use
             it for ranked CSVs on request.
-        ranking_length: number of ranks in a ranked CSV.
-        map_ks: the k of every published mAP@k, the primary metric first.
-        recall_ks: the k of every published R@k.
-        external: keys of each external data set in meta.yaml.
+        ranking_length: Number of ranks in a ranked CSV.
+        map_ks: The k of every published mAP@k, the primary metric first.
+        recall_ks: The k of every published R@k.
+        external: Keys of each external data set in meta.yaml.
     """
 
     output: Literal["ranked", "matrix"]
@@ -111,7 +111,7 @@ class Edition(Year):
         return f"mAP@{self.map_k}"
 
     def for_pool(self, n_clips: int) -> "Edition":
-        """Return the edition for a pool of this size: only lists of `custom` are shortened, to one name per clip.
+        """Return the edition for a pool of this size: `custom` lists at most all clips; other editions stay unchanged.
 
         >>> get_edition("custom").for_pool(2).columns, get_edition(2022).for_pool(2).ranking_length
         (('query', 'file_name_1', 'file_name_2'), 10)
@@ -126,14 +126,14 @@ class MomentsEdition(Year):
     """A year of moment retrieval: queries retrieve the windows of a recording that they describe.
 
     Attributes:
-        output: windows, in JSON lines.
-        line: keys of a line of the output.
-        metric: primary metric.
-        metrics: every published metric, in the order of score.
+        output: Windows, in JSON lines.
+        line: Keys of a line of the output.
+        metric: Primary metric.
+        metrics: Every published metric, in the order of score.
         thresholds: IoU thresholds; mAP is the mean over them.
-        max_windows: number of windows per query that mAP uses.
-        max_seconds: length of the longest true window that counts.
-        lengths: ranges of true windows by name: (lower limit, excluded; upper limit, included), in seconds.
+        max_windows: Number of windows per query that mAP uses.
+        max_seconds: Length of the longest true window that counts.
+        lengths: Ranges of true windows by name: (lower limit, excluded; upper limit, included), in seconds.
     """
 
     output: Literal["windows"]
@@ -160,7 +160,7 @@ _LIST_FIELDS = ("output", "query_column", "ranking_length")
 
 
 def _parse_sources(**sources: str) -> dict[str, Source]:
-    """Return the sources by field. sources: each as `sure: where`."""
+    """Parse the sources of facts, each as `sure: where`; return them by field."""
     return {name: Source(*text.split(": ", 1)) for name, text in sources.items()}
 
 
@@ -200,7 +200,7 @@ _2022 = Edition(
 
 
 def _changed_year(record: Edition, sources: Mapping[str, Source], **changes: object) -> Edition:
-    """Return a copy of a year with these facts changed, each with its source."""
+    """Return a copy of a year's edition with these facts changed, each with its source."""
     return replace(record, **changes, sources={**record.sources, **sources})  # type: ignore[arg-type]
 
 
@@ -321,7 +321,7 @@ MOMENTS: Mapping[str, MomentsEdition] = {record.name: record for record in (_202
 
 
 def get_edition(name: str | int) -> Edition:
-    """Return the record of one year, or of `custom`. Raises SubmissionError, with the known names, for any other."""
+    """Return the edition of one year, or `custom`. Raises SubmissionError, with the known names, for any other."""
     if str(name) in MOMENTS:
         raise SubmissionError(
             f"edition {name} expects windows of moments (.jsonl), but these are clips; "
@@ -331,8 +331,9 @@ def get_edition(name: str | int) -> Edition:
 
 
 def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
-    """Return the record of a year of moments (None: the latest). Raises SubmissionError, with the known names, for
-    others.
+    """Return the edition of a year that asks for moments (None: the latest).
+
+    Raises SubmissionError, with the known names, for others.
     """
     if name is None:
         return list(MOMENTS.values())[-1]
@@ -343,19 +344,21 @@ def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
 
 
 def get_any_edition(name: str | int) -> AnyEdition:
-    """Return the record of a year of clips or moments, or of `custom`. Raises SubmissionError, with all names, for
-    others.
+    """Return the edition of a year, of clips or moments, or `custom`.
+
+    Raises SubmissionError, with all names, for others.
     """
     return _lookup(name, {edition.name: edition for edition in all_editions()})
 
 
 def all_editions() -> list[AnyEdition]:
-    """Return all records by year, `custom` last."""
+    """Return all editions by year, `custom` last."""
     editions: list[AnyEdition] = [*EDITIONS.values(), *MOMENTS.values()]
     return sorted(editions, key=lambda edition: edition.name)
 
 
 def _lookup(name: str | int, editions: Mapping[str, EditionType]) -> EditionType:
+    """Return the edition of this name. Raises SubmissionError, with the known names, for an unknown one."""
     if str(name) not in editions:
         raise SubmissionError(f"edition {name} is unknown; choose one of: {', '.join(editions)}")
     return editions[str(name)]

@@ -24,7 +24,7 @@ NEVER = np.iinfo(np.int64).max  # rank of a clip that is not found, and padding 
 def relevant_ranks(values: Floats, relevant: Sequence[Sequence[int]], names: Sequence[str]) -> Ranks:
     """Return the ranks of every query's relevant clips.
 
-    values: (Q, C) scores, finite, higher is better. relevant: columns of the relevant clips, per query.
+    values: (Q, C) scores, finite, higher is better. relevant: Columns of the relevant clips, per query.
     names: (C,) file names, which order clips of equal score.
     Returns (Q, R) ranks from 1, increasing in each row. A rank is 1 + the number of clips with a higher score + the
     number of clips with the same score and an earlier name. R is the maximum number of relevant clips of a query;
@@ -106,7 +106,7 @@ class ClipOrder:
 def require_finite(values: Floats, before: int = 0) -> None:
     """Raises SubmissionError with the position of the first NaN or infinite score, which has no place in an order.
 
-    before: number of rows of the matrix before these.
+    before: Number of rows of the matrix before these.
     """
     for block in row_blocks(values):
         finite = np.isfinite(values[block])
@@ -118,7 +118,7 @@ def require_finite(values: Floats, before: int = 0) -> None:
 
 
 def _padded_rows(ranks: Ranks, counts: Ints) -> Ranks:
-    """Return one increasing row per query, padded with NEVER. ranks: of all queries, concatenated."""
+    """Return one increasing row per query, padded with NEVER. ranks: Of all queries, concatenated."""
     filled = np.full((len(counts), counts.max(initial=0)), NEVER)
     filled[np.arange(filled.shape[1]) < counts[:, None]] = ranks
     filled.sort(axis=1)
@@ -126,6 +126,7 @@ def _padded_rows(ranks: Ranks, counts: Ints) -> Ranks:
 
 
 def _require_columns(columns: Ints, rows: Ints, n_clips: int) -> None:
+    """Raises SubmissionError if a relevant column is outside the matrix, or comes twice in a row."""
     if np.any((columns < 0) | (columns >= n_clips)):
         raise SubmissionError(f"a relevant column is outside 0 to {n_clips - 1}")
     cells, times = np.unique(rows * n_clips + columns, return_counts=True)
@@ -135,4 +136,5 @@ def _require_columns(columns: Ints, rows: Ints, n_clips: int) -> None:
 
 
 def _name_order(names: Sequence[str]) -> Ints:
+    """Return the positions of the names in alphabetical order."""
     return np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)

@@ -45,8 +45,9 @@ MARKED = 40  # lines with this many points or more get no markers, which would h
 
 
 def new_figure(height: float = 3.2) -> "Figure":
-    """Return an empty figure, 5.2 inches wide. A phone shows it at about two thirds of that, and its text stays
-    readable.
+    """Return an empty figure, 5.2 inches wide.
+
+    A phone shows it at about two thirds of that, and its text stays readable.
     """
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # its first import logs messages about fonts
     from matplotlib.figure import Figure

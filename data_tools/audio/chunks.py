@@ -31,11 +31,11 @@ class _Layout(NamedTuple):
     """Chunks of a container. Each is a name, a size and a body.
 
     Attributes:
-        first: bytes before the first chunk.
-        name, size: bytes of these two fields.
-        counted: bytes of a chunk's header that its size includes.
-        align: chunks start at multiples of it.
-        sound: name of the chunk with the sound.
+        first: Bytes before the first chunk.
+        name, size: Bytes of these two fields.
+        counted: Bytes of a chunk's header that its size includes.
+        align: Chunks start at multiples of it.
+        sound: Name of the chunk with the sound.
     """
 
     first: int
@@ -63,11 +63,11 @@ class _Sound(NamedTuple):
     """Place of the sound of a file.
 
     Attributes:
-        start: offset of its first byte.
-        size: bytes by the header.
-        field, width: offset of that size, and its bytes.
-        frame: bytes of one sample of all channels, 0 if not known.
-        is_mpeg: the sound of a WAV file is MPEG audio.
+        start: Offset of its first byte.
+        size: Bytes by the header.
+        field, width: Offset of that size, and its bytes.
+        frame: Bytes of one sample of all channels, 0 if not known.
+        is_mpeg: The sound of a WAV file is MPEG audio.
     """
 
     layout: _Layout
@@ -80,7 +80,10 @@ class _Sound(NamedTuple):
 
 
 def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded | None:
-    """Return the file to open for a WAV, RF64, W64, AIFF or CAF file. start, end: offsets of the file's container."""
+    """Return the file from which libsndfile reads all sound of a WAV, RF64, W64, AIFF or CAF file.
+
+    start, end: Offsets of the file's container.
+    """
     head = read_at(file, start, 12)
     layout = LAYOUTS[head[:4]]
     sound = _find_sound(path, file, layout, start)
@@ -105,6 +108,7 @@ def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | 
 
 
 def _find_sound(path: Path, file: BinaryIO, layout: _Layout, start: int) -> _Sound | None:
+    """Find the chunk with the samples of a WAV-like file; None if the file ends before it."""
     at, frame, is_mpeg, large = start + layout.first, 0, False, None
     for _ in range(_MAX_CHUNKS):
         name, size, body = _chunk(file, layout, at)
@@ -126,7 +130,7 @@ def _find_sound(path: Path, file: BinaryIO, layout: _Layout, start: int) -> _Sou
 
 
 def _chunk(file: BinaryIO, layout: _Layout, at: int) -> tuple[bytes | None, int, int]:
-    """Return the name (None at the end of the file), size and offset of the body of the chunk at an offset."""
+    """Read the chunk header at an offset; return name (None at the file's end), size, and offset of its body."""
     header = read_at(file, at, layout.name + layout.size)
     size = int.from_bytes(header[layout.name :], layout.order) - layout.counted
     return header[:4] if len(header) == layout.name + layout.size else None, size, at + len(header)
@@ -161,11 +165,14 @@ def _is_streamed(file: BinaryIO, sound: _Sound, end: int) -> bool:
 def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> bool:
     """Return whether a 32-bit header states too many bytes of a file that was not cut.
 
-    Then one of these is true: the stated size includes the header; or the file ends with a whole sample, a few bytes
-    early; or the size of the container is correct.
+    Then one of these is true:
+
+    * The stated size includes the header.
+    * The file ends with a whole sample, a few bytes early.
+    * The size of the container is correct.
 
     Args:
-        present: bytes from the first byte of the sound on. container, length: stated and actual bytes of the file.
+        present: Bytes from the first byte of the sound on. container, length: Stated and actual bytes of the file.
     """
     if sound.width != 4:
         return False
@@ -185,7 +192,7 @@ def _with_size(path: Path, file: BinaryIO, sound: _Sound, size: int, magic: byte
 
 
 def _after_chunks(file: BinaryIO, layout: _Layout, at: int, end: int) -> int:
-    """Return the offset after the chunks and tags at an offset; the end of the file if only those follow."""
+    """Skip the chunks and tags that start at an offset; return the offset after them, or the file's end."""
     for _ in range(_MAX_CHUNKS):
         at = after_tags(file, at)
         name, size, body = _chunk(file, layout, at)
@@ -207,7 +214,7 @@ def _refuse_longer(path: Path, file: BinaryIO, sound: _Sound, end: int) -> None:
 
 
 def playable_au(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded:
-    """Return the file to open for an AU file."""
+    """Return the file from which libsndfile reads all sound of an AU file."""
     is_big = read_at(file, start, 4) == b".snd"
     layout = _RIFF._replace(align=1, order="big" if is_big else "little")  # AU has no chunks
     fields = read_at(file, start + 4, 8)

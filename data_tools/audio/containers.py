@@ -22,12 +22,13 @@ def whole_sound(path: Path) -> Path | Reheaded | None:
     libsndfile trusts most headers: from a cut or joined file it reads a part of the sound, without an error.
 
     Args:
-        path: a regular file, in any format.
+        path: A regular file, in any format.
     Returns: the path; or the corrected file, which the caller closes. Corrected are streamed files without a size in
     their headers, MP3 files without the number of their frames, and Ogg files without the mark of their end.
-    Raises AudioError for a file that ends before its sound does, and for one with more sound than its header states:
-        WAV, RF64, W64, AIFF, AU, CAF, MP3, Ogg (also if pages inside are missing or damaged). Cut and joined FLAC files
-        are detected during decoding: see `flac.py`. For formats that ffmpeg decodes, see `refuse_partial`.
+    Raises AudioError for a file that ends before its sound does, and for one with more sound than its header states.
+        That applies to WAV, RF64, W64, AIFF, AU, CAF, MP3, and Ogg (also if pages inside are missing or damaged). Cut
+        and joined FLAC files are detected during decoding: see `flac.py`. For formats that ffmpeg decodes, see
+        `refuse_partial`.
     """
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
@@ -47,8 +48,10 @@ def whole_sound(path: Path) -> Path | Reheaded | None:
 
 
 def refuse_partial(path: Path) -> None:
-    """Raise AudioError for cut MP4 and WMA files, and for two in sequence: ffmpeg decodes only a part,
-    without an error."""
+    """Raise AudioError for cut MP4 and WMA files, and for two in sequence.
+
+    ffmpeg decodes only a part of them, without an error.
+    """
     with path.open("rb") as file, mapped(file) as content:
         if content[4:8] == b"ftyp":
             _refuse_partial_mp4(path, content)
@@ -57,6 +60,7 @@ def refuse_partial(path: Path) -> None:
 
 
 def _refuse_partial_mp4(path: Path, content: mmap.mmap) -> None:
+    """Raise AudioError for a cut MP4 file, and for two MP4 files in sequence."""
     at, starts = 0, 0
     while at + 8 <= len(content) and is_name(name := content[at + 4 : at + 8]):
         starts += name == b"ftyp"
@@ -71,6 +75,7 @@ def _refuse_partial_mp4(path: Path, content: mmap.mmap) -> None:
 
 
 def _refuse_partial_asf(path: Path, content: mmap.mmap) -> None:
+    """Raise AudioError for a cut WMA file, and for two WMA files in sequence."""
     at = 0
     while at + 24 <= len(content):
         size = int.from_bytes(content[at + 16 : at + 24], "little")

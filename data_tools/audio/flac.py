@@ -19,7 +19,7 @@ _BLOCK = 2**20  # samples x channels per decoded block
 
 
 def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | Reheaded | None:
-    """Return the file to open for a FLAC file; None if ffmpeg has to decode it.
+    """Return the file from which libsndfile reads all sound of a FLAC file; None if ffmpeg has to decode it.
 
     A file that states no number of samples is decoded once to count them. soundfile jumps within files whose frames are
     not numbered from 0 (RFC 9639, section 9.1), such as ffmpeg's segments. Raises AudioError for a stream that cannot
@@ -39,7 +39,7 @@ def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | Reheaded | N
 
 
 def _after_metadata(file: BinaryIO, start: int) -> int:
-    """Return the offset of the first frame. Source: RFC 9639, section 8.1."""
+    """Return the offset of the first FLAC frame, after the metadata. Source: RFC 9639, section 8.1."""
     at, is_last = start + 4, False
     while not is_last and len(block := read_at(file, at, 4)) == 4:
         is_last = block[0] >= 0x80
@@ -48,15 +48,17 @@ def _after_metadata(file: BinaryIO, start: int) -> int:
 
 
 def _samples(head: bytes) -> int:
+    """Return the number of samples that a FLAC header states; 0 means unknown."""
     return int.from_bytes(head[21:_HEAD], "big") % 2**36
 
 
 def _with_samples(head: bytes, count: int) -> bytes:
+    """Return a FLAC header that states this number of samples."""
     return head[:21] + bytes([head[21] & 0xF0 | count >> 32]) + (count % 2**32).to_bytes(4, "big")
 
 
 def _count_samples(path: Path, source: Reheaded) -> int:
-    """Return the number of samples, by decoding.
+    """Count the samples of a FLAC file by decoding it.
 
     soundfile raises an error for the last block, because it cannot seek to the end of a stream without a stated length.
     At that point the samples are in the buffer.
@@ -105,6 +107,7 @@ def refuse_longer_flac(path: Path) -> None:
 
 
 def _refuse_second(path: Path, file: BinaryIO, start: int) -> None:
+    """Raise AudioError if a second audio file follows a FLAC file."""
     with mapped(file) as content:
         if any(content.find(marker, start + 8) >= 0 for marker in _FLAC_STARTS):
             raise joined(path, "FLAC")
@@ -113,7 +116,7 @@ def _refuse_second(path: Path, file: BinaryIO, start: int) -> None:
 
 
 def _holds_container(content: mmap.mmap, at: int) -> bool:
-    """Return whether a file of another format starts after an offset; `find` takes a tenth of a regex's time."""
+    """Return whether a file of another audio format starts after an offset; `find` takes a tenth of a regex's time."""
     if any(content.find(start, at) >= 0 for start in _STARTS):
         return True
     for kind, names in _KINDS.items():

@@ -19,13 +19,13 @@ MAX_FRAME = 65_504.0  # greatest magnitude: that of float16, the type of banks
 
 
 def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
-    """Read the frames of a file.
+    """Read published frames, (T, D) embeddings over time, from an .npy or .npz file.
 
     Sizes in the headers are compared with the number of bytes before any array is read, so that no header can claim
     more than the file's size.
 
     Args:
-        array: name of the frames in an .npz file; None: all arrays of the file are checked, and the first one is
+        array: Name of the frames in an .npz file; None: all arrays of the file are checked, and the first one is
             returned.
     Returns: (T, D) float32, T and D >= 1, all finite, at most MAX_FRAME.
     Raises AudioError for a missing or damaged file, a pipe or device, more than MAX_FRAME_VALUES values, and arrays
@@ -100,4 +100,5 @@ def _frames(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
 
 
 def _too_many(path: Path | str, size: str) -> AudioError:
+    """Return the error for a file with more values than may be read."""
     return AudioError(f"{path}: holds {size}, more than the {MAX_FRAME_VALUES:,} values that are read; split it")

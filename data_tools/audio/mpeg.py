@@ -11,7 +11,7 @@ from data_tools.audio.parts import Reheaded, after_tags, is_container, joined, l
 
 
 class _Frame(NamedTuple):
-    """Header of an MPEG audio frame. kind: bits that are equal in all frames of a file. size: bytes of the frame."""
+    """Header of an MPEG audio frame. kind: Bits that are equal in all frames of a file. size: Bytes of the frame."""
 
     kind: bytes
     size: int
@@ -31,7 +31,7 @@ _KBITS[2, 3] = _KBITS[2, 2]
 
 
 def frame_of(header: bytes) -> _Frame | None:
-    """Parse the frame that starts with these 4 bytes. Source: ISO 11172-3, 13818-3; MPEG 2.5 as libmpg123."""
+    """Parse the header of an MPEG frame, its first 4 bytes. Source: ISO 11172-3, 13818-3; MPEG 2.5 as libmpg123."""
     if len(header) < 4 or header[0] != 0xFF or header[1] < 0xE0:
         return None
     version, layer = header[1] >> 3 & 3, 4 - (header[1] >> 1 & 3)
@@ -49,10 +49,10 @@ def frame_of(header: bytes) -> _Frame | None:
 
 
 def playable_mpeg(path: Path, file: BinaryIO, start: int, end: int | None = None) -> Path | Reheaded | None:
-    """Return the file to open for an MPEG audio file; its frames are counted.
+    """Return the file from which libsndfile reads all sound of an MPEG audio file; its frames are counted.
 
     Args:
-        start, end: offsets of the frames; end: None for the end of the file, a number for frames in a WAV file.
+        start, end: Offsets of the frames; end: None for the end of the file, a number for frames in a WAV file.
     Returns: as `whole_sound`.
     """
     with mapped(file) as content:
@@ -116,15 +116,17 @@ def next_sound(content: mmap.mmap, at: int, end: int) -> int:
 
 
 def _first_of_two(content: mmap.mmap, at: int) -> _Frame | None:
-    """Return the frame at an offset if one of the same kind follows it."""
+    """Return the MPEG frame at an offset if one of the same kind follows it."""
     first = frame_of(content[at : at + 4])
     following = first and frame_of(content[at + first.size : at + first.size + 4])
     return first if first and following and following.kind == first.kind else None
 
 
 def _stated_frames(content: bytes, first: _Frame) -> tuple[int | None, bool]:
-    """Return the stated number of frames after the first one, and whether it is in a Xing tag, not
-    Fraunhofer's VBRI."""
+    """Return the stated number of frames after the first one, and whether a Xing tag states it.
+
+    Otherwise Fraunhofer's VBRI tag states it; None without a tag.
+    """
     tag = content[4 + _side_size(first) :]
     if tag[:4] in (b"Xing", b"Info") and len(tag) >= 12 and tag[7] & 1:
         return int.from_bytes(tag[8:12], "big"), True
@@ -134,16 +136,16 @@ def _stated_frames(content: bytes, first: _Frame) -> tuple[int | None, bool]:
 
 
 def _side_size(frame: _Frame) -> int:
-    """Return the bytes of side information, between the header and the tag."""
+    """Return the bytes of an MPEG frame's side information, between its header and the Xing tag."""
     if frame.is_mpeg1:
         return 17 if frame.is_mono else 32
     return 9 if frame.is_mono else 17
 
 
 def _xing_frame(header: bytes, frames: int) -> bytes:
-    """Return a first frame that states the number of frames: otherwise libmpg123 guesses it from the file's size.
+    """Make a first MPEG frame that states the number of frames: otherwise libmpg123 guesses it from the file's size.
 
-    header: of the next frame; the bit rate is raised until the tag fits.
+    header: Of the next frame; the bit rate is raised until the tag fits.
     """
     header = bytes([header[0], header[1] | 1, 0x90 | header[2] & 0x0C, header[3]])
     frame = frame_of(header)

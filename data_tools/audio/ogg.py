@@ -31,14 +31,14 @@ class _Page(NamedTuple):
 
 
 def playable_ogg(path: Path, file: BinaryIO, at: int) -> Path | Reheaded:
-    """Return the file to open for an Ogg file. Source: RFC 3533.
+    """Return the file from which libsndfile reads all sound of an Ogg file. Source: RFC 3533.
 
     libogg skips a damaged page, and libsndfile fills the gap with other samples, without an error. A file without the
     mark of its end was cut between two pages, or its writer omits the mark, as ffmpeg does in segments. The mark is
     added, because libsndfile refuses some Opus files without it. A warning is logged once per file.
 
     Args:
-        at: offset of the first page.
+        at: Offset of the first page.
     Raises AudioError unless all pages are present, in order and undamaged, and belong to one file.
     """
     with mapped(file) as content:
@@ -58,8 +58,10 @@ def playable_ogg(path: Path, file: BinaryIO, at: int) -> Path | Reheaded:
 
 
 def _last_pages(path: Path, content: mmap.mmap, at: int) -> list[_Page]:
-    """Return the last page of each stream. Raises AudioError for pages out of order, and a stream that starts
-    after sound."""
+    """Return the last page of each stream in an Ogg file.
+
+    Raises AudioError for pages out of order, and a stream that starts after sound.
+    """
     last: dict[bytes, _Page] = {}
     while page := _page_at(path, content, at):
         if page.flags & _START and not all(other.flags & _START for other in last.values()):
@@ -74,7 +76,7 @@ def _last_pages(path: Path, content: mmap.mmap, at: int) -> list[_Page]:
 
 
 def _page_at(path: Path, content: mmap.mmap, at: int) -> _Page | None:
-    """Return the page at an offset; None for other bytes. Raises AudioError for a cut page and a wrong checksum."""
+    """Return the Ogg page at an offset; None for other bytes. Raises AudioError for a cut page and a wrong checksum."""
     header = content[at : at + 27]
     if header[:4] != b"OggS":
         return None
@@ -89,7 +91,10 @@ def _page_at(path: Path, content: mmap.mmap, at: int) -> _Page | None:
 
 
 def _checksum(page: bytes) -> bytes:
-    """Return the CRC-32 with the highest bit first, from 0: zlib's, with reversed bits and without its inversions."""
+    """Return the checksum of an Ogg page: CRC-32 with the highest bit first, from 0.
+
+    It is zlib's, with reversed bits and without its inversions.
+    """
     crc = zlib.crc32(page.translate(_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF
     return crc.to_bytes(4, "little").translate(_REVERSED)[::-1]
 
@@ -103,7 +108,7 @@ def _refuse_second(path: Path, content: mmap.mmap, at: int) -> None:
 
 
 def _with_ends(content: mmap.mmap, open_ends: list[_Page]) -> bytes:
-    """Return the file with the mark of the end on these pages."""
+    """Return the Ogg file with the mark of the end on these pages."""
     marked = bytearray(content)
     for page in open_ends:
         marked[page.at + 5] |= _END
@@ -114,5 +119,6 @@ def _with_ends(content: mmap.mmap, open_ends: list[_Page]) -> bytes:
 
 @cache
 def _warn_of_missing_end(path: Path) -> None:
+    """Warn that an Ogg file may be cut, because its end is not marked; once per file."""
     cure = "compare its length with that of the original; `ffmpeg -i in.ogg -c copy out.ogg` writes the mark"
     log.warning("%s: no mark of the end: cut between two Ogg pages, or written without the mark; %s", path, cure)

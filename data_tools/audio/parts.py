@@ -23,7 +23,7 @@ class AudioError(DataError):
 class Reheaded(io.RawIOBase):
     """A file that is read with a replaced beginning.
 
-    head: replaces the first `skipped` bytes of the file. end: offset in the file at which reading ends; None: its end.
+    head: Replaces the first `skipped` bytes of the file. end: Offset in the file at which reading ends; None: its end.
     """
 
     def __init__(self, path: Path, head: bytes, skipped: int, end: int | None = None) -> None:
@@ -32,10 +32,12 @@ class Reheaded(io.RawIOBase):
         self._size = len(head) - skipped + (end or os.fstat(self._file.fileno()).st_size)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to an offset of the corrected file; return the new position."""
         self._at = max(0, offset + (0, self._at, self._size)[whence])
         return self._at
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Fill a buffer from the corrected file; return the number of bytes."""
         part = self._head[self._at : self._at + len(buffer)]
         buffer[: len(part)] = part
         count = len(part)
@@ -47,28 +49,34 @@ class Reheaded(io.RawIOBase):
         return count
 
     def close(self) -> None:
+        """Close this file object and the original file."""
         self._file.close()
         super().close()
 
 
 def read_at(file: BinaryIO | mmap.mmap, at: int, count: int) -> bytes:
+    """Read `count` bytes at an offset of a file."""
     file.seek(at)
     return file.read(count)
 
 
 def mapped(file: BinaryIO) -> mmap.mmap:
+    """Map a file into memory, read only."""
     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def truncated(path: Path, problem: str) -> AudioError:
+    """Return the error for a file that ends too early. problem: The evidence for it."""
     return AudioError(f"{path}: truncated, {problem}; fetch the file again")
 
 
 def longer(path: Path, stated: str) -> AudioError:
+    """Return the error for a file with more sound than its header states."""
     return AudioError(f"{path}: has more sound than the {stated} that its header states; {DECODE_ALL}")
 
 
 def joined(path: Path, kind: str) -> AudioError:
+    """Return the error for two audio files in one. kind: Format of the second one."""
     cure = "read it as two files, or decode both into one FLAC file"
     return AudioError(f"{path}: joined, a second {kind} file follows the first, which alone would be read; {cure}")
 
@@ -84,6 +92,7 @@ def after_tags(file: BinaryIO | mmap.mmap, at: int) -> int:
 
 
 def _tag_size(file: BinaryIO | mmap.mmap, at: int) -> int:
+    """Return the size in bytes of the tag (ID3, APE, Lyrics3) at an offset; 0 without a tag."""
     head = read_at(file, at, 32)
     if head[:8] == b"APETAGEX" and len(head) == 32:
         return 32 + int.from_bytes(head[12:16], "little")
@@ -106,4 +115,5 @@ def is_container(head: bytes) -> bool:
 
 
 def is_name(name: bytes | None) -> bool:
+    """Return whether these bytes can be the name of a chunk: four printable ASCII characters."""
     return name is not None and len(name) == 4 and all(0x20 <= byte < 0x7F for byte in name)

@@ -66,10 +66,10 @@ def holds_frames(path: Path | str) -> bool:
 def read_audio(
     path: Path | str, sample_rate: int, resampling: Resampling = "soxr_hq", seconds: float | None = None
 ) -> Wave:
-    """Read a file as mono.
+    """Read an audio file as mono, resampled to a sample rate.
 
     sample_rate: Hz of the result; the file may have 1 to 768 kHz and any number of channels.
-    resampling: method for other rates, see data_tools/resampling.py. seconds: length to read from the beginning; None:
+    resampling: Method for other rates, see data_tools/resampling.py. seconds: Length to read from the beginning; None:
     all.
     Returns (N,) float32, N >= 1, full scale = 1 (float files may exceed it). Channels are averaged, then resampled. A
     file too short for one sample at the lower rate keeps one sample.
@@ -103,8 +103,10 @@ def read_audio(
 
 
 def audio_seconds(path: Path | str) -> float:
-    """Return the length in seconds from the file's header, without decoding. Raises AudioError as read_audio, except
-    for samples."""
+    """Return the length in seconds from the file's header, without decoding.
+
+    Raises AudioError as read_audio, except for samples.
+    """
     with _opened(path) as file:
         return float(file.frames / file.samplerate)
 
@@ -118,7 +120,7 @@ def readable_seconds(path: Path | str) -> float | None:
 
 
 def check_audio(path: Path | str) -> str | None:
-    """Decode the whole file. Raises as read_audio.
+    """Decode a whole audio file and describe why it has no sound, if so. Raises as read_audio.
 
     Returns: a description of a file without sound after averaging its channels, such as "silent"; None for any other
     file. A file shorter than SHORTEST is without sound, as is one whose samples vary by at most two 16-bit steps,
@@ -167,8 +169,10 @@ def content_key(path: Path | str) -> str:
 
 
 def encoded(samples: np.ndarray, rate: int, format: str, subtype: str, **quality: Any) -> bytes:
-    """Return the bytes of an audio file, made in memory, because libsndfile does not report why it cannot
-    write to disk."""
+    """Return samples as the bytes of an audio file.
+
+    They are made in memory, because libsndfile does not report why it cannot write to disk.
+    """
     import soundfile
 
     file = io.BytesIO()
@@ -198,11 +202,13 @@ def _blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -> Itera
 
 
 def _size(file: "soundfile.SoundFile") -> str:
+    """Format the size of an open audio file: its samples, channels and sample rate."""
     return f"{file.frames:,} samples of {file.channels} channel{'s' * (file.channels > 1)} at {file.samplerate:,} Hz"
 
 
 @contextmanager
 def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
+    """Open an audio file for a block. Raises AudioError if it is missing, empty, damaged or in another format."""
     import soundfile
 
     require_file(path)
@@ -241,7 +247,7 @@ def _require_bytes(path: Path | str) -> None:
 
 @contextmanager
 def _source(path: Path | str) -> Iterator[Path | str | Reheaded]:
-    """Open the path, or the file object, that libsndfile has to read."""
+    """Yield the path, or a file object with a corrected header, that libsndfile has to read."""
     is_known = not str(path).lower().endswith(FFMPEG_SUFFIXES)
     source = whole_sound(Path(path)) if is_known else None
     if source:

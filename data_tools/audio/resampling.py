@@ -23,7 +23,7 @@ MAX_TAPS = 2**24  # of a filter between rates with few common factors: 128 MB
 class _Kaiser(NamedTuple):
     """A sinc with a Kaiser window of shape `beta`.
 
-    zeros: zero crossings on either side. entries: table entries between two of them. rolloff: share of half the lower
+    zeros: Zero crossings on either side. entries: Table entries between two of them. rolloff: Share of half the lower
     rate that the filter keeps.
     """
 
@@ -71,7 +71,7 @@ class _Polyphase:
     """Filter with `up` new samples for `down` old ones. A phase is 1 / up of an old sample."""
 
     def __init__(self, up: int, down: int, kaiser: _Kaiser, margin: int = 0) -> None:
-        """Design the filter. margin: additional old samples on either side, beyond the reach of the filter."""
+        """Design the filter. margin: Additional old samples on either side, beyond the reach of the filter."""
         self.up, self.down = up, down
         self.reach, self.weights, self.slopes = _filter_taps(up, down, kaiser)
         self.before = self.reach + margin
@@ -91,11 +91,11 @@ class _Polyphase:
         return result
 
     def resample(self, old: _Samples, turns: int) -> _Samples:
-        """Return (turns * up,) new samples of (2 * before + turns * down,) old ones."""
+        """Resample a block: return (turns * up,) new samples of (2 * before + turns * down,) old ones."""
         return self.filtered(self.weights, old, turns)
 
     def filtered(self, taps: _Samples, old: _Samples, turns: int, shift: int = 0) -> _Samples:
-        """Apply a filter; shift: delay of the new samples in phases."""
+        """Apply a filter to a block of samples; shift: delay of the new samples in phases."""
         from scipy.signal import upfirdn
 
         ahead = (self.before + self.reach) * self.up + shift
@@ -124,6 +124,7 @@ class _Drifting(_Polyphase):
         self.wings, self.wing_slopes = (np.append(taps, 0.0)[edge] for taps in (self.weights, self.slopes))
 
     def resample(self, old: _Samples, turns: int) -> _Samples:
+        """Return new samples of old ones, at times that repeat the rounding errors of resampy's clock."""
         if not turns:
             return np.zeros(0)
         drift = self._drift(turns)
@@ -143,7 +144,7 @@ class _Drifting(_Polyphase):
         return new
 
     def _drift(self, turns: int) -> _Samples:
-        """Error of the clock at each of the next new samples, in old samples."""
+        """Return the error of resampy's clock at each of the next new samples, in old samples."""
         count = turns * self.up
         clock = np.add.accumulate(np.concatenate([[self.clock], np.full(count, self.step)]))
         whole, phase = np.divmod(np.arange(count) * self.down, self.up)
@@ -154,7 +155,7 @@ class _Drifting(_Polyphase):
 
 @lru_cache(maxsize=8)
 def _filter_taps(up: int, down: int, kaiser: _Kaiser) -> tuple[int, _Samples, _Samples]:
-    """Return the reach, the filter, and its slope: the change per old sample of delay.
+    """Return a resampling filter: its reach, its weights, and their slope (the change per old sample of delay).
 
     The reach is in old samples on either side of a new one. Filter and slope are (2 * reach * up,): one weight per
     phase, from `reach` old samples after the new one to `reach` before it. Raises ValueError for over MAX_TAPS weights.
@@ -176,11 +177,14 @@ def _filter_taps(up: int, down: int, kaiser: _Kaiser) -> tuple[int, _Samples, _S
 
 
 def _joined(left: _Samples, right: _Samples) -> _Samples:
+    """Join the left and right halves of a filter's taps into one filter."""
     return np.concatenate([right.T[::-1].ravel(), left.T.ravel()])
 
 
 def _wing(table: _Samples, step: int, entry: _Samples) -> tuple[_Samples, _Samples]:
-    """Weights (up, reach) of old samples on one side of new ones, nearest first, and their slopes per table entry.
+    """Return weights (up, reach) of old samples on one side of new ones, and their slopes per table entry.
+
+    The nearest samples are first.
 
     Weights are interpolated linearly in the table, the right half of the filter.
 

@@ -26,7 +26,7 @@ _ROWS_AT_ONCE = 8192  # scored together: limits the memory
 
 
 def make_network(dim: int, seed: int) -> nn.Sequential:
-    """Build the network (N, D) -> (N, 1); its output is the logit, to which `score` applies the sigmoid.
+    """Build the classifier, (N, D) -> (N, 1); its output is the logit, to which `score` applies the sigmoid.
 
     Only the seed decides the initial weights and biases, which are uniform within 1 / sqrt(inputs), torch's default for
     linear layers.
@@ -45,10 +45,10 @@ def make_network(dim: int, seed: int) -> nn.Sequential:
 def train(
     vectors: np.ndarray, rows: np.ndarray, labels: np.ndarray, weights: np.ndarray, epochs: int, seed: int
 ) -> nn.Module:
-    """Train a network by weighted binary cross entropy for a fixed number of epochs, on the CPU.
+    """Train a classifier by weighted binary cross entropy for a fixed number of epochs, on the CPU.
 
     vectors: (rows, D) float16 or float32, memory-mapped or not. rows, labels, weights: (N,) of the training texts.
-    seed: for the initial weights and the order of the texts.
+    seed: For the initial weights and the order of the texts.
     """
     rng = np.random.default_rng(seed)
     network = make_network(vectors.shape[1], seed)
@@ -67,7 +67,10 @@ def train(
 
 
 def score(network: nn.Module, vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return (N,) float32 in [0, 1]: the sigmoid output for each row; chunks are read in the order of the file."""
+    """Score vectors with a trained network: (N,) float32 in [0, 1], the sigmoid output for each row.
+
+    Chunks are read in the order of the file.
+    """
     order = np.argsort(rows, kind="stable")
     scores = np.empty(len(rows), np.float32)
     with torch.inference_mode():
@@ -78,6 +81,7 @@ def score(network: nn.Module, vectors: np.ndarray, rows: np.ndarray) -> np.ndarr
 
 
 def _loaded(vectors: np.ndarray, rows: np.ndarray) -> torch.Tensor:
+    """Load these rows of the stored vectors as a float32 tensor."""
     return torch.from_numpy(vectors[rows].astype(np.float32))
 
 

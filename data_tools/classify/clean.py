@@ -15,6 +15,7 @@ EMPTY = "empty"  # last rule of a text without any remaining letter
 
 
 def _words(text: str) -> frozenset[str]:
+    """Return the set of words in a text."""
     return frozenset(text.split())
 
 
@@ -81,10 +82,12 @@ _LINK = r"(?:https?://|ftp://|www\.)\S*[\w/]|(?<![\w-])[\w-]{1,63}(?:\.[\w-]{1,6
 
 
 def _one_of(words: str) -> str:
+    """Return a regular expression that matches any of these words."""
     return "|".join(map(re.escape, words.split()))
 
 
 def _boilerplate(core: str) -> re.Pattern[str]:
+    """Compile a pattern for boilerplate text that starts at the beginning of a word."""
     return re.compile(rf"(?<!\w)(?:{core})", re.IGNORECASE | re.VERBOSE)
 
 
@@ -120,8 +123,10 @@ _INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u200b\ufeff]")
 
 
 def _entities(text: str) -> str:
-    """Decode entities until none is left (some texts were escaped twice); only complete ones, so that
-    "R&notes" stays."""
+    """Decode HTML entities until none is left, because some texts were escaped twice.
+
+    Only complete ones are decoded, so that "R&notes" stays.
+    """
     while (decoded := _ENTITIES.sub(lambda match: html.unescape(match[0]), text)) != text:
         text = decoded
     return text
@@ -130,7 +135,7 @@ def _entities(text: str) -> str:
 def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) -> str:
     """Remove boilerplate and the words that lead to it. Partly cut sentences keep their ends.
 
-    is_first: cut boilerplate only at the start of the text's sentences, clauses and brackets. Quoted words stay.
+    is_first: Cut boilerplate only at the start of the text's sentences, clauses and brackets. Quoted words stay.
     """
     remaining, at = "", 0
     for match in _unquoted(boilerplate, text):
@@ -149,7 +154,7 @@ def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) ->
 
 
 def _unquoted(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yield the matches outside double quotes."""
+    """Yield the matches of a pattern outside double quotes."""
     at = straight = curly = 0
     for match in pattern.finditer(text):
         passed, at = text[at : match.start()], match.start()
@@ -170,11 +175,13 @@ def _cut(pattern: re.Pattern[str], text: str) -> str:
 
 
 def _equipment(text: str) -> str:
+    """Remove brackets and sentences that only name recording equipment or formats."""
     text = _BRACKETS.sub(lambda match: "" if _only_technical(match[1] or match[2] or "") else match[0], text)
     return "".join(part for part in _SENTENCE_END.split(text) if not _only_technical(part))
 
 
 def _only_technical(text: str) -> bool:
+    """Return whether a text consists of technical words only, such as a recorder's name and its sample rate."""
     tokens = [token.lower() for token in _TOKEN.findall(text)]
     return any(token in _MADE or token.endswith(("khz", "kbps")) for token in tokens) and all(
         token in _TECHNICAL or _MODEL.fullmatch(token) for token in tokens
@@ -182,12 +189,14 @@ def _only_technical(text: str) -> bool:
 
 
 def _spaces(text: str) -> str:
+    """Remove invisible characters, empty brackets, repeated spaces, and stray punctuation."""
     text = re.sub(r"[(\[<]\s*[)\]>]", " ", _INVISIBLE.sub(" ", text))
     text = re.sub(r"\s+(?=[,.;:!?](?:\s|$))", "", " ".join(text.split()))
     return re.sub(r"^[,.;:]+\s+|^-\s+|[\s,;:]+-?$|\s-+$", "", text).strip()
 
 
 def _shortened(text: str) -> str:
+    """Cut a text to MAX_WORDS words, at the end of a sentence if possible."""
     if len(words := text.split()) <= MAX_WORDS:
         return text
     start = " ".join(words[:MAX_WORDS])
@@ -221,7 +230,7 @@ RULES: dict[str, Callable[[str], str]] = {
 class Cleaned(NamedTuple):
     """Result of cleaning.
 
-    text: "" if no letter was left. rules: names of the rules that changed it, then EMPTY. language: from language_of.
+    text: "" if no letter was left. rules: Names of the rules that changed it, then EMPTY. language: From language_of.
     """
 
     text: str

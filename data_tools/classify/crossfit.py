@@ -49,7 +49,7 @@ class CrossFit(NamedTuple):
 
     scores: (N,) float64 in [0, 1] by weighting, rounded to 6 decimals. folds: (N,), the fold whose network scored each
     text.
-    left_out: per fold, the number of texts in other folds that its networks omitted, because this fold has an equal
+    left_out: Per fold, the number of texts in other folds that its networks omitted, because this fold has an equal
     text.
     """
 
@@ -59,7 +59,7 @@ class CrossFit(NamedTuple):
 
 
 def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
-    """Train one network per fold and weighting, and score every text by its own fold's. Shows progress.
+    """Train one network per fold and weighting; score every text by the networks trained without its fold.
 
     vectors: (rows, D), memory-mapped or not. Raises DataError for fewer groups of a class than folds, and if a fold
     leaves no text of a class for training.
@@ -71,6 +71,7 @@ def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
     scores = {weighting: np.empty(len(texts)) for weighting in WEIGHTINGS}
 
     def fit(network: tuple[Weighting, int]) -> None:
+        """Train one network and score the texts of its fold. network: (weighting, fold)."""
         weighting, fold = network
         learnt, in_fold = chosen[fold], np.flatnonzero(folds == fold)
         labels = texts.labels[learnt]
@@ -87,8 +88,10 @@ def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
 
 
 def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
-    """Return (N,) the fold of each text: the groups of each class are dealt to the folds at random, in
-    equal numbers."""
+    """Assign each text to a fold, (N,).
+
+    The groups of each class are dealt to the folds at random, in equal numbers.
+    """
     from sklearn.model_selection import GroupKFold
 
     folds = np.empty(len(texts), np.int64)

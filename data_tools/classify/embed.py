@@ -34,7 +34,7 @@ _DIGEST = 16  # bytes; two of a million texts have the same first 16 with a prob
 class SentenceEncoder:
     """A sentence-transformers model in float32, on the GPU if the machine has one.
 
-    name: see model_files.local_folder. fingerprint: changes whenever an embedding would. Vectors are the model's own:
+    name: See model_files.local_folder. fingerprint: Changes whenever an embedding would. Vectors are the model's own:
     of unit length for both all-MiniLM-L6-v2 and all-mpnet-base-v2. Raises DataError if the model cannot be loaded.
     """
 
@@ -45,7 +45,7 @@ class SentenceEncoder:
         self.fingerprint = model_fingerprint(self._model, fetch(name))
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Return (N, D) float32, in the order of the texts."""
+        """Embed texts: return (N, D) float32 vectors, in the order of the texts."""
         # The library sorts its input by length, so that there is hardly any padding.
         return np.asarray(self._model.encode(list(texts), batch_size=_BATCH, show_progress_bar=False), np.float32)
 
@@ -73,15 +73,15 @@ class Embeddings:
         return [text for text in dict.fromkeys(texts) if _digest(text) not in self._row]
 
     def rows(self, texts: Sequence[str]) -> np.ndarray:
-        """Return (N,) int64: the texts' rows in `vectors`. Raises KeyError for a text without one."""
+        """Return the row of each text in `vectors`, (N,) int64. Raises KeyError for a text without one."""
         return np.fromiter((self._row[_digest(text)] for text in texts), np.int64, len(texts))
 
     def vectors(self) -> np.ndarray:
-        """Return (rows, D) float16, memory-mapped. At least one must be stored."""
+        """Return all stored vectors, (rows, D) float16, memory-mapped. At least one must be stored."""
         return np.memmap(self._vectors_file, np.float16, "r", shape=(len(self), self.dim))
 
     def add(self, texts: Sequence[str], encoder: SentenceEncoder) -> int:
-        """Compute and store the missing vectors; return their number. Shows progress.
+        """Compute and store the missing vectors of texts; return their number. Shows progress.
 
         Only one process may write at a time. Raises DataError for another one, and for vectors that are not finite
         16-bit floats.
@@ -109,6 +109,7 @@ class Embeddings:
         return len(missing)
 
     def _checked(self, values: np.ndarray, count: int) -> np.ndarray:
+        """Return a model's vectors as float16. Raises DataError for another shape, and for values too large."""
         if values.shape != (count, self.dim) or not np.abs(values).max() < np.finfo(np.float16).max:
             raise DataError(f"{self.folder}: the model gave values too large for 16-bit floats; use another model")
         return values.astype(np.float16)
@@ -121,6 +122,7 @@ def open_embeddings(folder: Path, encoder: SentenceEncoder) -> Embeddings:
 
 
 def _digest(text: str) -> bytes:
+    """Return a short hash of a text, by which its vector is found."""
     return hashlib.sha256(text.encode()).digest()[:_DIGEST]
 
 
@@ -128,7 +130,7 @@ def load_sentence_transformer(name: str, device: str | None = None) -> Any:
     """Load a SentenceTransformer in float32 by folder, package or hub name.
 
     Args:
-        name: see model_files.local_folder.
+        name: See model_files.local_folder.
         device: None for the GPU if the machine has one.
     Returns: the model. It cuts texts to the number of positions of its transformer, even if its tokenizer states no
     limit or a longer one.
@@ -172,8 +174,8 @@ def model_fingerprint(model: Any, folder: Path) -> str:
     """Return the SHA-256 of everything that decides a text model's vectors.
 
     Args:
-        model: the loaded network: its modules with their settings, and its weights and buffers.
-        folder: its configuration, tokenizer, prompts and limits; see configuration_files.
+        model: The loaded network: its modules with their settings, and its weights and buffers.
+        folder: Its configuration, tokenizer, prompts and limits; see configuration_files.
     """
     import torch
 

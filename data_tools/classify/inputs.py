@@ -22,14 +22,14 @@ class Description(NamedTuple):
 
 
 class Caption(NamedTuple):
-    """A caption to learn from. clip: the same for all captions of a clip."""
+    """A caption to learn from. clip: The same for all captions of a clip."""
 
     clip: str
     text: str
 
 
 def read_description_table(path: Path, text_column: str, id_column: str | None) -> Iterator[Description]:
-    """Read the rows of a CSV file at once; the uploader is in its optional column `username`.
+    """Read descriptions from a whole CSV file; the uploader is in its optional column `username`.
 
     id_column: None = the column `id`; without that column, the rows' numbers from 1.
     Raises DataError for a missing column, and an id that is empty or repeated.

@@ -98,7 +98,7 @@ def language_of(text: str) -> str:
 
 @cache
 def _points() -> dict[str, dict[str, int]]:
-    """Return the points of each word for each language."""
+    """Return for each word how many points it gives to each language: 2 for a sure sign, 1 for a likely one."""
     points: dict[str, dict[str, int]] = {}
     for lists, count in ((_LIKELY, 1), (_SURE, 2)):
         for language, words in lists.items():

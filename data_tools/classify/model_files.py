@@ -26,8 +26,9 @@ WEIGHTLESS = ("Pooling", "Normalize", "BoW", "Dropout", "WordWeights")
 
 
 def local_folder(name: str, what: str = "text model") -> Path | None:
-    """Return the folder of a model by folder, package or hub name, without the network; None if it is not on this
-    machine.
+    """Find the folder of a model by folder, package or hub name, without the network.
+
+    None if the model is not on this machine.
 
     A hub name without an owner is one of sentence-transformers', or an old one of the hub such as bert-base-uncased. In
     the hub's cache, a model must have all of its weights: an interrupted download does not count. Raises DataError for
@@ -133,6 +134,7 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _hub_names(name: str) -> list[str]:
+    """Return the possible names of a model on the Hugging Face hub; [] for a path."""
     if _is_path(name):
         return []
     return [name] if "/" in name else [f"sentence-transformers/{name}", name]
@@ -144,6 +146,7 @@ def _is_path(name: str) -> bool:
 
 
 def _cached(owned: str) -> Path | None:
+    """Return the folder of a complete model in the hub's local cache, or None. owned: Name with its owner."""
     from huggingface_hub import try_to_load_from_cache
 
     for name in ("config.json", "modules.json"):  # static embeddings have only the second one
@@ -154,6 +157,7 @@ def _cached(owned: str) -> Path | None:
 
 
 def _answers(address: str) -> bool:
+    """Return whether a server answers at this address."""
     try:
         with urllib.request.urlopen(address, timeout=PATIENCE):
             return True

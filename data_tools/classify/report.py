@@ -99,6 +99,7 @@ def examples(
 
 
 def _listed(order: np.ndarray, scores: np.ndarray, texts: Sequence[str]) -> list[str]:
+    """Return the first EXAMPLES different texts in this order, each as a line with its score."""
     first: dict[str, float] = {}
     for number in order:
         first.setdefault(texts[number], scores[number])
@@ -108,7 +109,7 @@ def _listed(order: np.ndarray, scores: np.ndarray, texts: Sequence[str]) -> list
 
 
 def summary(report: dict[str, Any]) -> list[str]:
-    """Return the lines for the terminal."""
+    """Return the results of a classification as lines for the terminal."""
     described, captioned = report["descriptions"], report["captions"]
     other = sum(count for language, count in report["languages"].items() if language != "en")
     model = report["model"]
@@ -132,9 +133,9 @@ def summary(report: dict[str, Any]) -> list[str]:
 def draw(
     folder: Path, labels: np.ndarray, scores: dict[Weighting, np.ndarray], figures: dict[str, Any], threshold: float
 ) -> None:
-    """Write FIGURES, PNG files, into the folder.
+    """Draw the results of a classification as PNG files, FIGURES, in a folder.
 
-    labels: (N,) True for captions. scores: (N,) by weighting. figures: their weighting_figures.
+    labels: (N,) True for captions. scores: (N,) by weighting. figures: Their weighting_figures.
     """
     drawn = (_roc_pr(labels, scores, figures), _reliability(figures), _scores(labels, scores, threshold))
     for name, figure in zip(FIGURES, (*drawn, _draw_kept(figures, threshold)), strict=True):
@@ -143,6 +144,7 @@ def draw(
 
 
 def _roc_pr(labels: np.ndarray, scores: dict[Weighting, np.ndarray], figures: dict[str, Any]) -> "Figure":
+    """Draw the ROC curve, and precision over recall, of both weightings."""
     from sklearn.metrics import precision_recall_curve, roc_curve
 
     figure = _figure()
@@ -163,10 +165,12 @@ def _roc_pr(labels: np.ndarray, scores: dict[Weighting, np.ndarray], figures: di
 
 
 def _named(weighting: str, short: str, figures: dict[str, Any], key: str) -> str:
+    """Return the legend of a curve: its weighting and one figure."""
     return f"{weighting}, {short} {figures[weighting][key]:.4f}"
 
 
 def _reliability(figures: dict[str, Any]) -> "Figure":
+    """Draw the reliability diagram: the share of captions in each tenth of the scores."""
     figure = _figure()
     axes = figure.add_subplot(
         xlabel="mean score of a tenth", ylabel="share of captions in it", xlim=(0, 1), ylim=(0, 1)
@@ -181,6 +185,7 @@ def _reliability(figures: dict[str, Any]) -> "Figure":
 
 
 def _scores(labels: np.ndarray, scores: dict[Weighting, np.ndarray], threshold: float) -> "Figure":
+    """Draw histograms of the scores of captions and of descriptions."""
     figure = _figure()
     for axes, (weighting, values) in zip(figure.subplots(1, 2, sharey=True), scores.items(), strict=True):
         axes.set(xlabel="score", yscale="log", title=weighting)
@@ -193,6 +198,7 @@ def _scores(labels: np.ndarray, scores: dict[Weighting, np.ndarray], threshold: 
 
 
 def _draw_kept(figures: dict[str, Any], threshold: float) -> "Figure":
+    """Draw the number of descriptions above each threshold."""
     figure = _figure()
     axes = figure.add_subplot(xlabel="threshold", ylabel="descriptions above it")
     for weighting, values in figures.items():
@@ -205,6 +211,7 @@ def _draw_kept(figures: dict[str, Any], threshold: float) -> "Figure":
 
 
 def _figure() -> "Figure":
+    """Return an empty figure."""
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # its first import logs messages about fonts
     from matplotlib.figure import Figure
 

@@ -44,13 +44,13 @@ def classify(
     fitting: Fitting,
     threshold: float = 0.2,
 ) -> dict[str, Any]:
-    """Clean, embed, cross-fit, and write the folder; return the content of report.json.
+    """Clean, embed and score descriptions, and write the results into a folder; return the content of report.json.
 
     scores.csv has one row per description, in the given order. Its columns are freesound_id, score_natural,
     score_balanced (6 decimals, in [0, 1]), language, text (cleaned), rules (joined by ";"). A description without a
     letter after cleaning is neither learnt from nor scored. Its text is empty, its scores are 0, and it only counts in
     the number of empty ones.
-    threshold: only for the counts, examples and figures; "kept" means a score above it.
+    threshold: Only for the counts, examples and figures; "kept" means a score above it.
     Raises DataError for no descriptions, for none with a word, and as the steps do.
     """
     seconds: dict[str, float] = {}
@@ -106,7 +106,7 @@ def classify(
 
 
 def _texts(scored: Sequence[Described], learnt: Sequence[tuple[str, str]], rows: np.ndarray) -> Texts:
-    """Group the texts: a known uploader's descriptions, equal texts of unknown uploaders, a clip's captions."""
+    """Group texts that must share a fold: of a known uploader, equal texts of unknown uploaders, captions of a clip."""
     keys = [("by", item.uploader) if item.uploader else ("text", item.cleaned.text) for item in scored]
     keys += [("clip", clip) for clip, _ in learnt]
     numbers: dict[tuple[str, str], int] = {}
@@ -115,6 +115,7 @@ def _texts(scored: Sequence[Described], learnt: Sequence[tuple[str, str]], rows:
 
 
 def _write_scores(path: Path, described: Sequence[Described], fit: CrossFit) -> None:
+    """Write the scores of all descriptions as a CSV file, one row each."""
     pairs = zip(fit.scores["natural"], fit.scores["balanced"], strict=True)
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -125,12 +126,14 @@ def _write_scores(path: Path, described: Sequence[Described], fit: CrossFit) -> 
 
 
 def _rule_counts(cleaned: Iterable[Cleaned]) -> dict[str, int]:
+    """Count the descriptions that each cleaning rule changed, and those left empty."""
     counts = Counter(name for item in cleaned for name in item.rules)
     return {name: counts[name] for name in (*RULES, "empty")}
 
 
 @contextmanager
 def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Measure the time of a block and store it under this name, in seconds."""
     began = time.perf_counter()
     yield
     seconds[name] = round(time.perf_counter() - began, 1)
@@ -167,6 +170,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _fitting(arguments: argparse.Namespace) -> Fitting:
+    """Return the training settings from the options. Raises DataError for values out of range."""
     if not 0 < arguments.threshold < 1:
         raise DataError(f"--threshold {arguments.threshold:g}: use a value between 0 and 1")
     for name, least in (("folds", 2), ("epochs", 1), ("seed", 0)):

@@ -37,8 +37,10 @@ class _Recording(NamedTuple):
 
     @property
     def stems(self) -> list[str]:
-        """Return possible file names without an ending, the most certain first; those after the first two have no
-        start time."""
+        """Return possible file names without an ending, the most certain first.
+
+        Names after the first two have no start time.
+        """
         timed = [f"{prefix}{self.youtube_id}_{self.start}" for prefix in ("", "Y")]
         return [*timed, self.youtube_id, f"Y{self.youtube_id}", *self.ids]
 
@@ -49,12 +51,12 @@ def read_audiocaps(
     """Return the clips of the requested splits in the CSV files' order, and a line of counts per split.
 
     Args:
-        root: the folder with <split>.csv.
-        audio: the folder with the audio (default: root), in <split>/ or directly. Files have any audio ending, and a
+        root: The folder with <split>.csv.
+        audio: The folder with the audio (default: root), in <split>/ or directly. Files have any audio ending, and a
             name as downloaders give it. <youtube_id>_<start> may be followed by _<end>, both in seconds or
             milliseconds, and may begin with Y. <youtube_id> and Y<youtube_id> count if only one clip has that id.
             <audiocap_id> may be that of any of the clip's captions.
-        keep_missing: include clips without audio; otherwise they are omitted.
+        keep_missing: Include clips without audio; otherwise they are omitted.
 
     Rows with the same youtube_id and start_time are one clip with several captions (5 in val and test).
     Raises DataError for a missing CSV file, bad rows, bad captions, a repeated audiocap_id, and if no clip is left.
@@ -119,7 +121,7 @@ def _in_seconds(stem: str) -> list[str]:
 
 
 def _recordings(path: Path) -> list[_Recording]:
-    """Read the clips of a CSV file in its order."""
+    """Read the clips of an AudioCaps CSV file in its order."""
     require_file(path, "name AudioCaps' folder, which holds it, and the --splits that it has")
     recordings: dict[tuple[str, int], _Recording] = {}
     lines: dict[str, int] = {}

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Published(NamedTuple):
-    """A folder as read. files: the files that were read. faults: each with its file. counts: one line per split."""
+    """A folder as read. files: The files that were read. faults: Each with its file. counts: One line per split."""
 
     files: list[Path]
     clips: list[Clip]
@@ -50,13 +50,13 @@ def read_castella(
     """Read the recordings and moments of every published file in a folder and its subfolders.
 
     Args:
-        root: folder with <name>_{train,val,test}_release.jsonl, or with json/en/{train,val,test}.json, which is used
+        root: Folder with <name>_{train,val,test}_release.jsonl, or with json/en/{train,val,test}.json, which is used
             for splits without a release. Queries without windows, in a file whose name contains no split, form the
             split blind.
-        audio: folder with the audio (default: root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a).
-        suffixes: suffixes of these files; FEATURES for a folder of published features. Such a folder has one file per
+        audio: Folder with the audio (default: root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a).
+        suffixes: Suffixes of these files; FEATURES for a folder of published features. Such a folder has one file per
             recording, and lengths are the published ones.
-        keep_missing: include recordings without a file, with the published length. Otherwise they and their queries are
+        keep_missing: Include recordings without a file, with the published length. Otherwise they and their queries are
             omitted, except those of a blind list, which must all be answered.
     Raises DataError for a folder without such files, two files of a split, no recording with a file, and as
         read_annotations does.
@@ -89,6 +89,7 @@ def read_castella(
 
 
 def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
+    """Find the published files of each split and read them; return split -> (path, annotations)."""
     files = sorted(root / name for name in tree_files(root))
     lists = [path for path in files if path.suffix == ".json" and SPLIT_OF_NAME.search(path.stem)]
     releases = [path for path in files if path.suffix == ".jsonl" and is_annotation(path)]
@@ -115,13 +116,14 @@ def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
 
 
 def _files(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
+    """Return the names of the audio or feature files with these suffixes in a folder."""
     if suffixes == FEATURES:
         return sorted(path.name for path in folder.glob("*.npz")) if folder.is_dir() else []
     return [name for name in audio_names(folder) if Path(name).suffix.lower() in suffixes]
 
 
 def _count(split: str, annotations: Annotations, present: Set[str], listed: Set[str], suffixes: tuple[str, ...]) -> str:
-    """Format the counts of a split. present: recordings with a file, and others. listed: recordings in the manifest."""
+    """Format the counts of a split. present: Recordings with a file, and others. listed: Recordings in the manifest."""
     recordings, with_queries = len(annotations.seconds), len({query.vid for query in annotations.queries})
     n_present = len(present & annotations.seconds.keys())
     windows = sum(len(query.windows or []) for query in annotations.queries)

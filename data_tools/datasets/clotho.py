@@ -29,9 +29,9 @@ def read_clotho(
 ) -> tuple[list[Clip], list[str]]:
     """Return the clips of the requested splits in the captions files' order, and a line of counts per split.
 
-    root: the folder with clotho_captions_<split>.csv (or clotho_csv_files/ with it), clotho_metadata_<split>.csv
+    root: The folder with clotho_captions_<split>.csv (or clotho_csv_files/ with it), clotho_metadata_<split>.csv
     (optional: without it, Freesound fields are None) and the audio in <split>/ or clotho_audio_files/<split>/.
-    keep_missing: include clips without any audio.
+    keep_missing: Include clips without any audio.
     Names and captions are kept verbatim; a file whose name on disk differs in outer blanks or ':' keeps its own name.
     The length of a clip with missing or unreadable audio is unknown.
     Raises DataError for a missing captions file, bad rows, bad captions, and (unless keep_missing) no audio at all.
@@ -53,7 +53,7 @@ def read_clotho(
 
 
 def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
-    """Return the clips with `share` of the development split, drawn at random and rounded, as the validation split.
+    """Move a random `share` (rounded) of the development split into a validation split; return all clips.
 
     For Clotho v1, which has no validation split: "Take it easy" (2022), section 5, holds out 20 % of its development
     split. Ids, names and paths remain those of the development split. Raises DataError for a share outside (0, 1), one
@@ -72,7 +72,7 @@ def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
 
 
 def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str, str]:
-    """Return the clips, a line of counts, and a note on missing files whose names almost match."""
+    """Read one split of Clotho; return its clips, a line of counts, and a note on missing files with similar names."""
     table = _published_path(root, "clotho_csv_files", f"clotho_captions_{split}.csv")
     require_file(table, "name Clotho's folder as published, and the --splits that it has")
     captions = _captions(table)
@@ -112,6 +112,7 @@ def _published_path(root: Path, folder: str, name: str) -> Path:
 
 
 def _captions(path: Path) -> dict[str, list[str]]:
+    """Read the captions of a Clotho CSV file, by file name. Raises DataError for a repeated file name."""
     captions: dict[str, list[str]] = {}
     for line, name, texts in read_caption_table(path):
         if not name.strip():
@@ -123,7 +124,7 @@ def _captions(path: Path) -> dict[str, list[str]]:
 
 
 def _metadata(path: Path) -> dict[str, dict[str, str]]:
-    """Return the rows by file name; sound_id is omitted from rows without one ("Not found")."""
+    """Read the rows of Clotho's metadata by file name; sound_id is omitted from rows without one ("Not found")."""
     metadata = {}
     for line, row in read_table(path, METADATA_COLUMNS, fallback_encoding="iso-8859-1"):
         name, sound_id = row["file_name"], row["sound_id"].strip()

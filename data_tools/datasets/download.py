@@ -35,13 +35,13 @@ def download(
     """Fetch a published file unless it is present and complete; return whether it was fetched.
 
     Args:
-        address: of the file, http or https.
-        path: target path. Without a known checksum, `<path>.sha256` stores that of the fetched file, in sha256sum's
+        address: Of the file, http or https.
+        path: Target path. Without a known checksum, `<path>.sha256` stores that of the fetched file, in sha256sum's
             form.
-        sha256: the known first digits of the file's checksum. With them, an interrupted download is resumed
+        sha256: The known first digits of the file's checksum. With them, an interrupted download is resumed
             (`<path>.part`) if the server supports it. Without them, it starts from the beginning, because the published
             file may have changed.
-        require_usable: opens a file without a known checksum; KitError if that fails.
+        require_usable: Opens a file without a known checksum; KitError if that fails.
     Raises DataError for an address that cannot be reached, another checksum, and a file that does not open. Also for an
         answer that is empty, a web page, a part, compressed, or of more than MAX_BYTES.
 
@@ -73,14 +73,14 @@ def download(
 
 
 def _noted(path: Path) -> Path:
-    """Return the path of the file with the checksum of a fetched one."""
+    """Return the path of the file that stores the checksum of a downloaded file."""
     return path.with_name(f"{short_name(path.name)}.sha256")
 
 
 def _require_published(
     path: Path, shown: object, hint: str, address: str, sha256: str, require_usable: Callable[[Path], object] | None
 ) -> None:
-    """Raise DataError for a file that cannot be the published one. shown: its name in the message."""
+    """Raise DataError for a file that cannot be the published one. shown: Its name in the message."""
     if sha256 and not (actual := sha256_of(path)).startswith(sha256):
         raise DataError(
             f"{path}: its sha256 begins with {actual[: len(sha256)]}, that of the file published at {address} with "
@@ -129,6 +129,7 @@ def file_problem(path: Path) -> str | None:
 
 
 async def _fetch(address: str, path: Path, part: Path) -> None:
+    """Download a file; continue an interrupted download. part: File for the bytes that have arrived."""
     import aiohttp
 
     elsewhere = f"download {address} on another machine, and put it at {path}"
@@ -148,7 +149,7 @@ async def _fetch(address: str, path: Path, part: Path) -> None:
 
 
 async def _get(session: "ClientSession", address: str, part: Path, have: int, elsewhere: str) -> bool:
-    """Append the rest of a file after its first `have` bytes; return False if the server has no such rest.
+    """Download the rest of a file after its first `have` bytes; return False if the server has no such rest.
 
     Raises DataError for another answer, for one that is compressed, and for a part that was not asked for.
     """
@@ -172,7 +173,7 @@ async def _get(session: "ClientSession", address: str, part: Path, have: int, el
 
 
 async def _write(answer: "ClientResponse", part: Path, have: int, address: str) -> None:
-    """Append the answer's bytes, with progress. DataError for more or fewer than announced."""
+    """Append a server's answer to a file, with progress. Raises DataError for more or fewer bytes than announced."""
     announced = answer.content_length
     size = None if announced is None else have + announced
     if size is not None and size > MAX_BYTES:

@@ -59,7 +59,7 @@ NAME_WAYS: tuple[Way, ...] = (
 class Nearest:
     """Known texts, with a search for the one closest to a given text.
 
-    texts: the known ones. ways: TEXT_WAYS for queries, NAME_WAYS for file names.
+    texts: The known ones. ways: TEXT_WAYS for queries, NAME_WAYS for file names.
     A search takes time in proportion to the length of its text, for any number of known ones. The first search that no
     way answers costs as much as reading all known texts a few times.
     """
@@ -73,8 +73,9 @@ class Nearest:
         self._shortened: dict[str, str | None] = {}
 
     def to(self, text: str) -> tuple[str, str] | None:
-        """Return (the known text, the difference of `text` from it): in those ways, or by a letter; None without a
-        similar one.
+        """Return the most similar known text and its difference from `text`; None without a similar one.
+
+        The difference is one of the ways, or a letter.
 
         A text one letter away from several known ones has no answer: it would be a guess.
         """
@@ -92,18 +93,21 @@ class Nearest:
         return (self._texts[only][0], A_LETTER) if only else None
 
     def _bare(self, text: str) -> str:
+        """Return a text without all differences that are ignored, such as case and blanks."""
         for _, strip in self._ways:
             text = strip(text)
         return text
 
     def _way(self, text: str, known: str) -> int:
-        """Return the index of the first way that alone makes both texts equal; the number of ways if none does."""
+        """Return the index of the kind of difference without which two texts are equal; the number of kinds if none."""
         same = (index for index, (_, strip) in enumerate(self._ways) if strip(text) == strip(known))
         return next(same, len(self._ways))
 
     def _shorten(self) -> None:
-        """Store every known text, whole and without each one of its letters: two texts an edit apart share
-        one of these."""
+        """Store every known text, whole and without each one of its letters.
+
+        Two texts an edit apart share one of these.
+        """
         for bare in self._texts:
             if len(bare) >= SHORTEST:
                 for short in _shortened(bare):
@@ -112,8 +116,10 @@ class Nearest:
 
 
 def similar_names(missing: Iterable[str], present: Iterable[str]) -> str:
-    """Return a note on missing files whose names differ from present ones in some of NAME_WAYS; "" without
-    such names."""
+    """Return a note on missing files whose names differ from present ones in some of NAME_WAYS.
+
+    The note is "" without such names.
+    """
     nearest = Nearest(sorted(present), NAME_WAYS)
     similar = [(name, *pair) for name in missing if (pair := nearest.to(name)) and pair[1] != A_LETTER]
     if not similar:
@@ -131,4 +137,5 @@ def _common_end(one: str, other: str) -> int:
 
 
 def _shortened(text: str) -> set[str]:
+    """Return a text, and the text without each one of its letters."""
     return {text, *(text[:index] + text[index + 1 :] for index in range(len(text)))}

@@ -10,10 +10,11 @@ from data_tools.manifest import SPLITS, Query, caption_queries, of_split, read_m
 
 
 def make_queries(path: Path, split: str | None) -> list[Query]:
-    """Make queries from a captions CSV (relevant clips unknown) or a manifest's captions (relevant = the caption's
-    clip).
+    """Make queries from a captions CSV or from a manifest's captions.
 
-    split: of a manifest, the split to use; None = all. Raises DataError if no query is left or a CSV is given a split.
+    Relevant clips are unknown for a CSV; for a manifest, each caption's clip is relevant.
+
+    split: Of a manifest, the split to use; None = all. Raises DataError if no query is left or a CSV is given a split.
     """
     if path.suffix == ".csv":
         if split:

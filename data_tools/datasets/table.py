@@ -44,15 +44,15 @@ def read_captions(
     delimiter: str = ",",
     quoting: Quoting | None = None,
 ) -> tuple[list[Clip], list[str]]:
-    """Return the clips in the order of the table's rows, and the missing or unreadable files among them.
+    """Read clips from a table of captions; return them in its order, and the missing or unreadable files among them.
 
     Args:
-        audio: column with a row's file, below `folder`. Rows of one file, however named, are one clip with the first
+        audio: Column with a row's file, below `folder`. Rows of one file, however named, are one clip with the first
             name. If its names are in several splits, it stays in the held-out one (test before validation before
             training). Its other rows are omitted, with a warning.
-        captions: columns of captions. If there are several, a cell may be empty, but not all cells of a row.
-        split_column: column of a row's split; None: all rows have `split`.
-        quoting: as for read_table; None: csv, but none for tabs.
+        captions: Columns of captions. If there are several, a cell may be empty, but not all cells of a row.
+        split_column: Column of a row's split; None: all rows have `split`.
+        quoting: As for read_table; None: csv, but none for tabs.
     Raises DataError for a missing column, an empty or bad caption, an unknown split, and one name in two splits. Also
     for
         names of one file in two splits of the same kind, such as test and evaluation.
@@ -85,7 +85,7 @@ def read_captions(
 
 
 def _strictest_split(path: Path, name: str, splits: Sequence[Split]) -> Split:
-    """Choose the split of a file with names in these splits."""
+    """Choose the split of a file whose rows are in these splits."""
     if len(splits) == 1:
         return splits[0]
     by_rank = {2 if one in TEST_SPLITS else int(one in VALIDATION_SPLITS): one for one in splits}
@@ -103,7 +103,7 @@ def _strictest_split(path: Path, name: str, splits: Sequence[Split]) -> Split:
 def _rows(
     path: Path, columns: Sequence[str], delimiter: str, quoting: Quoting | None
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the rows of the table.
+    """Yield the rows of a table of captions.
 
     Quotes between tabs are text by default, as in published TSVs (text/tab-separated-values has no quotes). But pandas
     and spreadsheets write quotes there: for a whole cell in quotes the user must choose.
@@ -131,6 +131,7 @@ def _similar(folder: Path, clips: Sequence[Clip]) -> str:
 
 
 def _split(text: str, where: str) -> Split:
+    """Return the name of a split in a table's cell. Raises DataError for an unknown one."""
     for split in SPLITS:
         if text.strip() == split:
             return split

@@ -32,10 +32,10 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
     """Return the clips of a WavCaps JSON file in its order, and the number of items without audio in the folder.
 
     path: {"num_captions_per_audio": 1, "data": [{"id", "caption", ...}]}.
-    audio: the folder with the audio files, named by the item's `audio` or by its id (`<id>.flac` as distributed;
+    audio: The folder with the audio files, named by the item's `audio` or by its id (`<id>.flac` as distributed;
     AudioSet ids already end in .wav).
-    source: the clips' source name; the parts reuse each other's numbers, so each needs its own.
-    keep_missing: include items without audio, with the published duration; otherwise they are omitted.
+    source: The clips' source name; the parts reuse each other's numbers, so each needs its own.
+    keep_missing: Include items without audio, with the published duration; otherwise they are omitted.
     Raises DataError for a missing file or folder, other JSON, bad items and captions, two items of one file, and if no
     clip is left.
     """
@@ -69,7 +69,10 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
 
 
 def _twice(path: Path, item_id: str, before: int, number: int) -> str:
-    """Return the message about two items of one file, with the line of the second if its id is written as usual."""
+    """Return the message about two WavCaps items of one file.
+
+    It has the line of the second if its id is written as usual.
+    """
     text = read_text(path)
     written = list(re.finditer(r'"id"\s*:\s*' + re.escape(json.dumps(item_id, ensure_ascii=False)), text))
     line = f" (line {text.count(chr(10), 0, written[min(1, len(written) - 1)].start()) + 1})" if written else ""
@@ -77,6 +80,7 @@ def _twice(path: Path, item_id: str, before: int, number: int) -> str:
 
 
 def _items(path: Path) -> list[dict[str, Any]]:
+    """Read the list of items of a WavCaps JSON file. Raises DataError for other content."""
     try:
         content = parse_json(read_text(path), str(path))
     except DataError as error:
@@ -97,6 +101,7 @@ def _names(item_id: str, audio: object) -> list[str]:
 
 
 def _clip(item: dict[str, Any], folder: Path, file: str | None, expected: str, source: str) -> Clip:
+    """Make the clip of one WavCaps item. file: Its audio file, if present. expected: The name for a missing file."""
     seconds = readable_seconds(folder / file) if file else item.get("duration")
     on_freesound = any(_FREESOUND_LINK.search(str(item.get(key, ""))) for key in ("download_link", "href"))
     freesound_id, uploader = item["id"] if on_freesound else None, item.get("author")

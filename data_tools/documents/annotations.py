@@ -65,7 +65,7 @@ Window = tuple[float, float]
 class Fault(NamedTuple):
     """A fault in a published file that is still readable.
 
-    where: `line 3`, or `item 3, moment 2`. kind: a key of DONE. done: its treatment.
+    where: `line 3`, or `item 3, moment 2`. kind: A key of DONE. done: Its treatment.
     """
 
     where: str
@@ -75,11 +75,12 @@ class Fault(NamedTuple):
 
     @property
     def sentence(self) -> str:
+        """The fault as one line of text: its place, its description, and the repair."""
         return f"{self.where}: {self.text}: {self.done}"
 
 
 class PublishedQuery(NamedTuple):
-    """A query as published. windows: the remaining ones, in seconds and the file's order; None in a blind list."""
+    """A query as published. windows: The remaining ones, in seconds and the file's order; None in a blind list."""
 
     where: str
     qid: str
@@ -92,8 +93,8 @@ class PublishedQuery(NamedTuple):
 class Annotations:
     """Content of a published file.
 
-    seconds: length by recording, None if the file does not state it; includes recordings without queries.
-    captions: of whole recordings, by recording.
+    seconds: Length by recording, None if the file does not state it; includes recordings without queries.
+    captions: Of whole recordings, by recording.
     is_scored: True for val and test. Their windows past a recording's end are not changed, because the official scorer
     uses them.
     """
@@ -106,15 +107,17 @@ class Annotations:
     faults: list[Fault] = field(default_factory=list)
 
     def fault(self, where: str, kind: str, text: str, done: str | None = None) -> None:
+        """Record a fault of the file. done: The repair (default: the usual one for this kind)."""
         self.faults.append(Fault(where, kind, text, done or DONE[kind]))
 
     @property
     def is_blind(self) -> bool:
+        """Whether the file has queries, but no true windows."""
         return bool(self.queries) and all(query.windows is None for query in self.queries)
 
 
 def is_annotation(path: Path) -> bool:
-    """Return whether a file's first line is a published query, or the file a list of recordings.
+    """Return whether a file has published moments: its first line is a query, or it is a list of recordings.
 
     A UTF-16 file counts as one too, so that its reader can name the encoding.
     """
@@ -129,10 +132,10 @@ def is_annotation(path: Path) -> bool:
 
 
 def read_annotations(path: Path) -> Annotations:
-    """Read a published file and repair its windows as DONE states, except KEPT ones; report each fault.
+    """Read a published file of moments; repair its windows as DONE states, except KEPT ones; report each fault.
 
-    Raises DataError, with file and line or item, for other files, a repeated query id, missing texts, lengths that are
-    not numbers above 0, and windows that are not two numbers. Also for a file with windows in some lines only.
+    Raises DataError, with file and line or item, for other files, a repeated query id, and missing texts. Also for
+    lengths that are not numbers above 0, windows that are not two numbers, and windows in some lines only.
     """
     split = SPLIT_OF_NAME.search(path.stem)
     annotations = Annotations(is_scored=split is not None and split[1] != "train")
@@ -145,6 +148,7 @@ def read_annotations(path: Path) -> Annotations:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (place, query) for each line of a release. Raises DataError for a bad line."""
     for parsed in parse_objects(read_text(path).encode()):
         if isinstance(parsed, Problem):
             raise DataError(f"{path}, {parsed}")
@@ -175,7 +179,7 @@ def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _read_one(
     annotations: Annotations, content: dict[str, Any], where: str, source: str, lines: dict[str, str]
 ) -> None:
-    """Add one query to the annotations. lines: line of each query id."""
+    """Add one query to the annotations. lines: Line of each query id."""
     is_asked = "qid" in content or "caption" not in content
     for text, _ in query_faults(content) if is_asked else recording_faults(content):
         raise DataError(f"{source}: {text}")
@@ -220,7 +224,7 @@ def _read_one(
 
 
 def repaired(window: Window, seconds: float | None) -> tuple[Window | None, str]:
-    """Repair a window in a recording of this length (None: unknown); return the rest and the fault, "" for no fault.
+    """Repair a window in a recording of this length (None: unknown); return the window and the fault, "" for no fault.
 
     >>> repaired((70, 81), 83), repaired((5, 5), 83), repaired((80, 84), 83)
     (((70, 81), ''), (None, 'windows of no length'), ((80, 83), 'windows that end up to 2 s after the end'))

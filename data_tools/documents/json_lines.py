@@ -27,7 +27,7 @@ Window = list[float]  # [start, end] or [start, end, score]; seconds
 
 
 class Object(NamedTuple):
-    """An object on a line. line: its number, from 1."""
+    """An object on a line. line: Its number, from 1."""
 
     line: int
     content: dict[str, Any]
@@ -36,7 +36,7 @@ class Object(NamedTuple):
 def parse_objects(data: bytes) -> Iterator[Object | Problem]:
     """Yield the objects of a file of JSON lines, one at a time; a bad line gives a Problem instead.
 
-    Lines end with \\n or \\r\\n, optional for the last one. Bad lines are empty, not UTF-8, not JSON or not an object,
+    Lines end with \n or \r\n, optional for the last one. Bad lines are empty, not UTF-8, not JSON or not an object,
     or contain repeated keys, NaN, Infinity, or numbers so large that they would become Infinity. A file that is not
     JSON lines at all (empty, UTF-16, one list) gives one Problem on line 1.
     """
@@ -115,12 +115,12 @@ def recording_faults(content: dict[str, Any]) -> Iterator[Fault]:
 
 
 def window_faults(windows: list[Any], widths: frozenset[int], form: str) -> Iterator[Fault]:
-    """Yield the faults of windows. widths: allowed lengths of a window. form: the same in words."""
+    """Yield the faults of windows. widths: Allowed lengths of a window. form: The same in words."""
     for number, window in enumerate(windows, start=1):
         if not isinstance(window, list) or len(window) not in widths:
             yield f"window {number} must be {form}, not {shown(repr(window))}", "no window"
         elif not all(map(is_number, window)):
-            yield f"window {number} holds what is no number: {shown(repr(window))}", "no number"
+            yield f"window {number} holds a value that is not a number: {shown(repr(window))}", "no number"
         elif any(abs(second) > _MAX_SECONDS for second in window[:2]):
             yield f"window {number} lies over {_MAX_SECONDS:g} s away: {shown(repr(window))}", "no time"
 

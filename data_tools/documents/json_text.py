@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 
 
 def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogates: bool = False) -> Any:
-    """Return the value of a JSON text.
+    """Parse a JSON text and return its value.
 
     Args:
-        where: place for the message, such as "wavcaps.json" or "metrics.jsonl, line 3".
-        finite: refuse NaN and Infinity, which are not JSON. Also refuse numbers so large that they would become
+        where: Place for the message, such as "wavcaps.json" or "metrics.jsonl, line 3".
+        finite: Refuse NaN and Infinity, which are not JSON. Also refuse numbers so large that they would become
             Infinity, such as 1e999.
-        lone_surrogates: accept half of a surrogate pair, for a caller that replaces it. JSON can contain it
+        lone_surrogates: Accept half of a surrogate pair, for a caller that replaces it. JSON can contain it
             ("\\ud800"), UTF-8 cannot.
     Raises DataError for text that is not JSON or not UTF-8, a byte order mark, and an object with a repeated key. Also
-    for a
-        number of more than MAX_DIGITS digits, too deeply nested lists, and lone surrogates.
+        for a number of more than MAX_DIGITS digits, too deeply nested lists, and lone surrogates.
     """
     text = _decoded(text, where)
 
     def without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """Make an object from its pairs. Raises DataError for a repeated key."""
         items: dict[str, Any] = {}
         for name, value in pairs:
             if name in items:
@@ -57,14 +57,17 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
         return items
 
     def refused(name: str) -> Any:
+        """Raise DataError for a value that JSON does not allow, such as NaN."""
         raise DataError(f"{where}: {name} is no JSON number")
 
     def whole(digits: str) -> int:
+        """Convert a whole number. Raises DataError for too many digits."""
         if len(digits) > MAX_DIGITS:
             raise DataError(f"{where}: a number has {len(digits)} digits, more than {MAX_DIGITS}")
         return int(digits)
 
     def number(digits: str) -> float:
+        """Convert a number with a fraction. Raises DataError if it is too large for a float."""
         if math.isinf(value := float(digits)):
             raise DataError(f"{where}: the number {digits[:MAX_DIGITS]} is too large")
         return value
@@ -89,7 +92,7 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
 
 
 def _decoded(text: str | bytes, where: str) -> str:
-    """Return the text of JSON. Raises DataError for an encoding other than UTF-8, and for a byte order mark."""
+    """Decode JSON text. Raises DataError for an encoding other than UTF-8, and for a byte order mark."""
     if other := other_encoding(text) if isinstance(text, bytes) else "":
         raise DataError(f"{where}: {other}, not UTF-8; save it as UTF-8")
     try:
@@ -108,9 +111,9 @@ def other_encoding(data: bytes) -> str:
 
 
 def read_json(path: Path, hint: str) -> Any:
-    """Return the value of a JSON file without its seal, which is verified.
+    """Read a JSON file and verify its checksum; return its value without the checksum.
 
-    hint: cure for a missing or damaged file, the end of the message.
+    hint: Cure for a missing or damaged file, the end of the message.
     Raises DataError as parse_json does, and for a missing file and a wrong seal.
     """
     if not path.is_file():
@@ -124,7 +127,7 @@ def read_json(path: Path, hint: str) -> Any:
 
 
 def read_json_lines(path: Path, hint: str, unfinished: bool = False) -> list[Any]:
-    """Return the values of a file of JSON lines. unfinished: skip an incomplete last line, which a kill may leave.
+    """Return the values of a file of JSON lines. unfinished: Skip an incomplete last line, which a kill may leave.
 
     Raises DataError as parse_json does, naming the line.
     """
@@ -145,7 +148,7 @@ def read_shaped(path: Path, shape: "type[Shape]", hint: str) -> "Shape":
 
 
 def require_shape(content: Any, shape: "type[Shape]", where: str, hint: str) -> "Shape":
-    """Convert JSON content to a pydantic model. where: a file, or a line of it.
+    """Convert JSON content to a pydantic model. where: A file, or a line of it.
 
     Raises DataError for content of another shape: one line per fault, the hint at the end of the last one.
     """
@@ -162,7 +165,7 @@ def require_shape(content: Any, shape: "type[Shape]", where: str, hint: str) -> 
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a value as JSON, completely or not at all; an object is sealed."""
+    """Write a value as JSON, completely or not at all; an object gets a checksum."""
     value = sealed(value) if isinstance(value, dict) else value
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
@@ -219,6 +222,7 @@ class StoredLines:
         self._starts = array("q")  # first byte of every line, and the end of the last one
 
     def _state_now(self) -> tuple[int, int]:
+        """Return the file's present size and time of its last change."""
         status = os.fstat(self._file)
         return status.st_size, status.st_mtime_ns
 
@@ -228,7 +232,7 @@ class StoredLines:
             raise DataError(f"{self.path} was changed while it was in use; run the command again")
 
     def line(self, row: int) -> bytes:
-        """Return a line, with its end. row: from 0, among the lines that `read` has yielded."""
+        """Return a line, with its end. row: From 0, among the lines that `read` has yielded."""
         start = self._starts[row]
         return os.pread(self._file, self._starts[row + 1] - start, start)
 

@@ -18,7 +18,7 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class Line(Strict):
-    """An item on a line. id: unique in its file."""
+    """An item on a line. id: Unique in its file."""
 
     id: Text
 
@@ -27,9 +27,9 @@ Item = TypeVar("Item", bound=Line)
 
 
 def read_lines(path: Path, kind: type[Item], otherwise: str) -> Iterator[tuple[int, Item]]:
-    """Yield (line number, item) for every line; ids may repeat.
+    """Yield (line number, item) for every line of a file of JSON lines; ids may repeat.
 
-    otherwise: message for a file without any JSON, with the way to make a correct one.
+    otherwise: Message for a file without any JSON, with the way to make a correct one.
     Raises DataError with file and line for anything that is not an item of this kind.
     """
     # Only "\n" ends a line: str.splitlines would also cut at rarer line ends, which JSON text may contain.
@@ -41,7 +41,7 @@ def read_lines(path: Path, kind: type[Item], otherwise: str) -> Iterator[tuple[i
 
 
 def item_of(line: str, kind: type[Item], where: str) -> Item:
-    """Parse the item of one line. where: place for the DataError about an invalid line."""
+    """Parse the item of one line. where: Place for the DataError about an invalid line."""
     if not line.strip():
         raise DataError(f"{where}: the line is blank; remove it")
     try:
@@ -63,7 +63,7 @@ def unique_items(lines: Iterable[tuple[int, Item]], path: Path | str) -> list[It
 
 
 def write_lines(path: Path, items: Iterable[Item], stored: Callable[[Item], Item] = lambda item: item) -> None:
-    """Write items, one per line. stored: converts an item before it is written.
+    """Write items as JSON, one per line. stored: Converts an item before it is written.
 
     Raises DataError for no items and for a repeated id.
     """

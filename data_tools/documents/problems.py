@@ -15,7 +15,7 @@ Part = TypeVar("Part")
 class Problem(NamedTuple):
     """A fault of a file.
 
-    line: its number, from 1; None for a fault of no single line. sentence: the message here. kind: common text of every
+    line: Its number, from 1; None for a fault of no single line. sentence: The message here. kind: Common text of every
     problem of its kind.
     """
 
@@ -31,6 +31,7 @@ class Problems(list[Problem]):
     """Problems of a file, in order of discovery."""
 
     def add(self, line: int, faults: Iterable[Fault]) -> None:
+        """Add the faults of one line."""
         self += [Problem(line, *fault) for fault in faults]
 
     def except_for(self, parsed: Iterable[Part | Problem]) -> Iterator[Part]:

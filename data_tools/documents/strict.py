@@ -64,6 +64,7 @@ def faults_of(error: ValidationError) -> list[str]:
 
 
 def cut(text: str) -> str:
+    """Shorten a text to MAX_SHOWN characters for a message."""
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
@@ -78,6 +79,7 @@ class Report(Strict):
 
 
 def print_report(report: BaseModel) -> None:
+    """Print a report as JSON."""
     print(report.model_dump_json(indent=1))
 
 
@@ -87,21 +89,21 @@ def number(value: float) -> float | None:
 
 
 def closed_list(names: Mapping[str, Any], base: type[Strict]) -> Any:
-    """Return the union, with the discriminator `kind`, of all subclasses of `base` among a module's names."""
+    """Return a pydantic union, with the discriminator `kind`, of all subclasses of `base` among a module's names."""
     kinds = [value for value in names.values() if isinstance(value, type) and issubclass(value, base)]
     return Annotated[Union[tuple(kind for kind in kinds if kind is not base)], Field(discriminator="kind")]  # noqa: UP007
 
 
 def kinds_of(union: Any) -> tuple[type[Strict], ...]:
-    """Return the classes of a closed list."""
+    """Return the classes in a union of closed_list."""
     kinds: tuple[type[Strict], ...] = get_args(get_args(union)[0])
     return kinds
 
 
 def mistakes(found: Iterable[tuple[tuple[str, ...], str]]) -> ValidationError | None:
-    """Return an error for a validator to raise; None without faults.
+    """Combine faults into one error for a pydantic validator to raise; None without faults.
 
-    found: pairs of a key below the checked settings and a message.
+    found: Pairs of a key below the checked settings and a message.
     """
     errors = [InitErrorDetails(type=PydanticCustomError("value_error", "{error}", {"error": text}), loc=keys, input={})
               for keys, text in found]  # fmt: skip

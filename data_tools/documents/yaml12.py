@@ -37,7 +37,7 @@ _TAG = "tag:yaml.org,2002:"
 class Document:
     """A parsed document.
 
-    value: plain dicts, lists, scalars. lines: by path of a value, the line of its key, from 1. problems: (path, line,
+    value: Plain dicts, lists, scalars. lines: By path of a value, the line of its key, from 1. problems: (path, line,
     text).
     """
 
@@ -46,7 +46,10 @@ class Document:
     problems: list[tuple[Path, int, str]] = field(default_factory=list)
 
     def line(self, path: Path) -> int:
-        """Return the line of the value at `path`, or of its deepest known parent; skips a union's tag in `path`."""
+        """Return the line number of the value at `path`, or of its deepest known parent.
+
+        A union's tag in `path` is skipped.
+        """
         known: Path = ()
         for part in path:
             if (*known, part) in self.lines:
@@ -55,6 +58,7 @@ class Document:
 
 
 def _scalar(node: yaml.ScalarNode) -> Any:
+    """Convert a scalar of YAML 1.2: null, a truth value, a number, or text."""
     text = node.value
     if node.style is not None:  # quoted or block text is always a string
         return text
@@ -76,9 +80,11 @@ class _Builder:
         self.count = 0
 
     def problem(self, path: Path, node: yaml.Node, text: str) -> None:
+        """Record a problem of a node, with its line."""
         self.document.problems.append((path, node.start_mark.line + 1, text))
 
     def build(self, node: yaml.Node, path: Path) -> Any:
+        """Convert a node of YAML to a Python value; record its line, and any problem."""
         self.count += 1
         self.document.lines.setdefault(path, node.start_mark.line + 1)
         if self.count > MAX_NODES or id(node) in self.open_nodes:
@@ -101,6 +107,7 @@ class _Builder:
         return value
 
     def _mapping(self, node: yaml.Node, path: Path) -> dict[str, Any]:
+        """Convert a mapping of YAML to a dictionary; record problems such as repeated keys."""
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
@@ -127,6 +134,7 @@ class _Loader(yaml.SafeLoader):
         self.depth = self.count = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose a node. Raises an error for documents that are too large or too deep, and for unknown tags."""
         self.depth, self.count = self.depth + 1, self.count + 1
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         for count, limit, what in (
@@ -168,8 +176,10 @@ def parse(text: str | bytes) -> Document:
 
 
 def parse_yaml(data: bytes) -> Any:
-    """Return only the value. Raises DataError, which begins with `not YAML` and names the line, for the
-    first problem."""
+    """Parse one YAML document and return its value.
+
+    Raises DataError, which begins with `not YAML` and names the line, for the first problem.
+    """
     document = parse(data)
     for _, line, text in document.problems:
         raise DataError(f"not YAML (line {line}: {text.removeprefix('not YAML: ')})")

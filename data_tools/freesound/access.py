@@ -33,7 +33,7 @@ TOKEN_NAMES = ("access_token", "refresh_token", "client_id")  # keys in a token 
 class Token:
     """An OAuth2 access token, valid for 24 hours.
 
-    file: JSON file with TOKEN_NAMES, needed to request a new token. is_renewed: whether this process has renewed the
+    file: JSON file with TOKEN_NAMES, needed to request a new token. is_renewed: Whether this process has renewed the
     token.
     """
 
@@ -61,8 +61,10 @@ class Token:
 
 
 class Access(NamedTuple):
-    """Connection settings. site: address of the API, without a trailing slash. token: for originals. contact: for the
-    User-Agent."""
+    """Connection settings.
+
+    site: Address of the API, without a trailing slash. token: For originals. contact: For the User-Agent.
+    """
 
     site: str
     key: SecretStr
@@ -71,6 +73,7 @@ class Access(NamedTuple):
 
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the connection to the Freesound API: address, key, limits, and time-out."""
     add = parser.add_argument_group("connection").add_argument
     add("--site", help=f"address of the API (default: {ADDRESS} of the environment, or {SITE})")
     add("--key-file", type=Path, help=f"file of mode 600 with the API key (default: {KEY})")
@@ -85,7 +88,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 
 def read_access(arguments: argparse.Namespace) -> Access:
-    """Read the options of add_connection.
+    """Read the connection settings from the options of add_connection.
 
     Raises DataError for options out of range, a missing key, and a key or token that others may read.
     """
@@ -161,6 +164,7 @@ def read_token(file: Path | None) -> Token | None:
 
 
 def _read_word(variable: str, file: Path | None) -> SecretStr | None:
+    """Read a key or token from a private file or from the environment; None if neither is given."""
     if file is None and variable not in os.environ:
         return None
     value = (_private_text(file) if file else os.environ[variable]).strip()

@@ -44,9 +44,9 @@ class Folder(Facts):
     """A folder of FLAC files with its database, fetched.sqlite.
 
     Attributes:
-        rate: sample rate of the files, Hz.
-        files: complete files by id, checked when the folder is opened.
-        lost: by id, the reason why a sound could not be fetched.
+        rate: Sample rate of the files, Hz.
+        files: Complete files by id, checked when the folder is opened.
+        lost: By id, the reason why a sound could not be fetched.
 
     Files are named by their ids alone, so that no title can lead to another path.
     """
@@ -72,12 +72,15 @@ class Folder(Facts):
         remove_parts(path)
 
     def audio(self, sound_id: int) -> Path:
+        """Return the path of a sound's FLAC file."""
         return self.path / f"{sound_id}.flac"
 
     def part(self, sound_id: int) -> Path:
+        """Return the path for the unfinished download of a sound."""
         return self.path / f".{sound_id}.{os.getpid()}.part"
 
     def _is_whole(self, row: StoredFile) -> bool:
+        """Return whether the file of a sound is present and has its recorded checksum; warn if it is damaged."""
         path = self.audio(row.id)
         if not path.is_file():
             return False
@@ -87,6 +90,7 @@ class Folder(Facts):
         return True
 
     def add_file(self, stored: StoredFile) -> None:
+        """Record a fetched file in the folder's database."""
         with naming(self.path / DATABASE), transaction(self.database):
             self.database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", stored)
             self.database.execute("DELETE FROM lost WHERE id = ?", (stored.id,))
@@ -94,6 +98,7 @@ class Folder(Facts):
         self.lost.pop(stored.id, None)
 
     def record_failure(self, sound_id: int, why: str) -> None:
+        """Record the reason why a sound could not be fetched."""
         with naming(self.path / DATABASE):
             self.database.execute("INSERT OR REPLACE INTO lost VALUES (?, ?)", (sound_id, why))
         self.lost[sound_id] = why
@@ -125,6 +130,7 @@ def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
 
 
 def _write_attribution(folder: Folder, sounds: Sequence[Chosen]) -> None:
+    """Write the table that credits each sound: title, uploader, licence, page, changes, and checksum."""
     kind = "original file" if folder.originals else "preview (MP3)"
     changes = f"{kind} mixed down to mono, at {folder.rate} Hz, as FLAC of 16 bit"  # as the licences require
     rows = []
@@ -137,6 +143,7 @@ def _write_attribution(folder: Folder, sounds: Sequence[Chosen]) -> None:
 
 
 def _write_licences(folder: Folder, sounds: Sequence[Chosen]) -> None:
+    """Write and print the number of files and hours for each licence."""
     seconds = defaultdict(list)
     for sound in sounds:
         seconds[sound.licence].append(folder.files[sound.id].seconds)

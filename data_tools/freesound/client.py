@@ -63,7 +63,7 @@ class AgainError(KitError):
     """A missing answer, or an answer that another attempt may improve.
 
     Attributes:
-        pause: seconds without any request.
+        pause: Seconds without any request.
         kind: "server" for a status of 500 or more, "overloaded" if the search reports that, "foreign" for a page that
             is not the API's JSON.
     """
@@ -77,10 +77,10 @@ class Response(NamedTuple):
     """An HTTP answer.
 
     Attributes:
-        body: the received bytes; b"" if they were written to a file.
-        length: bytes of the received body.
-        location: target of a redirect.
-        retry_after: seconds to wait before the next request; 0 if the server gives no time.
+        body: The received bytes; b"" if they were written to a file.
+        length: Bytes of the received body.
+        location: Target of a redirect.
+        retry_after: Seconds to wait before the next request; 0 if the server gives no time.
     """
 
     status: int
@@ -93,8 +93,8 @@ class Response(NamedTuple):
 class Client:
     """A client of one site.
 
-    site: the API's address, such as https://freesound.org. key: of the API. token: for originals (OAuth2).
-    transport: sends the requests; tests replace it.
+    site: The API's address, such as https://freesound.org. key: Of the API. token: For originals (OAuth2).
+    transport: Sends the requests; tests replace it.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class Client:
         self._foreign: int | None = 0  # foreign answers before the first one from the API; None after it
 
     async def search(self, window: Window, narrowed: str | None = None, size: int = PAGE_SIZE) -> Page:
-        """Return the window's next page of `size` sounds, by rising upload time.
+        """Return the next page of `size` sounds uploaded in a time window, by rising upload time.
 
-        narrowed: the user's filter, in Solr's syntax. It gets parentheses: an OR at its top level would make the window
+        narrowed: The user's filter, in Solr's syntax. It gets parentheses: an OR at its top level would make the window
         optional.
 
         Raises NoPageError, PastEndError, and DataError for an error that no later attempt can change.
@@ -135,25 +135,27 @@ class Client:
     async def preview(self, url: str, into: Path, limit: int | None = None) -> int:
         """Save a preview; return its bytes. It needs no key and does not count as a request.
 
-        url: absolute, or its path below the site. limit: maximum bytes. Raises LostError.
+        url: Absolute, or its path below the site. limit: Maximum bytes. Raises LostError.
         """
         return await self._file(url, into, limit, None)
 
     async def original(self, sound: int, into: Path, limit: int | None = None) -> int:
-        """Save the uploader's file, which needs an access token; return its bytes. limit: maximum bytes.
+        """Save the uploader's file, which needs an access token; return its bytes. limit: Maximum bytes.
         Raises LostError."""
         return await self._file(f"/apiv2/sounds/{sound}/download/", into, limit, self._token)
 
     def _address(self, condition: str, narrowed: str | None, page: int, size: int, sort: str = "created_asc") -> str:
+        """Return the address of a search. condition: A filter. narrowed: The user's additional filter."""
         query = {"query": "", "filter": " ".join([condition, *grouped(narrowed)]), "sort": sort, "fields": FIELDS}
         return f"{self.site}/apiv2/search/?{urlencode(query | {'page': page, 'page_size': size})}"
 
     async def _search(self, window: Window, url: str, size: int) -> Page:
-        """Request a page. Raises NoPageError after FAILURES in a row at this search only."""
+        """Request a page of a search. Raises NoPageError after FAILURES in a row at this search only."""
         enough = FAILURES if size > 1 else 2 * FAILURES
         failures: list[AgainError] = []  # server errors in a row
 
         async def ask() -> Page:
+            """Request the page once. Raises NoPageError after too many failures at this search only."""
             try:
                 return await self._page(url, window.page)
             except AgainError as error:
@@ -166,7 +168,7 @@ class Client:
         return await self._until_it_comes(ask, SEARCH_ATTEMPTS, self._no_answer)
 
     async def _page(self, url: str, page: int) -> Page:
-        """Make one request. Raises AgainError, PastEndError, DataError."""
+        """Make one request for a page of a search. Raises AgainError, PastEndError, DataError."""
         try:
             answer = await self._counted(url, {"Authorization": f"Token {self._key.get_secret_value()}"})
         except LostError as error:
@@ -188,7 +190,7 @@ class Client:
         return found
 
     async def _fails_at(self, window: Window, kinds: Sequence[str]) -> bool:
-        """Return whether the server fails at this window only. kinds: of the failures.
+        """Return whether the server fails at this time window only. kinds: Of the failures.
 
         The first SPLITS halvings of an overloaded window need no proof; after them the API must answer another search.
         """
@@ -205,10 +207,14 @@ class Client:
         return False
 
     def _no_answer(self, why: str) -> DataError:
+        """Return the error for an API that does not answer."""
         return DataError(f"{self.site} gives no answer ({why}); run the same command later: it goes on from here")
 
     async def _file(self, url: str, into: Path, limit: int | None, token: Token | None) -> int:
+        """Download a file, with repeated attempts; return its bytes. limit: Maximum bytes."""
+
         async def ask() -> int:
+            """Request the file once; get a new access token if the old one was refused."""
             access = token.access if token else None
             answer, was_sent = await self._followed(url, into, limit, access)
             if answer.status == 200:
@@ -265,7 +271,7 @@ class Client:
             token.renew(content)
 
     async def _counted(self, url: str, *asked: Any) -> Response:
-        """Make a request that counts. asked: further arguments of Http.get."""
+        """Make a request that counts against the API's limits. asked: Further arguments of Http.get."""
         request = await self.quota.take()
         self.requests += 1
         try:
@@ -316,6 +322,7 @@ class Client:
         return DataError(f"{self.site} refuses the request: {answer.status} {words}; check the address and the filter")
 
     def _throttled(self, words: str, pause: float) -> AgainError | DataError:
+        """Return the error for a 429 answer: wait, for a reached limit, or stop, for a suspended key."""
         if "suspended" in words:
             return DataError(f"{self.site} has suspended this key ({words}); ask its administrators")
         if "/day" in words:
@@ -369,4 +376,5 @@ def grouped(narrowed: str | None) -> list[str]:
 
 
 def _within(window: Window) -> str:
+    """Return the search's filter for the upload times of a window."""
     return f"created:[{format_time(window.first * 1000)} TO {format_time(window.last * 1000 + 999)}]"

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 async def read(client: Client, window: Window, narrowed: str | None) -> tuple[Window, Page] | Progress:
-    """Return a window's next page with the window that it answers; without a page, the windows to read in its place.
+    """Read a page of a time window; return it with the window that it answers, or the windows to read in its place.
 
     If the API fails at a single second, the page has all of its sounds, read one by one.
     """
@@ -40,7 +40,7 @@ async def read(client: Client, window: Window, narrowed: str | None) -> tuple[Wi
 
 
 async def _whole_page(client: Client, window: Window, narrowed: str | None) -> Page:
-    """Return a page; ask again while it has null items, because the next answer may have their sounds.
+    """Read a page of a time window; ask again while it has null items, because the next answer may have their sounds.
 
     An item is null for good if every answer has null for it and the last answer has no further nulls. An answer with
     more nulls is no evidence.
@@ -87,7 +87,7 @@ async def count_of(client: Client, window: Window, narrowed: str | None) -> int:
 
 
 async def compare_parts(client: Client, store: Store, window: Window, narrowed: str | None) -> Progress:
-    """Compare the whole part by part, because the API fails at its pages; its count is the sum of the parts' counts."""
+    """Compare the store's counts with the API's, part by part, because the API fails at pages of the whole."""
     parts = store.parts(window, PART)
     counts = [await count_of(client, part, narrowed) for part in parts]
     if again := fallen(store, window, sum(counts)):
@@ -127,7 +127,7 @@ def has_fallen(known: int, count: int) -> bool:
 
 
 def _require_lasting(store: Store, known: int, count: int) -> None:
-    """Raise DataError for a fall that has not lasted for ACCEPTED seconds yet."""
+    """Raise DataError if the API's count has fallen for less than ACCEPTED seconds."""
     now = time.time()
     since = store.fact("fallen") or now
     if abs(count - store.fact("fallen_to", 0)) > FALL_SHARE * known:
@@ -143,7 +143,7 @@ def _require_lasting(store: Store, known: int, count: int) -> None:
 
 
 def mark_complete(store: Store, last: int) -> None:
-    """Record that the counts match up to a second; so they do for windows that differed when they were read."""
+    """Record that all counts up to this second match the API's, also in windows that differed when they were read."""
     store.forget_uneven(last)
     store.set_facts(complete=last, checked=int(time.time()))
 

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 async def walk(client: Client, store: Store, workers: int) -> bool:
-    """Read every open window, `workers` at a time, and store each answer at once; then compare the whole.
+    """Read every open time window, `workers` at a time, and store each answer at once; then compare the whole.
 
     Returns whether the number of stored sounds equals the API's last count. Raises DataError for an error that no later
     attempt can change; all answers so far remain stored.
@@ -57,6 +57,7 @@ def _whole(store: Store) -> Window:
 
 
 def _is_complete(store: Store) -> bool:
+    """Return whether the crawl has read and compared everything up to its last second."""
     return bool(store.fact("complete") == store.fact("until"))
 
 
@@ -73,6 +74,7 @@ async def _read_nulls(client: Client, store: Store, workers: int) -> None:
 
 
 async def _read_windows(client: Client, store: Store, workers: int) -> None:
+    """Read all open windows, several at a time, and log the progress."""
     under_way: dict[asyncio.Task[None], int] = {}
     reported, every = time.monotonic(), TERMINAL_SECONDS if sys.stderr.isatty() else PROGRESS_SECONDS
     try:
@@ -96,7 +98,7 @@ async def _read_windows(client: Client, store: Store, workers: int) -> None:
 
 
 async def _step(client: Client, store: Store, window: Window) -> None:
-    """Read one page of a window."""
+    """Read one page of a time window."""
     whole, narrowed = _whole(store), store.fact("filter")
     is_whole = (window.first, window.last, window.page) == (whole.first, whole.last, 1)
     answer = await read(client, window, narrowed)
@@ -174,6 +176,7 @@ def _first_second(since: str | None, store: Store | None = None) -> int:
 
 
 async def _dry_run(client: Client, store: Store, since: str | None, narrowed: str | None) -> None:
+    """Print the remaining sounds, requests, time and disk space of a crawl, without crawling."""
     _require_same(store, narrowed, client.site)
     window = Window(_first_second(since, store), int(time.time()))
     count = await count_of(client, window, narrowed)
@@ -187,6 +190,7 @@ async def _dry_run(client: Client, store: Store, since: str | None, narrowed: st
 
 
 async def _refresh(client: Client, store: Store, arguments: argparse.Namespace) -> None:
+    """Compare the stored sounds with Freesound, and print the number of changes."""
     _require_same(store, arguments.filter or store.fact("filter"), client.site)
     changes = await refresh(client, store)
     names = {"license": "licence", "gen_ai_preference": "AI preference"}
@@ -196,6 +200,7 @@ async def _refresh(client: Client, store: Store, arguments: argparse.Namespace) 
 
 
 async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
+    """Run the crawl, its dry run, or its refresh, by the options; return the exit status."""
     from data_tools.freesound.http import connect
 
     async with connect(arguments, store) as client:
@@ -218,6 +223,7 @@ async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
 
 
 def _report(store: Store, added_up: bool) -> int:
+    """Print the result of a crawl; return the exit status, 1 if the counts do not match."""
     count = counted(store.count(), "sound")
     if added_up:
         print(f"{_describe(store)}: {count}")
@@ -236,11 +242,13 @@ def _report(store: Store, added_up: bool) -> int:
 
 
 def _describe(store: Store) -> str:
+    """Return the path of a store and the dates that it covers, in words."""
     whole = _whole(store)
     return f"{store.path} is complete from {_day(whole.first)} to {_day(whole.last)}"
 
 
 def _day(second: int) -> str:
+    """Format the date of a second since 1970."""
     return format_time(second * 1000)[:10]
 
 
@@ -256,7 +264,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check_filter(text: str) -> None:
-    """Raise DataError for a filter by time, and for one that would not stay within the parentheses around it."""
+    """Raise DataError for a search filter by time, and for one that would not stay in the parentheses around it."""
     if re.search(r"\bcreated(_range)?:", text):
         raise DataError(f"--filter {text}: the crawl itself filters by created; use --since")
     outside = re.sub(r'"[^"]*"', "", re.sub(r"\\.", "", text))

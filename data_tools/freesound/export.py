@@ -24,7 +24,7 @@ _TYPES = {"channels": "Int64", "filesize": "Int64", "duration": "float64", "samp
 
 
 def _chunks(store: Store) -> "Iterator[pandas.DataFrame]":
-    """Yield the sounds by rising id; `created` is a time in UTC."""
+    """Yield tables of the sounds by rising id; `created` is a time in UTC."""
     import pandas
 
     query = f"SELECT {', '.join(COLUMNS)} FROM sounds WHERE NOT gone ORDER BY id"
@@ -45,6 +45,7 @@ def _write_csv(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:
 
 
 def _write_parquet(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:
+    """Write the sounds as a Parquet file, one part at a time."""
     import pyarrow
     import pyarrow.parquet
 

@@ -47,6 +47,7 @@ async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], worker
     remaining = iter(missing)
 
     async def work(bar: Progress) -> None:
+        """Fetch sounds from the common list until it is empty."""
         for sound in remaining:
             try:
                 await _fetch(client, folder, sound)
@@ -66,6 +67,7 @@ async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], worker
 
 
 async def _fetch(client: Client, folder: Folder, sound: Chosen) -> None:
+    """Fetch one sound, convert it, and record it; repeat if the received audio is damaged."""
     part = folder.part(sound.id)
     for attempt in range(1, ATTEMPTS + 1):
         if folder.originals:
@@ -97,6 +99,7 @@ def _convert(part: Path, folder: Folder, sound: Chosen) -> StoredFile:
 
 
 def _print_selection(selection: Selection) -> None:
+    """Print the number of chosen sounds, and of refused ones by reason."""
     hours = sum(sound.seconds for sound in selection.chosen) / 3600
     print(f"{len(selection.chosen):>8}  sounds to fetch, {hours:.1f} hours")
     for reason, count in selection.refused.most_common():
@@ -110,6 +113,7 @@ def _print_selection(selection: Selection) -> None:
 
 
 async def _run(arguments: argparse.Namespace, store: Store) -> int:
+    """Select sounds and fetch them by the options; return the exit status."""
     from data_tools.freesound.http import connect
 
     criteria = Criteria(**{one.name: getattr(arguments, one.name) for one in fields(Criteria)})
@@ -138,7 +142,7 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
 async def _choose_again(
     client: Client, store: Store, ids: Sequence[int], choose: Callable[[], Selection]
 ) -> list[Chosen]:
-    """Return the sounds that are chosen by their current metadata too."""
+    """Return the sounds of these ids that the rules still allow by their current metadata."""
     looked_up = await look_up(client, store, ids)
     found_ids = {sound_id for sound_id, sound in looked_up.items() if sound}
     chosen = [sound for sound in choose().chosen if sound.id in found_ids]

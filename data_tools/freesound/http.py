@@ -47,7 +47,7 @@ async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[
 class Http(AbstractAsyncContextManager["Http"]):
     """Transport over the network; follows no redirect.
 
-    timeout: seconds without a byte before a request is given up. contact: the user's address, for Freesound's
+    timeout: Seconds without a byte before a request is given up. contact: The user's address, for Freesound's
     administrators.
     """
 
@@ -63,19 +63,20 @@ class Http(AbstractAsyncContextManager["Http"]):
     async def get(
         self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
     ) -> Response:
-        """Make one request.
+        """Make one GET request.
 
-        into: file for the body if the status is 200. limit: maximum bytes of that file, unpacked.
+        into: File for the body if the status is 200. limit: Maximum bytes of that file, unpacked.
         Raises AgainError without a complete answer; LostError for a longer body and for an invalid address.
         """
         file_bytes = FILE_BYTES if limit is None else min(limit, FILE_BYTES)
         return await self._ask("GET", url, into, file_bytes if into else 0, headers=headers)
 
     async def post(self, url: str, form: Mapping[str, str]) -> Response:
-        """Send a form. Raises AgainError."""
+        """Send a form by one POST request. Raises AgainError."""
         return await self._ask("POST", url, None, 0, data=form)
 
     async def _ask(self, method: str, url: str, into: Path | None, file_bytes: int, **sent: Any) -> Response:
+        """Make one request and read its answer, to a file if `into` is given."""
         timeout = patience(self._timeout, file_bytes)
         try:
             async with self._session.request(

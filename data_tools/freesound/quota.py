@@ -57,7 +57,7 @@ class Used(NamedTuple):
 
 
 class Quota:
-    """Slots for requests. per_minute, per_day: limits of the key."""
+    """Slots for requests. per_minute, per_day: Limits of the key."""
 
     def __init__(self, database: sqlite3.Connection, per_minute: int, per_day: int, clock: Clock) -> None:
         self._database, self._clock = database, clock
@@ -94,6 +94,7 @@ class Quota:
         self._database.execute(query, (until,))
 
     def used(self) -> Used:
+        """Return the requests of the last minute and of the last day, and the wait for the next request."""
         now, query = self._clock.now(), "SELECT COUNT(*) FROM requests WHERE counted_to > ?"
         begins = (now - self._clock.wall(span) for _, span in self._limits)
         minute, day = (self._database.execute(query, (begin,)).fetchone()[0] for begin in begins)
@@ -115,7 +116,7 @@ class Quota:
         return max(used.wait, wait + minutes * MINUTE)
 
     def _counted_to(self, later: int, now: float) -> float | None:
-        """Return the time until which a request counts, if this many requests came later.
+        """Return until when the request with this many later ones counts against the limits; None without it.
 
         While the clock was ahead, times were stored that no request can have yet.
         """
@@ -133,12 +134,13 @@ class Quota:
         return (max(free) - now) * self._clock.speed
 
     def _correct(self, now: float) -> None:
-        """Set times to now if they were stored while the clock was ahead."""
+        """Set the stored times of requests to now if they were stored while the clock was ahead."""
         latest = now + self._clock.wall(UNANSWERED)
         self._database.execute("UPDATE requests SET counted_to = ? WHERE counted_to > ?", (now, latest))
         self._database.execute("DELETE FROM pause WHERE until > ?", (latest + self._clock.wall(DAY),))
 
     def _count(self, now: float) -> int:
+        """Count one more request; return its number."""
         before, latest = now - self._clock.wall(DAY), now + self._clock.wall(UNANSWERED)
         self._database.execute("DELETE FROM requests WHERE counted_to <= ?", (before,))
         cursor = self._database.execute("INSERT INTO requests (counted_to) VALUES (?)", (latest,))
@@ -146,6 +148,7 @@ class Quota:
         return cursor.lastrowid
 
     def _report(self, until: float, wait: float) -> None:
+        """Log a long wait, once."""
         if wait > 2 * MINUTE and until > self._reported_until + self._clock.wall(MINUTE):
             self._reported_until = until
             at = datetime.fromtimestamp(until, UTC)

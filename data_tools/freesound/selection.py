@@ -34,10 +34,10 @@ class Criteria:
     """Rules for the sounds to fetch.
 
     Attributes:
-        seconds: shortest and longest duration, both included.
-        threshold: a score must be above it.
-        licences, preferences, languages: allowed values. A sound without a licence or a preference is not fetched.
-        explicit: whether sounds that are marked as explicit, or have no mark, may be fetched.
+        seconds: Shortest and longest duration, both included.
+        threshold: A score must be above it.
+        licences, preferences, languages: Allowed values. A sound without a licence or a preference is not fetched.
+        explicit: Whether sounds that are marked as explicit, or have no mark, may be fetched.
     """
 
     threshold: float
@@ -50,7 +50,7 @@ class Criteria:
 
 
 class Scored(NamedTuple):
-    """A row of scores.csv, in the order of fetching: by falling score. caption: the cleaned description."""
+    """A row of scores.csv, in the order of fetching: by falling score. caption: The cleaned description."""
 
     falling_score: float
     id: int
@@ -60,7 +60,7 @@ class Scored(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """A sound to fetch. caption: the cleaned description."""
+    """A sound to fetch. caption: The cleaned description."""
 
     id: int
     caption: str
@@ -75,7 +75,7 @@ class Chosen(NamedTuple):
 class Selection(NamedTuple):
     """Result of the selection.
 
-    chosen: by falling score. refused: number of sounds per reason. excluded: by id, the lists that forbid it.
+    chosen: By falling score. refused: Number of sounds per reason. excluded: By id, the lists that forbid it.
     """
 
     chosen: list[Chosen]
@@ -106,6 +106,7 @@ def select(store: Store, scores: Path, criteria: Criteria, exclusions: Exclusion
 
 
 def _read_scores(path: Path, column: str) -> list[Scored]:
+    """Read the table of scored descriptions. Raises DataError for bad ids or scores. column: With the scores."""
     require_file(path, "make it with python -m data_tools classify")
     rows, ids = [], set[str]()
     for line, row in read_table(path, ["freesound_id", column, "language", "text"]):

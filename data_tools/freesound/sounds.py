@@ -25,6 +25,7 @@ PREVIEWS = ("preview-hq-mp3", "preview-lq-mp3", "preview-hq-ogg", "preview-lq-og
 
 
 def _milliseconds(value: object) -> object:
+    """Convert a time in text to milliseconds since 1970; other values unchanged."""
     return parse_time(value) if isinstance(value, str) else value
 
 
@@ -34,6 +35,7 @@ def _well_formed(value: object) -> object:
 
 
 def _as_json(value: object) -> object:
+    """Convert a list or an object to JSON text; text and None unchanged."""
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
@@ -46,9 +48,9 @@ class Sound(BaseModel):
     """A sound from a search.
 
     Attributes:
-        created: milliseconds since 1970, UTC.
-        duration: seconds, -1 if Freesound does not know it.
-        license: address of the deed. previews: addresses by the names in PREVIEWS. pack: its address.
+        created: Milliseconds since 1970, UTC.
+        duration: Seconds, -1 if Freesound does not know it.
+        license: Address of the deed. previews: Addresses by the names in PREVIEWS. pack: Its address.
         category, subcategory: JSON if they are not text.
 
     Fields that the answer omits are None; null texts are "".
@@ -81,8 +83,8 @@ class Sound(BaseModel):
 class Page:
     """A page of a search.
 
-    count: sounds of the whole search, over all pages.
-    sounds: sounds of this page; None for null and for invalid items. Those lack an id, an upload time or a duration, or
+    count: Sounds of the whole search, over all pages.
+    sounds: Sounds of this page; None for null and for invalid items. Those lack an id, an upload time or a duration, or
     have a value whose type differs from the documented one.
     """
 
@@ -102,6 +104,7 @@ def parse_page(body: bytes) -> Page:
 
 
 def _sound(item: object) -> Sound | None:
+    """Convert an item of a search to a sound; None for an item that is not valid."""
     try:
         return Sound.model_validate(item)
     except (ValidationError, RecursionError):

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Gap(Report):
-    """Sounds that the API could not give. first, last: their time of upload; last is "" for until now."""
+    """Sounds that the API could not give. first, last: Their time of upload; last is "" for until now."""
 
     what: str
     first: str
@@ -30,13 +30,13 @@ class Gap(Report):
 class StatusReport(Report):
     """State of a crawl.
 
-    sounds: stored ones. counted: the API's last count. fitting: number of sounds from 3 s to 2 min.
+    sounds: Stored ones. counted: The API's last count. fitting: Number of sounds from 3 s to 2 min.
 
-    missing: not found by the last searches. gone: missing sounds that a later search for their id did not find either.
+    missing: Not found by the last searches. gone: Missing sounds that a later search for their id did not find either.
 
-    windows: still to read, up to the time `until`. licences, preferences: numbers of sounds by value.
+    windows: Still to read, up to the time `until`. licences, preferences: Numbers of sounds by value.
 
-    wait: seconds until the next request, at the limits of the last crawl or fetch.
+    wait: Seconds until the next request, at the limits of the last crawl or fetch.
     """
 
     sounds: int
@@ -55,6 +55,7 @@ class StatusReport(Report):
 
 
 def _read(store: Store) -> StatusReport:
+    """Collect the state of a store: sounds, requests, licences, and gaps."""
     until, limits = store.fact("until"), (store.fact("per_minute", PER_MINUTE), store.fact("per_day", PER_DAY))
     used = Quota(store.database, *limits, Clock()).used()
     return StatusReport(
@@ -75,11 +76,13 @@ def _read(store: Store) -> StatusReport:
 
 
 def _counts(store: Store, column: str) -> dict[str, int]:
+    """Count the sounds by the values of a column, most frequent first."""
     query = f"SELECT {column}, COUNT(*) FROM sounds WHERE NOT missing GROUP BY 1 ORDER BY 2 DESC"
     return {value or "not stated": count for value, count in store.database.execute(query)}
 
 
 def _gaps(store: Store) -> list[Gap]:
+    """Return the sounds and the windows that the API could not deliver."""
     gaps = []
     for after, before, page, position in store.nulls():
         last, where = format_time(before) if before else "", f"item {position} of page {page}"
@@ -92,6 +95,7 @@ def _gaps(store: Store) -> list[Gap]:
 
 
 def _lines(report: StatusReport) -> list[str]:
+    """Format the state of a store as lines of text."""
     until = f", up to {report.until}" if report.until else ""
     lines = [
         f"{report.sounds:>8}  sounds kept, of {report.counted or 'an unknown number'} that the API counted last",

@@ -63,7 +63,7 @@ _LISTED = "(SELECT value FROM json_each(?))"
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors (no room, no permission, a damaged file) into a DataError that names path."""
+    """Turn SQLite's errors in a block (no room, no permission, a damaged file) into a DataError that names path."""
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: from a damaged schema, which is quoted
@@ -88,7 +88,7 @@ def connecting(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """Run a block as one transaction. database: in autocommit mode."""
+    """Run a block as one transaction. database: In autocommit mode."""
     with database:  # commits, or rolls back
         database.execute("BEGIN IMMEDIATE")
         yield
@@ -96,7 +96,7 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def open_store(path: Path, create: bool = False, read_only: bool = False) -> Iterator["Store"]:
-    """Open a store for a block. Raises DataError as Store does, and for SQLite's errors in the block."""
+    """Open the database of sounds for a block. Raises DataError as Store does, and for SQLite's errors in the block."""
     with naming(path), closing(Store(path, create, read_only)) as store:
         yield store
 
@@ -120,14 +120,16 @@ class Facts:
     database: sqlite3.Connection
 
     def close(self) -> None:
+        """Close the database."""
         self.database.close()
 
     def fact(self, name: str, default: Any = None) -> Any:
-        """Return a number or text about the whole, such as the last second that a crawl reads, `until`."""
+        """Return a stored number or text about the whole crawl, such as `until`, the last second that it reads."""
         row = self.database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return row[0] if row else default
 
     def set_facts(self, **facts: float | str) -> None:
+        """Store numbers or texts about the whole, by name."""
         self.database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
 
 
@@ -160,15 +162,16 @@ class Store(Facts):
     # windows
 
     def add_window(self, window: Window) -> None:
+        """Add a time window to read, or replace the one with the same start."""
         values = dataclasses.astuple(window)
         self.database.execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def open_windows(self, limit: int) -> list[Window]:
-        """Return the windows still to read, earliest first."""
+        """Return the time windows still to read, earliest first."""
         return [Window(*row) for row in self.database.execute("SELECT * FROM windows ORDER BY first LIMIT ?", (limit,))]
 
     def keep_progress(self, window: Window, progress: Progress, count: int | None = None) -> None:
-        """Replace a window by its remaining parts, within the caller's transaction."""
+        """Replace a time window by its remaining parts, within the caller's transaction."""
         self.database.execute("DELETE FROM windows WHERE first = ?", (window.first,))
         for part in progress.windows:
             self.add_window(part)
@@ -176,7 +179,7 @@ class Store(Facts):
             self.database.execute("INSERT OR REPLACE INTO uneven VALUES (?, ?, ?)", (window.first, window.last, count))
 
     def save(self, window: Window, page: Page) -> Progress:
-        """Store an answer to a window and the window's remaining parts.
+        """Store a page of sounds from a time window, and the window's remaining parts.
 
         Raises DataError if most sounds are outside the window: the crawl could not continue from them.
         """
@@ -198,9 +201,9 @@ class Store(Facts):
         return progress
 
     def renew(self, window: Window, page: Page, condition: str | None) -> tuple[Progress, Counter[str]]:
-        """Store an answer to a window of one kind of sound; no sound is marked as missing.
+        """Store a page of sounds of one kind from a time window; no sound is marked as missing.
 
-        condition: selects the stored sounds of that kind, for a window that is compared. Returns the window's remaining
+        condition: Selects the stored sounds of that kind, for a window that is compared. Returns the window's remaining
         parts, and the number of stored sounds that have changed, by column of CHANGING.
         """
         answer, indexed = self._listing(window, page)
@@ -217,7 +220,7 @@ class Store(Facts):
         return advance(window, answer, known), changes
 
     def _listing(self, window: Window, page: Page) -> tuple[PageListing, dict[int, int]]:
-        """Return the summary of an answer, and its sounds' index times in ms by id.
+        """Summarise a page of a search; also return its sounds' index times in ms by id.
 
         An item that comes twice counts once: it has replaced another. The index time is the time of upload. A sound
         whose upload time is outside the window gets the index time of the sound before it: there the index and the
@@ -251,7 +254,7 @@ class Store(Facts):
         return [Window(first, last, compared=True) for first, last in zip(begins, ends, strict=True)]
 
     def known(self, window: Window, condition: str | None = None) -> int:
-        """Return the number of sounds in the window that are stored and not missing, or null.
+        """Return the number of sounds in a time window that are stored and not missing, or null.
 
         With a condition: only stored sounds that meet it.
         """
@@ -262,7 +265,10 @@ class Store(Facts):
         return self.count(_WITHIN, *span) + int(self.database.execute(query, span).fetchone()[0])
 
     def upsert(self, sounds: Iterable[Sound], indexed: Mapping[int, int]) -> None:
-        """Insert or replace sounds. indexed: index times by id; a stored sound without one keeps its own."""
+        """Insert or replace sounds in the store.
+
+        indexed: Index times by id; a stored sound without one keeps its own.
+        """
         site = self.fact("site", "")
         marks = ", ".join(f":{column}" for column in COLUMNS)
         updates = ", ".join(f"{column} = excluded.{column}" for column in COLUMNS[1:])
@@ -273,9 +279,9 @@ class Store(Facts):
         )
 
     def _list_nulls(self, window: Window, page: Page, indexed: Mapping[int, int], reached: int, stored: int) -> None:
-        """List a page's nulls, in place of those listed before up to the second it reached.
+        """Record the null items of a page, in place of those recorded before up to the second that the page reached.
 
-        stored: number of nulls that are sounds stored by an earlier crawl; these count as sounds.
+        stored: Number of nulls that are sounds stored by an earlier crawl; these count as sounds.
         """
         query = "DELETE FROM nulls WHERE after_ms BETWEEN ? AND ? AND page >= ?"
         self.database.execute(query, (*_milliseconds(window.first, reached), window.page))
@@ -291,7 +297,7 @@ class Store(Facts):
     # sounds
 
     def count(self, condition: str = "NOT missing", *values: object) -> int:
-        """Return the number of sounds. values: for the question marks in the condition."""
+        """Return the number of sounds. values: For the question marks in the condition."""
         return int(self.database.execute(f"SELECT COUNT(*) FROM sounds WHERE {condition}", values).fetchone()[0])
 
     def forget_missing(self, since: float) -> None:
@@ -304,10 +310,11 @@ class Store(Facts):
         return [sound_id for (sound_id,) in self.database.execute(query, (int(before),))]
 
     def mark_gone(self, ids: Iterable[int]) -> None:
+        """Mark sounds as deleted from Freesound."""
         self.database.executemany("UPDATE sounds SET gone = 1 WHERE id = ?", ((sound_id,) for sound_id in ids))
 
     def nulls(self) -> list[Null]:
-        """Return all nulls in order of time."""
+        """Return all items that the API gave as null, in order of time."""
         rows = self.database.execute(
             "SELECT after_ms, (SELECT MIN(indexed) FROM sounds WHERE indexed > after_ms), page, position "
             "FROM nulls ORDER BY after_ms, page, position"
@@ -315,15 +322,16 @@ class Store(Facts):
         return [Null(*row) for row in rows]
 
     def forget_uneven(self, last: int) -> None:
+        """Remove the windows with differing counts that end at this second or earlier."""
         self.database.execute("DELETE FROM uneven WHERE last <= ?", (last,))
 
     def uneven(self) -> list[tuple[int, int, int | None]]:
-        """Return the windows given up: first and last second, and the API's count."""
+        """Return the time windows whose counts never matched: first and last second, and the API's count."""
         return self.database.execute("SELECT * FROM uneven ORDER BY first").fetchall()
 
 
 def _row(sound: Sound, site: str) -> dict[str, object]:
-    """Return the values of COLUMNS by name."""
+    """Return a sound's values of the database's COLUMNS, by name."""
     previews = {name.replace("-", "_"): sound.previews.get(name, "").removeprefix(site) or None for name in PREVIEWS}
     return {**vars(sound), "tags": " ".join(sound.tags), **previews}
 

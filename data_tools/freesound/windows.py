@@ -24,10 +24,10 @@ class Window:
     """Uploads from the second `first` to the second `last`, both included.
 
     Attributes:
-        page: page to request; above 1 only if one second has more uploads than a page holds.
-        expected: the count if no sound was removed. read_from: start of the part that was read last.
-        attempt: number of requests in vain. splits: how often it was halved because no page arrived.
-        compared: its sounds were read before, so that a part with the right count is not read again.
+        page: Page to request; above 1 only if one second has more uploads than a page holds.
+        expected: The count if no sound was removed. read_from: Start of the part that was read last.
+        attempt: Number of requests in vain. splits: How often it was halved because no page arrived.
+        compared: Its sounds were read before, so that a part with the right count is not read again.
     """
 
     first: int
@@ -41,7 +41,7 @@ class Window:
 
     @property
     def halves(self) -> tuple["Window", ...]:
-        """Its halves in time; () for a single second."""
+        """The two halves of the time window; () for a single second."""
         middle = (self.first + self.last) // 2
         if middle == self.last:
             return ()
@@ -54,10 +54,10 @@ class PageListing:
     """Summary of the items on a search page.
 
     Attributes:
-        count: sounds in the whole window.
-        received: items on the page, each counted once, including nulls.
-        reached: second of its last sound, None if it has no sound.
-        passed: number of items before that second.
+        count: Sounds in the whole window.
+        received: Items on the page, each counted once, including nulls.
+        reached: Second of its last sound, None if it has no sound.
+        passed: Number of items before that second.
     """
 
     count: int
@@ -71,8 +71,8 @@ class Progress:
     """Remaining parts of a window after an answer.
 
     Attributes:
-        complete: one answer listed all its sounds, so that other stored sounds of the window are gone.
-        uneven: given up although its sounds do not add up to its count.
+        complete: One answer listed all its sounds, so that other stored sounds of the window are gone.
+        uneven: Given up although its sounds do not add up to its count.
     """
 
     windows: tuple[Window, ...] = ()
@@ -81,9 +81,9 @@ class Progress:
 
 
 def advance(window: Window, answer: PageListing, known: int) -> Progress:
-    """Return the progress of a window after an answer.
+    """Return the progress of a time window after an answer.
 
-    known: sounds of the window that were stored, or known to be null, before the answer.
+    known: Sounds of the window that were stored, or known to be null, before the answer.
     """
     rest = max(0, answer.count - (window.page - 1) * PAGE_SIZE)
     short = answer.received not in (min(rest, PAGE_SIZE), rest)  # all of the rest: read one by one
@@ -103,19 +103,22 @@ def advance(window: Window, answer: PageListing, known: int) -> Progress:
 
 
 def past_end(window: Window) -> Progress:
-    """Return the progress after the answer that the page does not exist: the window has become shorter."""
+    """Return the progress of a time window after the answer that its page does not exist.
+
+    The window has become shorter.
+    """
     attempt = window.attempt + 1
     again = Window(window.first, window.last, attempt=attempt, compared=window.compared)
     return Progress((again,)) if attempt < ATTEMPTS else Progress(uneven=True)
 
 
 def split(window: Window) -> tuple[Window, ...]:
-    """Return the halves of a window, to be read one by one; () for a single second."""
+    """Return the halves of a time window, to be read one by one; () for a single second."""
     return tuple(replace(half, splits=window.splits + 1) for half in window.halves)
 
 
 def _unread(window: Window, answer: PageListing) -> tuple[Window, ...]:
-    """Return the part that the answer did not reach."""
+    """Return the part of a time window that the answer did not reach."""
     if answer.reached in (None, window.first):
         return (Window(window.first, window.last, window.page + 1, attempt=window.attempt, compared=window.compared),)
     assert answer.reached is not None
@@ -125,7 +128,10 @@ def _unread(window: Window, answer: PageListing) -> tuple[Window, ...]:
 
 
 def _missed(window: Window, answer: PageListing) -> tuple[Window, ...]:
-    """Return the last part read, if fewer sounds are left than its answer promised: it may have omitted some."""
+    """Return the last part read, to be read again if its answer may have omitted sounds; otherwise ().
+
+    It may have omitted some if fewer sounds are left than the answer promised.
+    """
     if window.expected is None or window.read_from is None or answer.count >= window.expected:
         return ()
     return (Window(window.read_from, window.first - 1, compared=True),)

@@ -47,8 +47,8 @@ class Overlap(NamedTuple):
 
     Attributes:
         split, other_split: "<source>/<split>" of both clips. For FORBIDDEN, other_split is the list's name.
-        other: id of the first such clip in the other split. For FORBIDDEN, the id on the list.
-        evidence: the shared value.
+        other: Id of the first such clip in the other split. For FORBIDDEN, the id on the list.
+        evidence: The shared value.
     """
 
     finding: str
@@ -61,7 +61,7 @@ class Overlap(NamedTuple):
 
 
 class ReportedOverlap(Report):
-    """An Overlap in the report. clip: its id."""
+    """An Overlap in the report. clip: Its id."""
 
     finding: str
     clip: str
@@ -75,12 +75,12 @@ class ReportedOverlap(Report):
 class AuditReport(Report):
     """Result of an audit.
 
-    clips, training, against: numbers of clips. excluded: Freesound ids on each exclusion list.
-    without_id: training clips without a Freesound id.
-    compared: clips whose sound was compared; null if that was not requested. not_compared: by id, reasons for the
+    clips, training, against: Numbers of clips. excluded: Freesound ids on each exclusion list.
+    without_id: Training clips without a Freesound id.
+    compared: Clips whose sound was compared; null if that was not requested. not_compared: By id, reasons for the
     others.
-    unsure: ids of compared clips so short or steady that noise may hide a copy of them.
-    ok: no overlap is a leak. verdict: the result in words.
+    unsure: Ids of compared clips so short or steady that noise may hide a copy of them.
+    ok: No overlap is a leak. verdict: The result in words.
     """
 
     clips: int
@@ -114,9 +114,11 @@ def audit(
     exclusions: Exclusions | None = None,
     fingerprints: Fingerprints | None = None,
 ) -> list[Overlap]:
-    """Return all overlaps, sorted as KINDS, one per clip, overlapping split or list, and shared value.
+    """Find all overlaps between clips of different splits, and between clips and exclusion lists.
 
-    clips: audited against each other and against `against`; overlaps within `against` are not searched. A split is a
+    They are sorted as KINDS, one per clip, overlapping split or list, and shared value.
+
+    clips: Audited against each other and against `against`; overlaps within `against` are not searched. A split is a
     source's split, as in check. An overlap is listed under the clip whose split comes first: training, validation,
     test.
     leak: a training clip (splits development, train) is on an exclusion list. Or it has the Freesound id, file name,
@@ -165,6 +167,7 @@ def listen(clips: Iterable[Clip]) -> Fingerprints:
 
 
 def _listen(clip: Clip) -> Fingerprint | str:
+    """Return the fingerprint of a clip's audio, or the reason why it has none."""
     try:
         return fingerprint(clip.path) or QUIET
     except AudioError as error:
@@ -172,14 +175,17 @@ def _listen(clip: Clip) -> Fingerprint | str:
 
 
 def _stage(clip: Clip) -> int:
+    """Return 0 for a training split, 1 for a validation split, 2 for a test split."""
     return 2 if clip.split in TEST_SPLITS else int(clip.split in VALIDATION_SPLITS)
 
 
 def _split(clip: Clip) -> str:
+    """Return the clip's source and split, such as `clotho/development`."""
     return f"{clip.source}/{clip.split}"
 
 
 def _forbidden(clips: Iterable[Clip], exclusions: Exclusions) -> list[Overlap]:
+    """Return an overlap for each training clip that an exclusion list forbids."""
     return [
         Overlap(FORBIDDEN, clip, _split(clip), name, plain_id(freesound_id), f"Freesound id {freesound_id}", True)
         for clip in clips
@@ -204,12 +210,13 @@ def _pairwise(kind: str, clips: Sequence[Clip], shared: str, audited: Collection
 
 
 def _overlap(kind: str, clip: Clip, other: Clip, evidence: str) -> Overlap:
+    """Return the overlap of two clips; it is a leak if a training clip overlaps with a test clip."""
     leak = kind != CAPTION_ACROSS and _stage(clip) == 0 and _stage(other) == 2
     return Overlap(kind, clip, _split(clip), _split(other), other.id, evidence, leak)
 
 
 def _same_sound(everything: Sequence[Clip], audited: Collection[str], fingerprints: Fingerprints) -> list[Overlap]:
-    """Compare each audited split with the splits that are not audited, and with the audited splits before it."""
+    """Compare the sound of each audited split with splits that are not audited, and with audited splits before it."""
     listened = [clip for clip in everything if clip.id in fingerprints.prints]
     position = {clip.id: number for number, clip in enumerate(everything)}
     earlier = [clip for clip in listened if clip.id not in audited]
@@ -230,6 +237,7 @@ def _same_sound(everything: Sequence[Clip], audited: Collection[str], fingerprin
 
 
 def _report(overlaps: Sequence[Overlap], compared: bool) -> list[str]:
+    """Return lines with the number of overlaps of each kind, and the first of them."""
     lines, sections = [], []
     for kind in KINDS:
         group = [overlap for overlap in overlaps if overlap.finding == kind]
@@ -245,7 +253,7 @@ def _report(overlaps: Sequence[Overlap], compared: bool) -> list[str]:
 def _verdict(
     overlaps: Sequence[Overlap], training: Sequence[Clip], others: Sequence[Clip], fingerprints: Fingerprints | None
 ) -> str:
-    """Return the verdict in words. others: clips of test splits.
+    """Return the result of the audit in words. others: Clips of test splits.
 
     Only for clips with a sure fingerprint does it state that they share no sound.
     """

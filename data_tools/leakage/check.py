@@ -47,8 +47,10 @@ KINDS = (*ERRORS, NO_SOUND, *CONTENT, FREESOUND_ACROSS, NAME_ACROSS, SHARED_CAPT
 
 
 class Finding(NamedTuple):
-    """One problem or overlap. key: the value that the clips share, or the reason why the audio is corrupt or has no
-    sound."""
+    """One problem or overlap.
+
+    key: The value that the clips share, or the reason why the audio is corrupt or has no sound.
+    """
 
     kind: str
     key: str
@@ -61,7 +63,7 @@ class ClipOfFinding(Report):
 
 
 class ReportedFinding(Report):
-    """A finding in the report. key: the value that the clips share, or why the audio is corrupt or has no sound."""
+    """A finding in the report. key: The value that the clips share, or why the audio is corrupt or has no sound."""
 
     finding: str
     key: str
@@ -71,9 +73,9 @@ class ReportedFinding(Report):
 class CheckReport(Report):
     """Result of a check.
 
-    quick: no audio was decoded and no content compared. counts: by finding, null if it was not searched.
-    moments: faults of the files of moments.
-    ok: no audio is missing or corrupt, no id repeats, and every moment's clip is present.
+    quick: No audio was decoded and no content compared. counts: By finding, null if it was not searched.
+    moments: Faults of the files of moments.
+    ok: No audio is missing or corrupt, no id repeats, and every moment's clip is present.
     """
 
     clips: int
@@ -85,9 +87,10 @@ class CheckReport(Report):
 
 
 def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
-    """Return all findings, sorted as KINDS. A split is a source's split: clotho's evaluation, audiocaps' test.
+    """Check clips; return all problems and overlaps, sorted as KINDS.
 
-    quick: read audio headers only, and compare no content; otherwise every file is decoded and hashed. Published frames
+    A split is a source's split: clotho's evaluation, audiocaps' test.
+    quick: Read audio headers only, and compare no content; otherwise every file is decoded and hashed. Published frames
     in place of audio are always read completely.
     All findings except DUPLICATE_ID use one clip per id. Content is the file's bytes: the same sound in two encodings
     is not found. Clips of a blind split have no captions, which is no finding.
@@ -96,9 +99,11 @@ def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
     audio = _read_all(unique, quick)
 
     def read(clip: Clip) -> Result:
+        """Return the result of reading a clip's file."""
         return audio[hash(clip.path)]
 
     def contents(clip: Clip) -> list[str]:
+        """Return the hash of a clip's audio in a list; [] if the audio is unreadable."""
         problem, key, _ = read(clip)
         return [key] if key and not problem else []
 
@@ -130,7 +135,7 @@ class _OnePerId:
 
 
 def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
-    """Return the result of `_read` for every file, by the hash of its path."""
+    """Read every audio file once, with `_read`; return the results by the hash of the file's path."""
     results: dict[int, Result] = {}
     paths = sorted({clip.path for clip in clips})
     with ThreadPool() as pool, progress("reading", len(paths), "file") as bar:
@@ -168,7 +173,7 @@ def _read(path: str, quick: bool) -> Result:
 
 
 def _shared(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:
-    """Return a finding for every key that more than one clip has.
+    """Return a finding for every key, such as a file name, that more than one clip has.
 
     Iterates over `clips` twice, so that keys of a single clip, which are most, are not stored.
     """
@@ -185,17 +190,19 @@ def _shared(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[st
 
 
 def across(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:
-    """Return a finding for every key that clips in more than one split have."""
+    """Return a finding for every key, such as a file name, that clips in more than one split have."""
     findings = _shared(kind, clips, keys)
     return [finding for finding in findings if len({(clip.source, clip.split) for clip in finding.clips}) > 1]
 
 
 def _counts(findings: Sequence[Finding], quick: bool) -> dict[str, int | None]:
+    """Count the findings of each kind; None for kinds that a quick check does not look for."""
     counts = Counter(finding.kind for finding in findings)
     return {kind: None if quick and kind in CONTENT else counts[kind] for kind in KINDS}
 
 
 def _report(findings: Sequence[Finding], faults: Sequence[MomentFault], clips: int, quick: bool) -> str:
+    """Return the report of the verb `check` as text."""
     lines, sections = [f"{clips:>7}  clips"], []
     for kind, count in _counts(findings, quick).items():
         lines.append(f"{'-' if count is None else count:>7}  {kind}")
@@ -219,6 +226,7 @@ def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) ->
     errors = (*ERRORS, NO_CLIP)
 
     def named(kinds: Sequence[str]) -> str:
+        """Name the kinds that have findings, with their counts."""
         return ", ".join(f"{kind} ({counts[kind]})" for kind in kinds if counts[kind])
 
     count = sum(counts[kind] for kind in errors)
@@ -228,11 +236,13 @@ def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) ->
 
 
 def _format(finding: Finding) -> str:
+    """Format a finding: its key and the ids of its clips."""
     names = " | ".join(clip.id for clip in finding.clips)
     return f"{finding.key}: {names}" if finding.key not in ("", names) else names
 
 
 def _format_fault(fault: MomentFault) -> str:
+    """Format a fault of moments on one line."""
     return f"{fault.where}: {fault.text}" + (f": {fault.done}" if fault.done else "")
 
 

@@ -19,8 +19,10 @@ NOT_FOUND = "Not found"  # entry of published lists for recordings that were not
 
 
 class Listed(NamedTuple):
-    """Content of one list. ids: number of distinct ids. not_found: entries without an id (`Not found`, a clip without
-    an id)."""
+    """Content of one list.
+
+    ids: Number of distinct ids. not_found: Entries without an id (`Not found`, a clip without an id).
+    """
 
     name: str
     ids: int
@@ -30,20 +32,24 @@ class Listed(NamedTuple):
 class Exclusions(NamedTuple):
     """Forbidden Freesound ids, and the lists that forbid them.
 
-    sources: a Listed for every list, in order. by_id: names of the lists by id; its length is the size of the union.
+    sources: A Listed for every list, in order. by_id: Names of the lists by id; its length is the size of the union.
     """
 
     sources: tuple[Listed, ...]
     by_id: Mapping[str, tuple[str, ...]]
 
     def lists(self, freesound_id: str) -> tuple[str, ...]:
-        """Return the names of the lists that forbid the id, () if none does. Ids are compared as numbers
-        ("007" is 7)."""
+        """Return the names of the lists that forbid the id, () if none does.
+
+        Ids are compared as numbers ("007" is 7).
+        """
         return self.by_id.get(plain_id(freesound_id), ())
 
 
 def read_exclusions(paths: Iterable[Path]) -> Exclusions:
-    """Read all lists together. The content of a file shows its form:
+    """Read lists of forbidden Freesound ids.
+
+    The content of a file shows its form:
 
     * the challenge's CSV with the column `sound_id` (dcase2025_task6_excluded_freesound_ids.csv);
     * Clotho's metadata CSV as published (`file_name`, `sound_id`; UTF-8 or ISO-8859-1);
@@ -74,7 +80,7 @@ def read_exclusions(paths: Iterable[Path]) -> Exclusions:
 
 
 def _entries(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield (place in the file, entry) for every entry of one list."""
+    """Yield (place in the file, entry) for every entry of one list of forbidden ids."""
     if path.suffix == ".jsonl":
         for line, clip in iter_manifest(path):
             yield f"line {line}", clip.freesound_id or NOT_FOUND
@@ -92,6 +98,7 @@ def _entries(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _wavcaps(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield (place, id) for every entry of WavCaps' JSON list of forbidden Freesound ids."""
     try:
         content = parse_json(read_text(path), str(path))
     except DataError as error:
@@ -104,7 +111,7 @@ def _wavcaps(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _checked(path: Path, where: str, entry: str) -> str | None:
-    """Return the plain id; None for an entry without an id."""
+    """Check an entry of a list; return its plain Freesound id, or None for an entry without an id."""
     text = entry.strip()
     if text == NOT_FOUND:
         return None

@@ -6,7 +6,7 @@ Pairs of spectral peaks after Wang, "An Industrial-Strength Audio Search Algorit
 there a sound is louder than its surroundings. Wang's method is for music. The deviations were all measured on short
 everyday sounds:
 
-* A peak is paired with the six most prominent peaks in the 1.3 s after it, not with the nearest ones: that choice
+* A peak is paired with the six most prominent peaks in the 1.3 s after it, not with the nearest ones. That choice
   depends less on the number of peaks that noise adds.
 * Peaks are chosen twice, the best of every half second and the best of the whole clip, so that a bark in silence has
   enough of them.
@@ -78,7 +78,7 @@ class Fingerprint:
 
     frames, bins: (P,) int32 and uint16, peaks by rising frame. levels: (P,) float16, log10 of their power.
     codes: (H,) uint32, pairs by first peak. counts: (P,) uint8, number of pairs of each peak; they sum to H.
-    noise_score: score of its match with itself under white noise 20 dB down; 0.0 without a match.
+    noise_score: Score of its match with itself under white noise 20 dB down; 0.0 without a match.
     """
 
     frames: np.ndarray
@@ -90,8 +90,10 @@ class Fingerprint:
 
     @property
     def sure(self) -> bool:
-        """Whether a copy under noise is found with a margin: the recording is neither too short nor too steady for
-        that."""
+        """Whether a copy of the recording under noise is recognised with a margin.
+
+        For that, the recording must be neither too short nor too steady.
+        """
         return self.noise_score >= SURE_SCORE
 
 
@@ -99,8 +101,8 @@ class Match(NamedTuple):
     """Fingerprints a[first] and b[second] belong to the same sound.
 
     Attributes:
-        offset: seconds; time t of the first is time t + offset of the second.
-        seconds: from the first to the last peak that agrees.
+        offset: Seconds; time t of the first is time t + offset of the second.
+        seconds: From the first to the last peak that agrees.
         score: MIN_SCORE or more. The number of agreeing peaks, minus the number at the best wrong alignment, is
             multiplied by the share of the strongest peaks that agree.
     """
@@ -169,7 +171,7 @@ class _Index:
 
     slots: (CODES,) index of a code among the V codes present, from 1; 0 if absent.
     begins, sizes: (V + 1,) range of each present code in positions.
-    positions: frames from the beginning of the first recording. starts: (recordings,).
+    positions: Frames from the beginning of the first recording. starts: (recordings,).
     """
 
     def __init__(self, prints: Sequence[Fingerprint]) -> None:
@@ -187,7 +189,10 @@ class _Index:
         self.sizes = np.append(0, np.where(sizes <= MAX_OCCURRENCES, sizes, 0))
 
     def alignments(self, other: Fingerprint) -> list[tuple[int, int]]:
-        """Return (recording, its later start in other in frames) for alignments with MIN_VOTES common pairs."""
+        """Find alignments of the indexed recordings with another one that have MIN_VOTES common pairs.
+
+        Returns (recording, its later start in other in frames) for each.
+        """
         slots = self.slots[other.codes]
         sizes = self.sizes[slots]
         ends = np.cumsum(sizes)
@@ -207,7 +212,7 @@ class _Index:
 
 
 def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
-    """Score one alignment; None if too few peaks agree. shift: delay in other, in frames."""
+    """Score one alignment of two recordings; None if too few peaks agree. shift: Delay in other, in frames."""
     here, second_frames = one.frames.astype(np.int64) + shift, other.frames.astype(np.int64)
     first = (here >= second_frames[0] - 1) & (here <= second_frames[-1] + 1)
     here = here[first]
@@ -227,7 +232,7 @@ def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
 
 
 def _agreeing(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tuple[Flags, int]:
-    """Return which peaks have one of the others within a frame and a bin.
+    """Decide which peaks agree with one of the other recording's, within a frame and a bin.
 
     Also return how many more there are than at the best wrong alignment.
     """
@@ -245,17 +250,18 @@ def _agreeing(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tup
 
 
 def _of_strongest(agree: Flags, levels: np.ndarray) -> float:
-    """Return the share of the strongest peaks that agree."""
+    """Return the share of the strongest peaks that agree with the other recording."""
     count = -(-len(levels) // STRONGEST_PART)
     return float(agree[np.argpartition(-levels, count - 1)[:count]].mean())
 
 
 def _firsts(one: Fingerprint) -> Whole:
-    """Return (H,) the frame of each pair's first peak."""
+    """Return the frame of the first peak of each pair, (H,)."""
     return np.repeat(one.frames.astype(np.int64), one.counts)
 
 
 def _fingerprint(wave: Wave) -> Fingerprint | None:
+    """Return the fingerprint of a wave; None if it has too few peaks to be recognised."""
     frames, bins, power, around = (np.concatenate(parts) for parts in zip(*_peaks(wave), strict=True))
     outstanding = [np.log(power) - share * np.log(around) for share in WHITENING]
     chosen = _best_of_each(frames // HALF_SECOND, outstanding[0], PER_HALF_SECOND)
@@ -279,7 +285,7 @@ def _from_peaks(frames: Whole, bins: Whole, power: Floats, outstanding: Floats) 
 
 
 def _best_of_each(groups: Whole, values: Floats, count: int) -> Flags:
-    """Return which values are among the `count` highest in their group."""
+    """Decide which values are among the `count` highest in their group."""
     order = np.lexsort((-values, groups))
     ranked = groups[order]
     chosen = np.zeros(len(groups), bool)
@@ -288,7 +294,7 @@ def _best_of_each(groups: Whole, values: Floats, count: int) -> Flags:
 
 
 def _pairs(frames: Whole, bins: Whole, outstanding: Floats) -> tuple[Whole, Whole]:
-    """Return both peaks of every pair, by rising first peak."""
+    """Pair the peaks; return both peaks of every pair, by rising first peak."""
     begins = np.maximum(np.searchsorted(frames, frames + PAIR_FRAMES[0]), np.arange(1, len(frames) + 1))
     sizes = np.maximum(0, np.searchsorted(frames, frames + PAIR_FRAMES[1], "right") - begins)
     first = np.repeat(np.arange(len(frames)), sizes)

@@ -16,7 +16,7 @@ BEHIND = "windows after the end of their clip"
 
 
 class MomentFault(Report):
-    """A fault in a file of moments. where: file and line. done: treatment; null: none, the fault must be fixed."""
+    """A fault in a file of moments. where: File and line. done: Treatment; null: none, the fault must be fixed."""
 
     where: str
     finding: str
@@ -50,6 +50,7 @@ def moment_faults(paths: Iterable[Path], clips: Collection[Clip]) -> tuple[list[
 
 
 def _of_moment(moment: Moment, seconds: Mapping[str, float | None], where: str) -> Iterator[MomentFault]:
+    """Yield the faults of one moment: an unknown clip, and windows that end after it. seconds: Of each clip."""
     if moment.clip not in seconds:
         yield MomentFault(where=where, finding=NO_CLIP, text=f"{moment.id}: no clip {moment.clip}", done=None)
         return

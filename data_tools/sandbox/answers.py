@@ -53,13 +53,13 @@ class Answers:
     """Searches and audio of a catalogue.
 
     Args:
-        nulls: share of sounds that a search always gives as null.
-        poison: share of sounds at which every page fails.
-        changes: sounds that come and go, in order.
+        nulls: Share of sounds that a search always gives as null.
+        poison: Share of sounds at which every page fails.
+        changes: Sounds that come and go, in order.
 
     Attributes:
-        seen: share of sounds that are in the search's index, the earliest first.
-        cdn: address of the previews, if not the site.
+        seen: Share of sounds that are in the search's index, the earliest first.
+        cdn: Address of the previews, if not the site.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Answers:
         self.requests = 0
 
     def search(self, parameters: Mapping[str, str], site: str) -> Reply:
-        """Return a page of a search. The query is ignored: every text matches. Raises PoisonError."""
+        """Answer a search with a page of sounds. The query is ignored: every text matches. Raises PoisonError."""
         self.requests += 1
         while self._changes and self._changes[0].request <= self.requests:
             change = self._changes.pop(0)
@@ -100,18 +100,22 @@ class Answers:
         return Reply(200, content)
 
     def sound(self, number: int, fields: str | None, site: str) -> dict[str, Any]:
-        """Return these fields of a sound; all of them without fields or with `*` among them."""
+        """Return the requested fields of a sound; all of them without fields or with `*` among them."""
         sound = dict(self.corpus.sound(number, site, self.cdn))
         names = (fields or "*").split(",")
         return sound if "*" in names else {name: sound[name] for name in names if name in sound}
 
     def audio(self, number: int, suffix: str) -> bytes:
-        """Return its audio file: mp3, ogg or wav, mono, 44.1 kHz. A broken sound has bytes that no decoder accepts."""
+        """Return a sound's audio file: mp3, ogg or wav, mono, 44.1 kHz.
+
+        A broken sound has bytes that no decoder accepts.
+        """
         if self.corpus.is_broken(number):
             return b"ID3\x04" + bytes(2000)
         return encoded(self._samples(number), PREVIEW_RATE, *_FORMATS[suffix], **_QUALITY.get(suffix, {}))
 
     def _samples(self, number: int) -> Samples:
+        """Synthesise the audio of a sound, at the rate of previews."""
         import soxr
 
         scene = self.corpus.scene(number)
@@ -121,18 +125,21 @@ class Answers:
         return np.resize(soxr.resample(sound, SAMPLE_RATE, PREVIEW_RATE), count)  # repeated or cut to the length
 
     def is_null(self, number: int) -> bool:
+        """Whether a search returns null for this sound."""
         return self.corpus.one_uniform("null", number) < self._nulls
 
     def is_poison(self, number: int) -> bool:
+        """Whether a search that finds this sound fails."""
         return self.corpus.one_uniform("poison", number) < self._poison
 
     def _listed(self, text: str | None) -> Numbers:
-        """Return the sounds in the index that match a filter."""
+        """Return the sounds in the search index that match a filter."""
         numbers = found(self.corpus, text)
         numbers = numbers[numbers < self.seen * self.corpus.size]
         return numbers[~np.isin(numbers, list(self._hidden))]
 
     def _sorted(self, numbers: Numbers, sort: str) -> Numbers:
+        """Sort the sounds by upload time, or by a random score for other orders."""
         if sort == "created_asc":
             return numbers
         if sort == "created_desc":
@@ -150,6 +157,7 @@ def _link(parameters: Mapping[str, str], site: str, page: int) -> str:
 
 
 def _whole(text: str | None, default: int) -> int:
+    """Convert a parameter to a whole number: `default` if it is missing, 1 if it is not a number."""
     try:
         return default if text is None else int(text)
     except ValueError:

@@ -98,27 +98,29 @@ class Scene(NamedTuple):
 
 
 class Catalogue:
-    """The invented sounds. size: their number, 1 or more. Sounds are numbered from 0 to size - 1."""
+    """The invented sounds. size: Their number, 1 or more. Sounds are numbered from 0 to size - 1."""
 
     def __init__(self, size: int, seed: int) -> None:
         self.size, self.seed = size, seed
         self._spacing = max(1, HIGHEST_ID // size)
 
     def created(self, number: int) -> int:
-        """Return the upload time in milliseconds since 1970, rising with the number."""
+        """Return the upload time of a sound in milliseconds since 1970, rising with the number."""
         block = number // BURST
         if self.one_uniform("burst", block) < BURSTS:
             return self._spread(block * BURST) // 1000 * 1000
         return self._spread(number)
 
     def _spread(self, number: int) -> int:
+        """Return an upload time in milliseconds by the number alone; later years have more sounds."""
         return int(FIRST_MS + round((LAST_MS - FIRST_MS) * ((number + 0.5) / self.size) ** 0.6))
 
     def from_time(self, milliseconds: float) -> int:
-        """Return the first number uploaded at that time or later; size without one."""
+        """Return the number of the first sound uploaded at that time or later; size without one."""
         return bisect.bisect_left(range(self.size), milliseconds, key=self.created)
 
     def id(self, number: int) -> int:
+        """Return the id of a sound."""
         return 1 + number * self._spacing + int(self.one_uniform("id", number) * self._spacing)
 
     def number(self, sound_id: int) -> int | None:
@@ -132,13 +134,13 @@ class Catalogue:
         return drawn
 
     def one_uniform(self, purpose: str, number: int) -> float:
-        """Return uniform for one number, without arrays: 2 microseconds, not 40."""
+        """Return a value in [0, 1) for one number, like `uniform` but faster: in 2 microseconds, not 40."""
         return float(self._drawn(purpose, number))
 
     def _drawn(self, purpose: str, number: Any) -> Any:
-        """Return the upper bits of splitmix64 (Steele, Lea, Flood, OOPSLA 2014), with a start value for each purpose.
+        """Turn numbers into random values by splitmix64 (Steele, Lea, Flood, OOPSLA 2014), seeded for each purpose.
 
-        number: one, or an array of unsigned 64-bit integers.
+        number: One, or an array of unsigned 64-bit integers.
         """
         start = int.from_bytes(purpose.encode().ljust(8, b"\0")[:8], "little") ^ (self.seed * _GOLDEN & _BITS)
         mixed = (start + (number + 1) * _GOLDEN) & _BITS
@@ -147,28 +149,31 @@ class Catalogue:
         return ((mixed ^ mixed >> 31) >> 11) / 2**53
 
     def seconds(self, numbers: Numbers) -> np.ndarray:
+        """Return the durations of sounds in seconds."""
         return np.interp(self.uniform("seconds", numbers), *_SECONDS).round(3)
 
     def licences(self, numbers: Numbers) -> np.ndarray:
-        """Return the licences by their names in filters."""
+        """Return the licences of sounds, by their names in filters."""
         return _pick(self.uniform("licence", numbers), {name: share for name, (_, share) in LICENCES.items()})
 
     def preferences(self, numbers: Numbers) -> np.ndarray:
+        """Return the uploaders' preferences about generative AI."""
         return _pick(self.uniform("preference", numbers), PREFERENCES)
 
     def scene(self, number: int) -> Scene:
-        """Return the audio content of a sound; its seed is that of the audio too."""
+        """Return the scene that a sound's audio is made from; its seed is that of the audio too."""
         rng = np.random.default_rng((self.seed, number, 0))
         kind = list(KINDS)[int(rng.integers(len(KINDS)))]
         return Scene(kind, [event.name for event in draw_events(rng, kind, {name: [] for name in CLASSES})])
 
     def is_broken(self, number: int) -> bool:
+        """Whether the audio of this sound cannot be decoded."""
         return self.one_uniform("broken", number) < BROKEN
 
     def sound(self, number: int, site: str, cdn: str = "") -> Mapping[str, Any]:
         """Return all fields of a sound.
 
-        md5 is random, because no file is made here. cdn: address of the previews, if not the site.
+        md5 is random, because no file is made here. cdn: Address of the previews, if not the site.
         """
         sound, user, previews = _invented(self.size, self.seed, number)
         return sound | {
@@ -184,7 +189,7 @@ class Catalogue:
 
 @lru_cache(maxsize=1 << 14)
 def _invented(size: int, seed: int, number: int) -> tuple[dict[str, Any], str, str]:
-    """Return the fields of a sound that depend on neither site nor time, its user, and the path of its previews.
+    """Invent a sound: its fields that depend on neither site nor time, its user, and the path of its previews.
 
     A crawl requests the sounds at the edges of its windows several times, an update requests all of them again.
     """
@@ -219,19 +224,20 @@ def _invented(size: int, seed: int, number: int) -> tuple[dict[str, Any], str, s
 
 
 def _name(rng: np.random.Generator, scene: Scene, sound_id: int) -> str:
-    """Return a title; one in a hundred would be a dangerous file name."""
+    """Invent the title of a sound; one in a hundred would be a dangerous file name."""
     if rng.random() < 0.01:
         return NAMES[int(rng.integers(len(NAMES)))]
     return f"{' '.join(scene.events)} {sound_id % 90 + 10}.wav"
 
 
 def _pick(values: np.ndarray, shares: Mapping[str, float]) -> np.ndarray:
+    """Choose a name for each value in [0, 1) by the names' shares."""
     edges = np.cumsum(list(shares.values()))[:-1]
     return np.array(list(shares))[np.searchsorted(edges, values, side="right")]
 
 
 def dress(rng: np.random.Generator, text: str, plain: bool) -> str:
-    """Return a description in the style of Freesound. plain: it reads like a caption, and is mostly not changed."""
+    """Return a description in the style of Freesound. plain: It reads like a caption, and is mostly not changed."""
     if rng.random() < 0.04:
         return "" if rng.random() < 0.3 else _one(rng, _OTHER)
     if rng.random() < (0.1 if plain else 0.4):
@@ -240,4 +246,5 @@ def dress(rng: np.random.Generator, text: str, plain: bool) -> str:
 
 
 def _one(rng: np.random.Generator, options: tuple[str, ...]) -> str:
+    """Choose one of the options at random."""
     return options[int(rng.integers(len(options)))]

@@ -16,8 +16,10 @@ _DAILY = 0.1  # share of the 429s that are about the daily limit
 
 
 class Faults:
-    """Random faults. rates: share of requests that fail, by kind. Raises DataError for other kinds and
-    invalid shares."""
+    """Random faults.
+
+    rates: Share of requests that fail, by kind. Raises DataError for other kinds and invalid shares.
+    """
 
     def __init__(self, rates: Mapping[str, float], seed: int) -> None:
         if unknown := set(rates) - set(KINDS):
@@ -36,6 +38,7 @@ class Faults:
         return None
 
     def throttled(self) -> str:
+        """Return the text of a 429 for a random limit: per day or per minute."""
         return _throttled("2000/day" if self.rng.random() < _DAILY else "60/minute")
 
     def with_nulls(self, results: list[Any]) -> list[Any]:
@@ -60,7 +63,7 @@ class Throttle:
         self._times: deque[float] = deque(maxlen=max((limit for limit, _, _ in self._limits), default=1))
 
     def refusal(self) -> str | None:
-        """Return the text of a 429, or None after counting the request."""
+        """Return the text of a 429 if a limit is reached; otherwise count the request and return None."""
         now = self._clock.now()
         for limit, seconds, name in self._limits:
             if len(self._times) >= limit and self._times[-limit] > now - seconds:
@@ -70,4 +73,5 @@ class Throttle:
 
 
 def _throttled(limit: str) -> str:
+    """Return the API's text for too many requests. limit: Such as `60/minute`."""
     return f"Request was throttled because of exceeding a request limit rate ({limit})"

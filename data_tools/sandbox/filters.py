@@ -70,6 +70,7 @@ class _Parser:
         self._tokens = list(_tokens(text))
 
     def whole(self) -> Group:
+        """Parse the whole filter. Raises FilterError if any text is left."""
         group = self._group(None)
         group.is_top = True
         if self._tokens:
@@ -77,10 +78,11 @@ class _Parser:
         return group
 
     def _wrong(self) -> FilterError:
+        """Return the API's error for a filter that cannot be parsed."""
         return FilterError(f"Solr responded with an error (HTTP 400): Cannot parse '{self._text[:60]}'")
 
     def _group(self, name: str | None) -> Group:
-        """Parse clauses up to a closing parenthesis or the end. name: field name before the parentheses."""
+        """Parse a filter's clauses up to a closing parenthesis or the end. name: Field name before the parentheses."""
         group, conjunction, last = Group(), "", None
         while self._tokens and self._tokens[0] != ("sign", ")"):
             if sign := self._taken("AND", "&&", "OR", "||"):
@@ -107,6 +109,7 @@ class _Parser:
         return self._tokens.pop(0)[1] if is_next else ""
 
     def _clause(self, name: str | None) -> Matches:
+        """Parse one clause of a filter. name: Field name before the parentheses around it."""
         if not self._tokens:
             raise self._wrong()
         kind, value = self._tokens.pop(0)
@@ -122,6 +125,7 @@ class _Parser:
         return self._range(name, value) if kind == "range" else self._term(name, value)
 
     def _range(self, name: str, value: str) -> Matches:
+        """Return a function that tells which sounds have a field in a range such as `[1 TO 5]`."""
         match = re.fullmatch(r"[\[{](\S+) TO (\S+)[\]}]", value)
         if not match:
             raise self._wrong()
@@ -140,12 +144,14 @@ class _Parser:
         values = self._values(name)
 
         def within(numbers: Numbers) -> np.ndarray:
+            """Return which sounds have a value inside the range."""
             field_values = np.asarray(values(numbers), float)
             return (low <= field_values) & (field_values <= high)
 
         return within
 
     def _term(self, name: str, value: str) -> Matches:
+        """Return a function that tells which sounds have this value in a field; `*` matches any text."""
         if value == "*" and name in ("*", *_NUMBERS):
             return lambda numbers: np.ones(len(numbers), bool)
         if name in _NUMBERS:
@@ -154,6 +160,7 @@ class _Parser:
         values = self._values(name)
 
         def matches(one: Any) -> bool:
+            """Return whether a field's value matches the pattern."""
             texts = one if name == "tag" else [str(one).lower() if name == "is_explicit" else str(one)]
             return any(map(pattern.fullmatch, texts))
 
@@ -174,7 +181,7 @@ class _Parser:
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    """Return (kind, text) of each token. Raises FilterError, UnsupportedError."""
+    """Split a filter into tokens, (kind, text) each. Raises FilterError, UnsupportedError."""
     tokens, at = list[tuple[str, str]](), 0
     while text[at:].strip():
         match = _TOKEN.match(text, at)
@@ -190,8 +197,10 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 def _time(text: str) -> float:
-    """Return the milliseconds of a time with Solr's date maths: NOW-1YEAR, NOW/DAY. Months and years have their
-    mean length."""
+    """Convert a time with Solr's date maths, such as NOW-1YEAR or NOW/DAY, to milliseconds.
+
+    Months and years have their mean length.
+    """
     match = _MATH.fullmatch(text)
     if match is None:
         return parse_time(text)

@@ -23,7 +23,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Sandbox:
-    """The server. key: the only valid one. Its site is the address that a request was sent to."""
+    """The server. key: The only valid one. Its site is the address that a request was sent to."""
 
     def __init__(self, answers: Answers, key: str, faults: Faults, throttle: Throttle) -> None:
         self.answers, self.key, self.faults, self.throttle = answers, key, faults, throttle
@@ -31,7 +31,7 @@ class Sandbox:
         self._threads = ThreadPoolExecutor(os.cpu_count())  # makes audio in parallel to the searches
 
     def app(self) -> web.Application:
-        """Return the application of the API."""
+        """Return the web application of the simulated API."""
         app = web.Application(middlewares=[self._faulty])
         app.router.add_post("/apiv2/oauth2/access_token/", self._access_token)
         app.router.add_get("/apiv2/search/", self._search)
@@ -41,13 +41,14 @@ class Sandbox:
         return app
 
     def cdn(self) -> web.Application:
-        """Return the application of the previews' host, which needs no key."""
+        """Return the web application of the previews' host, which needs no key."""
         app = web.Application(middlewares=[self._faulty])
         app.router.add_get("/previews/{thousand:[0-9]+}/{file}", self._preview)
         return app
 
     @web.middleware
     async def _faulty(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer a request, or simulate a fault: a limit, a failing server, or a broken answer."""
         of_api = request.path.startswith("/apiv2/")
         fault = self.faults.draw()
         if of_api and request.method == "GET":
@@ -99,7 +100,7 @@ class Sandbox:
         return None if secret == self.key else "Invalid token"
 
     async def _access_token(self, request: web.Request) -> web.Response:
-        """Return new tokens for the refresh token, which changes too. client_secret: the key."""
+        """Answer with new tokens for the refresh token, which changes too. client_secret: The key."""
         form = await request.post()
         is_known = (form.get("grant_type"), form.get("client_secret")) == ("refresh_token", self.key)
         if not is_known or not form.get("client_id"):
@@ -111,22 +112,27 @@ class Sandbox:
         return _json(200, content)
 
     async def _search(self, request: web.Request) -> web.Response:
+        """Answer a search."""
         return _json(*self.answers.search(request.query, _site(request)))
 
     async def _sound(self, request: web.Request) -> web.Response:
+        """Answer a request for one sound's metadata."""
         number = self.answers.corpus.number(int(request.match_info["id"]))
         if number is None:
             return _json(404, {"detail": "No Sound matches the given query."})
         return _json(200, self.answers.sound(number, request.query.get("fields"), _site(request)))
 
     async def _preview(self, request: web.Request) -> web.Response:
+        """Answer a request for a preview file."""
         match = _PREVIEW.fullmatch(request.match_info["file"])
         return await self._file(request, int(match[1]), match[2]) if match else _html(404)
 
     async def _download(self, request: web.Request) -> web.Response:
+        """Answer a request for an original file."""
         return await self._file(request, int(request.match_info["id"]), "wav")
 
     async def _file(self, request: web.Request, sound_id: int, suffix: str) -> web.Response:
+        """Answer with the audio of a sound, or with the requested range of its bytes."""
         number = self.answers.corpus.number(sound_id)
         if number is None:
             return _html(404)
@@ -145,15 +151,17 @@ class Sandbox:
 
 
 def _html(status: int) -> web.Response:
-    """Return a page of a proxy in front of the API."""
+    """Answer with an HTML page, as a proxy in front of the API does."""
     headers = {"Location": "https://freesound.org/maintenance/"} if status == 302 else None
     return web.Response(status=status, text=f"<h1>{status}</h1>", content_type="text/html", headers=headers)
 
 
 def _json(status: int, content: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> web.Response:
+    """Return an answer in JSON."""
     body = json.dumps(content, ensure_ascii=False).encode()
     return web.Response(body=body, status=status, content_type="application/json", headers=headers)
 
 
 def _site(request: web.Request) -> str:
+    """Return the address of the server as the request names it."""
     return f"{request.scheme}://{request.host}"

@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 
 
 def make_answers(sounds: int, seed: int, nulls: float, churn: int, poison: float = 0.0) -> Answers:
-    """Make the answers of a sandbox.
+    """Make the invented sounds of a sandbox, and its answers about them.
 
-    nulls: share of sounds that the API gives as null. poison: share of sounds at which pages fail.
+    nulls: Share of sounds that the API gives as null. poison: Share of sounds at which pages fail.
 
-    churn: number of sounds that disappear, and of others that appear, during the first crawl.
+    churn: Number of sounds that disappear, and of others that appear, during the first crawl.
     """
     rng = random.Random(seed)
     corpus = Catalogue(sounds, seed)
@@ -43,6 +43,7 @@ def make_answers(sounds: int, seed: int, nulls: float, churn: int, poison: float
 
 
 async def _serve(arguments: argparse.Namespace) -> int:
+    """Run the sandbox server until it is stopped, or until the given commands have ended; return the exit status."""
     from aiohttp import web
 
     from data_tools.sandbox.server import TOKEN as TOKEN_VALUE
@@ -74,6 +75,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _rates(arguments: argparse.Namespace) -> dict[str, float]:
+    """Return the probability of each kind of fault from the options."""
     rates = dict.fromkeys(KINDS, arguments.storm)
     for text in arguments.fault:
         kind, _, rate = text.partition("=")

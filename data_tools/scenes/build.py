@@ -41,7 +41,7 @@ class Settings(FolderSettings):
 
 
 class Scene(NamedTuple):
-    """A planned clip. seed: for its audio, independent of its events and captions."""
+    """A planned clip. seed: For its audio, independent of its events and captions."""
 
     file_name: str
     split: Split
@@ -52,9 +52,9 @@ class Scene(NamedTuple):
 
 
 def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -> int:
-    """Compose the data set in a folder; return the number of new audio files (0: it was complete).
+    """Compose a data set of scenes in a folder; return the number of new audio files (0: it was complete).
 
-    recordings: the folder in ESC-50's layout, if settings.recordings is set.
+    recordings: The folder in ESC-50's layout, if settings.recordings is set.
     Writes scenes.json first, then the missing audio files (8 s, 16 kHz, mono, 16 bit), Clotho's tables and labels.csv.
     Its columns are file_name, split, kind, and the events, joined by ';' in order of their start, a background last.
     Writes manifest.jsonl last. One process per folder.
@@ -98,6 +98,7 @@ def _plan_split(settings: Settings, split: Split, count: int, pool: Pool) -> lis
 
 
 def _plan(settings: Settings, split: Split, number: int, pool: Pool, taken: Collection[str]) -> Scene:
+    """Plan one clip: its kind of scene, its events, and its captions. taken: Captions of other clips."""
     seed = (settings.seed, CLOTHO_SPLITS.index(split), number)
     kind = list(KINDS)[(number - 1) % len(KINDS)]
     events = draw_events(np.random.default_rng((*seed, 0)), kind, pool)
@@ -112,6 +113,7 @@ def _plan(settings: Settings, split: Split, number: int, pool: Pool, taken: Coll
 
 
 def _write_tables(out: Path, scenes: Mapping[Split, list[Scene]]) -> None:
+    """Write the tables of captions, metadata and labels."""
     for split, planned in scenes.items():
         header = ["file_name", *(f"caption_{number}" for number in range(1, len(planned[0].captions) + 1))]
         rows = [[scene.file_name, *scene.captions] for scene in planned]
@@ -123,7 +125,7 @@ def _write_tables(out: Path, scenes: Mapping[Split, list[Scene]]) -> None:
 
 
 def _metadata(scene: Scene) -> list[str]:
-    """Return a row of Clotho's columns; uploaders, licences and pages of several recordings are joined."""
+    """Return a clip's row of Clotho's metadata; uploaders, licences and pages of several recordings are joined."""
     links, authors, licences = credit(event.recording for event in scene.events)
     events = ";".join(event.name for event in scene.events)
     # A scene is not a Freesound sound, even if its parts are.
@@ -178,7 +180,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """Make scenes. common: values of FolderSettings."""
+    """Make scenes. common: Values of FolderSettings."""
     if arguments.length is not None or arguments.whole_seconds:
         raise DataError("--length and --whole-seconds only work with --moments")
     settings = Settings(**common, captions=arguments.captions or "5")
@@ -189,7 +191,7 @@ def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
 
 
 def _run_moments(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """Make recordings with moments. common: values of FolderSettings."""
+    """Make recordings with moments. common: Values of FolderSettings."""
     if arguments.captions:
         raise DataError("--captions only works with short scenes; leave it out with --moments")
     settings = MomentSettings(

@@ -25,9 +25,9 @@ def phrasings(name: str) -> tuple[Phrasing, ...]:
 
 
 def not_held_out(options: Sequence[Option], share: float) -> Sequence[Option]:
-    """Return the options without the last ones.
+    """Return the options without the last ones, which are held out.
 
-    share: part to leave out, 0 to MAX_HELD_OUT; at least one option if share > 0.
+    share: Part to leave out, 0 to MAX_HELD_OUT; at least one option if share > 0.
     """
     return options[: len(options) - max(1, round(share * len(options)))] if share else options
 
@@ -38,9 +38,9 @@ def describe(
     """Return different captions of a scene; each names its kind and the order of its events.
 
     Args:
-        events: class names in the template's order.
-        held_out: share of phrasings and templates to leave out.
-        taken: texts that are already in use.
+        events: Class names in the template's order.
+        held_out: Share of phrasings and templates to leave out.
+        taken: Texts that are already in use.
     Raises DataError if no other wording is found.
     """
     templates = not_held_out(TEMPLATES[kind], held_out)
@@ -62,7 +62,7 @@ def describe(
 
 
 def describe_event(rng: np.random.Generator, name: str, held_out: float) -> str:
-    """Return a sound class as a query: `A dog barks`, `A barking dog`. held_out: share of phrasings to leave out."""
+    """Return a sound class as a query: `A dog barks`, `A barking dog`. held_out: Share of phrasings to leave out."""
     text = _pick(rng, _pick(rng, not_held_out(phrasings(name), held_out)))
     return text[0].upper() + text[1:]
 
@@ -87,10 +87,12 @@ def describe_noisily(rng: np.random.Generator, events: Sequence[str]) -> str:
 
 
 def _pick(rng: np.random.Generator, options: Sequence[Option]) -> Option:
+    """Choose one of the options at random."""
     return options[int(rng.integers(len(options)))]
 
 
 def _dressed(rng: np.random.Generator, text: str) -> str:
+    """Add a capital letter and a full stop to a text, each at random."""
     if rng.random() < _CAPITAL:
         text = text[0].upper() + text[1:]
     return f"{text}." if rng.random() < _STOP else text

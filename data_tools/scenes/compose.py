@@ -44,9 +44,9 @@ def draw_events(rng: Rng, kind: str, pool: Pool) -> list[Event]:
 
 
 def render(rng: Rng, kind: str, events: Sequence[Event]) -> Samples:
-    """Return the scene's samples: (SECONDS * SAMPLE_RATE,), peak at most 0.95.
+    """Mix the events of a scene: return its samples, (SECONDS * SAMPLE_RATE,), peak at most 0.95.
 
-    events: as draw_events returns them; in the kind background the last one is under the sequence of the others.
+    events: As draw_events returns them; in the kind background the last one is under the sequence of the others.
     """
     n = round(SECONDS * SAMPLE_RATE)
     under = kind == "background"
@@ -78,8 +78,10 @@ def levelled(sound: Samples) -> Samples:
 
 
 def _starts(rng: Rng, kind: str, lengths: Sequence[int], n: int) -> list[int]:
-    """Return the first samples of the events: in sequence; in an overlap, most of the shorter one is
-    within the other."""
+    """Return the first samples of the events, in sequence.
+
+    In an overlap, most of the shorter event is within the other.
+    """
     if kind == "overlap":
         short, long = sorted(lengths)
         later = round(rng.uniform(-0.4 * short, long - 0.6 * short))  # start of the shorter one relative to the longer
@@ -95,6 +97,7 @@ def _starts(rng: Rng, kind: str, lengths: Sequence[int], n: int) -> list[int]:
 
 
 def _samples(rng: Rng, seconds: tuple[float, float]) -> int:
+    """Draw a duration in this range of seconds; return it in samples."""
     return round(rng.uniform(*seconds) * SAMPLE_RATE)
 
 

@@ -36,7 +36,7 @@ _SECONDS = (10.0, 3600.0)
 class MomentSettings(FolderSettings):
     """Settings of composed moments.
 
-    moments: name of the shape. seconds: length of each recording. whole_seconds: windows begin and end at full seconds,
+    moments: Name of the shape. seconds: Length of each recording. whole_seconds: Windows begin and end at full seconds,
     as CASTELLA's do.
     """
 
@@ -46,6 +46,7 @@ class MomentSettings(FolderSettings):
 
     @property
     def shape(self) -> Shape:
+        """The ranges from which this kind of recording is drawn, such as lengths of events."""
         return SHAPES[self.moments]
 
 
@@ -60,7 +61,7 @@ class Recorded(NamedTuple):
 def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = None) -> tuple[int, int]:
     """Compose recordings and their moments in a folder.
 
-    recordings: the folder in ESC-50's layout, if settings.recordings is set.
+    recordings: The folder in ESC-50's layout, if settings.recordings is set.
     Writes scenes.json first, then the missing audio files (16 kHz, mono, 16 bit, <split>/<name>.wav). Then come
     events.csv (every event, in unrounded seconds, with the id of its query), <split>_release.jsonl (the queries in
     CASTELLA's format, for submission score), moments.jsonl, and manifest.jsonl last. One process per folder.
@@ -94,6 +95,7 @@ def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = 
 
 
 def _check(settings: MomentSettings) -> None:
+    """Raise DataError for settings out of range."""
     settings.check("recording")
     low, high = _SECONDS
     if not low <= settings.seconds <= high:
@@ -103,6 +105,7 @@ def _check(settings: MomentSettings) -> None:
 
 
 def _audio(out: Path, settings: MomentSettings, split: Split, number: int) -> Path:
+    """Return the path of a recording's audio file."""
     return out / split / f"{settings.name}_{split}_{number:05d}.wav"
 
 
@@ -133,8 +136,9 @@ Windows = list[tuple[float, float]]
 def ask(
     rng: np.random.Generator, settings: MomentSettings, split: Split, vid: str, events: Sequence[TimedEvent]
 ) -> Mapping[str, tuple[str, str, Windows]]:
-    """Draw the queries of a recording: by query id ("<vid>_<n>" from 1), the text, its class, and all windows of that
-    class.
+    """Draw the queries of a recording, and return them by query id ("<vid>_<n>" from 1).
+
+    Each has a text, its class, and all windows of that class.
 
     Classes are taken in the order of their first event. Each gets a query with the shape's probability; one always
     does. A test split has all phrasings, the others omit the held-out ones.

@@ -11,7 +11,7 @@ Phrasing = tuple[str, str]  # clause and noun phrase: "a dog barks", "a barking 
 
 
 def _lists(text: str) -> dict[str, tuple[str, ...]]:
-    """Read the indented lines below each name."""
+    """Read a text of names, each followed by indented lines; return the lines by name."""
     lists: dict[str, list[str]] = {}
     name = ""
     for line in text.strip().splitlines():
@@ -23,6 +23,7 @@ def _lists(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def _phrasing(line: str) -> Phrasing:
+    """Split a line into its two phrasings: a clause and a noun."""
     clause, noun = line.split(" | ")
     return clause, noun
 

@@ -41,7 +41,7 @@ def draw_recording(rng: Rng, pool: Pool, name: str) -> Recording | None:
 
 
 def table_path(folder: Path) -> Path:
-    """Return the table of a folder in ESC-50's layout. Raises DataError if it is missing."""
+    """Return the path of the table of a folder in ESC-50's layout. Raises DataError if it is missing."""
     for path in (folder / "meta" / "esc50.csv", folder / "esc50.csv", folder / "esc10.csv"):
         if path.is_file():
             return path
@@ -49,7 +49,7 @@ def table_path(folder: Path) -> Path:
 
 
 def read_recordings(folder: Path, folds: Iterable[str]) -> dict[str, list[Recording]]:
-    """Return the recordings of some folds by category, both sorted.
+    """Return the recordings of some folds by sound category, both sorted.
 
     The table has filename or file_name, fold and category; author, clip_license and freesound_url are optional.
     Raises DataError for a missing table or file, wrong columns, and a fold without recordings.
@@ -103,7 +103,7 @@ def cut(recording: Recording, rng: Rng, n: int, fill: bool = False) -> Samples:
 
 @lru_cache(maxsize=512)
 def _trimmed(path: Path) -> tuple[Samples, list[int]]:
-    """Return the recording between its silent ends, and the first samples of its loud frames."""
+    """Read a recording without its silent ends; also return the first samples of its loud frames."""
     sound = read_audio(path, SAMPLE_RATE).astype(np.float64)
     power = frame_powers(sound, _FRAME)
     if not power.any():

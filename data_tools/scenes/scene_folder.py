@@ -30,9 +30,9 @@ DEFAULT_FOLDS = {"development": ["1", "2", "3"], "validation": ["4"], "evaluatio
 class FolderSettings:
     """All settings that determine the files; stored in scenes.json.
 
-    counts: clips per split. held_out: share of every list of phrasings and templates that development and validation
+    counts: Clips per split. held_out: Share of every list of phrasings and templates that development and validation
     omit.
-    recordings: SHA-256 of the recordings' table; None: synthesised events. folds: folds of the recordings per split.
+    recordings: SHA-256 of the recordings' table; None: synthesised events. folds: Folds of the recordings per split.
     """
 
     name: str
@@ -44,7 +44,7 @@ class FolderSettings:
     format: int = FORMAT
 
     def check(self, clip: str) -> None:
-        """Raise DataError for settings out of range. clip: the word for a clip in the messages."""
+        """Raise DataError for settings out of range. clip: The word for a clip in the messages."""
         if self.seed < 0:
             raise DataError(f"the seed {self.seed} is negative; use 0 or more")
         if not self.counts:
@@ -55,9 +55,9 @@ class FolderSettings:
             raise DataError(f"the held-out share {self.held_out} is out of range; use 0 to {MAX_HELD_OUT}")
 
     def pools(self, folder: Path | None, least: int, need: str) -> dict[Split, Pool]:
-        """Return the sources of the events of each split.
+        """Return the sound sources for the events of each split.
 
-        folder: folder of the recordings. least: number of categories that a split needs. need: the reason for it.
+        folder: Folder of the recordings. least: Number of categories that a split needs. need: The reason for it.
         """
         if folder is None:
             return {split: {name: [] for name in CLASSES} for split in self.counts}
@@ -72,9 +72,9 @@ class FolderSettings:
 
 
 def claim(out: Path, wanted: Mapping[str, Any]) -> None:
-    """Begin the folder, or check that it was begun with the same settings.
+    """Record the settings of a new data folder, or check that an existing one was made with the same settings.
 
-    wanted: all settings that determine the files. Raises DataError for a folder with other content.
+    wanted: All settings that determine the files. Raises DataError for a folder with other content.
     """
     path = out / "scenes.json"
     wanted = json.loads(json.dumps(wanted))

@@ -19,11 +19,12 @@ Rng = np.random.Generator
 
 
 def synthesise(name: str, rng: Rng, n: int) -> Samples:
-    """Return one instance of a class: (n,) samples at SAMPLE_RATE, n >= 1."""
+    """Synthesise one instance of a sound class: (n,) samples at SAMPLE_RATE, n >= 1."""
     return _CLASSES[name](rng, n)
 
 
 def _siren(rng: Rng, n: int) -> Samples:
+    """Synthesise a siren: a tone that sweeps up and down."""
     low, high = rng.uniform(450, 650), rng.uniform(1000, 1400)
     rate = rng.uniform(0.3, 0.8) if rng.random() < 0.6 else rng.uniform(2.0, 3.5)  # wail or yelp, sweeps per second
     phase = rate * _seconds(n) + rng.random()
@@ -32,6 +33,7 @@ def _siren(rng: Rng, n: int) -> Samples:
 
 
 def _church_bells(rng: Rng, n: int) -> Samples:
+    """Synthesise church bells."""
     base = rng.uniform(280, 480)
     ratios = np.array([0.5, 1, 1.19, 1.5, 2, 2.67, 3.01, 4.1])
     strengths = rng.uniform(0.3, 1, len(ratios)) / np.arange(1, len(ratios) + 1) ** 0.5
@@ -41,6 +43,7 @@ def _church_bells(rng: Rng, n: int) -> Samples:
 
 
 def _clock_alarm(rng: Rng, n: int) -> Samples:
+    """Synthesise the beeps of an alarm clock."""
     frequency, beep = rng.uniform(1900, 2400), rng.uniform(0.06, 0.12)
     beeps, rest = rng.integers(2, 5), rng.uniform(0.2, 0.4)
     within = _seconds(n) % (2 * beep * beeps + rest)
@@ -49,6 +52,7 @@ def _clock_alarm(rng: Rng, n: int) -> Samples:
 
 
 def _rain(rng: Rng, n: int) -> Samples:
+    """Synthesise rain: hiss with drops."""
     hiss = filtered_noise(rng, n, _band(rng.uniform(900, 1500), 9000)) * _wander(rng, n, 0.7, 0.8, 1.2)
     drops = np.zeros(n)
     count = rng.poisson(rng.uniform(60, 160) * n / SAMPLE_RATE)
@@ -60,12 +64,14 @@ def _rain(rng: Rng, n: int) -> Samples:
 
 
 def _wind(rng: Rng, n: int) -> Samples:
+    """Synthesise howling wind."""
     low = filtered_noise(rng, n, _band(120, rng.uniform(260, 420)))
     howl = filtered_noise(rng, n, _band(rng.uniform(380, 520), rng.uniform(560, 700), 6))
     return low * _wander(rng, n, 0.8, 0.4, 1.2) + rng.uniform(0.5, 1) * howl * _wander(rng, n, 1.2, 0.0, 1.5)
 
 
 def _engine(rng: Rng, n: int) -> Samples:
+    """Synthesise an engine: harmonics of its firing rate, and noise."""
     speed = rng.uniform(35, 60) * _wander(rng, n, 1.5, 0.93, 1.07)  # firings per second
     phase = 2 * np.pi * np.cumsum(speed) / SAMPLE_RATE
     orders = np.arange(1, 25)
@@ -79,10 +85,12 @@ def _engine(rng: Rng, n: int) -> Samples:
 
 
 def _door_wood_knock(rng: Rng, n: int) -> Samples:
+    """Synthesise knocks on a wooden door."""
     modes = rng.uniform(180, 300) * np.array([1, 1.6, 2.4, 3.5])
     gap = rng.uniform(0.13, 0.24)
 
     def knocks(strength: float) -> Samples:
+        """Return a group of two to four knocks."""
         onsets = gap * np.arange(rng.integers(2, 5)) * rng.uniform(0.95, 1.05)
         hits = [_knock(rng, modes, 0.03, 0.3) * strength * rng.uniform(0.7, 1) for _ in onsets]
         return _laid_at(int((onsets[-1] + 0.3) * SAMPLE_RATE), onsets, hits)
@@ -91,6 +99,7 @@ def _door_wood_knock(rng: Rng, n: int) -> Samples:
 
 
 def _clock_tick(rng: Rng, n: int) -> Samples:
+    """Synthesise a ticking clock."""
     modes = np.array([1, 1.31, 1.73]) * rng.uniform(3000, 3800)
     tock = rng.uniform(0.7, 0.9)
     period = rng.uniform(0.25, 0.5)
@@ -100,11 +109,13 @@ def _clock_tick(rng: Rng, n: int) -> Samples:
 
 
 def _chirping_birds(rng: Rng, n: int) -> Samples:
+    """Synthesise birdsong."""
     centre, sweep = rng.uniform(3000, 4200), rng.uniform(1.15, 1.5)
     shape = rng.integers(0, 3)
     length = rng.uniform(0.05, 0.12)
 
     def song(strength: float) -> Samples:
+        """Return a group of chirps."""
         count = rng.integers(2, 7)
         notes = []
         for _ in range(count):
@@ -118,6 +129,7 @@ def _chirping_birds(rng: Rng, n: int) -> Samples:
 
 
 def _phone_ring(rng: Rng, n: int) -> Samples:
+    """Synthesise the bell of an old telephone."""
     modes = rng.uniform(1150, 1450) * np.array([1, 1.26, 2.51])
     strokes = rng.uniform(18, 26)  # hammer strokes per second
     on, off = rng.uniform(0.7, 1.2), rng.uniform(0.3, 0.6)
@@ -129,11 +141,13 @@ def _phone_ring(rng: Rng, n: int) -> Samples:
 
 
 def _footsteps(rng: Rng, n: int) -> Samples:
+    """Synthesise footsteps."""
     thump = rng.uniform(70, 110)
     crunch_band = _band(rng.uniform(1200, 1800), rng.uniform(2800, 3600), 3)
     crunch = rng.uniform(0.35, 0.6)
 
     def step(strength: float) -> Samples:
+        """Return one footstep."""
         length = int(0.16 * SAMPLE_RATE)
         scuff = filtered_noise(rng, length, crunch_band) * _decay(length, rng.uniform(0.02, 0.04))
         heel = _ring(thump * rng.uniform(0.9, 1.1) * np.array([1, 1.9]), np.array([1, 0.5]), 0.035, 0.16)
@@ -143,9 +157,11 @@ def _footsteps(rng: Rng, n: int) -> Samples:
 
 
 def _thunderstorm(rng: Rng, n: int) -> Samples:
+    """Synthesise thunder."""
     rumble = filtered_noise(rng, n, _band(30, rng.uniform(70, 110), 2))
 
     def clap(strength: float) -> Samples:
+        """Return one clap of thunder."""
         length = int(rng.uniform(1.4, 2.4) * SAMPLE_RATE)
         crack = filtered_noise(rng, length, _band(80, rng.uniform(250, 500), 1)) * _decay(
             length, rng.uniform(0.25, 0.5)
@@ -157,6 +173,7 @@ def _thunderstorm(rng: Rng, n: int) -> Samples:
 
 
 def _whistle(rng: Rng, n: int) -> Samples:
+    """Synthesise a whistled melody."""
     base = rng.uniform(1000, 1300)
     steps = rng.choice([0, 2, 4, 5, 7], max(1, int(np.ceil(n / SAMPLE_RATE / 0.3))))
     note = np.minimum((_seconds(n) / rng.uniform(0.3, 0.4)).astype(int), len(steps) - 1)
@@ -167,9 +184,11 @@ def _whistle(rng: Rng, n: int) -> Samples:
 
 
 def _water_drops(rng: Rng, n: int) -> Samples:
+    """Synthesise drops of water."""
     centre = rng.uniform(650, 900)
 
     def drop(strength: float) -> Samples:
+        """Return one drop, with two echoes."""
         length = int(rng.uniform(0.05, 0.11) * SAMPLE_RATE)
         rise = np.linspace(1, rng.uniform(1.3, 1.9), length)
         plink = strength * _tone(centre * rng.uniform(0.85, 1.2) * rise) * _decay(length, rng.uniform(0.015, 0.03))
@@ -179,6 +198,7 @@ def _water_drops(rng: Rng, n: int) -> Samples:
 
 
 def _crickets(rng: Rng, n: int) -> Samples:
+    """Synthesise one or more chirping crickets."""
     seconds = _seconds(n)
     chorus = np.zeros(n)
     for _ in range(rng.integers(1, 4)):
@@ -190,6 +210,7 @@ def _crickets(rng: Rng, n: int) -> Samples:
 
 
 def _hand_saw(rng: Rng, n: int) -> Samples:
+    """Synthesise a hand saw that moves back and forth."""
     strokes = (rng.uniform(1.2, 2.4) * _seconds(n) + rng.random()) * 2  # back and forth
     force = np.abs(np.sin(np.pi * strokes)) ** 0.7
     forth = strokes.astype(int) % 2 == 0
@@ -223,16 +244,17 @@ CLASSES = tuple(_CLASSES)
 
 
 def _seconds(n: int) -> Samples:
+    """Return the time of each of n samples in seconds."""
     return np.arange(n) / SAMPLE_RATE
 
 
 def _tone(frequency: Samples) -> Samples:
-    """Return a sine with the frequencies (Hz) of a curve."""
+    """Return a sine wave whose frequency (Hz) follows a curve."""
     return np.sin(2 * np.pi * np.cumsum(frequency) / SAMPLE_RATE)
 
 
 def _decay(n: int, seconds: float) -> Samples:
-    """Return an exponential that falls to 1/e in the given time."""
+    """Return an exponential curve that falls to 1/e in the given time."""
     return np.exp(-_seconds(n) / seconds)
 
 
@@ -264,6 +286,7 @@ def _band(low: float, high: float, order: int = 2) -> Callable[[Samples], Sample
     """Return a band-pass gain with soft edges (Hz)."""
 
     def gain(frequencies: Samples) -> Samples:
+        """Return the gain of the band-pass at these frequencies (Hz)."""
         frequencies = np.maximum(frequencies, 1.0)
         return 1 / np.sqrt((1 + (low / frequencies) ** (2 * order)) * (1 + (frequencies / high) ** (2 * order)))
 
@@ -289,7 +312,7 @@ def _smooth(curve: np.ndarray, seconds: float) -> Samples:
 
 
 def _laid_at(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples:
-    """Return sounds at their onsets (seconds), cut at n samples."""
+    """Place sounds at their onsets (seconds) in a wave of n samples, which cuts them at its end."""
     out = np.zeros(n)
     for start, sound in zip((onsets * SAMPLE_RATE).astype(int), sounds, strict=True):
         part = sound[: max(0, n - start)]
@@ -300,7 +323,7 @@ def _laid_at(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples:
 def _repeat(
     rng: Rng, n: int, gap: tuple[float, float], sound: Callable[[float], Samples], jitter: float = 0.05
 ) -> Samples:
-    """Return a sequence of sounds of varied strength. gap: seconds, drawn once, then varied by the share `jitter`."""
+    """Return a sequence of sounds of varied strength. gap: Seconds, drawn once, then varied by the share `jitter`."""
     mean = rng.uniform(*gap)
     count = int(n / SAMPLE_RATE / (mean * (1 - jitter))) + 1
     onsets = rng.uniform(0, 0.1) + np.cumsum(mean * rng.uniform(1 - jitter, 1 + jitter, count)) - mean

@@ -25,15 +25,15 @@ class Shape(NamedTuple):
     """Settings of long recordings of one kind.
 
     Attributes:
-        gap_seconds: mean of the exponential gaps before the events.
-        event_seconds: range of the uniform length of events; a short recorded one is repeated with short pauses.
-        whole: recorded events are complete recordings, with their own length.
-        again: a class may repeat within a recording, and is one query.
-        asked: share of the classes with a query.
-        decimals: of windows, in seconds.
-        level: measure that is 1 before gains, an event's peak or the RMS of its loudest quarter.
-        event_db: gains of events. background_db: RMS of the background.
-        peak_db: the recording's peak relative to full scale.
+        gap_seconds: Mean of the exponential gaps before the events.
+        event_seconds: Range of the uniform length of events; a short recorded one is repeated with short pauses.
+        whole: Recorded events are complete recordings, with their own length.
+        again: A class may repeat within a recording, and is one query.
+        asked: Share of the classes with a query.
+        decimals: Of windows, in seconds.
+        level: Measure that is 1 before gains, an event's peak or the RMS of its loudest quarter.
+        event_db: Gains of events. background_db: RMS of the background.
+        peak_db: The recording's peak relative to full scale.
     """
 
     gap_seconds: float
@@ -55,7 +55,7 @@ SHAPES = {
 
 
 class TimedEvent(NamedTuple):
-    """A sound in a recording. start: its first sample. recording: its source; None: it is synthesised."""
+    """A sound in a recording. start: Its first sample. recording: Its source; None: it is synthesised."""
 
     name: str
     recording: Recording | None
@@ -64,6 +64,7 @@ class TimedEvent(NamedTuple):
 
     @property
     def end(self) -> int:
+        """First sample after the event."""
         return self.start + len(self.sound)
 
 
@@ -71,7 +72,7 @@ def draw_timeline(rng: Rng, shape: Shape, pool: Pool, n: int) -> list[TimedEvent
     """Draw the events of a recording of n samples, in sequence, up to the first that would end after it.
 
     Args:
-        pool: at least two classes, all equally likely, as are the recordings of a class.
+        pool: At least two classes, all equally likely, as are the recordings of a class.
 
     A class follows itself only after AGAIN_SECONDS, and only if the shape repeats classes.
     """

@@ -1,4 +1,4 @@
 """Files of the challenge.
 
-The challenge's files: score matrices, ranked CSVs, matrix CSVs, captions that say what is relevant.
+The challenge's files: score matrices, ranked CSVs, matrix CSVs, captions that name the relevant clips.
 """

@@ -37,7 +37,7 @@ class QueryColumn:
         self._line_of: dict[str, int] = {}
 
     def faults(self, line: int, query: str) -> Iterator[Fault]:
-        """Yield the faults of the query of the row on this line: empty, unknown to the truth, repeated."""
+        """Yield the faults of the query on this line: empty, unknown to the truth, or repeated."""
         if not query.strip():
             yield f"{self._name} is empty", "an empty query"
             return
@@ -70,6 +70,7 @@ class QueryColumn:
 
 
 def _without_kinds(problems: list[Problem], *kinds: str) -> list[Problem]:
+    """Return the problems without those of these kinds."""
     return [problem for problem in problems if problem.kind not in kinds]
 
 
@@ -90,13 +91,14 @@ def unknown_name_fault(name: str, where: str, truth: Truth) -> Fault:
 
 
 def without_trailing_comma(cells: list[str], width: int) -> list[str]:
-    """Return the cells without an empty last one that exceeds the width, as a comma at the end of the line makes it."""
+    """Return a row's cells without the extra empty one that a comma at the end of the line makes."""
     return cells[:-1] if len(cells) == width + 1 and not cells[-1] else cells
 
 
 def rows_without_index(data: bytes) -> Iterator[Row | Problem]:
-    """Yield the rows of parse_rows, without the row numbers that pandas writes in the first column; these are a
-    problem.
+    """Yield the rows of parse_rows, without the row numbers that pandas writes in the first column.
+
+    Such row numbers are reported as a problem.
     """
     first_column = 0
     query_columns = {edition.query_column for edition in EDITIONS.values()}
@@ -131,7 +133,7 @@ def editions_with_header(header: list[str]) -> list[Edition]:
 
 
 def format_editions(editions: list[Edition]) -> str:
-    """Return e.g. `edition 2023 and 2024`; `no edition` for an empty list."""
+    """Format a list of editions, e.g. `edition 2023 and 2024`; `no edition` for an empty list."""
     return f"edition {' and '.join(edition.name for edition in editions)}" if editions else "no edition"
 
 

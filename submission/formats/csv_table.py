@@ -99,8 +99,9 @@ def format_table(rows: Iterable[Iterable[str]]) -> bytes:
 
 
 def format_problems(problems: Sequence[Problem], shown: int | None = SHOWN_PROBLEMS) -> Iterator[str]:
-    """Yield problems as lines of text: the first `shown` of each kind in full (None: all), then one line per kind for
-    the rest.
+    """Yield problems as lines of text, by kind.
+
+    The first `shown` of each kind are complete (None: all). One line per kind counts the rest.
 
     That line has the numbers of all lines of the file with such a problem: `lines 26-5226: 5201 more of: ...`.
     """
@@ -119,8 +120,9 @@ def format_problems(problems: Sequence[Problem], shown: int | None = SHOWN_PROBL
 
 
 def _whole_row(line: bytes, file: io.BytesIO) -> list[bytes]:
-    """Return the lines of the row that starts with `line`; an empty list if it never ends. A row has an even number of
-    quotes.
+    """Return the lines of the row that starts with `line`; an empty list if it never ends.
+
+    A row has an even number of quotes.
     """
     lines = [line]
     is_open = line.count(b'"') % 2
@@ -151,6 +153,7 @@ def _fault_of_file(data: bytes) -> tuple[str, str] | None:
 
 
 def _fault_of_row(row: str) -> tuple[str, str] | None:
+    """Return (message, kind) of a row's fault: not UTF-8, a NUL byte, or broken quoting; None for a correct row."""
     if invalid := _NOT_UTF8.search(row):
         byte = ord(invalid[0]) - 0xDC00
         position = f"character {invalid.start() + 1} is the byte 0x{byte:02X}, {chr(byte)!r} in Latin-1"
@@ -166,6 +169,7 @@ def _fault_of_row(row: str) -> tuple[str, str] | None:
 
 
 def _quote_cell(cell: str) -> str:
+    """Put a CSV cell in quotes if it needs them."""
     return '"' + cell.replace('"', '""') + '"' if _NEEDS_QUOTES.search(cell) else cell
 
 

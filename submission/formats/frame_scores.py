@@ -27,7 +27,7 @@ class FrameScores(NamedTuple):
 
 
 def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
-    """Write the scores, by query id, into one .npz file, whole or not at all."""
+    """Write the scores of frames, by query id, into one .npz file, whole or not at all."""
     qids, values = np.array(list(scores), dtype=np.str_), list(scores.values())
     lengths = sizes(value.frames for value in values)
     edges = np.concatenate([value.edges for value in values], dtype=np.float64)
@@ -37,8 +37,9 @@ def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
 
 
 def read_frame_scores(path: Path) -> dict[str, FrameScores]:
-    """Read scores by query id, in the order of the file. Raises SubmissionError for files of other origin or damaged
-    ones.
+    """Read the scores of frames by query id, in the order of the file.
+
+    Raises SubmissionError for files of other origin or damaged ones.
     """
     require_file(path)
     try:
@@ -53,7 +54,7 @@ def read_frame_scores(path: Path) -> dict[str, FrameScores]:
 
 
 def _require_consistent(qids: np.ndarray, lengths: np.ndarray, edges: np.ndarray, frames: np.ndarray) -> None:
-    """Raises ValueError for arrays that write_frame_scores does not write."""
+    """Raises ValueError for arrays of a file that write_frame_scores cannot have written."""
     kinds = "".join(array.dtype.kind for array in (qids, lengths, edges, frames))
     if kinds != "Uiff" or any(array.ndim != 1 for array in (qids, lengths, edges, frames)):
         raise ValueError("its arrays are not lists of texts, whole numbers, and numbers")

@@ -61,7 +61,7 @@ def write_matrix_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
 
 
 def read_matrix_csv(path: Path, edition: Edition, truth: Truth | None = None) -> ScoreMatrix:
-    """Return the scores of a file without problems by check_matrix_csv; SubmissionError for any other.
+    """Read the scores of a matrix CSV. Raises SubmissionError for a file with problems by check_matrix_csv.
 
     Rows and columns keep the order of the file. Scores are rounded to float32: text with more digits changes by at most
     6e-8 of its size (7e-46 near 0). Ids of queries and clips are those of the truth, if it has any, else the texts and
@@ -76,7 +76,7 @@ def read_matrix_csv(path: Path, edition: Edition, truth: Truth | None = None) ->
 def check_matrix_csv(
     data: bytes, edition: Edition, truth: Truth | None = None
 ) -> tuple[ScoreMatrix | None, list[Problem]]:
-    """Return (scores, no problem), or (None, all problems of the bytes of a matrix CSV in the order of its lines).
+    """Check the bytes of a matrix CSV; return (scores, no problem), or (None, all problems in the order of lines).
 
     Checks without a truth: UTF-8 without byte order mark, sound quoting, the edition's query column and then file
     names, none of them empty or repeated. Every row has a finite decimal number in the range of float32 in every
@@ -127,6 +127,7 @@ def check_matrix_csv(
 
 
 def _matrix(values: Scores, texts: list[str], names: list[str], truth: Truth | None) -> ScoreMatrix:
+    """Build the score matrix from the parsed values, captions and file names; ids and relevance are the truth's."""
     if truth is None:
         return ScoreMatrix(values, list(texts), texts, list(names), names, [None] * len(texts))
     queries = [truth.queries[text] for text in texts]
@@ -165,7 +166,7 @@ def _parse_scores(cells: Sequence[str]) -> Scores | None:
 
 
 def _is_score(cell: str) -> bool:
-    """Whether _parse_scores accepts this cell; much faster for a single cell."""
+    """Whether a cell is a valid score, as for _parse_scores; much faster for a single cell."""
     try:
         return not cell.encode("ascii").translate(None, _NUMBER_CHARACTERS) and abs(float(cell)) < _TOO_LARGE
     except ValueError:
@@ -173,6 +174,7 @@ def _is_score(cell: str) -> bool:
 
 
 def _score_faults(cells: list[str], names: list[str]) -> Iterator[Fault]:
+    """Yield the faults of the scores in one row: a wrong number of columns, or cells that are not finite numbers."""
     scores = without_trailing_comma(cells, len(names) + 1)[1:]
     if len(scores) + 1 != len(cells):
         yield TRAILING_COMMA
@@ -195,6 +197,7 @@ def _is_data_row(header: list[str], edition: Edition) -> bool:
 
 
 def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> Iterator[Fault]:
+    """Yield the faults of a matrix CSV's header: the query column, and empty, repeated or unknown file names."""
     if _is_data_row(header, edition):
         yield f"the header is missing; it is {edition.query_column} and then every file name", "header"
         return

@@ -42,7 +42,7 @@ NOT_IN_PACKAGES = frozenset({"scores", "no query", "no vid"})  # kinds of odditi
 class Moments:
     """The answer to one query.
 
-    line: line in its file. query, vid: verbatim, None if missing. windows: [start, end] or [start, end, score], in
+    line: Line in its file. query, vid: Verbatim, None if missing. windows: [start, end] or [start, end, score], in
     seconds, verbatim; the first is the answer.
     """
 
@@ -64,13 +64,13 @@ def is_scored(answers: Sequence[Moments]) -> bool:
 
 
 def best_windows(answer: Moments, edition: MomentsEdition) -> list[Window]:
-    """Return the windows that count: by descending score, or in their order if they have no scores."""
+    """Return the windows of an answer that count: by descending score, or in their order without scores."""
     windows = sorted(answer.windows, key=lambda window: -window[2]) if is_scored([answer]) else answer.windows
     return windows[: edition.max_windows]
 
 
 def read_moments(path: Path, edition: MomentsEdition, truth: MomentTruth | None = None) -> list[Moments]:
-    """Return the answers of a file without problems by check_moments; SubmissionError for any other."""
+    """Read the answers of a file of moments. Raises SubmissionError for a file with problems by check_moments."""
     require_file(path)
     answers, problems, _ = check_moments(path.read_bytes(), edition, truth)
     raise_first_problem(str(path), problems)
@@ -105,7 +105,7 @@ def write_scored_moments(path: Path, answers: Sequence[Moments], edition: Moment
 
 
 def _write_lines(path: Path, answers: Sequence[tuple[object, ...]], edition: MomentsEdition) -> None:
-    """Write the values of each line, in the order of the edition's keys; None is left out."""
+    """Write one JSON object per answer, with the edition's keys in their order; None is left out."""
     lines = []
     for values in answers:
         line = {key: value for key, value in zip(edition.line, values, strict=True) if value is not None}
@@ -118,7 +118,7 @@ def _write_lines(path: Path, answers: Sequence[tuple[object, ...]], edition: Mom
 def check_moments(
     data: bytes, edition: MomentsEdition, truth: MomentTruth | None = None
 ) -> tuple[list[Moments], list[Problem], list[Problem]]:
-    """Return the answers, the problems, and the oddities of a file of moments, both by line.
+    """Check the bytes of a file of moments; return its answers, its problems and its oddities, both by line.
 
     Problems, so that the file is not scored:
 
@@ -175,7 +175,7 @@ def check_moments(
 
 
 def _blind_list_problem(data: bytes) -> Problem | None:
-    """Return the one problem of a blind list where answers are expected; None for other files."""
+    """Return the problem that a file is a list of queries without answers; None for other files."""
     if not is_blind_list(data):
         return None
     hint = "give the file of the answers, and this one as --queries"
@@ -183,6 +183,7 @@ def _blind_list_problem(data: bytes) -> Problem | None:
 
 
 def _line_faults(content: dict[str, Any]) -> Iterator[Fault]:
+    """Yield the faults of one line with an answer: its query id, and its windows."""
     if fault := fault_of_text(content, "qid"):
         yield fault
     windows = content.get(WINDOWS)
@@ -202,6 +203,7 @@ def _line_faults(content: dict[str, Any]) -> Iterator[Fault]:
 
 
 def _score_form_faults(windows: list[Window], width: int, line: int) -> Iterator[Fault]:
+    """Yield a fault if a window has a score and the first window of the file has none, or the reverse."""
     for number, window in enumerate(windows, start=1):
         if len(window) != width:
             form, other = ("a score", "none") if len(window) == 3 else ("no score", "one")
@@ -211,6 +213,7 @@ def _score_form_faults(windows: list[Window], width: int, line: int) -> Iterator
 
 
 def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: MomentTruth | None) -> Iterator[Fault]:
+    """Yield the oddities of one answer, such as windows without length or outside the recording."""
     query = truth.queries.get(answer.qid) if truth else None
     length = query.seconds if query else parsed.content.get("duration")
     end_of = float(length) if is_number(length) else math.inf  # type: ignore[arg-type]
@@ -246,6 +249,7 @@ def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: M
 
 
 def _oddities_of_file(answers: Sequence[Moments], truth: MomentTruth | None) -> Iterator[Problem]:
+    """Yield the oddities of a whole file of answers: scores, and another order of the queries than in the truth."""
     if is_scored(answers):
         hint = "the public scorer needs them; a submission must not have them (`write` removes them)"
         yield Problem(None, f"windows have scores: {hint}", "scores")

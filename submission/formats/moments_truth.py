@@ -35,7 +35,7 @@ KIT_KEYS = ("id", "text", "clip", "windows")  # of the internal moment files of 
 class MomentQuery:
     """One query.
 
-    line: line in its file. vid: id of its recording. seconds: length of the recording; None if the file lacks it.
+    line: Line in its file. vid: Id of its recording. seconds: Length of the recording; None if the file lacks it.
     windows: [start, end] in seconds, verbatim; None in a blind list.
     """
 
@@ -49,8 +49,12 @@ class MomentQuery:
 
 @dataclass(frozen=True)
 class MomentTruth:
-    """Queries of a file. queries: by id, in the order of the file. name: of the file. notes: oddities, which are
-    scored.
+    """Queries of a file, a truth or a blind list.
+
+    Attributes:
+        queries: By id, in the order of the file.
+        name: Of the file.
+        notes: Oddities, which are scored.
     """
 
     queries: Mapping[str, MomentQuery]
@@ -59,10 +63,12 @@ class MomentTruth:
 
     @cached_property
     def similar_ids(self) -> Nearest:
+        """Index of the query ids, to suggest the most similar one for an unknown id."""
         return Nearest(self.queries, TEXT_WAYS)
 
     @property
     def is_blind(self) -> bool:
+        """Whether no query has true windows."""
         return all(query.windows is None for query in self.queries.values())
 
     def windows(self) -> dict[str, list[Window]]:
@@ -74,7 +80,7 @@ class MomentTruth:
 
 
 def read_moment_truth(path: Path, edition: MomentsEdition) -> MomentTruth:
-    """Return the queries of a file without problems by check_moment_truth; SubmissionError for any other.
+    """Read the queries of a file. Raises SubmissionError for a file with problems by check_moment_truth.
 
     The notes are those of check_moment_truth: CASTELLA as published has windows after the end of a recording, which are
     scored unchanged.
@@ -92,7 +98,7 @@ def is_truth(data: bytes) -> bool:
 
 
 def internal_file_problem(data: bytes) -> Problem | None:
-    """Return the problem of the kit's internal file of moments, where every line would be wrong in the same way."""
+    """Return the problem that a file has the kit's internal form of moments; None for other files."""
     first = first_object(data)
     if "qid" in first or not set(KIT_KEYS) <= first.keys():
         return None
@@ -114,10 +120,10 @@ def is_blind_list(data: bytes) -> bool:
 def check_moment_truth(
     data: bytes, edition: MomentsEdition
 ) -> tuple[dict[str, MomentQuery], list[Problem], list[Problem]]:
-    """Return the queries, the problems that make the file invalid, and its oddities, both by line.
+    """Check the bytes of a truth of moments; return its queries, its problems and its oddities, both by line.
 
-    A line has qid, query and vid as text, duration in seconds (optional), and relevant_windows, a list of [start, end]
-    in seconds, in all lines or in none; other keys are ignored.
+    A line has qid, query and vid as text, and optionally duration in seconds. All lines or none have relevant_windows,
+    a list of [start, end] in seconds. Other keys are ignored.
 
     Oddities, which are scored as in the official script:
 
@@ -163,6 +169,7 @@ def check_moment_truth(
 
 
 def _oddities(query: MomentQuery, edition: MomentsEdition) -> Iterator[Fault]:
+    """Yield the oddities of a query's true windows: no window, no length, too long, or outside the recording."""
     if query.windows == []:
         yield f"the query {shown(query.qid)} has no true window and is in no mean", "a query without a true window"
     for start, end in query.windows or ():
@@ -182,6 +189,6 @@ def _oddities(query: MomentQuery, edition: MomentsEdition) -> Iterator[Fault]:
 
 
 def format_size(truth: MomentTruth) -> str:
-    """Return the size in words, e.g. `177 queries of 100 recordings`."""
+    """Return the numbers of queries and recordings in words, e.g. `177 queries of 100 recordings`."""
     recordings = {query.vid for query in truth.queries.values()}
     return f"{counted(len(truth.queries), 'query')} of {counted(len(recordings), 'recording')}"

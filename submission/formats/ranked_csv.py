@@ -39,7 +39,7 @@ _SCORE = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+(?=e))(?:e[+-]?\d+)?", re.ASCII 
 
 @dataclass(frozen=True)
 class RankedList:
-    """The answer to one query. line: its first line in the file. file_names: (ranking length,), best first."""
+    """The answer to one query. line: Its first line in the file. file_names: (ranking length,), best first."""
 
     line: int
     query: str
@@ -51,8 +51,8 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
 
     Order: descending score, then file name in code point order. Texts and file names are written byte for byte, in
     UTF-8 with RFC 4180 quoting and \\n line ends. The file is written whole or not at all.
-    Raises SubmissionError for a pool smaller than the ranking length, for clips with the same file name, for queries
-    with the same text, and for any text or name that check_ranked_csv would report; OSError when writing fails.
+    Raises SubmissionError for a pool smaller than the ranking length, clips with the same file name, and queries with
+    the same text. Also for any text or name that check_ranked_csv would report. Raises OSError when writing fails.
     """
     edition = edition.for_pool(len(matrix.file_names))
     length = edition.ranking_length
@@ -65,7 +65,7 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
 
 
 def write_best(labels: ScoreMatrix | Labels, columns: Ints, path: Path, edition: Edition) -> None:
-    """Write the clips in these columns of every query, (Q, ranking length) of the edition, as a ranked CSV.
+    """Write the clips in these columns as the answers to every query, (Q, ranking length), as a ranked CSV.
 
     Raises as write_ranked_csv does.
     """
@@ -92,7 +92,7 @@ def write_ranked_lists(ranked: list[RankedList], path: Path, edition: Edition) -
 
 
 def read_ranked_csv(path: Path, edition: Edition, truth: Truth | None = None) -> list[RankedList]:
-    """Return the ranked lists of a file without problems by check_ranked_csv; SubmissionError for any other."""
+    """Read the ranked lists of a CSV. Raises SubmissionError for a file with problems by check_ranked_csv."""
     ranked, problems = check_ranked_csv(path.read_bytes(), edition, truth)
     raise_first_problem(str(path), problems)
     return ranked
@@ -101,7 +101,7 @@ def read_ranked_csv(path: Path, edition: Edition, truth: Truth | None = None) ->
 def check_ranked_csv(
     data: bytes, edition: Edition, truth: Truth | None = None
 ) -> tuple[list[RankedList], list[Problem]]:
-    """Return the lists that have their length, and all problems of the bytes of a ranked CSV in the order of its lines.
+    """Check the bytes of a ranked CSV; return the lists of the right length, and all problems in the order of lines.
 
     Checks without a truth:
 
@@ -147,6 +147,7 @@ def check_ranked_csv(
 
 
 def _write_lists(lists: Iterable[tuple[str, list[str]]], path: Path, edition: Edition, truth: Truth | None) -> None:
+    """Write (query, file names) rows as a ranked CSV. Raises SubmissionError if the result has a problem."""
     data = format_table([edition.columns, *([query, *names] for query, names in lists)])
     _, problems = check_ranked_csv(data, edition, truth)
     write_checked(path, data, problems)
@@ -161,6 +162,7 @@ def _is_data_row(cells: list[str], edition: Edition, truth: Truth | None) -> boo
 
 
 def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> Iterator[Fault]:
+    """Yield the faults of a ranked CSV's header: missing, of another edition, or with wrong columns."""
     columns = edition.columns
     expected = f"the header of edition {edition.name} is {columns[0]},{columns[1]},...,{columns[-1]}"
     wrong = [
@@ -185,6 +187,7 @@ def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> 
 
 
 def _row_faults(row: Row, edition: Edition, truth: Truth | None, queries: QueryColumn) -> Iterator[Fault]:
+    """Yield the faults of one row: its query, its number of columns, and its file names."""
     if not row.cells:
         yield EMPTY_LINE
         return
@@ -200,6 +203,7 @@ def _row_faults(row: Row, edition: Edition, truth: Truth | None, queries: QueryC
 
 
 def _name_faults(names: list[str], edition: Edition, truth: Truth | None) -> Iterator[Fault]:
+    """Yield the faults of one row's file names: scores instead of names, and empty, repeated or unknown names."""
     known: frozenset[str] = truth.file_names if truth else frozenset()
     if all(_SCORE.fullmatch(name) and name not in known for name in names):
         found = f"{edition.columns[1]} is {shown(names[0])}"

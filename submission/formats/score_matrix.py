@@ -38,7 +38,7 @@ class Labels:
 
     query_ids, query_texts: (Q,); ids are unique. clip_ids, file_names: (C,); ids are unique.
     relevant: (Q,) ids of each query's relevant clips; None if they are not known (a blind set).
-    facts: any JSON values about the origin of the scores (model, commit, ...). The constructor raises SubmissionError
+    facts: Any JSON values about the origin of the scores (model, commit, ...). The constructor raises SubmissionError
     for anything that violates this, and for a relevant clip outside the pool.
     """
 
@@ -74,12 +74,13 @@ class Labels:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of queries, number of clips."""
+        """Number of queries and number of clips."""
         return len(self.query_ids), len(self.clip_ids)
 
     def document(self, sha256: str) -> bytes:
-        """Return the content of NAME.json. Raises TypeError or ValueError for values that JSON in UTF-8 cannot
-        represent.
+        """Return the content of a score matrix's file NAME.json.
+
+        Raises TypeError or ValueError for values that JSON in UTF-8 cannot represent.
         """
         queries = zip(self.query_ids, self.query_texts, self.relevant, strict=True)
         clips = zip(self.clip_ids, self.file_names, strict=True)
@@ -126,7 +127,7 @@ class ScoreMatrix:
 
     @property
     def labels(self) -> Labels:
-        """Everything except the values."""
+        """Everything in the score matrix except the values."""
         names = (self.query_ids, self.query_texts, self.clip_ids, self.file_names)
         return Labels(*names, self.relevant, self.facts)
 
@@ -137,19 +138,19 @@ class ScoreMatrix:
 
 
 def write_scores(path: Path, matrix: ScoreMatrix) -> None:
-    """Write a score matrix, like write_blocks."""
+    """Write a score matrix as NAME.npy and NAME.json, like write_blocks."""
     write_blocks(path, matrix.labels, (matrix.values[block] for block in row_blocks(matrix.values)))
 
 
 def write_blocks(path: Path, labels: Labels, blocks: Iterable[Scores]) -> None:
-    """Write NAME.npy and then NAME.json, each whole or not at all.
+    """Write a score matrix as NAME.npy and then NAME.json, each whole or not at all.
 
     blocks: (n, C) finite scores of n queries each, in the order of the queries; only one block is in memory at a time.
     An older NAME.json is removed before the new scores replace the old ones. An interruption therefore leaves half a
     pair, which read_scores refuses, and never new scores with old labels.
     Raises SubmissionError for a path that does not end in .npy, for facts that JSON cannot represent, for text that
-    UTF-8 cannot encode, and for scores that are not finite; OSError, with the file, when writing fails; ValueError for
-    blocks of another type, or with other rows and columns than the labels.
+    UTF-8 cannot encode, and for scores that are not finite. Raises OSError, with the file, when writing fails. Raises
+    ValueError for blocks of another type, or with other rows and columns than the labels.
     """
     sidecar = _sidecar_path(path)
     try:
@@ -181,7 +182,7 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[Scores]) -> None:
 
 
 def matrix_from_blocks(labels: Labels, blocks: Iterable[Scores]) -> ScoreMatrix:
-    """Return the matrix of these blocks, in memory or memory-mapped.
+    """Build a score matrix from blocks of scores, in memory or memory-mapped.
 
     A matrix of more than MAX_IN_MEMORY scores is mapped from a temporary file, which is deleted with the last array
     that uses it. Raises as write_blocks does.
@@ -199,10 +200,10 @@ def matrix_from_blocks(labels: Labels, blocks: Iterable[Scores]) -> ScoreMatrix:
 
 
 def read_scores(path: Path) -> ScoreMatrix:
-    """Read NAME.npy (memory-mapped, read only) and its NAME.json.
+    """Read a score matrix: NAME.npy (memory-mapped, read only) and its NAME.json.
 
-    Raises SubmissionError, with the file, if either is missing, damaged, of another kind, or disagrees with the other,
-    and for anything that ScoreMatrix refuses; DataError for text that is not JSON.
+    Raises SubmissionError, with the file, if either is missing, damaged, of another kind, or disagrees with the other.
+    Also for anything that ScoreMatrix refuses. Raises DataError for text that is not JSON.
     """
     sidecar = _sidecar_path(path)
     for half in (path, sidecar):
@@ -239,12 +240,14 @@ def read_scores(path: Path) -> ScoreMatrix:
 
 
 def _sidecar_path(path: Path) -> Path:
+    """Return the path of the .json file that belongs to a .npy file. Raises SubmissionError for another suffix."""
     if path.suffix != ".npy":
         raise SubmissionError(f"{path}: a score matrix is a pair NAME.npy and NAME.json; give the name ending in .npy")
     return path.with_suffix(".json")
 
 
 def _require_unique(kind: str, ids: Sequence[str]) -> None:
+    """Raises SubmissionError if an id occurs twice. kind: The word for the ids in the message."""
     if repeated := first_repeat(ids):
         raise SubmissionError(f"{kind} {ids[repeated[0]]!r} occurs twice; each must be unique")
 

@@ -30,7 +30,7 @@ MAX_SHOWN_LINES = 20
 class TruthQuery(NamedTuple):
     """One query.
 
-    where: its place in the source, for messages. relevant: file names; None if not known. id: its id in the source;
+    where: Its place in the source, for messages. relevant: File names; None if not known. id: Its id in the source;
     None if the source has none.
     """
 
@@ -43,8 +43,8 @@ class TruthQuery(NamedTuple):
 class Truth:
     """Queries and pool of a source.
 
-    queries: text -> TruthQuery, in the order of the source. file_names: those of the pool.
-    clip_ids: file name -> id of the clip in the source; empty if the source has none.
+    queries: Text -> TruthQuery, in the order of the source. file_names: Those of the pool.
+    clip_ids: File name -> id of the clip in the source; empty if the source has none.
     """
 
     queries: Mapping[str, TruthQuery]
@@ -53,10 +53,12 @@ class Truth:
 
     @cached_property
     def similar_queries(self) -> Nearest:
+        """Index of the queries, to suggest the most similar one for an unknown query."""
         return Nearest(self.queries, TEXT_WAYS)
 
     @cached_property
     def similar_file_names(self) -> Nearest:
+        """Index of the file names, to suggest the most similar one for an unknown name."""
         return Nearest(sorted(self.file_names), NAME_WAYS)
 
 
@@ -96,7 +98,7 @@ def read_clotho_truth(path: Path) -> Truth:
 
 
 def matrix_truth(matrix: ScoreMatrix | Labels) -> Truth:
-    """Return the truth of a score matrix, with ids; relevant is None if the matrix does not have it.
+    """Return the queries and relevant clips of a score matrix as a truth; relevant is None if the matrix lacks it.
 
     Raises SubmissionError if a ranked CSV could not distinguish two clips (by file name) or two queries (by text).
     """
@@ -122,15 +124,16 @@ def matrix_truth(matrix: ScoreMatrix | Labels) -> Truth:
 
 
 def read_blind_truth(queries: Path, audio: Path) -> Truth:
-    """Read the truth of a blind set: queries from a CSV file, the pool from the folder of its audio; nothing is
-    relevant.
+    """Read the truth of a blind set: queries from a CSV file, the pool from the folder of its audio.
 
-    queries: a file with a column `caption`, one query per row; other columns are ignored. audio: the pool is every file
+    No clip is relevant.
+
+    queries: A file with a column `caption`, one query per row; other columns are ignored. audio: The pool is every file
     in this folder and its subfolders with the suffix of an audio file, except hidden ones, by its name on disk. Three
     clips of the 2022 set have other names in retrieval_audio_metadata.csv (`:` for `_`): the names on disk count,
     because the organisers' code lists the folder.
     Raises SubmissionError for a table without that column, an empty or repeated query, a folder without audio, and a
-    name on disk that is not UTF-8; OSError for files that cannot be read.
+    name on disk that is not UTF-8. Raises OSError for files that cannot be read.
     """
     header, *rows = _read_rows(queries)
     if header.cells.count("caption") != 1:
@@ -154,8 +157,8 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
 def read_annotations(path: Path, pool: Truth) -> Truth:
     """Read the queries of the 2025 annotations, each with its several relevant clips, over the pool of another truth.
 
-    path: a file query,audio_filenames, the second column a Python list of file names. pool: must have every query and
-    every file name of it, byte for byte; its relevant clips are ignored (46 of the 1,037 queries of the real file do
+    path: A file query,audio_filenames, the second column a Python list of file names. pool: Must have every query and
+    every file name of it, byte for byte. Its relevant clips are ignored (46 of the 1,037 queries of the real file do
     not list the clip that they were written for). Returns the queries of the file, in its order, and the whole pool.
     Source: DCASE 2025 baseline, resources/metadata_eval.csv and retrieval_module.py. Deviations: none for that file; a
     repeated query or name, which the baseline accepts, is refused.
@@ -180,14 +183,14 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
 
 
 def suggestion(known: Nearest, text: str) -> str:
-    """Return the end of a message about an unknown text: the known one that is most similar; "" if none is."""
+    """Return the end of a message about an unknown text: the most similar known text, or "" if none is similar."""
     if not (similar := known.to(text)):
         return ""
     return f"; the most similar is {similar[0]!r}, which differs in {similar[1]}: they must match byte for byte"
 
 
 def _read_rows(path: Path) -> list[Row]:
-    """Return the rows of a table of equal width, its header first; SubmissionError for any other file."""
+    """Read a table whose rows have equal width, its header first. Raises SubmissionError for any other file."""
     rows, problems = parse_table(path.read_bytes())
     if problems:
         raise SubmissionError(f"{path}: {problems[0]}")
@@ -199,11 +202,13 @@ def _read_rows(path: Path) -> list[Row]:
 
 
 def _refuse_repeated(path: Path, line: int, kind: str, text: str, line_of_text: dict[str, int]) -> None:
+    """Raises SubmissionError if this text was on an earlier line; otherwise, remember its line."""
     if line_of_text.setdefault(text, line) != line:
         raise SubmissionError(f"{path}: line {line}: {kind} {text!r} is already on line {line_of_text[text]}")
 
 
 def _parse_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
+    """Parse a Python list of file names. Raises SubmissionError for other text, and for unknown or repeated names."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # an invalid backslash escape: Python did not write this list
@@ -224,10 +229,12 @@ def _parse_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
 
 
 def _header_error(path: Path, header: Row, must: str) -> SubmissionError:
+    """Return the error for a wrong header. must: The requirement, such as `begin with file_name`."""
     return SubmissionError(f"{path}: line 1: the header must {must}; found {shown(','.join(header.cells))}")
 
 
 def _refuse_shared_captions(path: Path, rows_of_caption: Mapping[str, list[Row]]) -> None:
+    """Raises SubmissionError if several clips share a caption: a ranked CSV names queries by caption."""
     if shared := {caption: rows for caption, rows in rows_of_caption.items() if len(rows) > 1}:
         line_lists = [" and ".join(str(row.line) for row in rows) for rows in shared.values()]
         lines = "; ".join(line_lists[:MAX_SHOWN_LINES]) + "; ..." * (len(line_lists) > MAX_SHOWN_LINES)

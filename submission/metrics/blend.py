@@ -28,10 +28,14 @@ PICKS = 20  # of the search: weights are multiples of 1/20
 def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None) -> ScoreMatrix:
     """Return the weighted mean of matrices, by name, with the same queries and clips in the same order.
 
-    how: `raw` scores unchanged; `standardised` each query's scores minus their mean, divided by their standard
-    deviation (zeros if all are equal); `rank` from 1 for a query's first clip to 0 for its last (ties: see
-    ordering.py).
-    weights: not negative, one per part; None: equal. Sums are in float64: with equal weights, the order of the parts
+    how: One of these.
+
+    * `raw`: scores unchanged.
+    * `standardised`: each query's scores minus their mean, divided by their standard deviation (zeros if all are
+      equal).
+    * `rank`: from 1 for a query's first clip to 0 for its last (ties: see ordering.py).
+
+    weights: Not negative, one per part; None: equal. Sums are in float64: with equal weights, the order of the parts
     does not matter to float32. The facts contain `how`, the weights, and the facts of each part.
     Raises SubmissionError if queries, clips or relevance differ, and for invalid weights.
     """
@@ -41,7 +45,7 @@ def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[
 def blended(
     parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None
 ) -> tuple[Labels, Iterator[Scores]]:
-    """Return the blend as its labels and its scores, which come in blocks of queries."""
+    """Return the weighted mean of matrices as its labels and its scores, which come in blocks of queries."""
     _require_same_labels(parts)
     factors = weight_factors(weights, len(parts))
     first = next(iter(parts.values()))
@@ -52,6 +56,7 @@ def blended(
     }
 
     def block_of(rows: slice) -> Scores:
+        """Return the blended scores of these rows, in float32."""
         total = np.zeros((rows.stop - rows.start, first.values.shape[1]))
         for factor, part in zip(factors, parts.values(), strict=True):
             total += factor * SCALES[how](part.values[rows], part.file_names)
@@ -63,7 +68,7 @@ def blended(
 
 
 def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition) -> tuple[list[float], float]:
-    """Return the weights that score best on these matrices, and that score. See ensemble_selection.
+    """Search for the weights that score best on these matrices, by ensemble_selection; return them and that score.
 
     The matrices should be of a validation split. Raises SubmissionError as blend does, and if relevance is not known.
     """
@@ -71,6 +76,7 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
     frame = next(iter(parts.values()))
 
     def score(total: Values) -> float:
+        """Return the mAP of a blend's scores."""
         matrix = replace(frame, values=total.astype(np.float32))
         ranks = ranks_in_matrix(matrix)
         return float(average_precision(ranks.ranks, ranks.n_relevant, edition.map_k).mean())
@@ -79,9 +85,9 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
 
 
 def ensemble_selection(parts: Sequence[Values], score: Callable[[Values], float]) -> tuple[list[float], float]:
-    """Return the weights with the best score of the mean of parts, and that score.
+    """Search for the weights of a mean of parts with the best score; return them and that score.
 
-    score: of a sum of parts, which must give the same order as their mean. The search begins with the best single part.
+    score: Of a sum of parts, which must give the same order as their mean. The search begins with the best single part.
     PICKS - 1 times it adds the part that scores best when added. It returns the best of all these means; the weight of
     a part is its share of the picks.
     Source: Caruana et al., "Ensemble Selection from Libraries of Models" (ICML 2004), section 2, with replacement.
@@ -100,7 +106,7 @@ def ensemble_selection(parts: Sequence[Values], score: Callable[[Values], float]
 
 
 def contributing_models(facts: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """Return run and checkpoint of every model that contributed to a score matrix; None for those that the facts lack.
+    """Return run and checkpoint of every model that contributed to a score matrix; None if the facts lack them.
 
     For a blend, these are the models of its parts, at any depth. The facts may come from other programs; for those of
     this kit, see submission.runs.record.ModelFacts.
@@ -109,8 +115,9 @@ def contributing_models(facts: Mapping[str, Any]) -> list[tuple[Any, Any]]:
 
 
 def facts_of_parts(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the facts of every matrix that contributed and is not a blend: its own facts, or those of its parts at any
-    depth.
+    """Return the facts of every matrix that contributed to these scores and is not a blend.
+
+    For a blend, these are the facts of its parts at any depth; for any other matrix, its facts.
     """
     parts = facts.get("of")
     if not isinstance(parts, dict):
@@ -119,6 +126,7 @@ def facts_of_parts(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _standardised(scores: Scores, names: Sequence[str]) -> Values:
+    """Scale every query's scores to mean 0 and standard deviation 1."""
     values = scores.astype(np.float64)
     values -= values.mean(axis=1, keepdims=True)
     spread = values.std(axis=1, keepdims=True)
@@ -126,6 +134,7 @@ def _standardised(scores: Scores, names: Sequence[str]) -> Values:
 
 
 def _rank(scores: Scores, names: Sequence[str]) -> Values:
+    """Replace every query's scores by their ranks, evenly spaced from 1 (best clip) to 0 (last clip)."""
     n_clips = scores.shape[1]
     best = ranked_columns(scores, names, n_clips)
     values = np.empty(scores.shape)
@@ -139,6 +148,7 @@ SCALES: Mapping[How, Callable[[Scores, Sequence[str]], Values]] = {
 
 
 def _require_same_labels(parts: Mapping[str, ScoreMatrix]) -> None:
+    """Raises SubmissionError if the matrices differ in queries, clips or relevance, or in their order."""
     first_name, first = next(iter(parts.items()))
     for name, part in parts.items():
         for field in ("query_ids", "query_texts", "clip_ids", "file_names", "relevant"):
@@ -173,7 +183,7 @@ def require_disjoint(tested: Mapping[str, ScoreMatrix], validation: Mapping[str,
 
 
 def refuse_overlap(names: str, kind: str, shared: set[str]) -> None:
-    """Raises SubmissionError if validation and test share anything."""
+    """Raises SubmissionError if validation and test share anything. kind: The word for it in the message."""
     if shared:
         common = f"{names} have {counted(len(shared), kind)} in common (first {min(shared)!r})"
         hint = "search weights on a validation split, never on the test data"

@@ -16,7 +16,7 @@ Comparable = Summary | MomentSummary
 
 
 def compare(system: Comparable, others: Sequence[Comparable], metric: str | None = None) -> Difference:
-    """Return a system's metric minus the mean of the others, per query. metric: None: the primary one.
+    """Compare a system with the mean of others: the difference of a metric (None: the primary one) per query.
 
     With several others, such as seeds, each query's values are averaged: the system is compared with the expected one,
     not with the best. Rows may have another order if every text occurs once. Raises SubmissionError for other queries,
@@ -38,7 +38,7 @@ def compare(system: Comparable, others: Sequence[Comparable], metric: str | None
 
 
 def _row_order(system: Comparable, other: Comparable) -> list[int]:
-    """Return the positions of the system's queries in the other one."""
+    """Return the positions of a system's queries in another system."""
     texts, others = system.queries.texts, other.queries.texts
     if texts == others:
         return list(range(len(texts)))

@@ -30,7 +30,7 @@ Interval = tuple[float, float]
 def jackknife_interval(per_query: npt.ArrayLike, confidence: float = CONFIDENCE) -> Interval:
     """Return the confidence interval of a mean over queries.
 
-    per_query: (Q,) one metric's value per query. confidence: in (0, 1).
+    per_query: (Q,) one metric's value per query. confidence: In (0, 1).
     Returns mean -+ z s / sqrt(Q) with the sample standard deviation s (divisor Q - 1) and the normal quantile z. Both
     bounds are NaN for a single query, which has no spread. The bounds are not cut to [0, 1].
     Raises SubmissionError for no queries.
@@ -75,11 +75,11 @@ class Difference(NamedTuple):
     """Difference of two systems over the same queries, the second minus the first.
 
     Attributes:
-        mean: mean difference.
-        interval: bootstrap interval of the mean.
-        p: probability of a mean at least this far from 0 if the systems were equally good.
-        better, equal, worse: numbers of queries where the second system is better, equal or worse.
-        n_groups: number of flipped groups.
+        mean: Mean difference.
+        interval: Bootstrap interval of the mean.
+        p: Probability of a mean at least this far from 0 if the systems were equally good.
+        better, equal, worse: Numbers of queries where the second system is better, equal or worse.
+        n_groups: Number of flipped groups.
     """
 
     mean: float
@@ -96,7 +96,7 @@ def paired_difference(
 ) -> Difference:
     """Paired randomisation test between two systems: whole groups swap their systems at random, FLIPS times.
 
-    first, second: (Q,) one metric's values of the same queries. groups: as for bootstrap_interval. p is the share of
+    first, second: (Q,) one metric's values of the same queries. groups: As for bootstrap_interval. p is the share of
     swaps, the observed one included, with a mean difference at least as large in either direction.
     Raises SubmissionError for no queries and for lengths that differ.
     Source: Fisher's randomisation test as Smucker, Allan and Carterette compare retrieval systems (CIKM 2007).
@@ -129,12 +129,13 @@ def paired_difference(
 
 
 def group_numbers(keys: Iterable[Hashable]) -> Groups:
-    """Return (Q,) numbers from 0, equal for equal keys."""
+    """Number the groups of queries, (Q,) from 0: queries with equal keys get the same number."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
 def _require_samples(per_query: npt.ArrayLike) -> Values:
+    """Return the values per query as float64. Raises SubmissionError if there are no values."""
     samples = np.asarray(per_query, dtype=np.float64)
     if samples.size == 0:
         raise SubmissionError("no query to average")
@@ -149,6 +150,6 @@ def _group_sums(samples: Values, groups: Groups | None) -> tuple[Values, Ints]:
 
 
 def _split(total: int, width: int) -> Iterable[int]:
-    """Split a total into parts, so that a part x width is a small number of elements."""
+    """Split a total into parts so small that a part x width has a limited number of elements."""
     size = max(1, _MAX_DRAWN // width)
     return (min(size, total - start) for start in range(0, total, size))

@@ -35,8 +35,8 @@ class MomentScores(NamedTuple):
         ious: (Q,) best IoU of the first window, in [0, 1].
         precisions: (Q, T) AP at each of THRESHOLDS, in [0, 1].
         n_true: (Q,) number of true windows that count.
-        n_dropped: number of true windows of all queries that do not count, because of their length.
-        left_out: queries without any true window that counts; they are in no mean.
+        n_dropped: Number of true windows of all queries that do not count, because of their length.
+        left_out: Queries without any true window that counts; they are in no mean.
     """
 
     qids: list[str]
@@ -47,7 +47,10 @@ class MomentScores(NamedTuple):
     left_out: list[str]
 
     def hits(self, threshold: float) -> Values:
-        """Return (Q,) 1 if the first window's IoU is at least this threshold, else 0; the mean is R1@threshold."""
+        """Return (Q,) 1 where the first window's IoU with a true one is at least this threshold, else 0.
+
+        The mean is R1@threshold.
+        """
         return (self.ious >= threshold).astype(np.float64)
 
     def precisions_at(self, threshold: float | None = None) -> Values:
@@ -85,12 +88,12 @@ def score_moments(
 ) -> MomentScores:
     """Score the windows of every query against its true ones.
 
-    predictions: by query id, windows [start, end] or all [start, end, score], in seconds, in the order of the file.
-    truth: by query id, windows [start, end].
-    lengths: seconds; only true windows longer than the first value and not longer than the second count, and queries
+    predictions: By query id, windows [start, end] or all [start, end, score], in seconds, in the order of the file.
+    truth: By query id, windows [start, end].
+    lengths: Seconds; only true windows longer than the first value and not longer than the second count, and queries
     without any are in no mean. See LENGTHS for the published ranges. A range drops true windows, and windows that find
     these become false. The figures of ranges therefore do not average to the whole.
-    undefined_hits: whether an IoU of 0 / 0 is right in AP, as in the official script.
+    undefined_hits: Whether an IoU of 0 / 0 is right in AP, as in the official script.
 
     R1@t is the share of queries whose first window in the file has an IoU of at least t with some true window; scores
     do not matter. AP@t uses the first MAX_WINDOWS windows in the file, by descending score (windows with equal scores,
@@ -103,7 +106,7 @@ def score_moments(
 
     Deviations:
 
-    - A reversed window as long as a true one has an IoU of 0 / 0, which the script counts as right in AP; here it
+    - A reversed window as long as a true one has an IoU of 0 / 0, which the script counts as right in AP. Here it
       counts as wrong, unless undefined_hits.
     - Windows without scores, an IndexError in the script, count in the order of the file.
     - The script orders true windows of equal IoU by numpy's unstable sort, which depends on the processor (with AVX-512
@@ -170,7 +173,7 @@ def _require_valid(predictions: Mapping[str, Windows], truth: Mapping[str, Windo
 
 
 def padded(windows: Sequence[Windows], width: int) -> Values:
-    """Return the windows as (Q, W, width), with rows padded by NaN."""
+    """Return lists of windows as one array (Q, W, width), with rows padded by NaN."""
     array = np.full((len(windows), max(map(len, windows)), width), np.nan)
     counts = sizes(windows)
     flat = np.array([window[:width] for each in windows for window in each], dtype=np.float64)
@@ -201,7 +204,7 @@ def ious_of(submitted: Values, truths: Values, undefined: float = 0.0) -> Values
 
 
 def _ious_of_first(first: Values, truths: Values) -> Values:
-    """Return (Q,) the IoU of a window with the true one that fits best, the first of equal ones.
+    """Return (Q,) the IoU of each query's first window with the true one that fits best, the first of equal ones.
 
     As in the official script, the second computation divides by the hull, from the first start to the last end, which
     can differ in the last bit.
@@ -215,7 +218,10 @@ def _ious_of_first(first: Values, truths: Values) -> Values:
 
 
 def _hits(ious: Values) -> Flags:
-    """Return (Q, T, W) whether each window, in this order, is right."""
+    """Decide which windows are right at each threshold, (Q, T, W), in the order of the windows.
+
+    Each true window is matched at most once.
+    """
     n_queries, n_windows, n_truths = ious.shape
     thresholds = np.array(THRESHOLDS)
     free = np.ones((n_queries, len(thresholds), n_truths), dtype=bool)
@@ -231,7 +237,7 @@ def _hits(ious: Values) -> Flags:
 
 
 def _average_precisions(hits: Flags, n_true: Ints) -> Values:
-    """Return (Q, T) AP. hits: (Q, T, W).
+    """Return the average precision of each query at each threshold, (Q, T). hits: (Q, T, W) right windows.
 
     Equal to the official script to the last bit, so that means which end in 5 are rounded in the same way. Shares of
     recall are differences of quotients. The sum is numpy's, which adds eight or more numbers in pairs.

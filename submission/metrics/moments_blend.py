@@ -32,8 +32,9 @@ Parts = Mapping[str, Sequence[Moments]]
 def blend_moments(
     parts: Parts, how: How, edition: MomentsEdition, weights: Sequence[float] | None = None
 ) -> list[Moments]:
-    """Return the best windows of every query, with scores, from several files by name; queries in the order of the
-    first.
+    """Blend several files, by name, into the best windows of every query, with scores.
+
+    The queries are in the order of the first file.
 
     Candidates are the windows of all files whose weight is not 0; each file contributes its best windows that count. A
     file gives a candidate the highest score x IoU of its windows with it, so that it also supports windows that differ
@@ -41,9 +42,9 @@ def blend_moments(
     descending score; a candidate that overlaps a better one by an IoU over MAX_IOU is left out. Of equal scores, the
     earlier window comes first, then the shorter: the order of the files does not matter.
 
-    how: `raw` scores unchanged, which should have the same meaning in all files; `rank` 1 for a file's best window, 1/2
-    for its second and so on, which also works for windows without scores. weights: not negative, one per part; None:
-    equal.
+    how: `raw`: scores unchanged, which should have the same meaning in all files. `rank`: 1 for a file's best window,
+    1/2 for its second and so on, which also works for windows without scores.
+    weights: Not negative, one per part; None: equal.
     Source: ours; score x IoU is the vote of boxes in object detection (Gidaris and Komodakis, ICCV 2015, section 4).
     Raises SubmissionError for files of other queries or recordings, for raw scores that are missing, below 0, or too
     large for their sum, and for invalid weights.
@@ -62,6 +63,7 @@ def search_moment_weights(
     candidates, true_windows = _candidates(parts, how, edition), truth.windows()
 
     def score(answers: Sequence[Moments]) -> float:
+        """Return the primary metric of a blend's windows, in [0, 1]."""
         scores = score_moments(windows_by_query(answers), true_windows, (0.0, edition.max_seconds))
         return metric_value(scores, edition.metric)
 
@@ -87,11 +89,11 @@ class _Candidates(NamedTuple):
     """Candidate windows of all queries, and the votes of each file for them.
 
     Attributes:
-        names: names of the files.
+        names: Names of the files.
         answers: (Q,) answers of the first file.
         windows: (Q, M, 2) windows by start, then by end; padded by NaN.
         ious: (Q, M, M) IoU of each pair of candidates.
-        votes: by file, (2, Q, M): the score it gives each candidate, and 1 for its own windows, else 0.
+        votes: By file, (2, Q, M): the score it gives each candidate, and 1 for its own windows, else 0.
     """
 
     names: Sequence[str]
@@ -101,7 +103,7 @@ class _Candidates(NamedTuple):
     votes: list[Values]
 
     def blended(self, factors: Values, edition: MomentsEdition) -> list[Moments]:
-        """Return (Q,) answers. factors: (files,) weights.
+        """Return the answer to each of Q queries, by the weighted sum of the files' votes. factors: (files,) weights.
 
         The votes are sorted before their sum, so that it is the same in any order of the files.
         """
@@ -110,7 +112,10 @@ class _Candidates(NamedTuple):
             return self.best(np.sort(weighted, axis=0).sum(axis=0) / np.sort(factors).sum(), edition)
 
     def best(self, total: Values, edition: MomentsEdition) -> list[Moments]:
-        """Return (Q,) answers. total: (2, Q, M) a sum of votes. Raises SubmissionError if it is not finite."""
+        """Return the best windows of each of Q queries, by a sum of votes.
+
+        total: (2, Q, M) a sum of votes. Raises SubmissionError if it is not finite.
+        """
         if not np.isfinite(total).all():
             largest = self.names[int(np.argmax([votes.max() for votes in self.votes]))]
             raise SubmissionError(f"{largest}: its scores are too large for their sum; add --how rank, or scale them")
@@ -131,6 +136,7 @@ class _Candidates(NamedTuple):
 
 
 def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
+    """Collect the different windows of every query in all files, and each file's votes for them."""
     answers = _require_same_queries(parts)
     by_part: list[list[list[Window]]] = []
     for name, part in parts.items():
@@ -149,7 +155,10 @@ def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
 
 
 def _require_same_queries(parts: Parts) -> list[Moments]:
-    """Return the answers of the first file, each with its query's text and recording if any file has them."""
+    """Check that all files answer the same queries; return the first file's answers.
+
+    Each has its query's text and recording if any file has them.
+    """
     (first_name, first), *others = parts.items()
     known = {answer.qid: answer for answer in first}
     for name, part in others:
@@ -168,7 +177,7 @@ def _require_same_queries(parts: Parts) -> list[Moments]:
 
 
 def _scaled_windows(name: str, answer: Moments, how: How, edition: MomentsEdition) -> list[Window]:
-    """Return [start, end, score] of the windows that count, by descending score."""
+    """Return the windows of an answer that count, [start, end, score in the blend], by descending score."""
     if how == "raw" and not is_scored([answer]):
         raise SubmissionError(f"{name}: its windows have no scores; add --how rank, or name the file with scores")
     best = best_windows(answer, edition)

@@ -30,7 +30,7 @@ class MomentQueries(NamedTuple):
         texts: (Q,) query ids.
         n_relevant: (Q,) number of true windows that count.
         groups: (Q,) number of each query's recording.
-        n_pool: number of recordings.
+        n_pool: Number of recordings.
     """
 
     texts: list[str]
@@ -44,14 +44,14 @@ class MomentSummary:
     """Means over queries.
 
     Attributes:
-        values: metric as published -> mean in [0, 1].
-        primary: metric that decides the ranking.
-        per_query: metric -> (Q,) values.
+        values: Metric as published -> mean in [0, 1].
+        primary: Metric that decides the ranking.
+        per_query: Metric -> (Q,) values.
         interval: 95 % jackknife interval of the primary metric over queries.
-        bootstraps: metric -> its 95 % bootstrap interval over recordings, because queries of a recording are not
+        bootstraps: Metric -> its 95 % bootstrap interval over recordings, because queries of a recording are not
             independent.
-        chance: primary metric with whole recordings as the answers; None if the truth lacks their lengths.
-        by_length: name of a range of true windows -> its scores; None if no query has any.
+        chance: Primary metric with whole recordings as the answers; None if the truth lacks their lengths.
+        by_length: Name of a range of true windows -> its scores; None if no query has any.
     """
 
     values: dict[str, float]
@@ -115,6 +115,7 @@ class MomentSummary:
         ]
 
     def _length_rows(self) -> list[tuple[str, str]]:
+        """Return (range of lengths, its figures as text) for every range."""
         rows = []
         for name, scores in self.by_length.items():
             if scores is None:
@@ -132,6 +133,7 @@ def metric_values(scores: MomentScores, metrics: Sequence[str] | Mapping[str, fl
 
 
 def metric_value(scores: MomentScores, metric: str) -> float:
+    """Return one metric, such as `R1@0.7` or `mAP`: the mean over queries, in [0, 1]."""
     name, threshold = _split_metric(metric)
     return scores.recall(threshold) if name == "R1" and threshold else scores.mean_precision(threshold)
 
@@ -139,7 +141,7 @@ def metric_value(scores: MomentScores, metric: str) -> float:
 def summarise_moments(
     predictions: Mapping[str, Windows], truth: MomentTruth, edition: MomentsEdition, notes: Sequence[str] = ()
 ) -> MomentSummary:
-    """Return the figures of an edition, with intervals. predictions: by query id, as for score_moments.
+    """Score answers (by query id) by an edition's metrics and return the figures, with intervals.
 
     The bootstrap draws recordings: with 177 queries of 100 recordings, one query is 0.56 points, and seeds of one
     system differ by more than one query. Raises SubmissionError as score_moments does, and for a blind list.
@@ -173,7 +175,7 @@ def summarise_moments(
 
 
 def summarise_moments_file(path: Path, truth: MomentTruth, edition: MomentsEdition) -> MomentSummary:
-    """Return the figures of a file. Raises SubmissionError for a file with problems by check_moments.
+    """Score a file of moments and return its figures. Raises SubmissionError for problems by check_moments.
 
     Its oddities are counted in the notes.
     """
@@ -187,7 +189,7 @@ def summarise_moments_file(path: Path, truth: MomentTruth, edition: MomentsEditi
 
 
 def truth_notes(truth: MomentTruth) -> list[str]:
-    """Return the oddities of a truth, counted by kind."""
+    """Return notes on the oddities of a truth, counted by kind."""
     return _count_kinds(truth.notes, truth.name)
 
 
@@ -198,6 +200,7 @@ def _split_metric(metric: str) -> tuple[str, float | None]:
 
 
 def _whole_recording_score(truth: MomentTruth, edition: MomentsEdition) -> float | None:
+    """Return the primary metric of an answer that is always the whole recording; None if a length is unknown."""
     lengths = {qid: query.seconds for qid, query in truth.queries.items()}
     whole = {qid: [[0.0, seconds]] for qid, seconds in lengths.items() if seconds is not None}
     if len(whole) < len(lengths):
@@ -206,6 +209,7 @@ def _whole_recording_score(truth: MomentTruth, edition: MomentsEdition) -> float
 
 
 def _omission_notes(scores: MomentScores, edition: MomentsEdition) -> list[str]:
+    """Return notes on true windows and queries that the scores leave out."""
     notes = []
     if scores.n_dropped:
         why = f"of no length or longer than {edition.max_seconds:g} s"
@@ -217,4 +221,5 @@ def _omission_notes(scores: MomentScores, edition: MomentsEdition) -> list[str]:
 
 
 def _count_kinds(notes: Sequence[Problem], name: str) -> list[str]:
+    """Return a line for each kind of problem, with its count. name: Name of the file."""
     return [f"{name}: {count} x {kind} (`check` names each)" for kind, count in Counter(n.kind for n in notes).items()]

@@ -26,8 +26,8 @@ def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | 
 def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | None = 10) -> Values | float:
     """Return AP@k of a query; its mean over queries is mAP@k.
 
-    ranks: of relevant clips; those beyond k, or never found, may be left out.
-    n_relevant: number of relevant clips in the pool, found or not; the divisor. k: None counts every rank (mAP without
+    ranks: Of relevant clips; those beyond k, or never found, may be left out.
+    n_relevant: Number of relevant clips in the pool, found or not; the divisor. k: None counts every rank (mAP without
     a cut).
     Returns sum_i i / ranks[i] over ranks[i] <= k, divided by n_relevant; in [0, 1]. With more than k relevant clips it
     stays below 1 (of 12 relevant ones at most 10 / 12 for k = 10).
@@ -35,7 +35,7 @@ def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | 
     Source: DCASE 2022 eval_script.py (one relevant clip), DCASE 2023 postprocessing/xmodal_retrieval.py and DCASE 2025
     retrieval_module.py (several; the divisor is the number of all relevant clips, not min(k, R)). Deviations: none for
     clips listed once. The 2022 script counts a clip again each time a row repeats it, so its AP can exceed 1 (10 for
-    ten times the right clip); here such a row is refused when the file is read. Ties: see ordering.py.
+    ten times the right clip). Here such a row is refused when the file is read. Ties: see ordering.py.
 
     >>> average_precision([2], 1)
     0.5
@@ -53,7 +53,7 @@ def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values: .
 def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values | float:
     """Return R@k of a query: the relevant clips among the first k, divided by n_relevant; in [0, 1].
 
-    ranks, n_relevant: as for average_precision, and the same SubmissionError.
+    ranks, n_relevant: As for average_precision, and the same SubmissionError.
     Source: DCASE 2022 eval_script.py (one relevant clip: 0 or 1), DCASE 2023 and "On Negative Sampling for Contrastive
     Audio-Text Retrieval", github.com/xieh97 (several). From audio to text, with five captions per clip, its R@1 is at
     most 0.2: see hit_rate for the other definition. Deviations: none.
@@ -100,7 +100,7 @@ def median_rank(ranks: npt.ArrayLike) -> float:
 def chance(n_clips: int, k: int = 10, n_relevant: float = 1) -> float:
     """Return the expected mAP@k of a random order.
 
-    n_clips: clips in the pool, C. n_relevant: relevant clips per query, R (or a mean over queries: the expectation is
+    n_clips: Clips in the pool, C. n_relevant: Relevant clips per query, R (or a mean over queries: the expectation is
     linear in R).
     Returns (H_k + (k - H_k) (R - 1) / (C - 1)) / C with H_k = 1 + 1/2 + ... + 1/k and k cut to C; H_k / C for R = 1.
     Raises SubmissionError unless 1 <= n_relevant <= n_clips.
@@ -121,6 +121,7 @@ def chance(n_clips: int, k: int = 10, n_relevant: float = 1) -> float:
 def _require_ranks(
     ranks: npt.ArrayLike, n_relevant: npt.ArrayLike
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return ranks and numbers of relevant clips as arrays. Raises SubmissionError for impossible values."""
     array, totals = np.asarray(ranks), np.asarray(n_relevant)
     if array.size == 0:
         array = array.reshape(*array.shape[:-1], 0).astype(np.int64)
@@ -135,4 +136,5 @@ def _require_ranks(
 
 
 def _number_or_array(values: npt.NDArray[np.float64]) -> Values | float:
+    """Return an array without dimensions as a number, and other arrays unchanged."""
     return float(values) if values.ndim == 0 else values

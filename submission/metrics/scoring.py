@@ -23,9 +23,9 @@ from submission.ordering import concatenate_ranks, ranks_from_lists, relevant_ra
 
 
 def ranks_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth | None = None) -> RelevantRanks:
-    """Return the ranks in a ranked CSV of an edition.
+    """Return the ranks of every query's relevant clips in a ranked CSV of an edition.
 
-    truth: the queries that the file must answer, and the pool. annotations: if given, score only its queries, by its
+    truth: The queries that the file must answer, and the pool. annotations: If given, score only its queries, by its
     relevant clips.
     Source: DCASE 2022 eval_script.py. Deviations: none in the figures. Files with a problem are refused (see
     ranked_csv.check_ranked_csv and truth.read_clotho_truth), where the script scores them or fails. Cells are read as
@@ -52,7 +52,7 @@ def ranks_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth 
 
 
 def ranks_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
-    """Return the ranks in a score matrix by the relevance in it.
+    """Return the ranks of every query's relevant clips in a score matrix.
 
     Every row is a separate query, even if two rows have the same text, as in the 2023 baseline. The official 2022
     script keeps only one of them; Clotho's validation and evaluation splits have no such text.
@@ -70,7 +70,7 @@ def ranks_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
 
 
 def ranks_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
-    """Return the ranks of every clip's captions among all captions, for the clips that have any: the other direction.
+    """Return the ranks of every clip's captions among all captions (audio to text), for the clips that have any.
 
     Equal scores are ordered by the queries' texts, the only name of a query in all file formats. Raises SubmissionError
     if relevance is not known.
@@ -101,7 +101,7 @@ def summarise_matrix(matrix: ScoreMatrix, edition: Edition) -> Summary:
 
 
 def with_annotations(matrix: ScoreMatrix, annotations: Truth) -> ScoreMatrix:
-    """Return the rows of the annotated queries, with their relevant clips instead of those of the matrix.
+    """Return the rows of a score matrix for annotated queries, with the relevant clips of the annotations.
 
     A query is identified by its text and a clip by its file name, as in the 2025 baseline's retrieval_module.py.
     """
@@ -118,6 +118,7 @@ def with_annotations(matrix: ScoreMatrix, annotations: Truth) -> ScoreMatrix:
 
 
 def _require_relevance(queries: Sequence[str], relevant: Sequence[Collection[str] | None]) -> None:
+    """Raises SubmissionError if the relevant clips of a query are unknown, because it cannot be scored."""
     if blind := [query for query, clips in zip(queries, relevant, strict=True) if not clips]:
         raise SubmissionError(
             f"no relevant clip is known for {len(blind)} of {counted(len(queries), 'query')} (first {blind[0]!r}), so "

@@ -26,8 +26,8 @@ class RelevantRanks:
         n_relevant: (Q,) number of relevant ones in the pool, found or not.
         groups: (Q,) equal for queries that share their relevant ones (intervals.grouped).
         texts: (Q,) the queries.
-        n_pool: size of the pool.
-        depth: ranks beyond it are not known, as in a ranked CSV; None: all are known.
+        n_pool: Size of the pool.
+        depth: Ranks beyond it are not known, as in a ranked CSV; None: all are known.
     """
 
     ranks: Ranks
@@ -47,13 +47,13 @@ class Summary:
     """Means over queries.
 
     Attributes:
-        values: metric as published ("R@1", ..., "mAP@10") -> mean in [0, 1], in the order of a results table.
-        primary: metric of the intervals.
-        per_query: metric -> (Q,) values; AP@k has the name of its mean, mAP@k.
+        values: Metric as published ("R@1", ..., "mAP@10") -> mean in [0, 1], in the order of a results table.
+        primary: Metric of the intervals.
+        per_query: Metric -> (Q,) values; AP@k has the name of its mean, mAP@k.
         interval: 95 % jackknife interval of the primary metric, as the official one.
-        bootstrap: its 95 % bootstrap interval over groups.
-        median_rank: of the first relevant one; inf beyond the depth.
-        chance: primary metric of a random order.
+        bootstrap: Its 95 % bootstrap interval over groups.
+        median_rank: Of the first relevant one; inf beyond the depth.
+        chance: Primary metric of a random order.
     """
 
     values: dict[str, float]
@@ -102,8 +102,9 @@ class Summary:
 
 
 def summarise(queries: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map_ks: Sequence[int] = (10,)) -> Summary:
-    """Return the means over queries of R@k for every k of recall_ks, and of AP@k for every k of map_ks, the primary one
-    first.
+    """Return the means over queries of R@k and AP@k, for every k of recall_ks and of map_ks.
+
+    The primary metric is AP@k for the first k of map_ks.
 
     A k beyond the depth of ranked lists gives a lower bound, a k beyond the pool is over all of it; notes report both.
     """
@@ -120,8 +121,9 @@ def summarise(queries: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map
 
 
 def summarise_audio_to_text(queries: RelevantRanks, ks: Sequence[int] = (1, 5, 10)) -> Summary:
-    """Return the means over clips that search for their captions, by the three published definitions, each with its
-    name.
+    """Return the means over clips that search for their captions, by the three published definitions.
+
+    Each has its name.
 
     HR@k: hit_rate (R@k of Mei et al., WavCaps, LAION-CLAP). R@k: recall. pooled R@k: pooled_recall. mAP@10 divides by
     all captions of a clip; mAP has no cut.
@@ -137,7 +139,7 @@ def summarise_audio_to_text(queries: RelevantRanks, ks: Sequence[int] = (1, 5, 1
 
 
 def _summary(queries: RelevantRanks, per_query: dict[str, Values], k: int, notes: list[str]) -> Summary:
-    """Return the summary. k: of the primary metric, mAP@k."""
+    """Build the summary of some queries from their metrics. k: Of the primary metric, mAP@k."""
     primary = f"mAP@{k}"
     return Summary(
         values={name: float(values.mean()) for name, values in per_query.items()},

@@ -33,6 +33,7 @@ FILL_IN = "FILL IN"  # placeholder in a template for facts that only the partici
 
 
 def _require_visible(text: str) -> str:
+    """Return the text; raises an error if it is empty, not filled in, or has invisible characters."""
     if FILL_IN in text:
         raise PydanticCustomError("fill_in", "is not filled in yet")
     if not text.strip() or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
@@ -41,6 +42,7 @@ def _require_visible(text: str) -> str:
 
 
 def _require_email(text: str) -> str:
+    """Return the text; raises an error if it is not an e-mail address."""
     if not re.fullmatch(r"[^@\s]+@[^@\s]+\.[^@\s.]+", text):
         raise PydanticCustomError("email", "is not an address of the form name@place.org")
     return text
@@ -68,11 +70,11 @@ class System(Strict):
     """A system of the package.
 
     Attributes:
-        name, abbreviation: as the results page will show them.
-        output: file to submit, in the folder of this file: a score matrix (.npy), the edition's CSV or a file of
+        name, abbreviation: As the results page will show them.
+        output: File to submit, in the folder of this file: a score matrix (.npy), the edition's CSV or a file of
             windows (.jsonl). None: the blind set that the run ranked by the same checkpoints or, without one, the
             ranked set.
-        scored: score matrix or file of windows for the figures; None: that of the run.
+        scored: Score matrix or file of windows for the figures; None: that of the run.
     """
 
     name: Text
@@ -94,14 +96,15 @@ class About(Strict):
 
     @property
     def corresponding(self) -> Author:
+        """The corresponding author."""
         return next(author for author in self.authors if author.corresponding)
 
 
 def about_template(systems: Sequence[tuple[str, Sequence[str]]], sources: Iterable[str], of_moments: bool) -> str:
-    """Return a file with FILL_IN for every missing fact.
+    """Return the text of a file of facts for a package, with FILL_IN for every missing fact.
 
-    systems: for each, the names of its runs, and which of `output` and `scored` it needs.
-    sources: data sets and models without an address in the runs.
+    systems: For each, the names of its runs, and which of `output` and `scored` it needs.
+    sources: Data sets and models without an address in the runs.
     """
     files = "file of windows (.jsonl)" if of_moments else "scores (.npy) or CSV"
     quoted = json.dumps(FILL_IN)
@@ -128,7 +131,7 @@ def about_template(systems: Sequence[tuple[str, Sequence[str]]], sources: Iterab
 
 
 def read_about(path: Path, n_systems: int) -> About:
-    """Read the file. Raises SubmissionError with every fact that is missing or wrong, one per line."""
+    """Read the file of facts. Raises SubmissionError with every fact that is missing or wrong, one per line."""
     require_file(path, "python -m submission pack RUN --template writes one")
     try:
         document = parse_yaml(path.read_bytes())

@@ -46,12 +46,12 @@ class PackedSystem(NamedTuple):
     """One system.
 
     Attributes:
-        label: name of its folder.
-        description: of the submitted output.
-        output: bytes of that file.
-        meta: content of meta.yaml.
-        truth: queries that the file must answer; None if only its form can be checked.
-        answered_by: source that has the answers to its queries, such as an entry of the run; "" for a blind set.
+        label: Name of its folder.
+        description: Of the submitted output.
+        output: Bytes of that file.
+        meta: Content of meta.yaml.
+        truth: Queries that the file must answer; None if only its form can be checked.
+        answered_by: Source that has the answers to its queries, such as an entry of the run; "" for a blind set.
     """
 
     label: str
@@ -106,7 +106,7 @@ def check_archive(
 ) -> Iterator[str]:
     """Yield everything that the official validator would refuse, and problems that it does not check, one message each.
 
-    truth_of: returns the truth for the output of a label. require_report: a technical report must exist. shown: as for
+    truth_of: Returns the truth for the output of a label. require_report: A technical report must exist. shown: As for
     format_problems.
     Raises OSError for a file that cannot be opened.
     """
@@ -193,6 +193,7 @@ def _check_members(
     require_report: bool,
     shown: int | None,
 ) -> Iterator[str]:
+    """Yield the problems of an archive's members: kinds of files, names, the report, and every system."""
     files = [info for info in archive.infolist() if not info.filename.endswith("/")]  # is_dir() fails on an empty name
     for info in files:
         mode = info.external_attr >> 16  # 0 for a file from a system without modes
@@ -236,7 +237,7 @@ def _check_members(
 
 
 def pdf_problem(content: bytes) -> str | None:
-    """Describe why a file is no whole PDF; None for one whose table of objects is where its end says.
+    """Describe why a file is not a complete PDF; None if its table of objects is where its end says.
 
     Source: ISO 32000-1, 7.5: header, and `startxref OFFSET %%EOF` at the end, which names a cross-reference table
     ("xref") or stream ("N 0 obj").
@@ -253,6 +254,7 @@ def pdf_problem(content: bytes) -> str | None:
 
 
 def _is_placed(name: str, edition: AnyEdition) -> bool:
+    """Whether a member is in the right folder for a report or a system's file, without unsafe parts in its path."""
     parts = name.split("/")
     sound = all(part not in ("", ".", "..") for part in parts) and "\\" not in name
     report = len(parts) == 3 and parts[-1].endswith(".pdf")
@@ -280,6 +282,7 @@ def _check_system(
     truth: AnyTruth | None,
     shown: int | None,
 ) -> Iterator[str]:
+    """Yield the problems of one system's folder: its label, its files, and their contents."""
     if not re.fullmatch(edition.label, label):
         expected = f"<last name>_<institute>_task{edition.task}_<1 to {edition.systems}>"
         yield f"{label}: is not a label of this task: expected {expected}, without blanks, dots or other underscores"
@@ -304,8 +307,9 @@ def _check_system(
 
 
 def _output_problems(data: bytes, edition: AnyEdition, truth: AnyTruth | None) -> list[Problem]:
-    """Return the problems of an output by the edition's check; for moments also scores and other things not in
-    packages.
+    """Return the problems of an output by the edition's check.
+
+    For moments, these include scores and other things that a package must not have.
     """
     if isinstance(edition, MomentsEdition):
         assert not isinstance(truth, Truth)

@@ -29,12 +29,14 @@ def system_label(about: About, edition: AnyEdition, index: int) -> str:
 
 
 def _label_part(text: str) -> str:
+    """Return a name in the form for labels: blanks, dots and underscores become hyphens."""
     return re.sub(r"[\s._]+", "-", text).strip("-")
 
 
 def label_problems(about: About) -> Iterator[str]:
-    """Yield problems of the corresponding author's names that cannot be part of a label, which names
-    folders and files.
+    """Yield problems of the corresponding author's names that cannot be part of a label.
+
+    Labels name folders and files.
     """
     author = about.corresponding
     for key, text in (("lastname", author.lastname), ("affiliation.abbreviation", author.affiliation.abbreviation)):
@@ -51,9 +53,11 @@ def missing_addresses(runs: Sequence[Finished], described: Collection[str] = ())
 def make_meta(
     runs: Sequence[FinishedRun], about: About, system: System, scored: ScoreMatrix, edition: Edition, label: str
 ) -> dict[str, Any]:
-    """Return the content of meta.yaml. Source: see Edition.sources; keys that do not apply are null.
+    """Return the content of meta.yaml for a system of clips; keys that do not apply are null.
 
-    runs: one, or those that were blended. scored: the matrix for the results. Parameters are those of all members of an
+    Source: see Edition.sources.
+
+    runs: One, or those that were blended. scored: The matrix for the results. Parameters are those of all members of an
     ensemble, frozen experts counted once. Lengths are minutes, as in DCASE's templates.
     """
     members = count_members(runs)
@@ -94,10 +98,12 @@ def trained_stages(runs: Sequence[Finished]) -> list[StageSettings]:
 
 
 def augmentation_of(runs: Sequence[Finished]) -> str | None:
+    """Return `SpecAugment` if any run uses it in training, else None."""
     return "SpecAugment" if any(run.recipe.model.audio.spec_augment for run in runs) else None
 
 
 def _description(runs: Sequence[FinishedRun]) -> dict[str, Any]:
+    """Return the block `description` of meta.yaml, collected from all runs of a system."""
     experts = [expert for run in runs for expert in run.result.experts.values()]
     frozen = [run.result.experts[name].model for run in runs for name in frozen_experts(run)]
     models = [run.recipe.model for run in runs]
@@ -159,6 +165,7 @@ def text_name(run: Finished) -> str:
 
 
 def _pretrained_text(run: Finished) -> str | None:
+    """Return the name of a run's pre-trained text model or word vectors; None without one."""
     text = run.recipe.model.text
     return Path(text.model or text.vectors or "").name or None
 
@@ -170,6 +177,7 @@ def audio_name(run: Finished) -> str | None:
 
 
 def _external_sources(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, Any]]:
+    """Yield the entries of `external_datasets` in meta.yaml: the training sets, then the pre-trained models."""
     addresses = external_addresses(runs) | {name: address.url for name, address in about.sources.items()}
     for name, parts in training_sets(runs).items():
         clips, captions = sum(part.clips for part in parts), sum(part.captions for part in parts)
@@ -193,7 +201,7 @@ def _external_sources(runs: Sequence[FinishedRun], about: About) -> Iterator[dic
 
 
 def external_addresses(runs: Sequence[Finished]) -> dict[str, str | None]:
-    """Return everything external by name, with its address if a run has it."""
+    """Return all external data sets and pre-trained models by name, with the address if a run has it."""
     addresses: dict[str, str | None] = {}
     for run in runs:
         for source in run.result.data.values():

@@ -38,6 +38,7 @@ class Part(BaseModel):
 
 
 def _require_value(value: Any) -> Any:
+    """Return the value of a key in meta.yaml; raises an error if it is empty."""
     if value in (None, ""):
         raise PydanticCustomError("missing", "is missing")
     return value
@@ -62,6 +63,7 @@ class Author(Part):
 
 
 def _with_one_corresponding(authors: list[Author]) -> list[Author]:
+    """Return the authors; raises an error unless exactly one is the corresponding author."""
     if (count := sum(author.corresponding is True for author in authors)) != 1:
         raise PydanticCustomError("corresponding", "corresponding authors", {"count": count})
     return authors
@@ -98,7 +100,7 @@ class MomentsData(Part):
 
 
 def figure_keys(edition: AnyEdition) -> dict[str, str]:
-    """Return the metrics of meta.yaml, and their keys there: R1 for R@1, or for moments Recall1@0.7 for R1@0.7."""
+    """Map metrics to their keys in meta.yaml: R@1 to R1, or for moments R1@0.7 to Recall1@0.7."""
     if isinstance(edition, Edition):
         metrics = [*(f"R@{k}" for k in edition.recall_ks), *(f"mAP@{k}" for k in edition.map_ks)]
         return {metric: metric.replace("@", "") for metric in metrics}
@@ -108,8 +110,9 @@ def figure_keys(edition: AnyEdition) -> dict[str, str]:
 
 
 def meta_faults(meta: Any, label: str, edition: AnyEdition) -> list[str]:
-    """Return everything that the official validator would refuse, one line each. label: name of the folder
-    of the file.
+    """Return everything that the official validator would refuse, one line each.
+
+    label: Name of the file's folder.
     """
     highest = 1 if isinstance(edition, Edition) else 100  # figures of clips are shares, those of moments are per cent
     try:
@@ -121,6 +124,7 @@ def meta_faults(meta: Any, label: str, edition: AnyEdition) -> list[str]:
 
 
 def _fault(item: Mapping[str, Any], highest: int) -> str:
+    """Describe one validation error of meta.yaml in a line. highest: Upper limit of figures."""
     key, value = ".".join(map(str, item["loc"])) or "meta.yaml", item["input"]
     kind = "missing" if value in (None, "") else item["type"]
     number_or_type = repr(value) if isinstance(value, int | float) else f"a {type(value).__name__}"
@@ -130,6 +134,7 @@ def _fault(item: Mapping[str, Any], highest: int) -> str:
 
 
 def _meta_model(label: str, edition: AnyEdition, highest: int) -> type[Part]:
+    """Build the pydantic model of a correct meta.yaml for this edition. highest: Upper limit of figures."""
     figure = Annotated[float, Field(ge=0, le=highest)]
     figures = _model_with_keys(**dict.fromkeys(figure_keys(edition).values(), figure))
     abbreviation = Annotated[str, Field(max_length=edition.abbreviation)]

@@ -35,9 +35,9 @@ def make_moments_meta(
     edition: MomentsEdition,
     label: str,
 ) -> dict[str, Any]:
-    """Return the content of meta.yaml, with results in per cent.
+    """Return the content of meta.yaml for a system of moments, with results in per cent.
 
-    runs: one, or those of an ensemble. figures: by metric, in [0, 1]. audio_captions counts the moments of all training
+    runs: One, or those of an ensemble. figures: By metric, in [0, 1]. audio_captions counts the moments of all training
     sources; for sources without moments, their captions. External data sets and pre-trained models have their
     addresses.
     """
@@ -79,12 +79,13 @@ def _audio_models(run: FinishedMoments) -> list[str]:
 
 
 def _format_millions(parameters: int) -> str:
-    """Format like the template, e.g. `9.93 M`, with three significant digits."""
+    """Format a number of parameters in millions, e.g. `9.93 M`, with three significant digits."""
     millions = parameters / 1e6
     return f"{millions:.0f} M" if millions >= 100 else f"{millions:.3g} M"
 
 
 def _count_pairs(runs: Sequence[FinishedMoments]) -> int:
+    """Return the number of pairs of text and recording that the runs train on; each set counts once."""
     counts: dict[str, int] = {}
     for run in runs:
         for source in run.result.data.values():
@@ -96,6 +97,7 @@ def _count_pairs(runs: Sequence[FinishedMoments]) -> int:
 
 
 def _external_sources(runs: Sequence[FinishedMoments], about: About) -> Iterator[dict[str, Any]]:
+    """Yield name and address of each external data set and pre-trained model, without the official data."""
     addresses = external_addresses(runs) | {name: address.url for name, address in about.sources.items()}
     names = [name for name in training_sets(runs) if name not in OFFICIAL]
     names += [name for name in external_addresses(runs) if name not in training_sets(runs)]

@@ -24,7 +24,7 @@ def pack_moments(
 ) -> PackedSystem:
     """Return one system: its output, in the order of its queries and without scores, and its meta.yaml.
 
-    runs: one, or those of an ensemble, whose windows are `output` and `scored`. folder: folder of these files.
+    runs: One, or those of an ensemble, whose windows are `output` and `scored`. folder: Folder of these files.
     Raises SubmissionError for files that do not fit the queries, and for figures of a blind list.
     """
     first = runs[0]

@@ -22,7 +22,7 @@ from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 
 
 class Package(NamedTuple):
-    """A written archive. unready: reasons why it must not be submitted yet, one message each."""
+    """A written archive. unready: Reasons why it must not be submitted yet, one message each."""
 
     path: Path
     systems: list[PackedSystem]
@@ -39,7 +39,7 @@ def pack(
 ) -> Package:
     """Write the archive of these systems, each one run or the runs of a blend.
 
-    about_path: the participant's file; the files it names are in its folder. The archive is called NAME.NOT_READY.zip
+    about_path: The participant's file; the files it names are in its folder. The archive is called NAME.NOT_READY.zip
     without a report, and if a system of moments answers queries whose answers are known.
     Raises SubmissionError, one line per fact, for everything that is missing or wrong.
     """
@@ -69,6 +69,7 @@ def known_answers_message(system: PackedSystem) -> str:
 
 
 def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyEdition, style: str) -> Iterator[str]:
+    """Yield the reasons why these systems cannot form one package, such as too many systems."""
     if len(systems) > edition.systems:
         yield f"{len(systems)} systems are submitted; edition {edition.name} accepts {edition.systems}"
     if style not in edition.names:
@@ -94,6 +95,7 @@ def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyE
 def _pack_clips(
     runs: Sequence[FinishedRun], about: About, system: System, edition: Edition, label: str, folder: Path
 ) -> PackedSystem:
+    """Return one system that ranks clips: its output and its meta.yaml."""
     scored = _read_scores_of(runs, folder / system.scored) if system.scored else runs[0].matrix
     if about.annotations:
         scored = with_annotations(scored, read_annotations(folder / about.annotations, matrix_truth(scored)))
@@ -114,12 +116,13 @@ def _pack_clips(
 
 
 def _answers_known(data: bytes, matrix: ScoreMatrix) -> bool:
-    """Whether the relevant clips of all queries of a CSV are in this matrix."""
+    """Whether the relevant clips of all queries in a CSV are known to this score matrix."""
     known = {text for text, clips in zip(matrix.query_texts, matrix.relevant, strict=True) if clips is not None}
     return all(known.issuperset(row.cells[:1]) for row in parse_rows(data) if isinstance(row, Row) and row.line > 1)
 
 
 def _describe_entry(run: FinishedRun) -> str:
+    """Return a note that a system submits a ranked entry of the run, and not a blind set."""
     ranked = f"{run.entry!r} ({counted(len(run.matrix.clip_ids), 'clip')})"
     return f"submits the ranked entry {ranked}; to submit the blind set, give this system an `output`"
 

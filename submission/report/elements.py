@@ -33,8 +33,9 @@ class Drawing(NamedTuple):
 
 
 class Player(NamedTuple):
-    """A clip of a query. rank: for that query. audio: number of its audio on the page, or None with the reason in
-    `why`.
+    """A clip of a query.
+
+    rank: For that query. audio: Number of its audio on the page, or None with the reason in `why`.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Player(NamedTuple):
 class QueryPlayers(NamedTuple):
     """A query to listen to.
 
-    margin: score of its best relevant clip minus that of its hardest negative. further: number of relevant clips left
+    margin: Score of its best relevant clip minus that of its hardest negative. further: Number of relevant clips left
     out.
     """
 
@@ -61,7 +62,7 @@ class QueryPlayers(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A window. start, end: seconds. weight: opacity in the drawing, in [0, 1]."""
+    """A window. start, end: Seconds. weight: Opacity in the drawing, in [0, 1]."""
 
     start: float
     end: float
@@ -69,13 +70,14 @@ class Span(NamedTuple):
 
     @property
     def label(self) -> str:
+        """Start and end as times, e.g. `0:05.0 – 0:12.0`."""
         return f"{_clock(self.start)} – {_clock(self.end)}"
 
 
 class Axis(NamedTuple):
     """A query on the time axis of its recording of `seconds`.
 
-    iou: of the first window found. audio: number of its audio on the page, or None with the reason in `why`. frames:
+    iou: Of the first window found. audio: Number of its audio on the page, or None with the reason in `why`. frames:
     probabilities of its frames.
     """
 
@@ -98,11 +100,12 @@ class Axis(NamedTuple):
 
     @property
     def ticks(self) -> list[str]:
+        """The labels of the time axis at its quarters, from 0 to the end."""
         return [_clock(part * self.seconds / 4).partition(".")[0] for part in range(5)]
 
 
 def _clock(seconds: float) -> str:
-    """Format a time, e.g. `1:05.2`."""
+    """Format a time in seconds as minutes and seconds, e.g. `1:05.2`."""
     tenths = round(10 * seconds)
     return f"{tenths // 600}:{tenths % 600 / 10:04.1f}"
 
@@ -112,11 +115,11 @@ class Section:
     """A part of the page.
 
     Attributes:
-        headline: one large figure and the words below it.
-        facts: names and values.
-        folded: titles of expandable texts, and these texts.
-        listening: groups of queries by name.
-        axes: the same for moments.
+        headline: One large figure and the words below it.
+        facts: Names and values.
+        folded: Titles of expandable texts, and these texts.
+        listening: Groups of queries by name.
+        axes: The same for moments.
     """
 
     anchor: str
@@ -138,7 +141,7 @@ def figure4(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Format a share in [0, 1]."""
+    """Format a share in [0, 1] in per cent."""
     return f"{100 * share:.1f}{BLANK}%"
 
 
@@ -185,9 +188,11 @@ def without_folders(value: Any) -> Any:
 
 
 def _last_part(match: re.Match[str]) -> str:
+    """Return the replacement for a path that a pattern has found: `…/` and its last part, in its quotes."""
     quote = match["quote"] or ""
     return f"{quote}…/{_name(match['quoted'] or match['url'] or match['windows'] or match['posix'])}{quote}"
 
 
 def _name(path: str) -> str:
+    """Return the last part of a path of Windows or of another system."""
     return PureWindowsPath(path).name if PureWindowsPath(path).is_absolute() else PurePosixPath(path).name

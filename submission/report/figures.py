@@ -28,8 +28,9 @@ HATCHES = ("", "///", "...", "\\\\\\", "xxx")
 def draw_systems(
     path: Path, systems: Mapping[str, Summary | MomentSummary], levels: Mapping[str, float], metric: str
 ) -> None:
-    """Draw a dot and two intervals for each system, the first one highlighted; below them levels without an
-    interval.
+    """Draw a dot and two intervals for each system, the first one highlighted.
+
+    Levels without an interval are below them.
     """
     rows = len(systems) + len(levels)
     figure = new_figure(1.1 + 0.45 * rows)
@@ -85,8 +86,9 @@ def draw_scores(path: Path, edges: Values, counts: Mapping[str, Ints], unit: str
 
 
 def draw_score_differences(path: Path, edges: Values, counts: Ints, unit: str, marks: Sequence[float]) -> None:
-    """Draw a histogram of score differences between relevant clip and hardest negative; mark 0 and the margins of the
-    loss.
+    """Draw a histogram of score differences between relevant clip and hardest negative.
+
+    Lines mark 0 and the margins of the loss.
     """
     figure = new_figure()
     axes = figure.add_subplot(xlabel=unit, ylabel="queries")
@@ -114,7 +116,7 @@ def draw_boxes(path: Path, values: Mapping[str, Values], ylabel: str) -> None:
 
 
 def draw_bars(path: Path, bars: Sequence[Bar], xlabel: str, ylabel: str, level: float) -> None:
-    """Draw means with their intervals, and n on every bar. level: the mean over all queries, drawn as a line."""
+    """Draw means with their intervals, and n on every bar. level: The mean over all queries, drawn as a line."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel=xlabel, ylabel=ylabel, ylim=(0, 1.08))
     positions, means = np.arange(len(bars)), np.array([bar.mean for bar in bars])

@@ -36,12 +36,13 @@ class AudioStore:
         self._known: dict[Path, tuple[int | None, str]] = {}
 
     def add(self, path: Path) -> tuple[int | None, str]:
-        """Return the number of a file's audio, or None and the reason why it has none."""
+        """Store a file's audio for the page; return its number, or None and the reason why it has no audio."""
         if path not in self._known:
             self._known[path] = self._encoded(path)
         return self._known[path]
 
     def _encoded(self, path: Path) -> tuple[int | None, str]:
+        """Encode a file and store it for the page; return its number, or None and the reason why not."""
         if not path.is_file():
             return None, f"no audio: {path.name} no longer exists"
         if holds_frames(path):
@@ -69,6 +70,7 @@ def listening_section(
     columns = matrix.relevant_columns()
 
     def query_players(row: int) -> QueryPlayers:
+        """Return the players of one query: its best clips and its relevant ones."""
         order = ranked_columns(matrix.values[row : row + 1], matrix.file_names, len(matrix.clip_ids))[0]
         relevant = set(columns[row])
         ranks = [rank for rank, column in enumerate(order, start=1) if rank <= TOP or int(column) in relevant]
@@ -95,6 +97,7 @@ def listening_section(
 def _player(
     matrix: ScoreMatrix, clips: Clips, store: AudioStore, row: int, column: int, rank: int, relevant: set[int]
 ) -> Player:
+    """Return the player of one clip in a query's list: its audio, rank, score and relevance."""
     number, why = store.add(clips.paths[column])
     return Player(
         name=matrix.file_names[column],

@@ -119,6 +119,7 @@ def timelines_section(run: FinishedMoments, this: MomentSummary, store: AudioSto
 
 
 def _axis(run: FinishedMoments, answer: Moments, iou: float, paths: Mapping[str, Path], store: AudioStore) -> Axis:
+    """Return the time axis of one answered query: its true windows, its found windows, and its audio."""
     query = run.truth.queries[answer.qid]
     best = max(answer.windows[0][2], 1e-9)
     shares = [max(0.0, min(1.0, window[2] / best)) for window in answer.windows]

@@ -26,6 +26,7 @@ LICENCES = 4  # maximum number of named licences per data set
 
 
 def run_section(run: Finished) -> Section:
+    """Return the section on the run: recipe, command, versions, hardware, duration, parameters, data and experts."""
     result, ranked = run.result, run.ranked
     provenance = run.provenance or Provenance.model_construct()  # only its keys with a default are shown
     command = provenance.command
@@ -60,13 +61,17 @@ def run_section(run: Finished) -> Section:
 
 
 def _duration(seconds: float) -> str:
+    """Format a duration in seconds, minutes or hours."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _parameters(parameters: Parameters) -> str:
+    """Format the numbers of trained and frozen parameters, e.g. `trained 9,000 (audio 9,000); frozen 0`."""
+
     def format_parts(parts: Mapping[str, int]) -> str:
+        """Format the total of some parts, followed by each part's number."""
         names = ", ".join(f"{name} {count:,}" for name, count in parts.items())
         return f"{sum(parts.values()):,}{f' ({names})' if names else ''}"
 
@@ -74,6 +79,7 @@ def _parameters(parameters: Parameters) -> str:
 
 
 def _data_table(run: Finished) -> Table:
+    """Return a table of the run's data sets: their use, clips, captions, hours and licences."""
     rows = []
     for source, about in run.result.data.items():
         uses = [*(f"trains {stage}" for stage in about.trains), *_other_uses(run, source)]
@@ -84,6 +90,7 @@ def _data_table(run: Finished) -> Table:
 
 
 def _other_uses(run: Finished, source: str) -> Iterator[str]:
+    """Yield the uses of a source apart from training: monitored in a stage, or ranked here."""
     for stage, settings in run.recipe.stages.items():
         if source in settings.monitor.data:
             yield f"monitors {stage}"
@@ -92,6 +99,7 @@ def _other_uses(run: Finished, source: str) -> Iterator[str]:
 
 
 def _licences(counts: Mapping[str, int]) -> str:
+    """Format the most frequent licences with their numbers of clips; the others as one sum."""
     by_count = sorted(counts.items(), key=lambda item: -item[1])
     named = ", ".join(f"{name} ({count:,})" for name, count in by_count[:LICENCES])
     rest = sum(count for _, count in by_count[LICENCES:])
@@ -99,6 +107,7 @@ def _licences(counts: Mapping[str, int]) -> str:
 
 
 def _expert_table(run: Finished) -> Table:
+    """Return a table of the run's experts: kind, sample rate, dimension, frames per second, and parameters."""
     rows = []
     for name, expert in run.result.experts.items():
         frozen = f"{run.result.parameters.frozen.get(name, 0):,}"
@@ -136,6 +145,7 @@ def curves_section(run: Finished) -> Section:
 
 
 def _curve(file: Path, title: str, labels: Mapping[str, str], lines: list[EpochLine]) -> Drawing:
+    """Return a drawing of figures by epoch, with its table and its text alternative. labels: Figure -> its label."""
     known = {label: [line.value(key) for line in lines] for key, label in labels.items()}
     columns = {label: [math.nan if v is None else v for v in values] for label, values in known.items()}
     columns = {label: values for label, values in columns.items() if not all(map(math.isnan, values))}
@@ -148,6 +158,7 @@ def _curve(file: Path, title: str, labels: Mapping[str, str], lines: list[EpochL
 
 
 def _describe_curve(label: str, values: list[float]) -> str:
+    """Describe a curve in words: first and last value, lowest and highest with their epochs."""
     known = [(epoch, value) for epoch, value in enumerate(values, start=1) if not math.isnan(value)]
     if len(known) == 1:
         return f"{label} {known[0][1]:.3g} (epoch {known[0][0]})"
@@ -159,6 +170,7 @@ def _describe_curve(label: str, values: list[float]) -> str:
 
 
 def _relevance(file: Path, settings: RelevanceSettings) -> Drawing:
+    """Return the drawing of the captions' similarity and of the relaxed margin."""
     points = [(f"{point.percentile:g}", f"{point.factor:g}") for point in settings.relax]
     text = ", ".join(f"{factor} at percentile {percentile}" for percentile, factor in points)
     return Drawing(
@@ -170,6 +182,7 @@ def _relevance(file: Path, settings: RelevanceSettings) -> Drawing:
 
 
 def caveats_section(run: Finished, gaps: ScoreGaps | None) -> Section:
+    """Return the section with the reasons for caution about the figures, such as ties and left out clips."""
     broken = run.result.broken
     folded = [
         ("Clips left out, and why", "\n".join(f"{clip}: {_strip_folders(reason)}" for clip, reason in broken.items()))
@@ -192,6 +205,7 @@ def _strip_folders(message: str) -> str:
 
 
 def _collapses(lines: list[EpochLine]) -> Iterator[str]:
+    """Yield one sentence for each training stage in which the model collapsed."""
     collapsed = [line for line in lines if line.collapsed]
     for stage in dict.fromkeys(line.stage for line in collapsed):
         epochs = [line for line in collapsed if line.stage == stage]
@@ -203,6 +217,7 @@ def _collapses(lines: list[EpochLine]) -> Iterator[str]:
 
 
 def _caveats_of_data(run: Finished) -> Iterator[str]:
+    """Yield sentences on ranked clips in the training data, left out clips, and unpublished expert files."""
     trained, broken = run.ranked.also_trained_on, len(run.result.broken)
     if trained:
         yield f"Warning: {trained:,} ranked clips are also training data, by content or Freesound id."
@@ -218,6 +233,7 @@ def _caveats_of_data(run: Finished) -> Iterator[str]:
 
 
 def _ties(count: int, n: int) -> str:
+    """Return a sentence on the queries whose relevant clip has the same score as another clip. n: Number of queries."""
     if not count:
         return "No relevant clip has the same score as a clip that is not relevant."
     return (
@@ -227,6 +243,7 @@ def _ties(count: int, n: int) -> str:
 
 
 def _caveats_of_training(run: Finished) -> Iterator[str]:
+    """Yield sentences on monitored test splits, uncommitted code, and runs resumed with other code."""
     if stages := [name for name, stage in run.recipe.stages.items() if stage.monitor.test_split]:
         yield (
             f"A test split was monitored during training ({', '.join(stages)}), as the recipe acknowledges: a "

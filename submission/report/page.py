@@ -26,7 +26,7 @@ from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edition: Edition) -> list[Drawing]:
     """Write the page of a run, and its figures as ENTRY.NAME.svg into figures_folder; return all figures on the page.
 
-    others: runs to compare with, in the same edition's metrics.
+    others: Runs to compare with, in the same edition's metrics.
     Raises SubmissionError for a run whose files are damaged or whose relevant clips are not known; OSError when writing
     fails.
     """
@@ -54,7 +54,7 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
 def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[FinishedMoments]) -> list[Drawing]:
     """Write the page of an entry of moments, like write_report. Raises SubmissionError for a blind list.
 
-    others: entries with the same queries.
+    others: Entries with the same queries.
     """
     names, store = _names(others), AudioStore(moments_sections.LONGEST)
     this, summaries = (
@@ -75,8 +75,9 @@ def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[Finis
 
 
 def figures_folder(out: Path, run: Path) -> Path:
-    """Return the folder of a page's figures: RUN/figures for a page in the run's folder, else PAGE_figures next to the
-    page.
+    """Return the folder of a page's figures.
+
+    It is RUN/figures for a page in the run's folder, else PAGE_figures next to the page.
 
     A read-only run can therefore have its report elsewhere.
     """
@@ -86,6 +87,7 @@ def figures_folder(out: Path, run: Path) -> Path:
 
 
 def _write(out: Path, run: Finished, sections: Sequence[Section | None], store: AudioStore) -> list[Drawing]:
+    """Write the page with these sections (None: left out); return its drawings."""
     shown = [section for section in sections if section is not None]
     html = render(f"{run.recipe.name} · {run.entry}", shown, store.uris)
     with writing(out) as file:
@@ -94,8 +96,9 @@ def _write(out: Path, run: Finished, sections: Sequence[Section | None], store: 
 
 
 def _names(runs: Sequence[Finished]) -> list[str]:
-    """Return FOLDER:ENTRY of each run; runs with the same name get as many parent folders as are needed to distinguish
-    them.
+    """Return a distinct name FOLDER:ENTRY of each run.
+
+    Runs with the same name get as many parent folders as are needed to distinguish them.
     """
     folders = [run.folder.resolve() for run in runs]
     names = [f"{folder.name}:{run.entry}" for folder, run in zip(folders, runs, strict=True)]
@@ -107,7 +110,7 @@ def _names(runs: Sequence[Finished]) -> list[str]:
 
 
 def render(title: str, sections: Sequence[Section], audio: Sequence[str]) -> str:
-    """Return one self-contained HTML file. All text is escaped.
+    """Return the report as one self-contained HTML file. All text is escaped.
 
     The page's policy allows it to load only its embedded data and to run only its script.
     """
@@ -122,10 +125,11 @@ def render(title: str, sections: Sequence[Section], audio: Sequence[str]) -> str
 
 
 def _data_uri(path: Path) -> str:
+    """Return an SVG file as a data: address, which an HTML page can contain."""
     return f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 def _hash(text: str, tag: str) -> str:
-    """Return the hash of the page's only <tag>, in the form of its policy."""
+    """Return the hash of the page's only <tag>, in the form of its content security policy."""
     (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"

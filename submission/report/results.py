@@ -33,8 +33,9 @@ BINS = 30
 def result_section(
     run: FinishedRun, this: Summary, others: Mapping[str, Summary], edition: Edition, path: Path
 ) -> Section:
-    """Return the section with the primary figure, next to chance, the untrained model, the ceiling, and other runs by
-    name.
+    """Return the section with the primary figure, next to those of other systems.
+
+    These are chance, the untrained model, the ceiling, and other runs by name.
     """
     summaries = {THIS_RUN: this, **others}
     levels, notes = _levels(run, this)
@@ -73,10 +74,12 @@ def result_section(
 
 
 def _intervals(summary: Summary) -> list[str]:
+    """Return both intervals of the primary metric as text."""
     return [interval_text(summary.interval), interval_text(summary.bootstrap)]
 
 
 def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]) -> Table:
+    """Return the table of all figures: one row per system, then one per level such as chance."""
     this = summaries[THIS_RUN]
     n_queries, n_clips = f"{len(this.queries.texts):,}", f"{this.queries.n_pool:,}"
     rows = []
@@ -91,7 +94,7 @@ def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]
 
 
 def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str]]:
-    """Return the levels that a system can be compared with, and notes on them."""
+    """Return the levels that a system can be compared with, such as chance, and notes on them."""
     ranked = run.ranked
     levels, notes = {"chance": this.chance}, []
     if ranked.untrained is None:
@@ -199,6 +202,7 @@ def scores_section(run: FinishedRun, gaps: ScoreGaps, folder: Path) -> Section:
 
 
 def _bins_table(unit: str, edges: Values, counts: Mapping[str, Ints]) -> Table:
+    """Return a histogram as a table: one row per bin, one column per name in counts."""
     rows = [
         [end, *map(str, cells)] for end, *cells in zip(statistics.edge_labels(edges), *counts.values(), strict=True)
     ]
@@ -217,8 +221,9 @@ def loss_margins(run: FinishedRun) -> dict[float, str]:
 
 
 def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> Section | None:
-    """Return the section with each expert's share of a clip's embedding, which is their mean; None for a run of one
-    expert.
+    """Return the section with each expert's share of a clip's embedding; None for a run of one expert.
+
+    A clip's embedding is the mean of its experts' embeddings.
 
     A query is assigned to the expert with the largest mean share on its relevant clips.
     """
@@ -249,7 +254,7 @@ def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Pa
 
 
 def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:
-    """Yield one clause per expert. shares: (experts, C)."""
+    """Format the share of each expert in the embeddings. shares: (experts, C)."""
     largest = shares.argmax(axis=0)
     for number, (name, share) in enumerate(zip(names, shares, strict=True)):
         yield (
@@ -259,6 +264,7 @@ def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:
 
 
 def _norms_table(norms: Mapping[str, Values], shares: Values) -> Table:
+    """Return a table of the norms of each expert's embeddings, in percentiles, and its mean share."""
     rows = [
         [name, *(f"{value:.3f}" for value in np.percentile(norm, (5, 25, 50, 75, 95))), percent(float(share.mean()))]
         for (name, norm), share in zip(norms.items(), shares, strict=True)
@@ -295,6 +301,7 @@ def lengths_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Pa
 
 
 def _bars_drawing(path: Path, bars: Sequence[Bar], xlabel: str, metric: str, title: str, level: float) -> Drawing:
+    """Draw means by group; return the drawing with its table and its text alternative."""
     figures.draw_bars(path, bars, xlabel, metric, level)
     best, worst = (choose(bars, key=lambda bar: bar.mean) for choose in (max, min))
     alt = (

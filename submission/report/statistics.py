@@ -37,11 +37,12 @@ class ScoreGaps(NamedTuple):
 
     @property
     def margin(self) -> Values:
+        """Score of the best relevant clip minus that of the hardest negative, per query."""
         return self.positive - self.negative
 
 
 def score_gaps(matrix: ScoreMatrix) -> ScoreGaps:
-    """Return the gaps of a matrix with known relevant clips.
+    """Return the scores of the best relevant clip and the hardest negative of every query in a matrix.
 
     >>> values = np.array([[0.5, 0.25, 0.5]], dtype=np.float32)
     >>> found = score_gaps(ScoreMatrix(values, ["q"], ["q"], ["a", "b", "c"], ["a", "b", "c"], [["a", "b"]]))
@@ -92,6 +93,7 @@ def random_shares(bins: Sequence[tuple[int, int]], n_pool: int, n_relevant: Ints
     sizes, counts = np.unique(n_relevant, return_counts=True)
 
     def beyond(rank: int) -> float:
+        """Return the probability that no relevant clip is among the first `rank` clips."""
         chances = [math.prod(max(0, n_pool - rank - i) / (n_pool - i) for i in range(size)) for size in sizes]
         return float(np.average(chances, weights=counts))
 
@@ -108,7 +110,7 @@ class Bar(NamedTuple):
 
 
 def mean_bars(values: Values, keys: Sequence[object], labels: Mapping[object, str], groups: Groups) -> list[Bar]:
-    """Return the means by key, in the order of labels; keys without a query are left out.
+    """Return the mean of the values of each key, in the order of labels; keys without a query are left out.
 
     values: (Q,) in [0, 1]. keys: (Q,).
     """
@@ -122,8 +124,9 @@ def mean_bars(values: Values, keys: Sequence[object], labels: Mapping[object, st
 
 
 def share_interval(values: Values, groups: Groups) -> Interval:
-    """Return the 95 % interval of the mean of values in [0, 1] that come in groups; within [0, 1], and wide for few
-    groups.
+    """Return the 95 % interval of the mean of values in [0, 1] that come in groups.
+
+    It is within [0, 1], and wide for few groups.
 
     Returns Wilson's score interval. The number of trials is the number of groups or, if they differ in size, Kish's
     effective number of them, (sum of sizes)^2 / sum of sizes^2.
@@ -145,14 +148,16 @@ def share_interval(values: Values, groups: Groups) -> Interval:
 
 def bin_number(value: float, starts: Sequence[float]) -> int | None:
     """Return the number of the bin that contains a value. Bins include their start; the last one is open.
+
     None for NaN.
     """
     return None if math.isnan(value) else int(np.searchsorted(starts, value, side="right")) - 1
 
 
 def bin_labels(starts: Sequence[int], whole: bool) -> dict[object, str]:
-    """Return `1–4`, ..., `20+` by the number of the bin; if values are not whole, it ends where the next
-    begins: `0–5`.
+    """Return the labels of bins, `1–4`, ..., `20+`, by the number of the bin.
+
+    If values are not whole, a bin ends where the next begins: `0–5`.
     """
     ends = [f"{low}–{high - whole}" for low, high in pairwise(starts)]
     return dict(enumerate([*ends, f"{starts[-1]}+"]))

@@ -22,7 +22,7 @@ NORM = "norm "  # prefix of an expert's column
 class Clips(NamedTuple):
     """The C clips of a pool, in its order.
 
-    paths: audio files. seconds: (C,), NaN if not known. norms: by expert, (C,) norms of its embedding of each clip;
+    paths: Audio files. seconds: (C,), NaN if not known. norms: By expert, (C,) norms of its embedding of each clip;
     empty for a mean.
     """
 
@@ -32,7 +32,7 @@ class Clips(NamedTuple):
 
 
 def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, Floats]) -> None:
-    """Write the table, one line per clip. norms: by expert, (C,)."""
+    """Write the table of a run's ranked clips, one line per clip. norms: By expert, (C,)."""
     rows = []
     for row, clip in enumerate(clips):
         seconds = "" if clip.seconds is None else f"{clip.seconds:.3f}"
@@ -41,7 +41,7 @@ def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, Floats]) 
 
 
 def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
-    """Read the table.
+    """Read the table of a run's ranked clips.
 
     Raises SubmissionError for a table that cannot be read or lacks a clip, and for a cell that is no number.
     """
@@ -57,6 +57,7 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
     header = lines[0][1]
 
     def numbers(name: str) -> Values:
+        """Return a column of the table as numbers, NaN for empty cells. Raises SubmissionError for other text."""
         values = np.full(len(lines), np.nan)
         for number, (line, row) in enumerate(lines):
             try:

@@ -20,7 +20,7 @@ from submission.runs.reading import finish_hint, read_metrics, read_provenance, 
 
 @dataclass(frozen=True)
 class Finished(ABC):
-    """One ranked entry of a finished run. entry: its name in `rank`."""
+    """One ranked entry of a finished run. entry: Its name in `rank`."""
 
     folder: Path
     result: record.RunResult
@@ -30,12 +30,12 @@ class Finished(ABC):
     @property
     @abstractmethod
     def members(self) -> Sequence[record.RankSettings]:
-        """The entries with one checkpoint each that this one consists of."""
+        """Settings of the entries with one checkpoint each that this ranked entry consists of."""
 
     @property
     @abstractmethod
     def ranked(self) -> record.RankedResult | record.MomentsResult:
-        """The entry in result.json."""
+        """Result of this ranked entry in result.json."""
 
     @property
     @abstractmethod
@@ -49,7 +49,7 @@ class Finished(ABC):
 
     @cached_property
     def epochs(self) -> list[record.EpochLine]:
-        """The epochs of all stages in turn."""
+        """Lines of metrics.jsonl: the epochs of all stages in turn."""
         path = self.file("metrics.jsonl")
         return read_metrics(path, repair_hint(self.folder, path))
 
@@ -69,25 +69,29 @@ class FinishedRun(Finished):
 
     @property
     def ranked(self) -> record.RankedResult:
+        """Result of this ranked entry in result.json."""
         return self.result.rank[self.entry]
 
     @property
     def ranks_blind(self) -> bool:
+        """Whether the run has ranked the blind set by the same checkpoints."""
         return self.blind_scores is not None
 
     @cached_property
     def matrix(self) -> ScoreMatrix:
+        """The score matrix of the entry."""
         return read_scores(self.file(f"scores/{self.entry}.npy"))
 
     @property
     def members(self) -> list[record.RankSettings]:
-        """The entries with one checkpoint each that this one consists of: itself, or those of a mean."""
+        """Settings of the entries with one checkpoint each that this entry consists of: itself, or those of a mean."""
         return list(self._leaf_entries(self.entry))
 
     @property
     def blind_scores(self) -> Path | None:
-        """The score matrix of the blind set that was ranked by the same checkpoints; None for no such set,
-        or several.
+        """The score matrix of the blind set that was ranked by the same checkpoints.
+
+        None for no such set, or several.
         """
         mine = [(member.stage, member.checkpoint) for member in self.members]
         same = [
@@ -98,6 +102,7 @@ class FinishedRun(Finished):
         return self.file(f"scores/{same[0]}.npy") if len(same) == 1 else None
 
     def _leaf_entries(self, entry: str) -> Iterator[record.RankSettings]:
+        """Yield the settings of the entries that rank by one model, in this entry and in the parts of a mean."""
         settings = self.recipe.rank[entry]
         if settings.kind == "mean":
             for part in settings.of:
@@ -111,11 +116,12 @@ class FinishedMoments(Finished):
 
     @property
     def ranked(self) -> record.MomentsResult:
+        """Result of this ranked entry in result.json."""
         return self.result.moments[self.entry]
 
     @property
     def members(self) -> list[record.RankSettings]:
-        """The entry itself."""
+        """Settings of the entry itself, as a list."""
         return [self._settings(self.entry)]
 
     @cached_property
@@ -131,9 +137,11 @@ class FinishedMoments(Finished):
 
     @property
     def ranks_blind(self) -> bool:
+        """Whether the run has also found the windows of the blind list."""
         return self.blind is not None
 
     def _settings(self, entry: str) -> record.RankSettings:
+        """Return the settings of an entry. Raises SubmissionError if it does not find moments."""
         settings = self.recipe.rank[entry]
         if settings.kind != "moments":
             raise SubmissionError(f"{self.folder}: the entry {entry} of resolved.json is not of kind moments")
@@ -141,12 +149,14 @@ class FinishedMoments(Finished):
 
     @property
     def edition(self) -> MomentsEdition:
+        """The challenge edition whose metrics this entry has."""
         return get_moments_edition(self.ranked.edition)
 
     @cached_property
     def truth(self) -> MomentTruth:
-        """The queries, with their true windows except for a blind list. Raises SubmissionError as read_moment_truth
-        does.
+        """The queries, with their true windows except for a blind list.
+
+        Raises SubmissionError as read_moment_truth does.
         """
         return read_moment_truth(self.file(f"scores/{self.entry}.truth.jsonl"), self.edition)
 
@@ -165,7 +175,7 @@ def open_finished(text: str) -> FinishedRun:
     """Open RUN, or RUN:ENTRY for one of several ranked entries (default: the first).
 
     Raises SubmissionError for a folder that is no finished run, for files that do not fit each other (one line per
-    fault), and for an unknown entry; DataError for damaged files (one line per fault).
+    fault), and for an unknown entry. Raises DataError for damaged files (one line per fault).
     """
     folder, result, recipe, entry = _open_run(text)
     if not result.rank and result.moments:
@@ -184,8 +194,9 @@ def open_finished(text: str) -> FinishedRun:
 
 
 def open_finished_moments(text: str) -> FinishedMoments:
-    """Open RUN, or RUN:ENTRY for one of several entries of moments (default: the first). Raises as
-    open_finished does.
+    """Open RUN, or RUN:ENTRY for one of several entries of moments (default: the first).
+
+    Raises as open_finished does.
     """
     folder, result, recipe, entry = _open_run(text)
     if not result.moments:
@@ -198,7 +209,7 @@ def open_finished_moments(text: str) -> FinishedMoments:
 
 
 def open_any_finished(text: str) -> FinishedRun | FinishedMoments:
-    """Open an entry of clips; one of moments if the run has no others or if it is named."""
+    """Open a ranked entry of clips; one of moments if the run has no others or if it is named."""
     return open_finished_moments(text) if has_moments(text) else open_finished(text)
 
 
@@ -212,7 +223,7 @@ def has_moments(text: str) -> bool:
 
 
 def _open_run(text: str) -> tuple[Path, record.RunResult, record.ResolvedRecipe, str]:
-    """Return folder, result, recipe, and the named entry, or ""."""
+    """Open a finished run: return its folder, result and recipe, and the named entry or ""."""
     name, _, entry = text.rpartition(":") if ":" in text and not Path(text).exists() else (text, "", "")
     folder = Path(name)
     require_folder(folder, "name a finished run")
@@ -226,7 +237,7 @@ def _open_run(text: str) -> tuple[Path, record.RunResult, record.ResolvedRecipe,
 
 
 def broken_references(result: record.RunResult, recipe: record.ResolvedRecipe) -> Iterator[str]:
-    """Yield references to missing names, one message each."""
+    """Yield the references in a run's files to missing names, one message each."""
     for name in result.parameters.frozen:
         if name not in ("audio", "text") and name not in result.experts:
             yield f"parameters.frozen.{name}: no such expert"

@@ -15,7 +15,7 @@ LOWER_IS_BETTER = {"loss"}
 
 
 class Figure(Record):
-    """A value of a metric. where: the stage and its epoch, or the ranked entry."""
+    """A value of a metric. where: The stage and its epoch, or the ranked entry."""
 
     metric: str
     value: float
@@ -26,14 +26,14 @@ class RunOverview(Record):
     """Summary of a run.
 
     Attributes:
-        run: folder of the run.
-        changes: changes of the recipe by --set.
-        state: finished, running, unfinished or damaged.
-        stage, epoch: the last trained ones.
-        validation: best epoch of that stage.
-        test: figure of the first ranked entry.
-        seconds: training steps of all epochs, without frames, validation and ranking.
-        problem: reason why a damaged run cannot be read.
+        run: Folder of the run.
+        changes: Changes of the recipe by --set.
+        state: `finished`, `running`, `unfinished` or `damaged`.
+        stage, epoch: The last trained ones.
+        validation: Best epoch of that stage.
+        test: Figure of the first ranked entry.
+        seconds: Training steps of all epochs, without frames, validation and ranking.
+        problem: Reason why a damaged run cannot be read.
     """
 
     run: str
@@ -50,8 +50,9 @@ class RunOverview(Record):
 
 
 def overviews(runs: Path) -> Iterator[RunOverview]:
-    """Yield the summary of every run in a folder and in its studies, by name; or of the folder itself if it
-    is a run.
+    """Yield the summary of every run in a folder and in its studies, by name.
+
+    If the folder is a run, yield only its summary.
     """
     recipes = [*runs.glob("*/resolved.json"), *runs.glob("*/*/resolved.json")]  # the second for studies
     yield from map(overview, [runs] if (runs / "resolved.json").exists() else sorted(path.parent for path in recipes))
@@ -66,6 +67,7 @@ def overview(folder: Path) -> RunOverview:
 
 
 def _read_overview(folder: Path) -> RunOverview:
+    """Read the files of one run folder and return their summary. Raises an error for damaged files."""
     recipe = read_recipe(folder)
     metrics = folder / "metrics.jsonl"
     epochs = read_metrics(metrics, repair_hint(folder, metrics)) if metrics.exists() else []
@@ -85,8 +87,9 @@ def _read_overview(folder: Path) -> RunOverview:
 
 
 def _test_figure(result: RunResult) -> Figure | None:
-    """Return the primary figure of the first ranked entry; if there are only moments, of the first entry
-    with figures.
+    """Return the primary figure of the first ranked entry.
+
+    If there are only moments, it is that of the first entry with figures.
     """
     entries: dict[str, RankedResult | MomentsResult] = {**result.rank, **result.moments}
     for name, entry in entries.items():
@@ -96,7 +99,7 @@ def _test_figure(result: RunResult) -> Figure | None:
 
 
 def _best_epoch(epochs: list[EpochLine]) -> Figure | None:
-    """Return the best epoch of the last stage, by the first of CHOSEN_BY that it has."""
+    """Return the best epoch of the last training stage, by the first metric of CHOSEN_BY that it has."""
     last = [line for line in epochs if line.stage == epochs[-1].stage]
     for metric in CHOSEN_BY:
         if measured := [line for line in last if metric in line.validation]:

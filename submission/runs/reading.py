@@ -36,8 +36,9 @@ def read_provenance(folder: Path) -> Provenance:
 
 
 def read_metrics(path: Path, hint: str) -> list[EpochLine]:
-    """Read metrics.jsonl: one line per epoch of every stage. Raises DataError, with the line, if it is missing or
-    damaged.
+    """Read metrics.jsonl: one line per epoch of every stage.
+
+    Raises DataError, with the line, if it is missing or damaged.
 
     A last line without an end is skipped: a killed process may have left it.
     """
@@ -59,8 +60,9 @@ def repair_hint(folder: Path, *damaged: Path) -> str:
 
 
 def finish_hint(folder: Path) -> str:
-    """Return the end of a message on an unfinished run: the command that continues it, or that a process is training it
-    now.
+    """Return the end of a message on an unfinished run.
+
+    It names the command that continues the run, or reports that a process is training it now.
 
     For a folder that is no run, name the command that makes one.
     """

@@ -15,6 +15,7 @@ FORMAT = 1  # of result.json; a release that changes the meaning of a key increm
 
 
 def _require_relative(name: str) -> str:
+    """Return a path; raises ValueError if it is outside the run's folder."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ValueError(f"{name!r} is outside this folder; use a relative path without ..")
     return name
@@ -32,14 +33,12 @@ class Record(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="allow", populate_by_name=True)
 
     def document(self) -> dict[str, Any]:
-        """Return the content as plain JSON values, with the keys of the file; values that were not given
-        are left out.
-        """
+        """Return the content as plain JSON values, with the keys of the file, without values that were not given."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
 class Parameters(Record):
-    """Numbers of parameters. trained: by part of the model. frozen: by expert, `audio`, or `text`."""
+    """Numbers of parameters. trained: By part of the model. frozen: By expert, `audio`, or `text`."""
 
     trained: dict[str, Count]
     frozen: dict[str, Count]
@@ -51,10 +50,10 @@ class ExpertFacts(Record):
 
     Attributes:
         rate: Hz.
-        dim: dimension of a frame.
-        published: addresses of its weights.
-        unpublished: other weight files.
-        pretrained: model of frames that were read instead of computed; None: see `kind`.
+        dim: Dimension of a frame.
+        published: Addresses of its weights.
+        unpublished: Other weight files.
+        pretrained: Model of frames that were read instead of computed; None: see `kind`.
     """
 
     kind: str
@@ -67,11 +66,12 @@ class ExpertFacts(Record):
 
     @property
     def model(self) -> str:
+        """Name of the pre-trained model, or else the kind of the expert."""
         return self.pretrained or self.kind
 
 
 class SetFacts(Record):
-    """A data set within a source. licences: number of clips by licence."""
+    """A data set within a source. licences: Number of clips by licence."""
 
     clips: Annotated[int, Field(gt=0)]
     captions: Count
@@ -82,7 +82,7 @@ class SetFacts(Record):
 class SourceFacts(Record):
     """A source of the recipe's `data`.
 
-    sets: its data sets by name. trains: the stages it trains. published: its address. moments: number of moments of its
+    sets: Its data sets by name. trains: The stages it trains. published: Its address. moments: Number of moments of its
     clips; None without a file of moments.
     """
 
@@ -97,10 +97,10 @@ class RankedResult(Record):
 
     Attributes:
         interval, bootstrap: 95 % intervals of `metric`; None for a single query.
-        checkpoint: description.
-        chance, untrained, ceiling: values of `metric` for comparison; untrained is None if nothing was trained.
-        also_trained_on: number of ranked clips that are also training data.
-        scores, csv: files.
+        checkpoint: Description.
+        chance, untrained, ceiling: Values of `metric` for comparison; untrained is None if nothing was trained.
+        also_trained_on: Number of ranked clips that are also training data.
+        scores, csv: Files.
     """
 
     __pydantic_extra__: dict[str, Any]
@@ -123,20 +123,21 @@ class RankedResult(Record):
 
     @model_validator(mode="after")
     def _has_its_figure(self) -> Self:
+        """Check that the figures include the primary metric."""
         if self.metric not in self.figures:
             raise ValueError(f"it has no {self.metric}")
         return self
 
     @property
     def figures(self) -> dict[str, float]:
-        """Values by metric."""
+        """Figures of the entry by metric."""
         return {key: value for key, value in self.__pydantic_extra__.items() if isinstance(value, float | int)}
 
 
 class BlindResult(Record):
     """A ranked blind set.
 
-    checkpoint: description. scores, csv: files. sha256: of names and contents of the ranked clips and queries.
+    checkpoint: Description. scores, csv: Files. sha256: Of names and contents of the ranked clips and queries.
     """
 
     queries: Count
@@ -151,7 +152,7 @@ class BlindResult(Record):
 class FittedScore(Record):
     """Fitted score of moments.
 
-    scale, offset: of the frames' values. enter, leave: log odds of each change from frame to frame.
+    scale, offset: Of the frames' values. enter, leave: Log odds of each change from frame to frame.
     """
 
     scale: float
@@ -164,15 +165,15 @@ class MomentsResult(Record):
     """Result of an entry that finds windows.
 
     Attributes:
-        figures: by metric, in [0, 1]; None for a blind list.
+        figures: By metric, in [0, 1]; None for a blind list.
         bootstrap: 95 % interval of each figure, over recordings; None for a blind list.
         random, ceiling: R1@0.5 and so on of random windows, and of windows made of the true frames.
-        checkpoint: description.
-        fitted: fitted score, if the entry has a `fit`.
-        windows: file with scores.
-        answers: file to submit.
-        truth: file of the queries.
-        frames: file of the frames' probabilities.
+        checkpoint: Description.
+        fitted: Fitted score, if the entry has a `fit`.
+        windows: File with scores.
+        answers: File to submit.
+        truth: File of the queries.
+        frames: File of the frames' probabilities.
     """
 
     metric: str
@@ -197,12 +198,12 @@ class RunResult(Record):
     """Content of result.json.
 
     Attributes:
-        commits: of the code, in turn.
-        broken: reasons why clips were left out, by id.
-        seconds: of the last process.
-        training_seconds: of all epochs.
-        sha256: checksums of the run's files.
-        rank, blind, moments: by entry of the recipe's `rank`. Those of `blind` have no figures.
+        commits: Of the code, in turn.
+        broken: Reasons why clips were left out, by id.
+        seconds: Of the last process.
+        training_seconds: Of all epochs.
+        sha256: Checksums of the run's files.
+        rank, blind, moments: By entry of the recipe's `rank`. Those of `blind` have no figures.
     """
 
     format: int
@@ -226,15 +227,15 @@ class Provenance(Record):
     """Inputs of a run: code, recipe, data and machine.
 
     Attributes:
-        changes: those of --set.
-        manifests, contents: checksums by data source, of its manifest and of all its audio.
-        experts: identities of the experts.
-        text: identity of a pre-trained text encoder.
-        starts: checksums of exported models by folder.
-        teachers: by name, checksums of the files that identify their weights.
-        augment: checksums of files that change training data.
-        started_in: folder that relative paths of the recipe start from, relative to the run.
-        sha256: checksums of the run's files.
+        changes: Those of --set.
+        manifests, contents: Checksums by data source, of its manifest and of all its audio.
+        experts: Identities of the experts.
+        text: Identity of a pre-trained text encoder.
+        starts: Checksums of exported models by folder.
+        teachers: By name, checksums of the files that identify their weights.
+        augment: Checksums of files that change training data.
+        started_in: Folder that relative paths of the recipe start from, relative to the run.
+        sha256: Checksums of the run's files.
     """
 
     recipe: str | None = None
@@ -265,12 +266,12 @@ class EpochLine(Record):
     """A line of metrics.jsonl, its keys in the written order.
 
     Attributes:
-        epoch: of the stage, from 1.
-        loss, positive, hardest_negative, violations, violations_relaxed: means over the steps of the epoch.
-        validation: values by metric.
-        spread_of_clips, zeros_of_clips, spread_of_captions, zeros_of_captions, captions_alike: values of the collapse
+        epoch: Of the stage, from 1.
+        loss, positive, hardest_negative, violations, violations_relaxed: Means over the steps of the epoch.
+        validation: Values by metric.
+        spread_of_clips, zeros_of_clips, spread_of_captions, zeros_of_captions, captions_alike: Values of the collapse
             watch.
-        collapsed: its messages.
+        collapsed: Its messages.
     """
 
     stage: str
@@ -303,8 +304,9 @@ class Kind(Record):
 
 
 class EncoderSettings(Kind):
-    """Settings of an encoder. model: published text encoder. vectors, weights: files. spec_augment: for
-    audio encoders.
+    """Settings of an encoder.
+
+    model: Published text encoder. vectors, weights: Files. spec_augment: For audio encoders.
     """
 
     model: str | None = None
@@ -344,7 +346,7 @@ class StageSettings(Record):
 class RankSettings(Kind):
     """An entry of `rank`, of any kind.
 
-    stage, checkpoint: for kinds that rank by one model; None for published weights, before any stage. of: for a mean,
+    stage, checkpoint: For kinds that rank by one model; None for published weights, before any stage. of: For a mean,
     the names of its parts.
     """
 
@@ -378,10 +380,10 @@ class ModelFacts(Record):
     """Facts about a model, stored with its scores and in model.json of an export.
 
     Attributes:
-        run: name of its folder.
-        edition: the one its recipe ranks for; None for several.
-        fitted: for an export, fitted score of moments, if it was fitted after training.
-        sha256: checksums of an export's other files.
+        run: Name of its folder.
+        edition: The one its recipe ranks for; None for several.
+        fitted: For an export, fitted score of moments, if it was fitted after training.
+        sha256: Checksums of an export's other files.
     """
 
     recipe: str

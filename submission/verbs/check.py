@@ -65,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _report(path: Path, edition: AnyEdition, result: "_CheckResult", as_json: bool, shown: int | None) -> int:
+    """Print the result of a check as text or JSON. Returns 0; raises SubmissionError if there are problems."""
     if as_json:
         _print_json(path, edition, result)
     elif result.problems:
@@ -82,11 +83,11 @@ class _CheckResult(NamedTuple):
     """Result of a check.
 
     Attributes:
-        queries, columns: of the file; None if it could not be read.
-        verdict: description of the result.
-        compared: whether the file was compared with a truth.
-        notes: oddities that are no problem.
-        hint: options for a comparison, if the file was not compared.
+        queries, columns: Of the file; None if it could not be read.
+        verdict: Description of the result.
+        compared: Whether the file was compared with a truth.
+        notes: Oddities that are no problem.
+        hint: Options for a comparison, if the file was not compared.
     """
 
     problems: Sequence[Problem]
@@ -106,6 +107,7 @@ def _format_lines(problems: Sequence[Problem], shown: int | None) -> Iterable[st
 
 
 def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) -> _CheckResult:
+    """Check a ranked or matrix CSV of an edition."""
     queries = columns = 0
     if ranked or edition.output == "ranked":
         rows, problems = check_ranked_csv(path.read_bytes(), edition, truth)
@@ -123,7 +125,7 @@ def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) 
 
 
 def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Namespace) -> _CheckResult:
-    """Check a file of answers, or a truth."""
+    """Check a file of moments: answers to queries, or a truth."""
     refuse_options(arguments, scores=None, audio=None, ranked=False)
     data = path.read_bytes()
     if is_truth(data):
@@ -144,11 +146,12 @@ def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Name
 
 
 def _matrix_edition(arguments: argparse.Namespace) -> dict[str, str | None]:
-    """Return the edition of the score matrix by its name, if one is given."""
+    """Return the edition in the facts of the matrix of --scores, by the file's name; empty without that option."""
     return {str(arguments.scores): edition_in_facts(read_scores(arguments.scores))} if arguments.scores else {}
 
 
 def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
+    """Return the edition of a package: the chosen one, or else the only one that its members fit."""
     if arguments.ranked:
         raise SubmissionError("the format of a package is that of its edition; leave out --ranked")
     from submission.package.archive import fitting_editions
@@ -161,6 +164,7 @@ def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
 
 
 def _check_package(path: Path, edition: AnyEdition, arguments: argparse.Namespace, shown: int | None) -> _CheckResult:
+    """Check a package against the rules of its edition."""
     from submission.package.archive import check_archive, output_notes
 
     truth: Truth | MomentTruth | None
@@ -177,10 +181,12 @@ def _check_package(path: Path, edition: AnyEdition, arguments: argparse.Namespac
 
 
 def _package_problems(sentences: Iterable[str]) -> list[Problem]:
+    """Return messages on a package as problems without a line."""
     return [Problem(None, text, PACKAGE) for text in sentences]
 
 
 def _print_json(path: Path, edition: AnyEdition, result: _CheckResult) -> None:
+    """Print the result of a check as JSON."""
     from data_tools.documents.strict import print_report
     from submission.verbs.json_output import CheckReport, file_problems
 

@@ -15,7 +15,10 @@ from submission.metrics.summary import Summary
 
 
 class Fact(Report):
-    """A fact of an edition. sure: confirmed, secondary, inferred or remembered. source: where it is published."""
+    """A fact of an edition.
+
+    sure: `confirmed`, `secondary`, `inferred` or `remembered`. source: Where it is published.
+    """
 
     value: object
     sure: str
@@ -23,7 +26,7 @@ class Fact(Report):
 
 
 class EditionReport(Report):
-    """An edition. output: `ranked`, `matrix` or `windows`. metric: primary one. facts: by name; empty for several."""
+    """An edition. output: `ranked`, `matrix` or `windows`. metric: Primary one. facts: By name; empty for several."""
 
     edition: str
     task: str
@@ -39,14 +42,14 @@ class FactsReport(Report):
 class ScoreReport(Report):
     """Figures of a system.
 
-    values: by metric, in [0, 1].
-    primary: metric of chance and of both intervals.
+    values: By metric, in [0, 1].
+    primary: Metric of chance and of both intervals.
     interval: 95 %, by the jackknife over queries; null for a single query.
     bootstrap: 95 %, by the bootstrap over groups that share clips; null for a single group.
-    median_rank: of the first relevant one; null beyond a ranked list.
+    median_rank: Of the first relevant one; null beyond a ranked list.
 
-    For moments: pool is the number of recordings, groups share a recording, median_rank is null, and chance is the
-    figure of whole recordings as the answers, null if a length is missing.
+    For moments, pool is the number of recordings, groups share a recording, and median_rank is null. Then chance is
+    the figure of whole recordings as the answers, null if a length is missing.
     """
 
     system: str
@@ -64,10 +67,10 @@ class ScoreReport(Report):
 class CompareReport(Report):
     """Comparison of the first system with the mean of the others.
 
-    difference: of the primary metric, the first minus the mean of the others.
+    difference: Of the primary metric, the first minus the mean of the others.
     interval: 95 % interval of the difference.
-    p: of a paired randomisation test of `groups` groups of queries.
-    better, equal, worse: numbers of queries where the first is better, equal or worse.
+    p: Of a paired randomisation test of `groups` groups of queries.
+    better, equal, worse: Numbers of queries where the first is better, equal or worse.
     """
 
     systems: list[ScoreReport]
@@ -82,7 +85,7 @@ class CompareReport(Report):
 
 
 class FileProblem(Report):
-    """A problem or note. line: from 1; null for the whole file. kind: the same words for every problem of its kind."""
+    """A problem or note. line: From 1; null for the whole file. kind: The same words for every problem of its kind."""
 
     line: int | None
     sentence: str
@@ -92,10 +95,10 @@ class FileProblem(Report):
 class CheckReport(Report):
     """Result of a check.
 
-    queries, columns: of the file; null if it could not be read. Columns are names of a ranked CSV, clips of a matrix,
+    queries, columns: Of the file; null if it could not be read. Columns are names of a ranked CSV, clips of a matrix,
     or windows of the longest answer of moments.
-    compared: whether its texts and names were compared with the given truth, scores or blind set.
-    notes: oddities of moments, which are scored.
+    compared: Whether its texts and names were compared with the given truth, scores or blind set.
+    notes: Oddities of moments, which are scored.
     """
 
     file: str
@@ -109,6 +112,7 @@ class CheckReport(Report):
 
 
 def edition_report(edition: Edition | MomentsEdition, whole: bool) -> EditionReport:
+    """Return the report of an edition. whole: With all facts and their sources."""
     facts = {
         name: Fact(value=_json_value(getattr(edition, name)), sure=sure, source=where)
         for name, (sure, where) in edition.sources.items()
@@ -132,7 +136,7 @@ def _json_value(value: object) -> object:
 def score_report(
     system: str, summary: Summary | MomentSummary, further: Mapping[str, float] = MappingProxyType({})
 ) -> ScoreReport:
-    """Return the report of a summary. further: additional figures."""
+    """Return the report of a summary. further: Additional figures."""
     return ScoreReport(
         system=system,
         queries=len(summary.queries.texts),
@@ -148,6 +152,7 @@ def score_report(
 
 
 def compare_report(systems: list[ScoreReport], difference: Difference) -> CompareReport:
+    """Return the report of a comparison of the first system with the others."""
     return CompareReport(
         systems=systems,
         primary=systems[0].primary,
@@ -162,9 +167,11 @@ def compare_report(systems: list[ScoreReport], difference: Difference) -> Compar
 
 
 def file_problems(problems: Sequence[Problem]) -> list[FileProblem]:
+    """Convert the problems of a file for a report."""
     return [FileProblem(**problem._asdict()) for problem in problems]
 
 
 def _interval(bounds: Interval) -> Interval | None:
+    """Convert an interval for JSON; None if a bound is NaN or infinite."""
     low, high = map(number, bounds)
     return None if low is None or high is None else (low, high)

@@ -34,6 +34,7 @@ SUFFIX = ".jsonl"
 
 
 def is_moments(name: str | Path) -> bool:
+    """Whether a file's name has the suffix of files of moments."""
     return Path(name).suffix.lower() == SUFFIX
 
 
@@ -45,7 +46,7 @@ def moments_edition(arguments: argparse.Namespace) -> MomentsEdition:
 def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -> list[MomentSummary]:
     """Return the figures of files of moments, all against one truth, and of runs, each against its own truth.
 
-    arguments: of add_truth_arguments. Raises SubmissionError for systems that cannot be scored.
+    arguments: Of add_truth_arguments. Raises SubmissionError for systems that cannot be scored.
     """
     if others := [name for name in names if not is_moments(name) and not is_run_of_moments(name)]:
         raise SubmissionError(f"{others[0]} ranks clips; moments ({SUFFIX}) can only be compared with moments")
@@ -76,9 +77,10 @@ def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -
 
 
 def _require_same_windows(truths: Mapping[str, MomentTruth], edition: MomentsEdition) -> None:
-    """Raises SubmissionError for runs and files with different true windows of the same query. truths: by name."""
+    """Raises SubmissionError for runs and files with different true windows of the same query. truths: By name."""
 
     def counted_windows(truth: MomentTruth, qid: str) -> list[Window]:
+        """Return the true windows of a query that count in the metrics, sorted."""
         windows = truth.queries[qid].windows or []
         return sorted(window for window in windows if 0 < window[1] - window[0] <= edition.max_seconds)
 
@@ -127,7 +129,7 @@ def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -
 
 
 def _overwrite_problem(path: Path, edition: MomentsEdition, scores: bool) -> str:
-    """Return the reason why a file must not be overwritten; "" if it may be. scores: whether to protect its scores."""
+    """Return the reason why a file must not be overwritten; "" if it may be. scores: Whether to protect its scores."""
     answers, _, _ = check_moments(path.read_bytes(), edition)
     if not answers:
         return "is not a file of moments"
@@ -135,7 +137,7 @@ def _overwrite_problem(path: Path, edition: MomentsEdition, scores: bool) -> str
 
 
 def blend_moment_files(arguments: argparse.Namespace) -> int:
-    """Write one file of moments, with scores, from several. arguments: of the verb blend."""
+    """Write one file of moments, with scores, from several. arguments: Of the verb blend."""
     paths = [*arguments.scores, *(arguments.validation or ())]
     if others := [path for path in paths if not is_moments(path)]:
         fault = "is a folder: give its scores/ENTRY.windows.jsonl" if others[0].is_dir() else "ranks clips"
@@ -167,7 +169,7 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
 
 
 def refuse_options(arguments: argparse.Namespace, **usual: object) -> None:
-    """Raises SubmissionError for an option that does not apply to moments. usual: option -> its value if not given."""
+    """Raises SubmissionError for an option that does not apply to moments. usual: Option -> its value if not given."""
     for option, value in usual.items():
         if getattr(arguments, option) != value:
             raise SubmissionError(f"--{option} does not work with moments ({SUFFIX}); leave it out")

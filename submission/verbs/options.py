@@ -29,6 +29,7 @@ ANNOTATED_EDITION = "2025"  # edition of the figures for several relevant clips 
 
 
 def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name the truth, a score matrix, or a blind set to compare a file with."""
     against = parser.add_mutually_exclusive_group()
     captions = "captions file in Clotho's format, or for moments true windows (.jsonl)"
     against.add_argument("--truth", metavar="TRUTH", type=Path, help=captions)
@@ -39,7 +40,7 @@ def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_truth(arguments: argparse.Namespace) -> Truth | None:
-    """Return the truth of the options, or None without any. Raises SubmissionError for half of a blind set."""
+    """Read the truth that the options name, or None without any. Raises SubmissionError for half of a blind set."""
     if (arguments.queries is None) != (arguments.audio is None):
         raise SubmissionError("a blind set needs --queries FILE.csv and --audio FOLDER; give both")
     if arguments.queries:
@@ -57,10 +58,12 @@ def require_csv(path: Path) -> None:
 
 
 def add_ranked(parser: argparse.ArgumentParser) -> None:
+    """Add the option --ranked: write or expect a ranked CSV."""
     parser.add_argument("--ranked", action="store_true", help="a ranked CSV even if the edition requires all scores")
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
+    """Add the option --force: overwrite a file of another edition."""
     parser.add_argument("--force", action="store_true", help="overwrite a file of another edition, or of none")
 
 
@@ -76,7 +79,7 @@ def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class System(NamedTuple):
-    """A system to score. name: as given. matrix: None for a CSV. edition: of the system; None if unknown."""
+    """A system to score. name: As given. matrix: None for a CSV. edition: Of the system; None if unknown."""
 
     name: str
     matrix: ScoreMatrix | None
@@ -84,8 +87,9 @@ class System(NamedTuple):
 
 
 def open_system(name: str) -> System:
-    """Open a CSV, a score matrix (.npy), or a finished run (RUN or RUN:ENTRY). Raises SubmissionError for anything
-    else.
+    """Open a CSV, a score matrix (.npy), or a finished run (RUN or RUN:ENTRY).
+
+    Raises SubmissionError for anything else.
     """
     path = Path(name)
     if is_run(name):
@@ -102,7 +106,7 @@ def open_system(name: str) -> System:
 
 
 def edition_in_facts(matrix: ScoreMatrix) -> str | None:
-    """Return the edition in the facts of a matrix; for a blend, the common one of all its parts."""
+    """Return the edition that a score matrix was made for; for a blend, the common one of all its parts."""
     if isinstance(edition := matrix.facts.get("edition"), str):
         return edition
     editions = [facts.get("edition") for facts in facts_of_parts(matrix.facts)]
@@ -115,7 +119,7 @@ def chosen_edition(
 ) -> Edition:
     """Return the edition of clips that --edition names, else the one that all files have.
 
-    editions: edition by name, None if unknown. file: the file being read, for the message. hint: option to add.
+    editions: Edition by name, None if unknown. file: The file being read, for the message. hint: Option to add.
     Raises SubmissionError if --edition is missing and the files have no edition or several.
     """
     return get_edition(
@@ -132,6 +136,7 @@ def chosen_any_edition(
 
 
 def _edition_name(arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None, hint: str) -> str:
+    """Return the name of --edition, or the one that all files share. Raises SubmissionError if it is not known."""
     if arguments.edition is not None:
         return str(arguments.edition)
     editions = set(noted.values())
@@ -170,8 +175,9 @@ def _common_edition(systems: Sequence[System], arguments: argparse.Namespace) ->
 
 
 def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str]]], wanted: Edition | None) -> str:
-    """Return the message on CSVs without a common edition: it names the first that differs from --edition or the
-    shortest lists.
+    """Return the message on CSVs without a common edition.
+
+    It names the first CSV that differs from --edition or the shortest lists.
 
     Ranked lists can be shortened and get another header; they cannot be converted to scores.
     """
@@ -193,7 +199,7 @@ def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str
 def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Sequence[Summary | MomentSummary]:
     """Return the figures of CSVs, score matrices and runs, or of files of moments, all by one edition.
 
-    The edition is that of --edition, else their own, which for a CSV follows from its header. arguments: of
+    The edition is that of --edition, else their own, which for a CSV follows from its header. arguments: Of
     add_truth_arguments. Raises SubmissionError for systems that cannot be scored.
     """
     if any(is_moments(name) or is_run_of_moments(name) for name in names):
@@ -210,6 +216,7 @@ def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Seque
 
 
 def _summary(system: System, edition: Edition, truth: Truth | None, arguments: argparse.Namespace) -> Summary:
+    """Return the figures of one system: a ranked CSV, a matrix CSV, or a score matrix."""
     annotations = arguments.annotations
     figures = get_edition(ANNOTATED_EDITION) if annotations else edition
     if system.matrix is None and edition.output == "ranked":

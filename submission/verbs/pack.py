@@ -63,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write_template(path: Path, names: Sequence[str], systems: Sequence[Sequence[Finished]]) -> None:
+    """Write the file of facts to fill in before packing. Raises SubmissionError if it exists."""
     if path.exists():
         raise SubmissionError(f"{path} already exists; choose another file")
     all_runs = [run for runs in systems for run in runs]

@@ -111,7 +111,7 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
     "key twice": (GOOD[0][:-2] + b', "vid": "a"}\n' + GOOD[1] + GOOD[2], ["line 1: the key 'vid' is given", "whole"]),
     "nan": (windows_on_line_2([[1, float("nan")]]), ["line 2: NaN is no JSON number", "whole file: no line for"]),
     "infinite": (windows_on_line_2([[1, "x"]]).replace(b'"x"', b"1e999"), ["line 2: the number 1e999 is", "whole"]),
-    "vast": (windows_on_line_2([[0, 10**399]]), ["line 2: window 1 holds what is no number"]),
+    "vast": (windows_on_line_2([[0, 10**399]]), ["line 2: window 1 holds a value that is not a number"]),
     "far": (
         windows_on_line_2([[0, 1], [0, 2e9]]),
         [r"line 2: window 2 lies over 1e\+09 s away: '\[0, 2000000000.0\]'"],
@@ -129,8 +129,8 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
     ),
     "four numbers": (windows_on_line_2([[1, 2], [1, 2, 3, 4]]), [r"line 2: window 2 must be \[start, end\] or"]),
     "no window": (windows_on_line_2([7]), [r"line 2: window 1 must be \[start, end\] or .* not '7'"]),
-    "text": (windows_on_line_2([[1, "2"]]), [r"line 2: window 1 holds what is no number: \"\[1, '2'\]\""]),
-    "true": (windows_on_line_2([[0, True]]), [r"line 2: window 1 holds what is no number: '\[0, True\]'"]),
+    "text": (windows_on_line_2([[1, "2"]]), [r"line 2: window 1 holds a value that is not a number: \"\[1, '2'\]\""]),
+    "true": (windows_on_line_2([[0, True]]), [r"line 2: window 1 holds a value that is not a number: '\[0, True\]'"]),
     "reversed": (windows_on_line_2([[1, 2], [9, 5]]), [r"line 2: window 2 ends before it starts: '\[9, 5\]'"]),
     "both forms": (
         windows_on_line_2([[1, 2]], True),
@@ -242,7 +242,7 @@ def change(number: int, **changes: Any) -> list[dict[str, Any]]:
         (change(1, relevant_windows=...), ["line 2: has relevant_windows, unlike line 1", "line 3: has relevant"]),
         (change(2, relevant_windows=7), [r"line 2: relevant_windows must be a list of \[start, end\], not '7'"]),
         (change(2, relevant_windows=[[1, 2, 3]]), [r"line 2: window 1 must be \[start, end\], not '\[1, 2, 3\]'"]),
-        (change(2, relevant_windows=[[1, None]]), ["line 2: window 1 holds what is no number"]),
+        (change(2, relevant_windows=[[1, None]]), ["line 2: window 1 holds a value that is not a number"]),
         (change(2, relevant_windows=[[1, float("inf")]]), ["line 2: Infinity is no JSON number"]),
     ],
 )
