@@ -102,8 +102,9 @@ def faults(text: Text) -> Iterator[str]:
     first = re.match(r"[\s#]*([A-Za-z]+)", text.text)
     if text.kind == "docstring" and first and first[1].lower() in FIRST_WORDS:
         yield f"begins with {first[1]}"
+    line = " ".join(text.text.split())
     for pattern, better in BANNED.items():
-        if found := re.search(pattern, " ".join(text.text.split())):
+        if found := re.search(pattern, line):
             yield f"{found[0]!r}; write {better}"
     if text.kind == "markdown" and not text.text.startswith("|"):
         for sentence in re.split(r"(?<=[.!?:;])\s+", text.text):
