@@ -15,7 +15,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def device_of(name: str | None = None) -> torch.device:
-    """Return the device for computations: cuda, cuda:1 (the second GPU), mps, or cpu.
+    """Return the device with this name: cuda, cuda:1 (the second GPU), mps, or cpu.
 
     The default is CUDA if the machine has it, else the CPU. mps must be named, since nothing has been measured on it.
     With torchrun, the default and cuda select the GPU with the number LOCAL_RANK of the environment.
@@ -63,7 +63,10 @@ def suited_to(device: torch.device, sizes: Mapping[str, int]) -> int:
 
 @contextmanager
 def memory_errors(what: str, hint: str) -> Iterator[None]:
-    """Convert errors of full memory, of GPU or machine, to KitError. what: does not fit. hint: what to do."""
+    """Context manager that converts errors of full memory, of GPU or machine, to KitError.
+
+    what: The thing that does not fit. hint: What to do.
+    """
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -75,5 +78,8 @@ def memory_errors(what: str, hint: str) -> Iterator[None]:
 
 
 def _is_full(error: Exception) -> bool:
-    """Return whether Python, numpy, or torch on a CPU, which has no own exception for it, ran out of memory."""
+    """Return whether an error means that memory is full, of Python, numpy or torch.
+
+    torch has no exception of its own for the CPU's memory.
+    """
     return isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)

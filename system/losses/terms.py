@@ -14,18 +14,20 @@ from system.losses.ranking import gaps
 
 
 def need_relevance(terms: Sequence[Term]) -> bool:
+    """Return whether any loss needs the margin factors of `relax: cider`."""
     return any(term.needs_relevance for term in terms)
 
 
 def total(batch: BatchScores, terms: Sequence[Term]) -> torch.Tensor:
-    """Return the weighted sum of a stage's terms."""
+    """Compute the training loss: the weighted sum of a stage's losses."""
     return torch.stack([term.weight * term.value(batch) for term in terms]).sum()
 
 
 @torch.no_grad()
 def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tensor]:
-    """Return diagnostics of the loss, by name. Items of the same clip are no negatives.
+    """Compute diagnostics of a batch, by name: scores of positives and negatives, violations.
 
+    Items of the same clip are no negatives.
     positive: mean score of the matching pairs.
     hardest_negative: mean score of each item's hardest negative in both directions, over the items that have one; 0 if
     no item has one.
@@ -50,8 +52,9 @@ def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tenso
 
 
 def accuracies(batch: BatchScores) -> tuple[float, float]:
-    """Return m1, the share of clips whose own captions have the highest score, and m2, the same of captions and clips.
+    """Return the shares of clips (m1) and captions (m2) whose own partner scores highest.
 
+    m1 is the share of clips whose own captions have the highest score, and m2 the same of captions and clips.
     A tie with another clip's pair counts as a miss, so that a collapsed model gets 0. Source: "Take it easy" (2022),
     section 4. Deviation: the paper's `s_ii = max_j s_ij` counts ties as hits; ours is lower by the share of tied rows.
     """
