@@ -115,7 +115,7 @@ class Augmentation:
         return changed
 
     def _partner(self, item: Item, draw: Random) -> _Partner | None:
-        """Draw the clip to mix with an item, or None.
+        """Draw the clip to mix with an item at random; None if the item is not mixed.
 
         There are always four draws per item, and one per added caption.
         """

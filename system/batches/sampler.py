@@ -137,7 +137,7 @@ class Sampler:
         return self.augment(chosen, (*self.seed, n + 1, step)) if self.augment else chosen
 
     def offsets(self, step: int) -> np.ndarray:
-        """Draw the random positions in long clips from which a step uses them.
+        """Draw random start positions in long clips, for the crops of a training step.
 
         Returns: (batch_size, 2) positions in [0, 1); see Crops.
         """

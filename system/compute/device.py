@@ -42,7 +42,7 @@ def device_of(name: str | None = None) -> torch.device:
 
 
 def moved(model: Network, device: torch.device) -> Network:
-    """Move a model to a device. Raises KitError for a model in float64 on mps, which lacks it."""
+    """Move a model to a device. Raises KitError for a model in float64 on mps, which does not support it."""
     try:
         return model.to(device)
     except TypeError as error:
@@ -57,7 +57,10 @@ def gpu_of(device: torch.device) -> str | None:
 
 
 def suited_to(device: torch.device, sizes: Mapping[str, int]) -> int:
-    """Select the size for a device from sizes for "cpu" and "cuda". Other devices use that of the CPU."""
+    """Choose one of the sizes, which are for "cpu" and "cuda", by the kind of a device.
+
+    Other devices use that of the CPU.
+    """
     return sizes.get(device.type, sizes["cpu"])
 
 

@@ -315,7 +315,7 @@ def gather_objects(value: T) -> list[T]:
 
 
 def gather_dealt(items: Sequence[T]) -> list[T]:
-    """Merge the items of all processes in their original order, in every process.
+    """Merge items that were dealt out to the processes, in their original order, in every process.
 
     Item i is of process i % n.
     """

@@ -73,7 +73,7 @@ def _absent(recipe: schema.Recipe, name: str) -> list[str]:
 def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) -> list[str]:
     """Return the entries of existing blind sets that must be ranked, because they are new or changed.
 
-    Changed are clips or queries.
+    A set is changed if its clips or queries are.
     A file with the same name, size and modification time is not read again. Raises the errors of reading the set.
     """
     from system.features.contents import ContentKeys

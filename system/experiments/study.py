@@ -187,7 +187,6 @@ def validation_of(ranked: RankEntry, lines: Sequence[EpochLine]) -> Mapping[str,
     """Return the validation values of the checkpoint that a rank entry uses.
 
     It is empty if the entry has no single checkpoint. lines: Those of the run's metrics.jsonl.
-    lines: Those of the run's metrics.jsonl.
     """
     if not isinstance(ranked, ByOneModel) or not ranked.stage:
         return {}

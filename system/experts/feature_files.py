@@ -68,5 +68,5 @@ class FeatureFiles(ExpertSettings):
         return frames
 
     def load(self, device: "torch.device") -> Frames:
-        """Return a function that passes the read frames on unchanged."""
+        """Return a function that returns its input, frames from files, unchanged."""
         return lambda waves: [np.asarray(frames, np.float32) for frames in waves]

@@ -136,7 +136,7 @@ class Bank:
 
     @property
     def waiting(self) -> str:
-        """Log message for a wait for another process."""
+        """Log message while this process waits for another one that adds to the bank."""
         return f"waiting for another process that is adding to {self.folder}"
 
     @contextmanager

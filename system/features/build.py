@@ -79,7 +79,7 @@ def build_features(
     processes that compute at the same time. Afterwards the banks are complete, including frames of other processes.
 
     Args:
-        strict: raise KitError for the first broken file.
+        strict: Raise KitError for the first broken file.
         verify: Read all series of the banks and compute damaged ones again; read all audio files again.
         device: None for this machine's. mps is replaced by the CPU, since experts may need float64.
         content: Content keys of the files; default: those stored in `banks`.

@@ -19,7 +19,7 @@ def store_vectors(
     """Compute and store the vectors of texts that a bank does not have yet.
 
     Args:
-        texts: texts by their keys in the bank.
+        texts: Texts by their keys in the bank.
         vectors: Gives (N, V) for N texts; called with texts of similar length together, so that little is padded.
         note: Text for the progress bar, such as "by bert-base-uncased"; shown only for more than one batch.
     """

@@ -41,7 +41,10 @@ def _highest(values: Tensor, batch: BatchScores) -> Tensor:
 
 @choice
 def hardest(batch: BatchScores) -> Indices:
-    """Choose as negatives the caption j of the highest s_ij, and the clip k of the highest s_ki."""
+    """Choose as negatives the caption and the clip with the highest scores.
+
+    They are the caption j of the highest s_ij, and the clip k of the highest s_ki.
+    """
     scores = batch.scores.detach()
     return _highest(scores, batch), _highest(scores.T, batch)
 

@@ -28,12 +28,12 @@ def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tenso
     """Compute diagnostics of a batch, by name: scores of positives and negatives, violations.
 
     Items of the same clip are no negatives.
-    positive: mean score of the matching pairs.
-    hardest_negative: mean score of each item's hardest negative in both directions, over the items that have one; 0 if
+    positive: Mean score of the matching pairs.
+    hardest_negative: Mean score of each item's hardest negative in both directions, over the items that have one; 0 if
     no item has one.
-    violations: share of all negatives of both directions, chosen by the loss or not, whose hinge is above zero. The
+    violations: Share of all negatives of both directions, chosen by the loss or not, whose hinge is above zero. The
     margin is that of the first term with a margin (ranking, and weighted_triplet with clamp `each`).
-    violations_relaxed: the same with the relaxed margin, if the term has one.
+    violations_relaxed: The same with the relaxed margin, if the term has one.
     """
     highest = batch.scores.masked_fill(batch.same_clip, -torch.inf)
     highest = torch.cat([highest.amax(0), highest.amax(1)])

@@ -32,11 +32,14 @@ class _Words(NamedTuple):
 
     @property
     def wide(self) -> int:
-        """Most numbers in memory at a time for one frame."""
+        """Largest number of values in memory at a time, for scoring one frame."""
         return max(len(self.vectors), len(self.indices))
 
     def largest(self, longest: int) -> int:
-        """Return the most numbers in memory at a time for a clip of `longest` frames."""
+        """Return the largest number of values in memory at a time, for scoring one clip.
+
+        longest: Number of frames of the clip.
+        """
         return max(self.wide * longest, self.indices.numel())
 
 

@@ -45,7 +45,7 @@ class Model(Strict):
 
     @property
     def _encoders(self) -> list[tuple[str, EncoderKind, str]]:
-        """Both encoders: name, settings, and the elements of their series."""
+        """Both encoders, each with its name, its settings, and the elements of its series."""
         return [("audio", self.audio, "frames"), ("text", self.text, "words")]
 
     @property

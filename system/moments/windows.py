@@ -33,7 +33,7 @@ class Grid(NamedTuple):
     first: float
 
     def centres(self, frames: int) -> np.ndarray:
-        """Return the (T,) centres of frames in seconds."""
+        """Return the times of the centres of frames, (T,) in seconds."""
         return self.first + self.hop * np.arange(frames)
 
     def edges(self, frames: int, seconds: float) -> np.ndarray:

@@ -105,7 +105,7 @@ class MobileNet(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, columns: torch.Tensor) -> torch.Tensor:
-        """Compute the last maps of log-mels."""
+        """Compute the last convolutional maps of log-mel spectrograms."""
         result: torch.Tensor = self.features(columns[:, None])
         return result
 

@@ -207,7 +207,7 @@ def check_type(folder: Path, type: Type) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Context manager without the progress bars and reports of the library transformers."""
+    """Context manager that silences progress bars and reports of the library transformers."""
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.ERROR)

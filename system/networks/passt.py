@@ -62,7 +62,7 @@ class Passt(nn.Module):
         return [self.new_pos_embed, self.freq_new_pos_embed, self.time_new_pos_embed]
 
     def forward(self, columns: torch.Tensor) -> torch.Tensor:
-        """Compute the tokens of log-mels."""
+        """Compute the transformer's tokens of log-mel spectrograms."""
         x = self.patch_embed(columns[:, None])
         times = x.shape[3]
         if times > self.time_new_pos_embed.shape[3]:

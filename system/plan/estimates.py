@@ -157,13 +157,13 @@ class Estimates:
 
     @cached_property
     def _audio(self) -> "AudioEncoder":
-        """Audio encoder without values, for counting."""
+        """Untrained audio encoder, for counting its operations and memory."""
         with weights_left_out():
             return self.recipe.model.audio.build_without_files(self.recipe.model.text.dim).train()
 
     @cached_property
     def _text(self) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
-        """Text encoder without values, for counting, and a function that embeds one caption."""
+        """Untrained text encoder, for counting its cost, and a function that embeds one caption."""
         text = self.recipe.model.text
         assumed = [f"w{n}" for n in range(ASSUMED_VOCABULARY)]
         return text.network_for_costs((self._vocabulary or assumed) if text.reads_vocabulary else [])

@@ -31,7 +31,7 @@ def plan(
     """Make the plan of a recipe: its data, costs and missing files.
 
     Args:
-        gpu_bytes: memory of the GPU for the stages; None for no GPU.
+        gpu_bytes: Memory of the GPU for the stages; None for no GPU.
         memory_bytes: Memory of the machine, for stages without a GPU; None: not known.
         runs: Folder of the run; None: do not check the disk.
         copies: Number of such runs that are not finished.

@@ -114,7 +114,6 @@ def rate_lines(name: str, settings: schema.AdamW, parts: dict[str, int], updates
     """Yield a plan's rows on learning rates of parts, and on parts frozen at the start.
 
     parts: Their numbers of trainable parameters. updates: Number of the stage's updates.
-    parts: Their numbers of trainable parameters. updates: Those of the stage.
     """
     counts = {"audio": sum(parts.values()) - parts["text"], **parts}
     rest = sum(parts.values()) - sum(counts[part] for part in settings.lr_by_part)

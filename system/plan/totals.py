@@ -75,7 +75,6 @@ def disk_lines(
     """Yield a plan's row on the disk space of checkpoints, and full disks as problems.
 
     copies: Number of unfinished runs.
-    copies: Number of unfinished runs.
     """
     size = 0.0 if estimates.unknown else copies * estimates.run_bytes
     if copies and not estimates.unknown:

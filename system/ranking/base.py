@@ -213,7 +213,7 @@ class RankEntry(Strict):
 
     @abstractmethod
     def ranker(self, models: Models) -> Ranker:
-        """Return the ranker of this entry."""
+        """Return the ranker that computes this entry's scores."""
         ...
 
 

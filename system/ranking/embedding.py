@@ -214,7 +214,7 @@ def vectors(embedded: Embeddings, normalize: bool = True) -> np.ndarray:
     """Convert embeddings to an array (N, D) float32.
 
     Args:
-        normalize: scale them to unit length, so that dot products are the model's scores. An embedding of zeros stays
+        normalize: Scale them to unit length, so that dot products are the model's scores. An embedding of zeros stays
             zero. If False, return the encoder's output.
     Raises: KitError for a model without a single vector per clip or text.
     """

@@ -171,7 +171,7 @@ def _posteriors(score: MomentScore, series: FrameSeries) -> Iterator[tuple[int, 
 
 
 def _resampled(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.ndarray:
-    """Average frames within finer edges of time.
+    """Convert the values of frames to shorter frames, by averaging.
 
     Returns: (F,).
     frames: (C,). edges: (C + 1,) seconds. fine: (F + 1,) seconds.

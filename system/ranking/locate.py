@@ -121,7 +121,7 @@ def locate(
     The number of windows per query is the maximum of the edition.
 
     Args:
-        fit: known moments; scale, offset and transitions of every model are fitted to them. None: use the trained
+        fit: Known moments; scale, offset and transitions of every model are fitted to them. None: use the trained
             values.
         sliding: The window that slides over recordings for models of whole clips.
         by: See windows_of.

@@ -113,7 +113,8 @@ def open_trained(
     """Open the trained model of a run or of an exported model's folder.
 
     Args:
-        stage, checkpoint: of a run. By default those of its first `rank` entry that is no mean; entries with figures
+        stage, checkpoint: Those of a run. By default those of its first `rank` entry that is no mean; entries with
+        figures
             take precedence over blind ones.
         changes: Settings that may differ on this machine, such as the path of an expert's weights.
         device: None for this machine's.

@@ -38,10 +38,10 @@ def open_ranker(
     precedence over those of blind sets.
 
     Args:
-        stage, checkpoint, changes, device: see open_trained.
+        stage, checkpoint, changes, device: See open_trained.
         cache: Folder of cached embeddings of clips; None: that of cache_folder.
         with_windows: Whether to find the windows of recordings too, if the model is one of moments.
-    Raises: as open_trained does.
+    Raises: As open_trained does.
     """
     cache = cache_folder(cache)
 

@@ -25,7 +25,7 @@ def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
     """Raise KitError if processes have different settings, verbs or versions, before any work.
 
     Args:
-        verb: verb of the command.
+        verb: Verb of the command.
         recipes: The recipes that it runs, by name; all resolved settings are compared, including changes by --set.
     Raises: KitError in the first process if another one has a different verb, setting, commit, or version of the kit
         or of torch. Its message names the rank and both values. The other processes raise SaidElsewhere.

@@ -2,7 +2,7 @@
 
 Learning rates and early stopping, as functions of the validation values of finished epochs.
 
-history: the validation values of every finished epoch of the stage, oldest first. There is no other state, so that a
+history: The validation values of every finished epoch of the stage, oldest first. There is no other state, so that a
 resumed stage gives the same results as an uninterrupted one.
 """
 

@@ -328,7 +328,7 @@ def _warn_of_shared_clips(name: str, stage: schema.Stage, data: Data) -> None:
 
 
 def _warn_of_shares(name: str, recipe: schema.Recipe) -> None:
-    """Warn if the model depends on a batch's parts in several processes."""
+    """Warn if results depend on the way in which several processes divide a batch."""
     if process_count() > 1 and recipe.model.batch_properties:
         properties = " and ".join(recipe.model.batch_properties)
         log.warning(

@@ -44,7 +44,7 @@ class Postings(NamedTuple):
 def postings(
     captions: np.ndarray, start: np.ndarray, feature: np.ndarray, reference: np.ndarray, size: int, like: np.ndarray
 ) -> Any:
-    """Build the table of weights by feature that `score` reads, for captions as references.
+    """Build the table of n-gram weights of the reference captions, for `score`.
 
     captions: (M,) rows of NgramFeatures. like: Array whose dtype the weights get.
     """
@@ -120,7 +120,7 @@ def score(
 
 @_compiled
 def count_high(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
-    """Count float32 numbers by their upper bits, and add the numbers of each to counts.
+    """Count float32 numbers by their upper bits, and add the results to `counts`.
 
     bits: (X,). shift: Number of lowest bits that are ignored.
     """
@@ -130,8 +130,9 @@ def count_high(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
 
 @_compiled
 def count_low(bits: np.ndarray, shift: int, row: np.ndarray, counts: np.ndarray) -> None:
-    """Count float32 numbers by their lowest `shift` bits, and add to counts (K, 2**shift).
+    """Count float32 numbers by their lowest `shift` bits, and add the results to `counts`.
 
+    counts: (K, 2**shift).
     row: The row of counts for every value of the upper bits; -1: not counted.
     """
     mask = (1 << shift) - 1

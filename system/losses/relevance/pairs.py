@@ -87,7 +87,7 @@ def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np
     It needs a few MiB per thread in addition to the features.
 
     Args:
-        percents: each in [0, 100]. Percentile q of n scores is the score of rank floor(q (n - 1) / 100), counted from
+        percents: Each in [0, 100]. Percentile q of n scores is the score of rank floor(q (n - 1) / 100), counted from
             0, without interpolation.
         clip_of: (N,) the captions' clips, to leave out pairs of one clip, and thus of a caption with itself.
     Raises: KitError if no pair is left.
@@ -119,7 +119,7 @@ class _Scores:
         self._among, self._clip_of = among, clip_of
 
     def results(self, of_blocks: Callable[[Iterator[np.ndarray]], Result]) -> Iterator[Result]:
-        """Yield the results of a function of the blocks of scores of each part, in order."""
+        """Apply a function to the blocks of scores of each part, and yield its results in order."""
         starts = range(0, len(self._among), _PART_ROWS)
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             yield from threads.map(lambda start: of_blocks(self._blocks(start)), starts)

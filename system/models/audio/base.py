@@ -48,7 +48,10 @@ class AudioSettings(EncoderKind):
         """
 
     def build_without_files(self, out: int) -> Encoder:
-        """Build the encoder without published files, for counting. Raises UnknownSizeError if sizes are not known."""
+        """Build the encoder without published files, for counting its cost.
+
+        Raises UnknownSizeError if sizes are not known.
+        """
         return self.build(out)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
@@ -67,7 +70,7 @@ class AudioSettings(EncoderKind):
             return max(1, round(min(seconds * expert.frames_per_second, limit)))
 
         def run() -> torch.Tensor:
-            """Embed a clip without values."""
+            """Embed a clip of zeros."""
             audio = {}
             for name, expert in self.experts.items():
                 dtype = getattr(torch, expert.dtype)

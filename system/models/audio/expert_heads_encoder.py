@@ -71,7 +71,7 @@ class ExpertHead(nn.Module):
 class ExpertHeadsEncoder(AudioEncoder):
     """The mean of the experts' embeddings. They are not normalised, so that a larger one weighs more in the cosine.
 
-    dims: Values per frame, by expert. head: the sizes of every ExpertHead.
+    dims: Values per frame, by expert. head: The sizes of every ExpertHead.
     """
 
     def __init__(self, dims: Mapping[str, int], out: int, **head: Any) -> None:

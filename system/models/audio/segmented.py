@@ -133,7 +133,7 @@ class Segmented(AudioSettings, Resampled):
         return self._encoder(self.build_network(), out, self.pretrained())
 
     def build_without_files(self, out: int) -> Encoder:
-        """Build the encoder without published files, for counting."""
+        """Build the encoder without published files, for counting its cost."""
         return self._encoder(self.build_network_without_files(), out, None)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:

@@ -51,7 +51,7 @@ class PreTrained(TextSettings):
         return network, network.config.hidden_size
 
     def network_for_costs(self, vocabulary: list[str]) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
-        """Return a network without values for counting its cost, and a function that embeds one caption."""
+        """Return an untrained network for counting its cost, and a function that embeds one caption."""
         import torch
         from transformers.initialization import no_init_weights
 
@@ -63,7 +63,7 @@ class PreTrained(TextSettings):
             after = self.layers_after(width)
 
         def run() -> torch.Tensor:
-            """Embed a caption without values."""
+            """Embed a caption of zeros."""
             vectors = torch.zeros(1, width)
             if self.trainable:
                 output = network(torch.zeros(1, TOKENS, dtype=torch.long))
@@ -170,7 +170,7 @@ class VectorSettings(PreTrained):
         return self.trainable or self.projection == "linear"
 
     def network_for_costs(self, vocabulary: list[str]) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
-        """Return a network without values for counting its cost, and a function that embeds one caption."""
+        """Return an untrained network for counting its cost, and a function that embeds one caption."""
         import torch
 
         if self.trainable or model_config(self.model) is not None:

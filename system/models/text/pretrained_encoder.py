@@ -47,7 +47,7 @@ class PreTrainedEncoder(TextEncoder):
         """Set the pre-trained model, and open the bank of its vectors.
 
         Args:
-            model: the pre-trained network.
+            model: The pre-trained network.
             name: The folder, package or hub name of the model. Its files and weights determine the bank's name.
             after: The trained layers.
             trainable: Whether the model is trained too.
