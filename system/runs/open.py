@@ -114,8 +114,7 @@ def open_trained(
 
     Args:
         stage, checkpoint: Those of a run. By default those of its first `rank` entry that is no mean; entries with
-        figures
-            take precedence over blind ones.
+            figures take precedence over blind ones.
         changes: Settings that may differ on this machine, such as the path of an expert's weights.
         device: None for this machine's.
         banks: Folder of frames for an exported model. It replaces the recipe's, unless `changes` names another one.
