@@ -32,7 +32,7 @@ Audio = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class Found(NamedTuple):
-    """A ranked clip. score: higher is better."""
+    """A ranked clip. score: Higher is better."""
 
     path: str
     score: float
@@ -50,7 +50,7 @@ class Retriever:
 
     @kit_errors
     def encode_text(self, texts: Texts, normalize: bool = True) -> np.ndarray:
-        """Return (N, D) float32, in the order of the texts.
+        """Embed texts. Returns: (N, D) float32, in their order.
 
         A warning counts the texts without any word that the model knows: they all have the same vector.
         Raises KitError for a model without a single vector per text.
@@ -62,12 +62,12 @@ class Retriever:
 
     @kit_errors
     def encode_audio(self, audio: Audio | Waves, rate: int | None = None, normalize: bool = True) -> np.ndarray:
-        """Embed clips.
+        """Embed audio files or waves.
 
         Args:
-            audio: a folder with its subfolders, a manifest (.jsonl), a file, or a list of files; or a wave, or a list
-                of waves, each (samples,) or (samples, channels) of floats with full scale 1.
-            rate: of the waves, in Hz.
+            audio: A folder with its subfolders, a manifest (.jsonl), a file, or a list of files. It may also be a
+            wave, or a list of waves, each (samples,) or (samples, channels) of floats with full scale 1.
+            rate: Sample rate of the waves, in Hz.
         Returns: (C, D) float32 in the order of the list; for a folder or a manifest in the order of `clips_of`.
         Raises: KitError for a broken file, and for a model without a single vector per clip.
         """
@@ -78,7 +78,7 @@ class Retriever:
 
     @kit_errors
     def encode_clips(self, clips: Sequence[Clip], normalize: bool = True) -> np.ndarray:
-        """Return (C, D) float32 embeddings of clips, as encode_audio does."""
+        """Embed clips, as encode_audio does. Returns: (C, D) float32."""
         if not clips:
             raise KitError("the list of clips is empty; give at least one clip")
         once = {clip.id: clip for clip in clips}
@@ -107,7 +107,10 @@ class Retriever:
 
     @kit_errors
     def clips_of(self, audio: Audio) -> Sequence[Clip]:
-        """Return the clips of a folder, a manifest, a file or a list of files. Raises DataError for a missing file."""
+        """List the clips of a folder, a manifest, a file or a list of files.
+
+        Raises DataError for a missing file.
+        """
         if isinstance(audio, str | os.PathLike):
             if not is_audio_name(Path(audio).name) or Path(audio).is_dir():
                 return list_clips(Path(audio), None).clips
@@ -134,12 +137,14 @@ class Retriever:
 
 
 def _iterated(values: Any) -> list[Any]:
+    """Return the values as a list. Raises KitError if they are no list."""
     if isinstance(values, bytes) or not isinstance(values, Iterable):
         raise KitError(f"{str(values)[:60]!r} is no text, file or list; {AUDIO_HINT}")
     return list(values)
 
 
 def _listed(texts: Texts) -> list[str]:
+    """Return texts as a list. Raises KitError for an empty list, and for values that are no text."""
     found = [texts] if isinstance(texts, str) else _iterated(texts)
     if not found:
         raise KitError("the list of texts is empty; give at least one text")
@@ -159,7 +164,7 @@ def load_model(
     """Open a run or an exported model, as open_trained does.
 
     device: cuda, cuda:1, mps or cpu; None for CUDA if the machine has it, else the CPU. KitError for a missing one.
-    cache: folder for embeddings of clips (default: lbar-kit in the user's cache directory).
+    cache: Folder for embeddings of clips (default: lbar-kit in the user's cache directory).
     """
     if not isinstance(folder, str | os.PathLike):
         raise KitError(f"{folder!r} is no folder; name a run or an exported model")

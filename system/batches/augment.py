@@ -33,7 +33,7 @@ class _Partner(NamedTuple):
 class Augmentation:
     """Items of a step -> the same items, changed; see augment_settings.py.
 
-    clips: all clips for training, with captions or without. notes: one line per file, with the number of fitting lines.
+    clips: All clips for training, with captions or without. notes: One line per file, with the number of fitting lines.
     Raises DataError for files that cannot be read or do not fit, KitError if there are no two clips to mix.
     """
 
@@ -58,16 +58,20 @@ class Augmentation:
 
     @property
     def mixes(self) -> bool:
-        """Whether another clip may be added to an item's own."""
+        """Whether clips are mixed with other training clips."""
         return self.settings.mix is not None
 
     def among(self, clips: Sequence[Clip]) -> "Augmentation":
-        """Return a copy that only mixes these clips, which have frames."""
+        """Return a copy of the augmentation that mixes items only with these clips.
+
+        The clips must have frames.
+        """
         found = copy.copy(self)
         found._take_pool(clips)
         return found
 
     def _take_pool(self, clips: Sequence[Clip]) -> None:
+        """Store the captioned clips that may be mixed with others. Raises KitError for fewer than two."""
         self._pool = list({clip.id: clip for clip in clips if clip.captions}.values())
         self._position = {clip.id: position for position, clip in enumerate(self._pool)}
         self._merged = {
@@ -78,18 +82,21 @@ class Augmentation:
             raise KitError("mix needs at least two training clips with captions; remove it from the stage's augment")
 
     def texts(self) -> list[str]:
-        """Return the captions that may replace others, in the order of their files."""
+        """Return all caption alternatives that may replace captions, in the order of their files."""
         merged = {caption: None for others in self._merged.values() for _, caption in others}
         return [*(text for texts in self._alternatives.values() for text in texts), *merged]
 
     def words(self) -> list[str]:
-        """Return other texts that may be added to captions, such as synonyms."""
+        """Return the synonyms and other texts that may be added to captions."""
         mix = self.settings.mix
         found = [text for texts in (self._synonyms or {}).values() for text in texts]
         return [*found, *([mix.joined_by] if mix and mix.joined_by else [])]
 
     def __call__(self, items: Sequence[Item], seed: Sequence[int]) -> list[Item]:
-        """Change the items of a step. seed: of its draws. The items' captions must be those of their numbers."""
+        """Change the items of a step.
+
+        seed: Numbers from which its draws follow. The items' captions must be those of their numbers.
+        """
         changed = list(items)
         partners: list[_Partner | None] = [None] * len(items)
         if self.settings.mix:
@@ -108,7 +115,10 @@ class Augmentation:
         return changed
 
     def _partner(self, item: Item, draw: Random) -> _Partner | None:
-        """Draw the clip that is mixed with an item, or None: four draws per item, and one per added caption."""
+        """Draw the clip to mix with an item at random; None if the item is not mixed.
+
+        There are always four draws per item, and one per added caption.
+        """
         mix = self.settings.mix
         assert mix
         chance, which, level, offset = draw.random(4).tolist()
@@ -128,7 +138,10 @@ class Augmentation:
         return _Partner(Added(other, decibels, offset), tuple(numbers), None)
 
     def _mixed(self, item: Item, partner: _Partner, draw: Random) -> Item:
-        """Mix an item with its partner. draw: for replacing the partner's captions by alternatives."""
+        """Mix an item with its partner.
+
+        draw: Random numbers for replacing the partner's captions by alternatives.
+        """
         if partner.merged is not None:
             return Item(item.clip, (partner.merged,), item.numbers[:1], partner.added)
         mix = self.settings.mix
@@ -139,7 +152,10 @@ class Augmentation:
         return Item(item.clip, captions, item.numbers, partner.added)
 
     def _captions(self, clip: Clip, numbers: Sequence[int], draw: Random) -> tuple[str, ...]:
-        """Return a clip's captions of these numbers, or alternatives. There are always two draws per caption."""
+        """Return some captions of a clip, each possibly replaced by an alternative.
+
+        numbers: Indexes of the captions. There are always two draws per caption.
+        """
         if not self.settings.captions:
             return tuple(clip.captions[number] for number in numbers)
         captions = []
@@ -151,6 +167,7 @@ class Augmentation:
         return tuple(captions)
 
     def _edited(self, captions: Sequence[str], draw: Random) -> tuple[str, ...]:
+        """Edit words of some captions at random, each with the probability of the settings."""
         edits = self.settings.edits
         assert edits
         return tuple(

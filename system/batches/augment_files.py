@@ -18,9 +18,10 @@ _INDEX = re.compile("[0-9]{1,9}")  # of a caption
 
 
 def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str, int], list[str]], str]:
-    """Read the alternatives of captions. Columns: clip (id, or file name), caption (index from 0), alternative.
+    """Read the file of alternative captions.
 
-    Returns: alternatives in the file's order, by clip id and index of the caption; and a note on lines that fit no
+    Columns: clip (id, or file name), caption (index from 0), alternative.
+    Returns: Alternatives in the file's order, by clip id and index of the caption; and a note on lines that fit no
         clip.
     Raises: DataError for a missing or damaged file, for an index without a caption, for a name of several clips, and
         if no line fits.
@@ -45,9 +46,10 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
 
 
 def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str]], str]:
-    """Read synonyms. Columns: word, synonym (one word or several). words: of the training captions.
+    """Read the file of synonyms.
 
-    Returns: synonyms in the file's order, in lower case without punctuation, by lower-case word; and a note on lines
+    Columns: word, synonym (one word or several). words: The words of the training captions.
+    Returns: Synonyms in the file's order, in lower case without punctuation, by lower-case word; and a note on lines
         whose word is not in the training captions.
     Raises: DataError for a missing or damaged file, and if no line has a word of the training captions.
     """
@@ -66,10 +68,11 @@ def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str
 
 
 def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple[Clip, str]]], str]:
-    """Read captions of two clips. Columns: clip, other (ids, or file names), caption.
+    """Read the file of captions that describe two clips together.
 
-    Returns: by clip id, the clips that it may be mixed with and the captions of both (every line counts for both of its
-        clips); and a note on lines without two training clips.
+    Columns: clip, other (ids, or file names), caption.
+    Returns: For each clip id, the clips that it may be mixed with and the captions of both; and a note on lines
+        without two training clips. Every line counts for both of its clips.
     Raises: DataError for a missing or damaged file, for a name of several clips, for a clip with itself, and if no line
         fits.
     """
@@ -101,7 +104,10 @@ class _Clips:
             self._by_name.setdefault(clip.file_name, []).append(clip)
 
     def find(self, name: str, where: str) -> Clip | None:
-        """Return the clip of a name, or None. Raises DataError for a file name of several clips."""
+        """Return the clip with this id or file name; None if there is no such clip.
+
+        Raises DataError if several clips have the file name.
+        """
         if name in self._by_id:
             return self._by_id[name]
         named = self._by_name.get(name, [])
@@ -111,7 +117,10 @@ class _Clips:
 
 
 def _fit(path: Path, lines: int, fitting: int, what: str, hint: str) -> str:
-    """Describe the number of lines that fit the training data. Raises DataError, with a hint, if none fits."""
+    """Describe how many lines of a file fit the training data. Raises DataError if none fits.
+
+    hint: End of that error message.
+    """
     if not fitting:
         raise DataError(f"{path}: none of its {lines:,} lines fits a {what}; {hint}")
     others = lines - fitting
@@ -120,7 +129,7 @@ def _fit(path: Path, lines: int, fitting: int, what: str, hint: str) -> str:
 
 
 def _rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the position and these columns, as text, of every line of a table or of JSON lines."""
+    """Yield every line of a table or of JSON lines: its position, and the texts of these columns."""
     require_file(path, "correct the path, or remove its key from the stage's augment")
     if path.suffix == ".csv":
         for line, row in read_table(path, columns):

@@ -57,8 +57,8 @@ class Mix(Strict):
     possible in a stage with teachers, nor with experts whose frames are stored.
 
     Source: the public captioner of Wu et al. (2023; r from -5 to 5 dB, merged captions), PairMix and MixGen (joined
-    captions). Deviations: the original always scales the shorter clip by g, so that half of its mixtures are not at
-    r dB; its E is computed from overlapping frames, so that both ends weigh less; PairMix weights the waves.
+    captions). Deviations: the original always scales the shorter clip by g, so that half of its mixtures are not at r
+    dB. Its E is computed from overlapping frames, so that both ends weigh less. PairMix weights the waves.
     """
 
     probability: Probability  # that an item is mixed
@@ -69,6 +69,7 @@ class Mix(Strict):
 
     @model_validator(mode="after")
     def _fits(self) -> "Mix":
+        """Check that the settings of mixing fit each other."""
         found = []
         if self.low_db > self.high_db:
             found.append((("low_db",), f"is greater than high_db, {self.high_db:g}; exchange them"))
@@ -90,7 +91,7 @@ class Augment(Strict):
     mix: Mix | None = None  # mix two clips
 
     def files(self) -> list[str]:
-        """Return the names of the files that it reads."""
+        """Return the names of the files that the augmentation reads."""
         found = (
             self.captions and self.captions.file,
             self.edits and self.edits.synonyms,
@@ -99,7 +100,7 @@ class Augment(Strict):
         return [name for name in found if name]
 
     def in_words(self) -> str:
-        """Return one line for a plan."""
+        """Describe the random changes in one line, for the plan of `check`."""
         said = []
         if self.captions:
             said.append(f"{self.captions.probability:.0%} of captions replaced by those of {self.captions.file}")

@@ -39,10 +39,12 @@ def collate(
     share: Share | None = None,
     pad_to_batch: bool = False,
 ) -> Batch:
-    """Make the batch of items whose clips all have frames, in the dtype of their banks.
+    """Make the batch of these items. All their clips must have frames.
 
-    relevance: if a loss needs margin factors. teachers: if a loss learns from them. crops: random parts of long clips;
-    None: all frames. share: the part of the batch whose audio is loaded; None: all. pad_to_batch: pad to the longest
+    The frames have the dtype of their banks.
+    relevance: Source of the margin factors, if a loss needs them. teachers: Those of the stage, if a loss learns from
+    them. crops: Random parts of long clips;
+    None: all frames. share: The part of the batch whose audio is loaded; None: all. pad_to_batch: Pad to the longest
     clip of the batch, even if it is not in the share.
     """
     batch = without_audio(items, features, relevance, teachers)
@@ -56,7 +58,10 @@ def collate(
 
 
 def lengths_of(items: Sequence[Item], features: Features, expert: str, longest: int | None) -> list[int]:
-    """Return the number of frames of each item's clip, at most `longest`; for a mixture, of the longer clip."""
+    """Return the number of frames of each item's clip, at most `longest`.
+
+    A mixture counts as its longer clip.
+    """
     bank, keys = features.banks[expert], features.keys
     lengths = [
         max(bank.rows_of(keys[clip.id]) for clip in (item.clip, *([item.added.clip] if item.added else [])))
@@ -68,7 +73,7 @@ def lengths_of(items: Sequence[Item], features: Features, expert: str, longest: 
 def without_audio(
     items: Sequence[Item], features: Features, relevance: Relevance | None, teachers: Teachers | None = None
 ) -> Batch:
-    """Make a batch without its frames."""
+    """Make the batch of these items without audio frames: captions, margin factors and teachers' cosines."""
     captions = [caption for item in items for caption in item.captions]
     row_of = np.array([row for row, item in enumerate(items) for _ in item.captions])
     factors = None
@@ -81,7 +86,7 @@ def without_audio(
 
 
 def _labels(items: Sequence[Item], features: Features) -> torch.Tensor:
-    """Return (B, T) bool: whether an item's sentence is heard in a frame of its clip."""
+    """Label the frames in which an item's sentence is heard. Returns (B, T) bool."""
     expert = next(iter(features.banks))
     lengths = lengths_of(items, features, expert, None)
     labels = np.zeros((len(items), max(lengths)), bool)
@@ -91,7 +96,7 @@ def _labels(items: Sequence[Item], features: Features) -> torch.Tensor:
 
 
 def _key(features: Features, item: Item) -> str:
-    """Return the content key of an item's clip, or of a mixture.
+    """Return the content key of an item's clip, or of a mixture of two clips.
 
     A mixture has the sorted keys of both clips. It thus differs from both, and all mixtures of the same two clips are
     one clip for losses. A mixture of two clips with the same content has the key of that content.
@@ -101,7 +106,7 @@ def _key(features: Features, item: Item) -> str:
 
 
 def _frames(features: Features, expert: str, items: Sequence[Item], index: int, crops: Crops | None) -> np.ndarray:
-    """Return the (T, D) frames of an item's clip or mixture, cut to the crops of its clips."""
+    """Return the frames (T, D) of an item's clip or mixture, cut to the crops of its clips."""
     item, added = items[index], items[index].added
     frames = features.frames(expert, item.clip.id)
     if crops is not None:
@@ -117,7 +122,10 @@ def _frames(features: Features, expert: str, items: Sequence[Item], index: int, 
 def _padded(
     features: Features, expert: str, items: Sequence[Item], crops: Crops | None, rows: Sequence[int], width: int
 ) -> Series:
-    """Return the padded frames of these rows of a batch, at least `width` frames wide."""
+    """Return the frames of some rows of a batch, padded to the same length.
+
+    They are at least `width` frames wide.
+    """
     bank = features.banks[expert]
     frames = [_frames(features, expert, items, index, crops) for index in rows]
     lengths = np.array([len(f) for f in frames], np.int64)
@@ -136,7 +144,7 @@ class Resident:
 
     @staticmethod
     def size(keys: Iterable[str], features: Features) -> int:
-        """Return its size in bytes."""
+        """Return the bytes that the frames of these clips need in memory."""
         unique = set(keys)
         banks = features.banks.values()
         return sum(bank.dtype.itemsize * bank.dim * bank.rows_of(key) for bank in banks for key in unique)
@@ -144,7 +152,10 @@ class Resident:
     def _table(
         self, features: Features, expert: str, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return all frames (F, D) in the bank's dtype, and the first frame's index and the length of every clip."""
+        """Copy all frames of an expert to the device.
+
+        Returns: The frames (F, D) in the bank's dtype, and the first frame's index and the length of every clip.
+        """
         bank = features.banks[expert]
         lengths = torch.tensor([bank.rows_of(key) for key in self.index_of])
         first = lengths.cumsum(0) - lengths
@@ -158,7 +169,10 @@ class Resident:
         return frames, first.to(device), lengths.to(device)
 
     def audio(self, keys: Sequence[str], crops: Crops | None = None, among: Sequence[str] = ()) -> dict[str, Series]:
-        """Return the audio of these clips as collate does, on the device, padded to the longest of `among`."""
+        """Return the padded frames of these clips by expert, gathered on the device.
+
+        They equal those of collate. They are padded to the longest clip of these and of `among`.
+        """
         return {name: self._series(*table, keys, crops, among) for name, table in self.tables.items()}
 
     def _series(
@@ -170,6 +184,7 @@ class Resident:
         crops: Crops | None,
         among: Sequence[str],
     ) -> Series:
+        """Return the padded frames of these clips for one expert."""
         clips = torch.tensor([self.index_of[key] for key in keys], device=frames.device)
         begin, clip_lengths = first[clips], lengths[clips]
         if crops is not None:
@@ -187,6 +202,7 @@ class Resident:
 
 
 def _fits(size: int, device: torch.device) -> bool:
+    """Return whether so many bytes of frames fit into the free memory of the GPU."""
     if device.type != "cuda":
         return False
     torch.cuda.empty_cache()  # so that unused memory of an earlier stage counts as free
@@ -204,8 +220,8 @@ class Feed:
     and if clips are mixed, threads make the next batches during the current step. Captions and margin factors are
     always made ahead. A batch is a function of its step, so that working ahead changes no result.
 
-    longest: most frames of a clip; a random part of longer ones is used; None: all frames. chunk: clips that are
-    embedded at a time, see chunks_of. pad_to_batch: see collate. With several processes, each only gets its share.
+    longest: Most frames of a clip; a random part of longer ones is used; None: all frames. chunk: Clips that are
+    embedded at a time, see chunks_of. pad_to_batch: See collate. With several processes, each only gets its share.
     """
 
     def __init__(
@@ -232,7 +248,7 @@ class Feed:
         self._ahead: dict[int, Future[Batch]] = {}
 
     def batch(self, step: int) -> Batch:
-        """Return the batch of a step, and start to make those of the next steps."""
+        """Return the batch of a training step, and start to make those of the next steps."""
         made = (self._ahead.pop(step, None) or self._begun(step)).result()
         steps = range(step + 1, step + 1 + self._ahead_steps)
         for other in self._ahead.keys() - set(steps):
@@ -250,13 +266,18 @@ class Feed:
         return replace(made.to(self.device), audio=audio)
 
     def _crops(self, step: int) -> Crops | None:
+        """Draw the random crops of long clips for a step; None if all frames are used."""
         return None if self.longest is None else Crops(self.longest, self.sampler.offsets(step))
 
     def _begun(self, step: int) -> "Future[Batch]":
-        """Start to make a batch. The items are drawn in this thread, since a sampler must stay in one thread."""
+        """Start to make the batch of a step in a thread.
+
+        The items are drawn in this thread, since a sampler must stay in one thread.
+        """
         return self._workers.submit(self._made, self.sampler.batch(step), self._crops(step))
 
     def _made(self, items: Sequence[Item], crops: Crops | None) -> Batch:
+        """Make the batch of these items, with the audio of this process's share."""
         share = None
         if process_count() > 1:
             lengths = lengths_of(items, self.features, next(iter(self.features.banks)), self.longest)
@@ -266,4 +287,5 @@ class Feed:
         return collate(items, self.features, self.relevance, self.teachers, crops, share, self.pad_to_batch)
 
     def close(self) -> None:
+        """Stop the threads that make batches."""
         self._workers.shutdown(cancel_futures=True)

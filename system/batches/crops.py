@@ -18,7 +18,10 @@ class Crops(NamedTuple):
     offsets: np.ndarray
 
     def of(self, frames: np.ndarray, item: int, added: bool = False) -> np.ndarray:
-        """Cut (T, D) frames to a view (at most `longest`, D). added: for the clip that is added to the item's own."""
+        """Cut a clip's frames (T, D) to at most `longest` frames, from the item's random position.
+
+        item: The item's index. added: Whether this is the clip that is added to the item's own. Returns: A view.
+        """
         spare = max(0, len(frames) - self.longest)
         first = min(int(self.offsets[item, int(added)] * (spare + 1)), spare)
         return frames[first : first + self.longest]

@@ -6,13 +6,14 @@ import numpy as np
 
 
 def mixed(wave: np.ndarray, added: np.ndarray, decibels: float, offset: float) -> np.ndarray:
-    """Add waves (T, 1) and (U, 1) int16 -> (max(T, U), 1) int16, with the shorter inside the longer.
+    """Add the waves of two clips, with the shorter inside the longer.
 
+    Waves (T, 1) and (U, 1) int16 -> (max(T, U), 1) int16.
     In training both are parts of at most the encoder's input length, so that nothing of their sum is cut. A sum beyond
     full scale is scaled down to full scale as a whole. It is rounded to 1 / 32,768 once.
 
-    decibels: level of the first above the other, by their mean squares; if one is silent, the other is not scaled.
-    offset: start of the shorter, in [0, 1): 0 if both begin together, near 1 if both end together.
+    decibels: Level of the first above the other, by their mean squares; if one is silent, the other is not scaled.
+    offset: Start of the shorter, in [0, 1): 0 if both begin together, near 1 if both end together.
     Source and deviations: Mix in augment_settings.py.
     """
     waves = [samples[:, 0].astype(np.float32) for samples in (wave, added)]
@@ -30,7 +31,9 @@ def mixed(wave: np.ndarray, added: np.ndarray, decibels: float, offset: float) -
 
 
 def joined(caption: str, other: str, by: str) -> str:
-    """Join two captions: the first without punctuation at its end, the words between them, and the other.
+    """Join two captions with a word such as "and" between them.
+
+    The first loses the punctuation at its end.
 
     >>> joined("A dog barks.", "It rains.", "and")
     'A dog barks and It rains.'

@@ -17,7 +17,7 @@ from data_tools.moments import Moment, inside_recordings
 class Added(NamedTuple):
     """A clip that is mixed with an item's own.
 
-    decibels: level of the item's own clip above this one. offset: start of the shorter in the longer, in [0, 1).
+    decibels: Level of the item's own clip above this one. offset: Start of the shorter in the longer, in [0, 1).
     """
 
     clip: Clip
@@ -28,8 +28,8 @@ class Added(NamedTuple):
 class Item(NamedTuple):
     """An item of a batch: a clip and some of its captions.
 
-    numbers: indexes of the captions in the clip; a changed caption has that of the original. added: the second clip of
-    a mixture. windows: of a moment, the times of its one caption, in seconds.
+    numbers: Indexes of the captions in the clip; a changed caption has that of the original. added: The second clip of
+    a mixture. windows: Times of a moment's one caption, in seconds.
     """
 
     clip: Clip
@@ -46,8 +46,9 @@ def require_known(moments: Iterable[Moment]) -> None:
 
 
 def items_of_moments(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[Item]:
-    """Return one item per moment of these clips, in the moments' order, without windows after the recording's end.
+    """Return one training item per moment of these clips, in the moments' order.
 
+    Windows after the recording's end are left out.
     Raises KitError for a moment whose windows are not known.
     """
     by_id = {clip.id: clip for clip in clips}
@@ -57,8 +58,9 @@ def items_of_moments(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[I
 
 
 def items_of(clips: Sequence[Clip], unit: str) -> list[Item]:
-    """Return the items of clips. unit clip: one per clip, with all its captions; pair: one per caption.
+    """Return the training items of clips: one per clip, or one per caption.
 
+    unit: "clip" for items with all captions of a clip, "pair" for one item per caption.
     Clips without captions have no item.
     """
     if unit == "clip":
@@ -67,10 +69,12 @@ def items_of(clips: Sequence[Clip], unit: str) -> list[Item]:
 
 
 class Augment(Protocol):
-    """Changes the items of a step. mixes: whether items may get an `added` clip."""
+    """Changes the items of a step. mixes: Whether items may get an `added` clip."""
 
     @property
-    def mixes(self) -> bool: ...
+    def mixes(self) -> bool:
+        """Whether items may get an added clip."""
+        ...
 
     def __call__(self, items: Sequence[Item], seed: Sequence[int]) -> list[Item]: ...
 
@@ -92,11 +96,11 @@ class _Shuffled:
 class Sampler:
     """Training batches of a stage: `batch(step)` returns the items of a step, independent of earlier calls.
 
-    sources: the items of every source.
+    sources: The items of every source.
     mix: "equal" takes items from all sources in turn; "size" treats all items as one source.
-    captions: number of an item's captions that are drawn without replacement at every visit. "all", or None for pairs:
+    captions: Number of an item's captions that are drawn without replacement at every visit. "all", or None for pairs:
     all captions. A clip with fewer captions uses all of them.
-    augment: changes the items of a step, with a seed for its draws; None: no changes.
+    augment: Changes the items of a step, with a seed for its draws; None: no changes.
     Raises KitError for fewer items than the batch size.
     """
 
@@ -120,6 +124,7 @@ class Sampler:
         self.augment = augment
 
     def batch(self, step: int) -> list[Item]:
+        """Return the items of a training step, which follow from seed, stage and step."""
         n = len(self.streams)
         positions = range(step * self.batch_size, (step + 1) * self.batch_size)
         chosen = [self.streams[index % n][index // n] for index in positions]
@@ -132,5 +137,8 @@ class Sampler:
         return self.augment(chosen, (*self.seed, n + 1, step)) if self.augment else chosen
 
     def offsets(self, step: int) -> np.ndarray:
-        """Return (batch_size, 2) positions in [0, 1) of the used parts of long clips; see Crops."""
+        """Draw random start positions in long clips, for the crops of a training step.
+
+        Returns: (batch_size, 2) positions in [0, 1); see Crops.
+        """
         return np.random.default_rng([*self.seed, len(self.streams) + 2, step]).random((self.batch_size, 2))

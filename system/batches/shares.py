@@ -11,9 +11,10 @@ import numpy as np
 
 
 def chunks_of(lengths: Sequence[int], size: int | None, count: int) -> list[list[int]]:
-    """Divide the clips of a batch into chunks. lengths: (B,) of the clips.
+    """Divide the clips of a batch into chunks that are embedded together. Returns the clips' indexes.
 
-    size: clips of similar length per chunk, with the rest in the last one; the same for any number of processes. None:
+    lengths: (B,) lengths of the clips.
+    size: Clips of similar length per chunk, with the rest in the last one; the same for any number of processes. None:
     one chunk per process, of equal sizes if possible.
     """
     if size is not None:

@@ -17,9 +17,10 @@ from system.batches.sampler import Item
 
 
 def caption_key(clip: Clip, number: int) -> str:
-    """Return the key of a clip's caption in a bank. Equal captions of two clips have different keys.
+    """Return the key of a clip's caption in a bank of caption embeddings.
 
-    number: index of the caption in the clip.
+    Equal captions of two clips have different keys.
+    number: Index of the caption in the clip.
     """
     return hashlib.sha256(f"{clip.id}\0{number}\0{clip.captions[number]}".encode()).hexdigest()
 
@@ -27,11 +28,13 @@ def caption_key(clip: Clip, number: int) -> str:
 class Rows(Protocol):
     """A bank, or any other table of (1, D) embeddings by key."""
 
-    def read(self, key: str) -> np.ndarray: ...
+    def read(self, key: str) -> np.ndarray:
+        """Return the (1, D) embedding of a key."""
+        ...
 
 
 class Taught(NamedTuple):
-    """A teacher's embeddings, each (1, D). clips: by content. captions: by caption_key."""
+    """A teacher's embeddings, each (1, D). clips: Bank by content key. captions: Bank by caption_key."""
 
     clips: Rows
     captions: Rows
@@ -44,7 +47,10 @@ class Teachers:
         self.banks = banks
 
     def cosines(self, items: Sequence[Item], keys: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return (B, N) float32 cosines in [-1, 1], by teacher. keys: content keys of the items' clips."""
+        """Return every teacher's cosines between the clips and the captions of a batch.
+
+        Each is (B, N) float32 in [-1, 1]. keys: Content keys of the items' clips.
+        """
         captions = [caption_key(item.clip, number) for item in items for number in item.numbers]
         return {
             name: torch.from_numpy(unit_embeddings(taught.clips, keys) @ unit_embeddings(taught.captions, captions).T)
@@ -53,7 +59,10 @@ class Teachers:
 
 
 def unit_embeddings(bank: Rows, keys: Sequence[str]) -> np.ndarray:
-    """Return (n, D) float32 embeddings, scaled to length 1. Embeddings of zeros stay zeros."""
+    """Read embeddings (n, D) float32 by their keys, scaled to length 1.
+
+    Embeddings of zeros stay zeros.
+    """
     rows = np.concatenate([bank.read(key) for key in keys])
     scaled: np.ndarray = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     return scaled

@@ -17,10 +17,11 @@ Synonyms = Mapping[str, Sequence[str]]  # by lower-case word
 
 
 def edited(caption: str, rate: float, synonyms: Synonyms | None, draw: Random) -> str:
-    """Return a caption's lower-case words without punctuation, edited in one of four ways with equal probability.
+    """Edit a caption's words at random: synonyms, deletions, swaps or insertions.
 
-    If synonyms is None, only deletion and swaps are drawn. rate: in [0, 1]; n ~ Binomial(words, rate) words are edited.
-    At least one word stays. A caption without words is returned unchanged.
+    The result has lower-case words without punctuation. The four ways have equal probability.
+    If synonyms is None, only deletion and swaps are drawn. rate: Share of the words, in [0, 1]; n ~ Binomial(words,
+    rate) words are edited. At least one word stays. A caption without words is returned unchanged.
     """
     words = words_of(caption)
     if not words:
@@ -31,13 +32,13 @@ def edited(caption: str, rate: float, synonyms: Synonyms | None, draw: Random) -
 
 
 def deleted(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
-    """Delete n words, or all but one."""
+    """Delete n random words, or all but one."""
     gone = set(draw.choice(len(words), min(n, len(words) - 1), replace=False).tolist())
     return [word for position, word in enumerate(words) if position not in gone]
 
 
 def swapped(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
-    """Exchange the words of two positions, n times. A single word is unchanged."""
+    """Exchange two random words, n times. A single word is unchanged."""
     words = list(words)
     for _ in range(n if len(words) > 1 else 0):
         one, other = draw.choice(len(words), 2, replace=False).tolist()
@@ -46,7 +47,7 @@ def swapped(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[
 
 
 def replaced(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
-    """Replace n of the words that have synonyms, or all of these, each by one of its synonyms."""
+    """Replace n random words by synonyms, or all words that have synonyms if these are fewer."""
     words, known = list(words), _known(words, synonyms)
     for position in draw.choice(known, min(n, len(known)), replace=False).tolist() if known else ():
         words[position] = _one_of(synonyms[words[position]], draw)
@@ -54,7 +55,7 @@ def replaced(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list
 
 
 def inserted(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
-    """Insert a synonym of one of the words at any position, n times."""
+    """Insert a synonym of a random word at a random position, n times."""
     found, known = list(words), _known(words, synonyms)
     for _ in range(n if known else 0):
         word = words[known[int(draw.integers(len(known)))]]
@@ -68,4 +69,5 @@ def _known(words: Sequence[str], synonyms: Synonyms) -> list[int]:
 
 
 def _one_of(texts: Sequence[str], draw: Random) -> str:
+    """Draw one of the texts, with equal probability."""
     return texts[int(draw.integers(len(texts)))]

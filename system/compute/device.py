@@ -15,7 +15,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def device_of(name: str | None = None) -> torch.device:
-    """Return the device for computations: cuda, cuda:1 (the second GPU), mps, or cpu.
+    """Return the device with this name: cuda, cuda:1 (the second GPU), mps, or cpu.
 
     The default is CUDA if the machine has it, else the CPU. mps must be named, since nothing has been measured on it.
     With torchrun, the default and cuda select the GPU with the number LOCAL_RANK of the environment.
@@ -42,7 +42,7 @@ def device_of(name: str | None = None) -> torch.device:
 
 
 def moved(model: Network, device: torch.device) -> Network:
-    """Move a model to a device. Raises KitError for a model in float64 on mps, which lacks it."""
+    """Move a model to a device. Raises KitError for a model in float64 on mps, which does not support it."""
     try:
         return model.to(device)
     except TypeError as error:
@@ -57,13 +57,19 @@ def gpu_of(device: torch.device) -> str | None:
 
 
 def suited_to(device: torch.device, sizes: Mapping[str, int]) -> int:
-    """Select the size for a device from sizes for "cpu" and "cuda". Other devices use that of the CPU."""
+    """Choose one of the sizes, which are for "cpu" and "cuda", by the kind of a device.
+
+    Other devices use that of the CPU.
+    """
     return sizes.get(device.type, sizes["cpu"])
 
 
 @contextmanager
 def memory_errors(what: str, hint: str) -> Iterator[None]:
-    """Convert errors of full memory, of GPU or machine, to KitError. what: does not fit. hint: what to do."""
+    """Context manager that converts errors of full memory, of GPU or machine, to KitError.
+
+    what: The thing that does not fit. hint: What to do.
+    """
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -75,5 +81,8 @@ def memory_errors(what: str, hint: str) -> Iterator[None]:
 
 
 def _is_full(error: Exception) -> bool:
-    """Return whether Python, numpy, or torch on a CPU, which has no own exception for it, ran out of memory."""
+    """Return whether an error means that memory is full, of Python, numpy or torch.
+
+    torch has no exception of its own for the CPU's memory.
+    """
     return isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)

@@ -41,8 +41,8 @@ received = {"embeddings": 0, "gradients": 0}  # bytes that this process got from
 class _Group:
     """The processes of this start.
 
-    launcher: the id of torchrun's process; 0 without torchrun. store: key-value store of all processes. step: group for
-    exchanges within training steps. now: the current group; None for the default one with the longer timeout.
+    launcher: The id of torchrun's process; 0 without torchrun. store: Key-value store of all processes. step: Group for
+    exchanges within training steps. now: The current group; None for the default one with the longer timeout.
     """
 
     count: int = 1
@@ -57,7 +57,7 @@ _group = _Group()
 
 
 def process_count() -> int:
-    """Return the number of processes."""
+    """Return the number of processes of this command; 1 without torchrun."""
     return _group.count
 
 
@@ -67,7 +67,7 @@ def process_index() -> int:
 
 
 def exchange_group() -> "ProcessGroup | None":
-    """Return the current group for functions of torch.distributed; None for their default."""
+    """Return the group of processes for functions of torch.distributed; None for their default."""
     return _group.now
 
 
@@ -77,15 +77,18 @@ def is_first() -> bool:
 
 
 def is_orphan() -> bool:
-    """Return whether torchrun is dead, which would have ended this process with the others."""
+    """Return whether torchrun, which started this process, has died.
+
+    Otherwise it would have ended this process with the others.
+    """
     return process_count() > 1 and os.getppid() != _group.launcher
 
 
 @contextmanager
 def processes(device: "torch.device | None") -> Iterator[None]:
-    """Join the processes of torchrun for the block. Do nothing if there is one process.
+    """Context manager in which the processes of torchrun work together. It does nothing if there is one process.
 
-    device: of this process; None for this machine's. Raises KitError if the processes do not meet within
+    device: That of this process; None for this machine's. Raises KitError if the processes do not meet within
     MEETING_PATIENCE. If an error ends the block in several processes, one raises it, and the others raise
     SaidElsewhere.
     """
@@ -125,7 +128,10 @@ def processes(device: "torch.device | None") -> Iterator[None]:
 
 
 def raise_once(error: Exception) -> NoReturn:
-    """Raise an error that ends this process, or SaidElsewhere if another process ends with the same message."""
+    """Raise an error in only one of the processes that end with the same message.
+
+    The others raise SaidElsewhere.
+    """
     if not isinstance(error, SaidElsewhere) and not _should_report("\n".join(sentences(error))):
         raise SaidElsewhere("another process says the same") from error
     raise error
@@ -150,7 +156,7 @@ def _should_report(reason: str) -> bool:
 
 
 def exit_process(status: int) -> NoReturn:
-    """End this process of the command line.
+    """End this process of the command line with an exit status.
 
     With torchrun, Python's own shutdown is skipped. If a thread of gloo frees a tensor during the shutdown, the process
     aborts, as sometimes happens with torch 2.11.
@@ -166,6 +172,7 @@ def exit_process(status: int) -> NoReturn:
 
 @contextmanager
 def _together() -> Iterator[None]:
+    """Context manager of an exchange: converts its failure to an error that names the reason."""
     import torch
 
     try:
@@ -178,7 +185,7 @@ def _together() -> Iterator[None]:
 
 @contextmanager
 def in_step() -> Iterator[None]:
-    """Context of a training step: processes wait at most STEP_PATIENCE for each other.
+    """Context manager of a training step, in which processes wait at most STEP_PATIENCE for each other.
 
     They exchange data during computations, as in batch norms over all processes and their gradients. Raises KitError if
     another process was lost. Other errors are not changed.
@@ -195,7 +202,10 @@ def in_step() -> Iterator[None]:
 
 
 def _lost(error: RuntimeError) -> KitError:
-    """Return the error of a failed exchange; SaidElsewhere if another process has reported the reason."""
+    """Convert the error of a failed exchange between processes to one that names the reason.
+
+    It is SaidElsewhere if another process has reported the reason.
+    """
     if not _should_report(""):
         return SaidElsewhere("another process has reported why all end")
     who, go_on = (
@@ -209,9 +219,10 @@ def _lost(error: RuntimeError) -> KitError:
 
 
 def require_equal(value: object, what: str) -> None:
-    """Raise KitError in the first process if the processes have different values, and SaidElsewhere in the others.
+    """Raise KitError if the processes have different values.
 
-    what: end of the error message, which names the shared property.
+    The first process raises it, and the others raise SaidElsewhere.
+    what: End of the error message, which names the shared property.
     """
     every = gather_objects(value)
     if others := [number for number, other in enumerate(every) if other != every[0]]:
@@ -221,8 +232,9 @@ def require_equal(value: object, what: str) -> None:
 
 
 def on_first(function: Callable[[], T]) -> T:
-    """Run a function in the first process, and return its result in all processes. It must be small and picklable.
+    """Run a function in the first process, and return its result in all processes.
 
+    The result must be small and picklable.
     If it raises an error, the first process raises it, and the others raise SaidElsewhere.
     """
     if process_count() == 1:
@@ -247,7 +259,7 @@ def on_first(function: Callable[[], T]) -> T:
 
 @contextmanager
 def first_before_others() -> Iterator[None]:
-    """Context that the first process runs first, then all others, which find its stored results."""
+    """Context manager that the first process runs first; then the others run it and find its stored results."""
     if process_count() == 1:
         yield
         return
@@ -265,16 +277,20 @@ def first_before_others() -> Iterator[None]:
 
 
 def _end() -> None:
+    """Raise SaidElsewhere, which ends this process without a message."""
     raise SaidElsewhere("this process ends")
 
 
 def any_process(value: bool) -> bool:
-    """Return whether `value` is true in any process."""
+    """Return whether the value is true in any process."""
     return any_process_each([value])[0]
 
 
 def any_process_each(values: Sequence[bool]) -> list[bool]:
-    """Return, for each of these values, whether it is true in any process. All processes have the same number."""
+    """Return, for each of several values, whether it is true in any process.
+
+    All processes have the same number of values.
+    """
     if process_count() == 1:
         return list(values)
     import torch
@@ -287,7 +303,7 @@ def any_process_each(values: Sequence[bool]) -> list[bool]:
 
 
 def gather_objects(value: T) -> list[T]:
-    """Return the values of all processes, in the order of ranks, in every process."""
+    """Collect one value per process, in the order of ranks, in every process."""
     if process_count() == 1:
         return [value]
     import torch.distributed as dist
@@ -299,14 +315,20 @@ def gather_objects(value: T) -> list[T]:
 
 
 def gather_dealt(items: Sequence[T]) -> list[T]:
-    """Return the items of all processes in their order, in every process. Item i is of process i % n."""
+    """Merge items that were dealt out to the processes, in their original order, in every process.
+
+    Item i is of process i % n.
+    """
     by_process = gather_objects(items)
     total, n = sum(map(len, by_process)), len(by_process)
     return [by_process[number % n][number // n] for number in range(total)]
 
 
 def all_gather(tensor: "torch.Tensor") -> "list[torch.Tensor]":
-    """Return the tensors of all processes, of one shape, in the order of ranks, without a graph."""
+    """Return the tensors of all processes, in the order of ranks, without gradients.
+
+    All have one shape.
+    """
     import torch
     import torch.distributed as dist
 
@@ -318,7 +340,10 @@ def all_gather(tensor: "torch.Tensor") -> "list[torch.Tensor]":
 
 
 def sum_gradients(parameters: "Sequence[torch.nn.Parameter]") -> None:
-    """Replace every parameter's gradient by the sum over all processes, unless no process has one."""
+    """Sum every parameter's gradient over all processes.
+
+    A parameter stays without gradient if no process has one.
+    """
     if process_count() == 1:
         return
     import torch
@@ -339,6 +364,7 @@ def sum_gradients(parameters: "Sequence[torch.nn.Parameter]") -> None:
 
 
 def _sum(gradients: "Sequence[torch.Tensor]") -> None:
+    """Replace gradients by their sums over all processes, in one exchange."""
     import torch
     import torch.distributed as dist
 
@@ -351,7 +377,10 @@ def _sum(gradients: "Sequence[torch.Tensor]") -> None:
 
 
 def broadcast_from_first(model: "torch.nn.Module") -> None:
-    """Copy the first process's weights and statistics to all, so that rounding differences do not accumulate."""
+    """Copy the first process's model weights and statistics to all processes.
+
+    Rounding differences thus do not accumulate.
+    """
     if process_count() == 1:
         return
     import torch.distributed as dist

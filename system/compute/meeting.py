@@ -40,6 +40,7 @@ class _Meeting:
         self._began, self._is_announced = time.monotonic(), False
 
     def check(self) -> None:
+        """Log a long wait for the other processes once; raise KitError after the time limit."""
         waited = time.monotonic() - self._began
         if waited > MEETING_PATIENCE.total_seconds():
             hint = f"start all of them, by torchrun, or {ONE_PROCESS}"
@@ -52,7 +53,7 @@ class _Meeting:
 
 
 def meet() -> "tuple[Store, int, int]":
-    """Return the store of all processes, the rank of this one, and the number of processes.
+    """Wait for all processes of a command. Returns: Their shared store, this one's rank, and their number.
 
     torch blocks signals while it waits for the others. A thread waits instead, so that Ctrl-C and SIGTERM end the wait.
     """
@@ -62,6 +63,7 @@ def meet() -> "tuple[Store, int, int]":
     failed: list[Exception] = []
 
     def wait() -> None:
+        """Wait for the other processes, and store the result or the error."""
         try:
             starts.append(next(rendezvous("env://", timeout=MEETING_PATIENCE)))
         except Exception as error:
@@ -78,8 +80,9 @@ def meet() -> "tuple[Store, int, int]":
 
 
 def this_start(store: "Store", rank: int, n: int) -> "Store":
-    """Return the part of torchrun's store that only the processes of this start read and write.
+    """Return the part of torchrun's store that belongs to this start of the processes.
 
+    Only the processes of this start read and write it.
     torchrun keeps one store over its restarts, and in torch 2.11 all starts use the same keys. A process could thus
     read the address of a killed one, and fail. Here each other process creates a new name, and the first process
     answers with its own new name. It continues once the other one has confirmed that. The wait is in Python, so that

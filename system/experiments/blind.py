@@ -27,7 +27,10 @@ log = logging.getLogger(__name__)
 
 
 class BlindSet(NamedTuple):
-    """An opened blind set. features: frames of all clips. sha256: of names and contents of all clips and queries."""
+    """An opened blind set.
+
+    features: Frames of all clips. sha256: Checksum of names and contents of all clips and queries.
+    """
 
     clips: Sequence[Clip]
     queries: list[Query]
@@ -36,16 +39,23 @@ class BlindSet(NamedTuple):
 
 
 def blind_entries(recipe: schema.Recipe) -> list[str]:
-    """Return the rank entries of blind sets whose files exist, and of means of these."""
+    """Return the rank entries of blind sets that can be ranked, and of means of these.
+
+    The files of these sets exist.
+    """
     return [name for name in _of_blind_sets(recipe) if not _absent(recipe, name)]
 
 
 def _of_blind_sets(recipe: schema.Recipe) -> list[str]:
+    """Return the names of the rank entries that rank blind sets."""
     return [name for name in recipe.rank if isinstance(recipe.ranked(name), RankBlind)]
 
 
 def absent_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[str]:
-    """Return one line per entry of a blind set that cannot be ranked yet. ranked: entries that were ranked before."""
+    """Return one line per blind set that cannot be ranked yet because files are missing.
+
+    ranked: Entries that were ranked before.
+    """
     later = "run the same command later to rank it; nothing is trained again"
     return [
         f"{name}: not ranked yet, without {' and '.join(absent)}; {later}"
@@ -55,13 +65,15 @@ def absent_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[st
 
 
 def _absent(recipe: schema.Recipe, name: str) -> list[str]:
+    """Return the missing files of a rank entry of a blind set; empty for other entries."""
     ranked = recipe.ranked(name)
     return ranked.absent if isinstance(ranked, RankBlind) else []
 
 
 def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) -> list[str]:
-    """Return the entries of existing blind sets that are not ranked yet, or whose clips or queries have changed.
+    """Return the entries of existing blind sets that must be ranked, because they are new or changed.
 
+    A set is changed if its clips or queries are.
     A file with the same name, size and modification time is not read again. Raises the errors of reading the set.
     """
     from system.features.contents import ContentKeys
@@ -83,18 +95,20 @@ def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) ->
 
 
 def _read(entry: RankBlind) -> tuple[Sequence[Clip], list[Query]]:
+    """Read the clips and the queries of a blind set."""
     path = Path(entry.audio)
     clips = folder_clips(path, path.resolve().name)[0] if path.is_dir() else of_split(read_manifest(path), None, path)
     return clips, read_queries(entry.queries)
 
 
 def _sha256(clips: Sequence[Clip], queries: Sequence[Query], keys: Mapping[str, str]) -> str:
+    """Return the checksum of all clips and queries of a blind set."""
     lines = "".join(f"{query.id}\0{query.text}\n" for query in queries)
     return hashlib.sha256(f"{contents_of(clips, keys)}\n{lines}".encode()).hexdigest()
 
 
 def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device | None") -> dict[str, BlindSet]:
-    """Open the blind sets of these entries, and compute missing frames on this device.
+    """Open the blind sets of these rank entries, and compute their missing frames on this device.
 
     Raises KitError for broken audio, and the errors of reading the sets.
     """

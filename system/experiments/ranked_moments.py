@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 class Files(NamedTuple):
     """Files of an entry of a run.
 
-    windows: with scores. answers: the submission. truth: the queries in their published format. frames: probabilities
-    of the frames.
+    windows: Windows with scores. answers: The submission. truth: The queries in their published format. frames:
+    Probabilities of the frames.
     """
 
     windows: Path
@@ -49,13 +49,14 @@ class Files(NamedTuple):
 
     @classmethod
     def of(cls, run: Path, name: str) -> "Files":
+        """Return the paths of the files of a rank entry in a run's folder."""
         scores = run / "scores"
         windows, truth = scores / f"{name}.windows.jsonl", scores / f"{name}.truth.jsonl"
         return cls(windows, run / "submission" / f"{name}.jsonl", truth, scores / f"{name}.frames.npz")
 
 
 def require_moments(recipe: schema.Recipe, data: "Data") -> None:
-    """Raise the errors of ranking moments before the training.
+    """Raise the errors of ranking moments already before the training.
 
     Raises KitError for recordings that cannot be read or are too long, if only some moments have windows, and if the
     moments of a fit have no windows.
@@ -80,7 +81,10 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
 
 
 def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
-    """Find the windows of every entry's queries. Write windows, queries and a submission. Returns: the figures."""
+    """Find the windows of the queries of every rank entry of moments, and score them.
+
+    Writes windows, queries and a submission. Returns: The figures.
+    """
     from system.ranking.frame_series import fitted_score, windows_of
     from system.ranking.locate import series_of_moments
     from system.runs.open import fitted_text
@@ -129,7 +133,7 @@ def _write(
     clips: Mapping[str, Clip],
     edition: MomentsEdition,
 ) -> MomentTruth:
-    """Write all files of an entry. Returns: the queries, read from the written file."""
+    """Write all files of a rank entry of moments. Returns: The queries, read from the written file."""
     for path in files:
         path.parent.mkdir(exist_ok=True)
     write_published(files.truth, ((moment, clips[moment.clip]) for moment in moments))
@@ -148,7 +152,10 @@ def _write(
 def _figures(
     located: "Sequence[Located]", grids: Sequence[Grid], truth: MomentTruth, edition: MomentsEdition
 ) -> dict[str, object]:
-    """Return the figures of an entry, with random windows and the ceiling for comparison; None for a blind list."""
+    """Compute the metrics of an entry's windows; None for a blind list.
+
+    Random windows and the ceiling are added for comparison.
+    """
     if truth.is_blind:
         return dict.fromkeys(("figures", "bootstrap", "random", "ceiling"))
     windows = {qid: [list(window) for window in one.windows] for qid, one in zip(truth.queries, located, strict=True)}
@@ -165,9 +172,10 @@ def _figures(
 def _of_random_windows(
     truth: MomentTruth, edition: MomentsEdition, edges: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
-    """Return the mean figures of DRAWS draws of random windows, each between two edges of frames.
+    """Return the mean metrics of random windows, for comparison.
 
-    A draw has the edition's maximum number of windows. edges: by query id.
+    There are DRAWS draws. Each window is between two edges of frames.
+    A draw has the edition's maximum number of windows. edges: Edges of frames, by query id.
     """
     rng, total = np.random.default_rng(0), dict.fromkeys(edition.metrics, 0.0)
     for _ in range(DRAWS):
@@ -183,7 +191,10 @@ def _of_random_windows(
 def _of_true_frames(
     truth: MomentTruth, edition: MomentsEdition, edges: Mapping[str, np.ndarray], grids: Mapping[str, Grid]
 ) -> dict[str, float]:
-    """Return the figures of a perfect labeller of frames. edges, grids: by query id."""
+    """Return the metrics of windows made from the true labels of frames, the ceiling.
+
+    edges, grids: Times of the frames, by query id.
+    """
     known = {}
     for qid, windows in truth.windows().items():
         here = edges[qid]

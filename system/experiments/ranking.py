@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 class RunModels:
     """Models of a run whose stages are trained.
 
-    untrained: the model with published weights. features: frames of the ranked clips.
+    untrained: The model with published weights. features: Frames of the ranked clips.
     """
 
     recipe: schema.Recipe
@@ -53,13 +53,16 @@ class RunModels:
 
     @property
     def recipe_name(self) -> str:
+        """Name of the run's recipe."""
         return self.recipe.name
 
     @property
     def contents(self) -> Mapping[str, str]:
+        """Content keys of the clips, by clip id."""
         return self.features.keys
 
     def model(self, stage: str | None, checkpoint: str | None) -> "ModelRanker":
+        """Return the ranker of a stage's checkpoint; without a stage, of the published weights."""
         from system.ranking.model import KnownFeatures, ModelRanker
         from system.runs.checkpoints import load_checkpoint
         from system.runs.open import PUBLISHED, facts_of
@@ -71,9 +74,11 @@ class RunModels:
         return ModelRanker(model, KnownFeatures(self.features), facts, origin, score=self.recipe.model.score)
 
     def entry(self, name: str) -> Ranker:
+        """Return the ranker that reads the stored scores of an earlier rank entry."""
         return StoredScores(self.run.scores_file(name))
 
     def taught(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
+        """Return a teacher's embeddings of these clips and their captions."""
         from system.training.teachers import taught
 
         with first_before_others():
@@ -81,8 +86,10 @@ class RunModels:
 
 
 def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[str, RankedResult]:
-    """Rank every entry with figures, and compare it with the untrained model and chance. kept: earlier results, which
-    are not ranked again."""
+    """Rank every entry that has known answers, and compare it with the untrained model and chance.
+
+    kept: Earlier results, which are not ranked again.
+    """
     recipe, data = models.recipe, models.data
     new = [name for name in recipe.scored if name not in kept]
     untrained = _by_untrained(models, [name for name in new if _is_trained(recipe.ranked(name))])
@@ -101,7 +108,10 @@ def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[st
 
 
 def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str, BlindResult]:
-    """Rank these blind sets. sets, and the returned results: by the entry's name."""
+    """Rank these blind sets and write their submissions.
+
+    sets, and the returned results: By the entry's name.
+    """
     results = {}
     for name, blind in sets.items():
         entry, run = models.recipe.rank[name], models.run
@@ -124,9 +134,9 @@ def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str
 def _rank_entry(
     name: str, models: RunModels, clips: Sequence[Clip], queries: Sequence[Query], has_csv: bool
 ) -> tuple[ScoreMatrix, Pool, str] | None:
-    """Write an entry's score matrix and CSV.
+    """Rank one entry, and write its score matrix and CSV.
 
-    Returns: the matrix, the pool and the ranker's origin. With several processes, only the first one writes, and the
+    Returns: The matrix, the pool and the ranker's origin. With several processes, only the first one writes, and the
     others get None.
     """
     entry, run = models.recipe.rank[name], models.run
@@ -152,12 +162,15 @@ def _rank_entry(
 
 
 def _is_trained(entry: RankEntry) -> bool:
-    """Return whether an entry ranks by a trained stage, so that it can be compared with the untrained model."""
+    """Return whether a rank entry uses a trained stage.
+
+    It can then be compared with the untrained model.
+    """
     return isinstance(entry, ByOneModel) and entry.stage is not None
 
 
 def _by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, ScoreMatrix | None]:
-    """Return the score matrices of the untrained model, by the source that the named entries rank."""
+    """Return the untrained model's score matrices of the sources that these entries rank."""
     matrices = {}
     ranker = models.model(None, None)
     for source in dict.fromkeys(map(models.recipe.ranked_source, names)):
@@ -171,7 +184,10 @@ def _by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, ScoreMat
 def _result(
     name: str, models: RunModels, matrix: ScoreMatrix, origin: str, untrained: ScoreMatrix | None
 ) -> RankedResult:
-    """Return the figures of an entry. untrained: scores of the untrained model for comparison, or None."""
+    """Compute the metrics of a ranked entry.
+
+    untrained: Scores of the untrained model for comparison, or None.
+    """
     recipe, run, source = models.recipe, models.run, models.recipe.ranked_source(name)
     entry = recipe.rank[name]
     edition = get_edition(entry.edition)
@@ -198,10 +214,13 @@ def _result(
 
 
 def _interval(bounds: tuple[float, float]) -> list[float] | None:
-    """Return the bounds for the record; None for a single query, whose interval is NaN, which JSON does not have."""
+    """Convert a confidence interval to a list; None if it is NaN, as for a single query.
+
+    JSON has no NaN.
+    """
     return None if math.isnan(bounds[0]) else list(bounds)
 
 
 def size_of(queries: Sequence[Query], clips: Sequence[Clip]) -> str:
-    """Describe the numbers of captions and clips."""
+    """Format the numbers of captions and clips."""
     return f"{counted(len(queries), 'caption', ',')} against {counted(len(clips), 'clip', ',')}"

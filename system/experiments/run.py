@@ -58,9 +58,10 @@ def run_recipe(
     device: "Device | None" = None,
     track: "Sequence[type[Tracker]]" = (),
 ) -> Run:
-    """Run the remaining steps of a recipe. Afterwards the run's result.json exists.
+    """Run the remaining steps of a recipe: data, features, training and ranking.
 
-    device: for all computations; None for this machine's. track: trackers that receive every epoch.
+    Afterwards the run's result.json exists.
+    device: That of all computations; None for this machine's. track: Trackers that receive every epoch.
     """
     run = on_first(lambda: open_run(loaded, runs, out))
     if on_first(lambda: _is_finished(loaded, run, track)):
@@ -78,7 +79,7 @@ def run_recipe(
 
 
 def _is_finished(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> bool:
-    """Return whether no step remains, and log the result."""
+    """Return whether a run has no remaining step, and log its result."""
     log.info("run %s", run.folder)
     if run.ranks_anew:
         log.info("only its rank entries differ, so that nothing is trained again")
@@ -109,7 +110,10 @@ def _track(run: Run, track: "Sequence[type[Tracker]]") -> None:
 
 
 def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
-    """Raise KitError if a manifest or a teacher of a finished run has changed. Deleted ones are not compared."""
+    """Raise KitError if a manifest or a teacher of a finished run has changed.
+
+    Deleted ones are not compared.
+    """
     before, files = run.read_provenance().manifests, recipe.data_files.items()
     changed = [name for name, path in files if path.exists() and before.get(name) != file_sha256(path)]
     if changed:
@@ -131,7 +135,7 @@ def _changed_teachers(recipe: schema.Recipe, run: Run) -> list[str]:
 def _rehearse(
     recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", blind: Mapping[str, BlindSet]
 ) -> None:
-    """Rehearse the ranking with scores of zero, so that its errors come before the training."""
+    """Write the rankings with scores of zero, so that their errors come before the training."""
     for name, (clips, queries, _, _) in blind.items():
         matrix = _zeros(clips, queries)
         with tempfile.TemporaryDirectory(dir=run.folder) as folder:
@@ -158,6 +162,7 @@ def _rehearse(
 
 
 def _zeros(clips: Sequence[Clip], queries: Sequence[Query]) -> ScoreMatrix:
+    """Return a score matrix of zeros for these clips and queries."""
     return matrix_from_blocks(labels_of(clips, queries, {}), [np.zeros((len(queries), len(clips)), np.float32)])
 
 
@@ -169,6 +174,7 @@ def _train_and_rank(
     device: "Device | None",
     track: "Sequence[type[Tracker]]",
 ) -> None:
+    """Train all stages, rank all entries, and write the results of a run."""
     from system.training.train import initial_model, prepare, train
 
     recipe = loaded.recipe
@@ -201,7 +207,7 @@ def _finish(
     ranked_blind: dict[str, BlindResult],
     moments: dict[str, MomentsResult],
 ) -> None:
-    """Write the last files: figures, and result.json, which marks the run as finished."""
+    """Write the last files of a run: metrics, and result.json, which marks the run as finished."""
     from system.runs.plots import draw_run
 
     recipe = loaded.recipe
@@ -241,7 +247,10 @@ def hardware_of(device: "Device") -> str:
 
 
 def _checksums(run: Run) -> dict[str, str]:
-    """Return the sha256 of the files of a finished run that the report and the package read, by path in its folder."""
+    """Return the sha256 of the result files of a finished run, by path in its folder.
+
+    They are the files that the report and the package read.
+    """
     kept = (path for name in ("scores", "submission") for path in (run.folder / name).glob("*") if path.is_file())
     files = [run.folder / "resolved.json", run.metrics, *kept]  # provenance.json has a checksum of its own
     return {path.relative_to(run.folder).as_posix(): sha256_of(path) for path in sorted(files)}
@@ -250,7 +259,10 @@ def _checksums(run: Run) -> dict[str, str]:
 def _remove_others(
     run: Run, ranked: Mapping[str, RankedResult], blind: Mapping[str, BlindResult], moments: Mapping[str, MomentsResult]
 ) -> None:
-    """Delete scores and CSVs of entries that the recipe no longer has, and CSVs that it no longer requests."""
+    """Delete scores and CSVs of rank entries that the recipe no longer has.
+
+    CSVs that it no longer requests are deleted too.
+    """
     written = {name for name, result in ranked.items() if result.csv} | blind.keys() | moments.keys()
     for folder, names in (("scores", ranked.keys() | blind.keys() | moments.keys()), ("submission", written)):
         for path in (run.folder / folder).glob("*"):
@@ -261,9 +273,10 @@ def _remove_others(
 def _results_to_keep(
     recipe: schema.Recipe, run: Run, blind: Mapping[str, BlindSet]
 ) -> tuple[dict[str, RankedResult], dict[str, BlindResult]]:
-    """Return the earlier results of entries whose ranking has not changed: with figures, and of blind sets.
+    """Return the earlier results of rank entries that need not be ranked again.
 
-    blind: the existing blind sets. The result of a deleted blind set is kept. Raises KitError for damaged files of
+    The first table has entries with metrics, the second blind sets.
+    blind: The existing blind sets. The result of a deleted blind set is kept. Raises KitError for damaged files of
     kept entries.
     """
     kept: dict[str, RankedResult] = {}

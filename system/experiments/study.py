@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 class Published(Strict):
     """Figures of a paper, shown below the measured ones.
 
-    source: paper and table. entry: the `rank` entry to which they belong. cells: by cell, one figure for every column,
-    in the table's unit; null: not published.
+    source: Paper and table. entry: The `rank` entry to which they belong. cells: One figure of each cell for every
+    column, in the table's unit; null: not published.
     """
 
     source: str
@@ -50,9 +50,10 @@ class Published(Strict):
 
 
 class Study(Strict):
-    """name: folder of its runs. recipe: path from the study's folder. cells: by name, dotted settings that change;
-    `{cell}` in them stands for the run of an earlier cell with the same seed, such as a teacher. columns: of the
-    table."""
+    """name: Folder of its runs. recipe: Path from the study's folder. cells: Dotted settings that change, by the
+    cell's name; `{cell}` in them stands for the run of an earlier cell with the same seed, such as a teacher. columns:
+    Those of the table.
+    """
 
     name: Name
     recipe: str
@@ -69,8 +70,9 @@ Cells = dict[tuple[str, int], Loaded]  # (cell, seed) -> the changed recipe
 
 
 def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tuple[Study, Cells]:
-    """Read a study and the changed recipe of every cell and seed. runs: the folder of its runs.
+    """Read a study file, and make the recipe of every cell and seed.
 
+    runs: The folder of its runs.
     Raises RecipeError with all mistakes of the study and its recipes.
     """
     _, document = read_document(path, "study")
@@ -131,7 +133,7 @@ _CELL = re.compile(r"\{([a-z0-9_]+)\}")
 
 
 def _named_cells(value: Any) -> set[str]:
-    """Return the cells whose runs a setting refers to."""
+    """Return the names of the study's cells that a setting refers to, as in "{cell}"."""
     if isinstance(value, str):
         return set(_CELL.findall(value))
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -139,7 +141,7 @@ def _named_cells(value: Any) -> set[str]:
 
 
 def _with_runs(value: Any, folders: Mapping[str, str]) -> Any:
-    """Replace the names of cells in a setting by the folders of their runs."""
+    """Replace names of cells in a setting, as in "{cell}", by the folders of their runs."""
     if isinstance(value, str):
         return _CELL.sub(lambda found: folders[found[1]], value)
     if isinstance(value, dict):
@@ -148,6 +150,7 @@ def _with_runs(value: Any, folders: Mapping[str, str]) -> Any:
 
 
 def _mismatches(study: Study, published: Published) -> list[str]:
+    """Return the error messages for published figures that do not fit the study's cells or columns."""
     unknown = [f"{name}: no such cell" for name in published.cells.keys() - study.cells.keys()]
     return unknown + [
         f"{name}: {len(figures)} figures for {len(study.columns)} columns"
@@ -157,6 +160,7 @@ def _mismatches(study: Study, published: Published) -> list[str]:
 
 
 def run_folder(study: Study, cell: str, seed: int, runs: Path) -> Path:
+    """Return the folder of the run of a study's cell with a seed."""
     return runs / study.name / f"{cell}_s{seed}"
 
 
@@ -172,7 +176,7 @@ def seconds_of(folder: Path) -> float | None:
 
 
 def progress_of_runs(folders: Sequence[Path]) -> str:
-    """Describe the number of finished runs, and the remaining time by their mean duration."""
+    """Describe how many runs are finished, and estimate the remaining time."""
     seconds = [found for folder in folders if (found := seconds_of(folder)) is not None]
     left = len(folders) - len(seconds)
     said = f"{len(seconds)} of {len(folders)} done"
@@ -180,9 +184,9 @@ def progress_of_runs(folders: Sequence[Path]) -> str:
 
 
 def validation_of(ranked: RankEntry, lines: Sequence[EpochLine]) -> Mapping[str, float]:
-    """Return the validation values of the checkpoint that a rank entry ranks by; empty if it has no single checkpoint.
+    """Return the validation values of the checkpoint that a rank entry uses.
 
-    lines: of the run's metrics.jsonl.
+    It is empty if the entry has no single checkpoint. lines: Those of the run's metrics.jsonl.
     """
     if not isinstance(ranked, ByOneModel) or not ranked.stage:
         return {}
@@ -194,7 +198,10 @@ def validation_of(ranked: RankEntry, lines: Sequence[EpochLine]) -> Mapping[str,
 
 
 def _chosen_by(ranked: RankEntry, validation: Sequence[Mapping[str, float]]) -> str | None:
-    """Return the metric that chose the checkpoint; for the last checkpoint, its first metric of CHOSEN_BY."""
+    """Return the validation metric that chose a rank entry's checkpoint.
+
+    For the last checkpoint, it is its first metric of CHOSEN_BY.
+    """
     best = ranked.checkpoint if isinstance(ranked, ByOneModel) else None
     metrics: Sequence[str] = CHOSEN_BY if best is None or best == "last" else (best,)
     return next((metric for metric in metrics if any(metric in values for values in validation)), None)
@@ -207,9 +214,9 @@ def run_study(
     device: "Device | None" = None,
     track: "Sequence[type[Tracker]]" = (),
 ) -> StudyTable:
-    """Run all runs that are not finished. Returns: the table, with one row per cell and ranked source.
+    """Run all unfinished runs of a study. Returns: Its table, with one row per cell and ranked source.
 
-    device, track: see run_recipe.
+    device, track: See run_recipe.
     """
     finished = {}
     for (cell, seed), loaded in cells.items():
@@ -226,7 +233,10 @@ def run_study(
 
 
 def _row_of_moments(study: Study, cell: str, name: str, recipe: schema.Recipe, runs: Sequence[Run]) -> StudyRow:
-    """Return the row of a cell and a rank entry of moments. runs: the finished runs of all seeds."""
+    """Return the table row of a study's cell and a rank entry of moments.
+
+    runs: The finished runs of all seeds.
+    """
     results, ranked = [run.read_result().moments[name] for run in runs], recipe.rank[name]
     validation = [validation_of(ranked, run.read_metrics()) for run in runs if run.metrics.exists()]
     known = {"random": results[0].random, "true frames": results[0].ceiling}
@@ -242,7 +252,10 @@ def _row_of_moments(study: Study, cell: str, name: str, recipe: schema.Recipe, r
 
 
 def _row(study: Study, cell: str, name: str, recipe: schema.Recipe, runs: Sequence[Run]) -> StudyRow:
-    """Return the row of a cell and a rank entry that scores clips. runs: the finished runs of all seeds."""
+    """Return the table row of a study's cell and a rank entry that scores clips.
+
+    runs: The finished runs of all seeds.
+    """
     entry, ranked, published = runs[0].read_result().rank[name], recipe.rank[name], study.published
     validation = [validation_of(ranked, run.read_metrics()) for run in runs if run.metrics.exists()]
     stage = ranked.stage if isinstance(ranked, ByOneModel) else None

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def ceiling_of(source: schema.Source) -> float | None:
-    """Return mAP@10 of a perfect labeller; None if the true labels are not known (only composed scenes have them)."""
+    """Return mAP@10 of a perfect labeller of a source; None if its true labels are not known.
+
+    Only composed scenes have known labels.
+    """
     folder = Path(source.manifest).parent
     if not (folder / "scenes.json").exists():
         return None
@@ -34,7 +37,10 @@ def ceiling_of(source: schema.Source) -> float | None:
 
 
 def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
-    """Count all parameters of the system: trained ones by part, frozen ones by expert, `audio` or `text`, and total."""
+    """Count all parameters of the model: trained ones by part, frozen ones, and the total.
+
+    Frozen ones are counted by expert, `audio` or `text`.
+    """
     frozen = {name: expert.parameters for name, expert in recipe.model.audio.experts.items() if expert.parameters}
     if count := sum(p.numel() for p in model.audio.parameters() if not p.requires_grad):
         frozen["audio"] = count
@@ -45,6 +51,7 @@ def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
 
 
 def experts_of(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
+    """Describe the recipe's experts: kind, sizes, and the published and other weight files."""
     return {
         name: ExpertFacts(
             **{key: getattr(expert, key) for key in ("kind", "rate", "dim", "frames_per_second", "pretrained")},
@@ -56,7 +63,7 @@ def experts_of(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
 
 
 def data_of(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]:
-    """Return the facts of every source: its data sets, the stages that train on it, and its publication."""
+    """Describe every data source: its size, the stages that train on it, and its publication."""
     return {
         name: SourceFacts(
             sets={of: _set([clip for clip in clips if clip.source == of]) for of in {clip.source: 0 for clip in clips}},
@@ -69,6 +76,7 @@ def data_of(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]:
 
 
 def _set(clips: Sequence[Clip]) -> SetFacts:
+    """Describe a set of clips: numbers of clips and captions, hours, and licences."""
     return SetFacts(
         clips=len(clips),
         captions=sum(len(clip.captions) for clip in clips),
@@ -78,7 +86,7 @@ def _set(clips: Sequence[Clip]) -> SetFacts:
 
 
 def _moment_lines(name: str, entry: MomentsResult) -> Iterator[str]:
-    """Yield the lines of an entry of moments, with figures in per cent, as the edition publishes them."""
+    """Yield the result lines of a rank entry of moments, in per cent."""
     size = f"{counted(entry.queries, 'query')} in {counted(entry.clips, 'recording')}"
     yield f"{name}: {size}, {entry.checkpoint}"
     if entry.figures is not None:
@@ -94,6 +102,7 @@ def _moment_lines(name: str, entry: MomentsResult) -> Iterator[str]:
 
 
 def _to_compare(entry: MomentsResult) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield the metrics of random windows and of true frames, if they are known."""
     for called, figures in (("random windows", entry.random), ("true frames", entry.ceiling)):
         if figures is not None:
             yield called, figures
@@ -105,7 +114,7 @@ def report(run: Run) -> str:
 
 
 def in_words(run: Run, result: RunResult) -> str:
-    """Return a result as text for printing, also if it is not written yet."""
+    """Return a run's result as text for printing, also before it is written."""
     lines = [
         f"run        {run.folder}",
         f"trained    {sum(result.parameters.trained.values()):,} parameters, {result.hardware}, "

@@ -57,8 +57,8 @@ WITHOUT_CUT = "mAP: over all ranks."
 class Figures:
     """The figures of one run.
 
-    values: one value per query (one in all for a pooled recall), by column. groups: queries that share their clips.
-    clips: size of the pool.
+    values: One value per query (one in all for a pooled recall), by column. groups: Queries that share their clips.
+    clips: Size of the pool.
     """
 
     values: Mapping[str, Values]
@@ -67,7 +67,7 @@ class Figures:
 
 
 def figures_of_run(scores: Path) -> Figures:
-    """Compute every column of a saved score matrix."""
+    """Compute the table's metrics of a saved score matrix, per query."""
     matrix = read_scores(scores)
     ranks, back = ranks_in_matrix(matrix), summarise_audio_to_text(ranks_from_audio(matrix))
     values = {f"T2A {name}": figures for name, figures in summarise(ranks).per_query.items()}
@@ -79,7 +79,10 @@ def figures_of_run(scores: Path) -> Figures:
 
 
 def figures_of_moments(windows: Path, truth: Path, edition: str) -> Figures:
-    """Compute every figure of windows with scores. Queries of one recording are a group."""
+    """Compute the table's metrics of a file of windows, per query.
+
+    Queries of one recording are a group.
+    """
     record = get_moments_edition(edition)
     summary = summarise_moments_file(windows, read_moment_truth(truth, record), record)
     return Figures(summary.per_query, summary.queries.groups, summary.queries.n_pool)
@@ -89,12 +92,12 @@ def figures_of_moments(windows: Path, truth: Path, edition: str) -> Figures:
 class StudyRow:
     """The row of a cell of the study and a ranked source.
 
-    runs: figures of all seeds.
-    facts: shares by column, printed after the figures. None: not known.
-    paper: the published figures, in the order of the columns, in the table's unit.
-    validation: values of the ranked checkpoint of every seed, by metric; empty if not known.
-    chosen_by: the metric that chose the checkpoint; None if not known.
-    monitors_test: whether validation is on a test split.
+    runs: Figures of all seeds.
+    facts: Shares by column, printed after the figures. None: not known.
+    paper: The published figures, in the order of the columns, in the table's unit.
+    validation: Values of the ranked checkpoint of every seed, by metric; empty if not known.
+    chosen_by: The metric that chose the checkpoint; None if not known.
+    monitors_test: Whether validation is on a test split.
     """
 
     cell: str
@@ -112,11 +115,11 @@ class StudyRow:
         return found if len(found) == len(self.runs) else []
 
     def means(self, column: str) -> list[float]:
-        """Return the figure of every seed."""
+        """Return the metric in a column for every seed."""
         return [float(run.values[column].mean()) for run in self.runs]
 
     def per_query(self, column: str) -> Values:
-        """Return the value of every query, as a mean over the seeds."""
+        """Return the metric of every query in a column, as a mean over the seeds."""
         result: Values = np.mean([run.values[column] for run in self.runs], axis=0)
         return result
 
@@ -125,7 +128,8 @@ class StudyRow:
 class StudyTable:
     """The table of one study.
 
-    columns: in their order in the table. percent: print figures times 100 with one decimal; else shares with four.
+    columns: Titles in their order in the table. percent: Print figures times 100 with one decimal; else shares with
+    four.
     """
 
     rows: Sequence[StudyRow]
@@ -134,22 +138,29 @@ class StudyTable:
 
     @property
     def primary(self) -> str:
-        """The column of the paired tests: the first T2A mAP column, by default mAP@10; for moments R1@0.7."""
+        """The column whose differences between rows are tested.
+
+        It is the first T2A mAP column, by default mAP@10; for moments R1@0.7.
+        """
         if set(self.columns) & set(OF_MOMENTS):
             return "R1@0.7"
         return next((column for column in self.columns if column.startswith("T2A mAP")), "T2A mAP@10")
 
     @property
     def validation(self) -> list[str]:
-        """The validation metrics that chose the checkpoints, each once. Choose cells by them too."""
+        """The validation metrics that chose the checkpoints, each once.
+
+        Choose cells by them too.
+        """
         return list(dict.fromkeys(row.chosen_by for row in self.rows if row.chosen_by))
 
     @property
     def facts(self) -> list[str]:
-        """Names of the rows' facts, each once."""
+        """Names of the additional facts of the rows, each once."""
         return list(dict.fromkeys(name for row in self.rows for name in row.facts))
 
     def format(self, value: float | None) -> str:
+        """Format a number of the table, in per cent or as a share; "" for None."""
         if value is None:
             return ""
         return f"{100 * value:.1f}" if self.percent else f"{value:.4f}"
@@ -160,11 +171,14 @@ class StudyTable:
         return mean if len(values) < 2 else f"{mean} ± {self.format(statistics.stdev(values))}"
 
     def best(self, data: str, column: str) -> StudyRow:
-        """Return the row with the highest mean among those of a ranked source; the first one if several are equal."""
+        """Return the row with the highest mean in a column among those of a ranked source.
+
+        It is the first one if several are equal.
+        """
         return max((row for row in self.rows if row.data == data), key=lambda row: statistics.mean(row.means(column)))
 
     def p(self, row: StudyRow) -> str:
-        """Return the p-value of the paired test of a row against the best one, as text."""
+        """Format the p-value of the paired test of a row against the best row."""
         best = self.best(row.data, self.primary)
         if row is best:
             return "best"
@@ -173,17 +187,24 @@ class StudyTable:
 
     @property
     def header(self) -> list[str]:
+        """Titles of the table's columns."""
         validation = [f"validation {metric}" for metric in self.validation]
         return ["cell", "data", "seeds", "clips", *validation, *self.columns, f"p of {self.primary}", *self.facts]
 
     def _validation_cell(self, row: StudyRow, metric: str) -> str:
-        """Format mean and spread without conversion to percent, since a loss is no share."""
+        """Format mean and spread of a validation metric, not in per cent.
+
+        A loss is no share.
+        """
         values = row.validation_values(metric)
         spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
         return f"{statistics.mean(values):.4f}{spread}" if values else ""
 
     def _lines(self, bold: str) -> list[list[str]]:
-        """Return the cells of the table. bold: format string of a bold text, with {} in its place."""
+        """Return the table's cells as text, row by row.
+
+        bold: Format string of a bold text, with {} in its place.
+        """
         lines = []
         for row in self.rows:
             texts = []
@@ -201,6 +222,7 @@ class StudyTable:
         return lines
 
     def notes(self) -> list[str]:
+        """Return the notes that are printed below the table."""
         notes = [note for key, note in NOTES.items() if any(key in column for column in self.columns)]
         notes += [WITHOUT_CUT] if any(column in ("T2A mAP", "A2T mAP") for column in self.columns) else []
         if self.validation:
@@ -215,19 +237,20 @@ class StudyTable:
         return notes
 
     def markdown(self) -> str:
+        """Return the table and its notes as Markdown."""
         lines = [self.header, ["---"] * len(self.header), *self._lines("**{}**")]
         table = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
         return table + "".join(f"\n{note}\n" for note in self.notes())
 
     def latex(self) -> str:
-        """Return a tabular of the booktabs package."""
+        """Return the table as a LaTeX tabular of the booktabs package."""
         rows = [self.header, *self._lines(r"\textbf{{{}}}")]
         texts = [" & ".join(_escaped(cell) for cell in cells) + r" \\" for cells in rows]
         body = "\n".join([r"\toprule", texts[0], r"\midrule", *texts[1:], r"\bottomrule"])
         return f"\\begin{{tabular}}{{l{'c' * (len(self.header) - 1)}}}\n{body}\n\\end{{tabular}}\n"
 
     def csv(self) -> str:
-        """Return a CSV of numbers: mean, spread over seeds, and the paper's figure of every column."""
+        """Return the table as CSV: mean, spread over seeds, and the paper's figure of every column."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         parts = [f"{column} {part}" for column in self.columns for part in ("mean", "std", "paper")]
@@ -248,4 +271,5 @@ class StudyTable:
 
 
 def _escaped(cell: str) -> str:
+    """Escape the special characters of LaTeX."""
     return cell.replace("_", r"\_").replace("%", r"\%").replace("±", r"$\pm$")

@@ -39,19 +39,24 @@ class AtstFrameExpert(SegmentExpert):
 
     @property
     def limits(self) -> tuple[float, float]:
+        """Shortest and longest segment that the network accepts, in seconds."""
         return LIMITS
 
     @property
     def frames_within(self) -> float:
+        """Frames per second within a segment."""
         return RATE_INSIDE / HOP / SLICE
 
     def weight_files(self) -> dict[str, Path]:
+        """Return the weight files, by the setting that names each."""
         return {"weights": Path(self.weights)}
 
     def published_addresses(self) -> dict[str, str]:
+        """Return the address where each weight file is published, by its setting."""
         return {"weights": ADDRESS}
 
     def load_network(self) -> Network:
+        """Build ATST-Frame with its published weights."""
         from system.networks.atst_frame import AtstFrame
 
         network = AtstFrame(is_floor_of_batch=False)

@@ -18,7 +18,10 @@ PATCH_SAMPLES = WINDOW + (PATCH - 1) * HOP  # 15,600: shortest input of one patc
 
 
 def mel_basis() -> np.ndarray:
-    """(257, 64) float64 triangles, linear in mel (librosa's are linear in Hz), 125 to 7,500 Hz, no area norm."""
+    """Return the mel filters of AudioSet models: (257, 64) float64 triangles.
+
+    They are linear in mel (librosa's are linear in Hz), 125 to 7,500 Hz, without area norm.
+    """
     from transformers.audio_utils import mel_filter_bank
 
     # "kaldi" is 1127 ln(1 + Hz / 700), Google's form of HTK's scale.
@@ -29,8 +32,9 @@ def mel_basis() -> np.ndarray:
 
 
 def log_mel(wave: np.ndarray, offset: float) -> np.ndarray:
-    """(N,) at 16 kHz, N >= 400 -> (T, 64) float32, ln(mel magnitude + offset), 100 columns per second.
+    """Compute the log-mel spectrogram of a wave for AudioSet models.
 
+    (N,) at 16 kHz, N >= 400 -> (T, 64) float32, ln(mel magnitude + offset), 100 columns per second.
     Periodic Hann 400, hop 160, no centring, magnitude of a 512-point FFT (zeros at the end), incomplete windows
     dropped; computed in float64."""
     windows = np.lib.stride_tricks.sliding_window_view(wave, WINDOW)[::HOP]
@@ -44,5 +48,8 @@ def log_mel(wave: np.ndarray, offset: float) -> np.ndarray:
 
 
 def patches(columns: np.ndarray, hop: int) -> np.ndarray:
-    """(T, 64) -> (P, 96, 64): a patch every `hop` columns; remaining columns are dropped; P >= 1 needs T >= 96."""
+    """Cut a log-mel spectrogram into patches of 96 columns, one every `hop` columns.
+
+    (T, 64) -> (P, 96, 64). Remaining columns are dropped; P >= 1 needs T >= 96.
+    """
     return np.lib.stride_tricks.sliding_window_view(columns, PATCH, axis=0)[::hop].transpose(0, 2, 1)

@@ -32,6 +32,7 @@ def file_sha256(path: Path) -> str:
 
 @functools.lru_cache
 def _sha256(path: Path, size: int, changed: int) -> str:
+    """Return the sha256 of a file. size, changed: Keys of the cache."""
     return sha256_of(path)
 
 
@@ -40,6 +41,7 @@ SHOWN = 12  # digits of a checksum in a message
 
 @functools.cache
 def _warn_other(kind: str, path: Path, found: str, known: str) -> None:
+    """Warn once that a weight file is not the published one."""
     log.warning(
         "%s: %s is not the published file: its sha256 begins with %s, the published one's with %s; "
         "fetch it again unless this is intended",
@@ -71,7 +73,10 @@ class Resampled(Strict):
 
     @model_serializer(mode="wrap")
     def _without_default_resampling(self, values: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the default: banks and runs are found by their settings, and older ones lack this key."""
+        """Leave the default resampling out of the settings' JSON.
+
+        Banks and runs are found by their settings, and older ones lack this key.
+        """
         settings: dict[str, Any] = values(self)
         if self.resampling == "soxr_hq":
             settings.pop("resampling", None)
@@ -94,7 +99,7 @@ class ExpertSettings(Resampled):
 
     @classmethod
     def with_weights_in(cls, folder: Path) -> Self:
-        """Return the expert with its usual settings and its weight files in a folder."""
+        """Return the expert with its usual settings, and its weight files in a folder."""
         (kind,) = get_args(cls.model_fields["kind"].annotation)
         expert = cls.model_validate({"kind": kind, **cls.usual})
         return expert.model_copy(update={name: str(folder / path.name) for name, path in expert.weight_files().items()})
@@ -107,7 +112,7 @@ class ExpertSettings(Resampled):
     @property
     @abstractmethod
     def dim(self) -> int:
-        """D, values in a frame."""
+        """Number of values in a frame, D."""
 
     @property
     @abstractmethod
@@ -126,47 +131,62 @@ class ExpertSettings(Resampled):
 
     @property
     def pretrained(self) -> str | None:
-        """The pre-trained model that made frames which are read from files; None: `kind` names it."""
+        """Name of the pre-trained model whose frames are read from files.
+
+        None: `kind` names it.
+        """
         return None
 
     def weight_files(self) -> dict[str, Path]:
-        """The checkpoint files, by the setting that names each; empty for an expert without weights."""
+        """Return the weight files, by the setting that names each.
+
+        This is empty for an expert without weights.
+        """
         return {}
 
     def published_addresses(self) -> dict[str, str]:
-        """The address where each checkpoint file is published, by the setting that names it."""
+        """Return the address where each weight file is published, by its setting."""
         return {}
 
     def known_sha256(self) -> dict[str, str]:
-        """The first digits of the published files' sha256, if they are known, by the setting of each file."""
+        """The first digits of the published files' sha256, by the setting of each file.
+
+        Files whose sha256 is not known have no entry.
+        """
         return {}
 
     @property
     def hub_model(self) -> str | None:
-        """The name or folder of a model of the hub, fetched with all its files; None for weights in single files."""
+        """Name or folder of a Hugging Face model that is fetched with all its files.
+
+        None for weights in single files.
+        """
         return None
 
     def weight_source(self) -> str:
-        """Describe where to get the checkpoints, for error messages about missing ones."""
+        """Describe where to get missing weights, for error messages."""
         return f"published at {' and '.join(self.published_addresses().values())}"
 
     def read(self, path: str) -> "np.ndarray":
-        """Read the input for the function of `load`: a clip's wave, (N,) float32 mono at `rate`. Raises AudioError."""
+        """Read a clip's audio file as input of the expert: a wave (N,) float32 mono at `rate`. Raises AudioError."""
         from data_tools.audio.read import read_audio
 
         return read_audio(path, self.rate, self.resampling)
 
     @abstractmethod
     def load(self, device: Device) -> Frames:
-        """Return a function: waves, each (N,) float32 mono at `rate`, N >= 1 -> frames, each (T, D) float32, T >= 1.
+        """Return a function that computes the frames of waves on a device.
 
+        waves, each (N,) float32 mono at `rate`, N >= 1 -> frames, each (T, D) float32, T >= 1.
         It computes on `device`. A wave's frames depend on the other waves of the call only by float rounding (quantised
         ones of `vggish` may therefore differ by 1). The same call gives the same bits again.
         """
 
     def checksums(self) -> dict[str, str]:
-        """Return the sha256 of each weight file. Raises KitError if a file is missing, with its name and where to get
-        it. A file that is not the published one is used, with one warning."""
+        """Return the sha256 of each weight file. Raises KitError if a file is missing.
+
+        The message has its name and where to get it. A file that is not the published one is used, with one warning.
+        """
         for name, path in self.weight_files().items():
             if not path.is_file():
                 hint = f"put it there, or --set this expert's {name} to its path"
@@ -177,19 +197,27 @@ class ExpertSettings(Resampled):
         return found
 
     def unpublished(self) -> list[str]:
-        """Return the settings of weight files that exist and differ from the published ones, as far as the published
-        checksums are known."""
+        """Return the settings of weight files that differ from the published ones.
+
+        Only existing files with known published checksums are compared.
+        """
         files, known = self.weight_files(), self.known_sha256()
         there = [name for name in files if name in known and files[name].is_file()]
         return [name for name in there if not file_sha256(files[name]).startswith(known[name])]
 
     def identity(self) -> dict[str, object]:
-        """Return everything that determines the frames: settings without paths, version, checksums of the weights."""
+        """Return everything that determines the frames: settings, version, checksums of the weights.
+
+        Paths are left out.
+        """
         settings = self.model_dump(exclude=set(self.weight_files()))
         return {**settings, "version": self.version, "sha256": self.checksums()}
 
     def key(self) -> str:
-        """Return the name of the bank of this expert's frames: kind and 12 hex digits of its identity."""
+        """Return the name of the bank of this expert's frames.
+
+        It has the kind and 12 hex digits of the identity.
+        """
         text = json.dumps(self.identity(), sort_keys=True)
         return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
@@ -202,7 +230,9 @@ class PublishedWeights(ExpertSettings):
     address: ClassVar[str]  # where the file is published
 
     def weight_files(self) -> dict[str, Path]:
+        """Return the weight files, by the setting that names each."""
         return {"weights": Path(self.weights)}
 
     def published_addresses(self) -> dict[str, str]:
+        """Return the address where each weight file is published, by its setting."""
         return {"weights": self.address}

@@ -35,23 +35,29 @@ class EfficientATExpert(SegmentExpert):
 
     @property
     def dim(self) -> int:
+        """Number of values in a frame."""
         return VARIANTS[self.network].dim
 
     @property
     def limits(self) -> tuple[float, float]:
+        """Shortest and longest segment that the network accepts, in seconds."""
         return LIMITS
 
     @property
     def frames_within(self) -> float:
+        """Frames per second within a segment."""
         return RATE / HOP / STRIDE
 
     def weight_files(self) -> dict[str, Path]:
+        """Return the weight files, by the setting that names each."""
         return {"weights": Path(self.weights)}
 
     def published_addresses(self) -> dict[str, str]:
+        """Return the address where each weight file is published, by its setting."""
         return {"weights": VARIANTS[self.network].address}
 
     def load_network(self) -> Network:
+        """Build the network with its published weights."""
         from system.networks.efficientat import MobileNet, MobileNetOnWaves
         from system.networks.kaldi_log_mel import KaldiLogMel
 

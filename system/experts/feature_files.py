@@ -41,22 +41,26 @@ class FeatureFiles(ExpertSettings):
 
     @property
     def dim(self) -> int:
+        """Number of values in a frame."""
         return self.values
 
     @property
     def frames_per_second(self) -> float:
+        """Number of frames per second of audio."""
         return 1 / self.hop_seconds
 
     @property
     def parameters(self) -> int:
+        """Number of the model's parameters."""
         return self.model_parameters
 
     @property
     def pretrained(self) -> str | None:
+        """Name of the pre-trained model that made the frames."""
         return self.model
 
     def read(self, path: str) -> np.ndarray:
-        """Return (T, D) float32. Raises AudioError for any other file."""
+        """Read the frames (T, D) float32 of a .npz or .npy file. Raises AudioError for any other file."""
         frames = read_frames(path, self.array)
         if frames.shape[1] != self.values:
             said = f"has frames of {frames.shape[1]} values, expected {self.values}"
@@ -64,4 +68,5 @@ class FeatureFiles(ExpertSettings):
         return frames
 
     def load(self, device: "torch.device") -> Frames:
+        """Return a function that returns its input, frames from files, unchanged."""
         return lambda waves: [np.asarray(frames, np.float32) for frames in waves]

@@ -37,25 +37,31 @@ class HuggingFaceExpert(SegmentExpert):
 
     @classmethod
     def with_weights_in(cls, folder: Path) -> Self:
+        """Return the expert with its usual settings. The folder is not used."""
         return cls.model_validate({"kind": "hugging_face", **cls.usual})
 
     @property
     def rate(self) -> int:
+        """Sample rate of the input waves, in Hz."""
         return ROWS[self.type].rate
 
     @property
     def dim(self) -> int:
+        """Number of values in a frame."""
         return self.size
 
     @property
     def limits(self) -> tuple[float, float]:
+        """Shortest and longest segment that the network accepts, in seconds."""
         return ROWS[self.type].limits
 
     @property
     def frames_within(self) -> float:
+        """Frames per second within a segment."""
         return TOKENS_PER_SECOND[self.type]
 
     def weight_files(self) -> dict[str, Path]:
+        """Return the weight files, by the setting that names each."""
         try:
             folder = local_folder(self.model, "audio model") or Path(self.model)
         except DataError:
@@ -63,20 +69,23 @@ class HuggingFaceExpert(SegmentExpert):
         return {"model": next(iter(weight_files(folder)), folder / WEIGHTS[0])}
 
     def weight_source(self) -> str:
+        """Describe where to get the weights, for error messages."""
         return f"{self.model}: neither a folder with a model nor in the hub's cache; name one, or fetch it while online"
 
     @property
     def hub_model(self) -> str:
+        """Name or folder of the Hugging Face model."""
         return self.model
 
     def checksums(self) -> dict[str, str]:
-        """Return the sha256 of all weight files and of the files of settings."""
+        """Return the sha256 of all weight files and settings files of the model."""
         folder = fetch(self.model, "audio model")
         settings = [folder / name for name in AUDIO_SETTINGS]
         others = [*settings, *weight_files(self.weight_files()["model"].parent)[1:]]
         return super().checksums() | {path.name: file_sha256(path) for path in others if path.is_file()}
 
     def load_network(self) -> Network:
+        """Load the Hugging Face model. Raises DataError if its frames have another size."""
         from system.networks.hugging_face import read_folder
 
         folder = fetch(self.model, "audio model")

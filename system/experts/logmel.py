@@ -33,13 +33,15 @@ class MelSettings(ExpertSettings):
 
     @property
     def rate(self) -> int:
+        """Sample rate of the input waves, in Hz."""
         return self.sample_rate
 
     def mel_power(
         self, device: Device, lowest: float, highest: float, scale: str = "htk", norm: str | None = None
     ) -> "Callable[[np.ndarray], torch.Tensor]":
-        """Return a function: wave (N,) -> (T, bands) float64, T = 1 + max(N, size of the FFT) // hop.
+        """Return a function that computes the mel power spectrogram of a wave.
 
+        wave (N,) -> (T, bands) float64, T = 1 + max(N, size of the FFT) // hop.
         lowest, highest: Hz. scale: "htk" or "slaney". norm: "slaney" for triangles of area 1 Hz, None for height 1.
         """
         import torch
@@ -53,6 +55,7 @@ class MelSettings(ExpertSettings):
         mel = MelPower(hann(window, size), torch.from_numpy(basis), hop).to(device)
 
         def power(wave: np.ndarray) -> torch.Tensor:
+            """Compute the mel power spectrogram of a wave."""
             filled = np.pad(wave, (0, max(0, size - len(wave))))  # reflect padding needs more samples than it adds
             return mel.centred(torch.from_numpy(filled)[None].to(device))[0]
 
@@ -62,7 +65,7 @@ class MelSettings(ExpertSettings):
 class LogMel(MelSettings):
     """Power mel spectrogram, natural log, `stack` neighbouring columns joined into one frame.
 
-    HTK mel scale without area norm, ln(power + 1e-5), then (x + 6) / 4, a fixed scaling that maps everyday sounds to
+    HTK mel scale without area norm, ln(power + 1e-5), then (x + 6) / 4. This fixed scaling maps everyday sounds to
     about [-1.4, 2], so that a linear layer may follow. Dimension bands x stack, band index fastest; an incomplete last
     stack is filled with its last column.
     """
@@ -75,28 +78,34 @@ class LogMel(MelSettings):
 
     @property
     def dim(self) -> int:
+        """Number of values in a frame."""
         return self.bands * self.stack
 
     @property
     def frames_per_second(self) -> float:
+        """Number of frames per second of audio."""
         return 1.0 / (self.hop_seconds * self.stack)
 
     @property
     def first_centre(self) -> float:
+        """Seconds from the beginning of a clip to the centre of its first frame."""
         return self.hop_seconds * (self.stack - 1) / 2
 
     def load(self, device: Device) -> Frames:
+        """Return a function that computes the frames of waves on a device."""
         import torch
 
         power = self.mel_power(device, 0.0, self.sample_rate / 2)
 
         def frames(wave: np.ndarray) -> np.ndarray:
+            """Compute the log-mel frames of a wave."""
             columns = ((power(wave) + 1e-5).log() + 6.0) / 4.0
             short = -len(columns) % self.stack
             columns = torch.cat([columns, columns[-1:].expand(short, -1)])
             return columns.reshape(-1, self.dim).float().cpu().numpy()
 
         def all_frames(waves: list[np.ndarray]) -> list[np.ndarray]:
+            """Compute the log-mel frames of several waves, in one thread."""
             threads = torch.get_num_threads()
             torch.set_num_threads(1)  # with so little work, several threads mostly wait for each other
             try:
@@ -129,6 +138,7 @@ class LogMelSlaney(MelSettings):
 
     @model_validator(mode="after")
     def _frequencies_rise(self) -> "LogMelSlaney":
+        """Check that the two frequencies rise, up to half of the sample rate."""
         if not self.lowest < self.highest <= self.sample_rate / 2:
             raise ValueError(
                 f"lowest {self.lowest:g} and highest {self.highest:g} Hz: must rise, and be at most half of sample_rate"
@@ -137,16 +147,20 @@ class LogMelSlaney(MelSettings):
 
     @property
     def dim(self) -> int:
+        """Number of values in a frame."""
         return self.bands
 
     @property
     def frames_per_second(self) -> float:
+        """Number of frames per second of audio."""
         return 1.0 / self.hop_seconds
 
     @property
     def first_centre(self) -> float:
+        """Seconds from the beginning of a clip to the centre of its first frame."""
         return 0.0
 
     def load(self, device: Device) -> Frames:
+        """Return a function that computes the frames of waves on a device."""
         power = self.mel_power(device, self.lowest, self.highest, scale="slaney", norm="slaney")
         return lambda waves: [(power(wave) + FLOOR).log().float().cpu().numpy() for wave in waves]

@@ -20,7 +20,7 @@ Network = Callable[[torch.Tensor], torch.Tensor]
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """Context without gradients and TF32, with deterministic algorithms only."""
+    """Context manager for exact results: no gradients, no TF32, deterministic algorithms only."""
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -31,10 +31,11 @@ def exact() -> Iterator[None]:
 
 
 def placed(network: nn.Module, device: torch.device) -> Network:
-    """Move a network to a device and return it as a function of dense tensors on that device.
+    """Move a network to a device in its fastest memory layout. Returns: A function of dense tensors there.
 
-    On a CPU weights and activations keep oneDNN's blocked layout from the first layer to the last, which is 1.1 to 1.3
-    times as fast as channels_last; elsewhere they are channels_last."""
+    On a CPU weights and activations keep oneDNN's blocked layout from the first layer to the last. This is 1.1 to 1.3
+    times as fast as channels_last; elsewhere they are channels_last.
+    """
     network = network.eval().requires_grad_(False)
     if device.type == "cpu" and torch.backends.mkldnn.is_available():
         for module in network.modules():
@@ -46,9 +47,10 @@ def placed(network: nn.Module, device: torch.device) -> Network:
 
 
 def by_rows(series: Sequence[np.ndarray], size: int, compute: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-    """Apply `compute` to the rows of several series; a batch of `size` rows may come from several series.
+    """Apply a function to the rows of several arrays, a batch of rows at a time.
 
-    series: one or more arrays (n, ...), n >= 1; rows of views are copied batch by batch. Returns one array per series.
+    A batch of `size` rows may come from several arrays.
+    series: One or more arrays (n, ...), n >= 1; rows of views are copied batch by batch. Returns one array per series.
     """
     rows = itertools.chain.from_iterable(series)
     results = []
@@ -60,8 +62,11 @@ def by_rows(series: Sequence[np.ndarray], size: int, compute: Callable[[np.ndarr
 def by_length(
     waves: Sequence[np.ndarray], max_samples: int, compute: Callable[[np.ndarray], np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the result of `compute` for each wave (N,). It gets (B, N) waves of equal length, at most `max_samples`
-    samples in total."""
+    """Apply a function to waves, with waves of equal length together in a batch.
+
+    `compute` gets (B, N) waves of equal length, at most `max_samples` samples in total. Returns: The result for each
+    wave.
+    """
     results: list[np.ndarray] = [np.empty(0)] * len(waves)
     for indices in of_one_length([len(wave) for wave in waves], max_samples):
         for index, frames in zip(indices, compute(np.stack([waves[index] for index in indices])), strict=True):
@@ -70,10 +75,10 @@ def by_length(
 
 
 def in_pieces(network: Network, x: torch.Tensor, axis: int, stride: int, halo: int, max_size: int) -> torch.Tensor:
-    """network(x), computed in pieces along an axis so that memory does not grow with it.
+    """Compute a network's output in pieces along an axis, so that memory does not grow with its length.
 
-    network: local operations that together reduce `stride` positions of the axis to one, with a receptive field of at
-    most `halo` outputs to either side. max_size: outputs of a piece; `halo` more are computed on either side and
+    network: Local operations that together reduce `stride` positions of the axis to one, with a receptive field of at
+    most `halo` outputs to either side. max_size: Outputs of a piece; `halo` more are computed on either side and
     dropped, so that the result equals that of the whole input, to float rounding.
     """
     size = x.shape[axis]

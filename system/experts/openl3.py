@@ -38,10 +38,11 @@ class OpenL3(PublishedWeights):
     Source: torchopenl3 1.0.1, `PytorchOpenl3('env', 'mel256', 512)` with hop 0.5 s and `center`. DFT kernels and mel
     basis are read from the checkpoint (`speclayer.*`), since mel libraries may compute others from the same settings.
     Deviations: the log-mel in float64, batch norms folded into convolutions. Compared with the original in float64,
-    these frames differ by 3.4e-6 of the largest value, and those of the original in float32 by 7e-4 (median of 24
-    recordings of ESC-10 at 48 kHz, whose bands above 8 kHz are empty) and up to 0.036. Resampling: the original uses
-    resampy below 0.3, here `kaiser_best_0.2`; with soxr_hq frames differ by 1 to 6 % of the largest value. Version 2;
-    version 1 had a log-mel in float32, with differences of 0.005 (median of these recordings) and 0.013 (worst).
+    these frames differ by 3.4e-6 of the largest value. Those of the original in float32 differ by 7e-4 (median) and up
+    to 0.036. The data are 24 recordings of ESC-10 at 48 kHz, whose bands above 8 kHz are empty. Resampling: the
+    original uses resampy below 0.3, here `kaiser_best_0.2`; with soxr_hq frames differ by 1 to 6 % of the largest
+    value. Version 2; version 1 had a log-mel in float32, with differences of 0.005 (median of these recordings) and
+    0.013 (worst).
     """
 
     kind: Literal["openl3"]
@@ -59,6 +60,7 @@ class OpenL3(PublishedWeights):
     parameters: ClassVar[int] = 4_687_042  # without the front-end's frozen kernels, as in the paper
 
     def load(self, device: "torch.device") -> Frames:
+        """Return a function that computes the frames of waves on a device."""
         import torch
 
         from system.experts.network import by_rows, exact, placed
@@ -71,6 +73,7 @@ class OpenL3(PublishedWeights):
 
         @exact()
         def embeddings(windows: np.ndarray) -> np.ndarray:
+            """Compute OpenL3's embeddings of windows of one second."""
             columns = log_mel(torch.from_numpy(windows).to(device), mel)
             return network((columns * scale + shift)[:, None]).amax((2, 3)).cpu().numpy()
 
@@ -78,14 +81,20 @@ class OpenL3(PublishedWeights):
 
 
 def one_second_windows(wave: np.ndarray) -> np.ndarray:
-    """(N,) -> (T, 48000): a view of overlapping seconds, with half a second of zeros before and zeros after the end."""
+    """Cut a wave into overlapping windows of one second, with silence before and after it.
+
+    (N,) -> (T, 48000), a view; half a second of zeros before, and zeros after the end.
+    """
     count = 1 + max(0, -(-(len(wave) - HOP) // HOP))
     padded = np.pad(wave, (HOP, (count + 1) * HOP - HOP - len(wave)))
     return np.lib.stride_tricks.sliding_window_view(padded, RATE)[::HOP]
 
 
 def front_end(weights: "Weights") -> "MelPower":
-    """(P, N) -> (P, T, 256), with the kernels and the mel basis of the checkpoint."""
+    """Build OpenL3's mel spectrogram from the checkpoint's kernels and mel basis.
+
+    (P, N) -> (P, T, 256).
+    """
     from system.networks.frontend import MelPower
 
     bins = FFT // 2 + 1
@@ -94,7 +103,10 @@ def front_end(weights: "Weights") -> "MelPower":
 
 
 def log_mel(windows: "torch.Tensor", mel: "MelPower") -> "torch.Tensor":
-    """(P, 48000) -> (P, 256, 199) in [-80, 0]: 10 log10 (not 20) of the mel amplitude, minus its maximum."""
+    """Compute OpenL3's log-mel spectrograms in dB, relative to each window's maximum.
+
+    (P, 48000) -> (P, 256, 199) in [-80, 0]: 10 log10 (not 20) of the mel amplitude, minus its maximum.
+    """
     import torch
 
     amplitude = mel(torch.nn.functional.pad(windows, (PAD, PAD))).sqrt()
@@ -104,7 +116,10 @@ def log_mel(windows: "torch.Tensor", mel: "MelPower") -> "torch.Tensor":
 
 
 def convolutions(weights: "Weights") -> "nn.Sequential":
-    """(P, 1, 256, 199) -> (P, 512, 32, 24). Pooling before the ReLU has the same result and needs fewer operations."""
+    """Build OpenL3's convolutions with the checkpoint's weights.
+
+    (P, 1, 256, 199) -> (P, 512, 32, 24). Pooling before the ReLU has the same result and needs fewer operations.
+    """
     from torch import nn
 
     layers: list[nn.Module] = []

@@ -22,8 +22,8 @@ class PannsExpert(PublishedWeights):
     with the checkpoint's kernels (`fft`, `hop`) and mel basis (64 bands).
 
     Source: Kong et al., PANNs (2020), audioset_tagging_cnn and torchlibrosa 0.1.0. Deviations: batch norms folded into
-    convolutions (2e-6 of the largest value, the same as with an earlier log-mel in float32); clips over a minute are
-    computed in overlapping pieces, which changes only rounding; resampling by soxr HQ instead of resampy's kaiser_best
+    convolutions (2e-6 of the largest value, the same as with an earlier log-mel in float32). Clips over a minute are
+    computed in overlapping pieces, which changes only rounding. Resampling by soxr HQ instead of resampy's kaiser_best
     in librosa before 0.10 (version of 2022: 0.1 to 0.3 % of the largest value of frames).
     """
 
@@ -34,6 +34,7 @@ class PannsExpert(PublishedWeights):
     frames_per_second: ClassVar[float] = FRAMES_PER_SECOND
 
     def load(self, device: Device) -> Frames:
+        """Return a function that computes the frames of waves on a device."""
         import torch
 
         from system.experts.network import by_length, exact, in_pieces, placed
@@ -52,11 +53,13 @@ class PannsExpert(PublishedWeights):
 
         @exact()
         def frames(waves: np.ndarray) -> np.ndarray:
+            """Compute the frames of waves of equal length."""
             columns = log_mel(torch.from_numpy(waves).to(device))
             maps = in_pieces(convolutions, (columns * scale + shift)[:, None], 2, STRIDE, network.reach, PIECE)
             return maps.mean(3).transpose(1, 2).contiguous().cpu().numpy()
 
         def all_frames(waves: list[np.ndarray]) -> list[np.ndarray]:
+            """Compute the frames of waves of any lengths."""
             filled = [np.pad(wave, (0, max(0, shortest - len(wave)))) for wave in waves]
             return by_length(filled, BATCH_SECONDS * self.rate, frames)
 
@@ -78,6 +81,7 @@ class PannsCnn14(PannsExpert):
     parameters: ClassVar[int] = 81_033_231  # with the frozen front-end and the classifier, as in the paper
 
     def known_sha256(self) -> dict[str, str]:
+        """Return the first digits of the published files' sha256, by setting."""
         return {"weights": "e2ee543a27919542c2ea03eabaa70b24dcd4e6c8e05621de6b67a94e4c5058e6"}
 
 

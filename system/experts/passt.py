@@ -36,19 +36,24 @@ class PasstExpert(SegmentExpert):
 
     @property
     def limits(self) -> tuple[float, float]:
+        """Shortest and longest segment that the network accepts, in seconds."""
         return VARIANTS[self.network].limits
 
     @property
     def frames_within(self) -> float:
+        """Frames per second within a segment."""
         return VARIANTS[self.network].patches(self.segment_seconds * RATE / HOP) / self.segment_seconds
 
     def weight_files(self) -> dict[str, Path]:
+        """Return the weight files, by the setting that names each."""
         return {"weights": Path(self.weights)}
 
     def published_addresses(self) -> dict[str, str]:
+        """Return the address where each weight file is published, by its setting."""
         return {"weights": VARIANTS[self.network].address}
 
     def load_network(self) -> Network:
+        """Build the network with its published weights."""
         from system.networks.kaldi_log_mel import KaldiLogMel
         from system.networks.passt import Passt, PasstOnWaves
 

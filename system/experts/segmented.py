@@ -41,13 +41,15 @@ class SegmentExpert(ExpertSettings):
 
     @property
     def frames_per_second(self) -> float:
+        """Number of frames per second of audio."""
         return 1 / self.segment_seconds if self.output == "clip" else self.frames_within
 
     @abstractmethod
     def load_network(self) -> Network:
-        """Return the network with its published weights. Imports torch."""
+        """Build the network with its published weights. Imports torch."""
 
     def load(self, device: Device) -> Frames:
+        """Return a function that computes the frames of waves on a device."""
         import torch
 
         from system.compute.device import suited_to
@@ -62,7 +64,10 @@ class SegmentExpert(ExpertSettings):
 
         @exact()
         def computed(segments: np.ndarray) -> np.ndarray:
-            """(n, N), all of one length -> (n, T, D)."""
+            """Compute the frames of segments of equal length.
+
+            (n, N) -> (n, T, D).
+            """
             waves = torch.from_numpy(np.pad(segments, ((0, 0), (0, size - segments.shape[1])))).to(device)
             lengths = torch.full((len(segments),), segments.shape[1], device=device)
             if self.output == "clip":
@@ -74,6 +79,7 @@ class SegmentExpert(ExpertSettings):
             return result
 
         def all_frames(waves: list[np.ndarray]) -> list[np.ndarray]:
+            """Compute the frames of waves, segment by segment."""
             cut = [[wave[first : first + size] for first in range(0, len(wave), size)] for wave in waves]
             outputs = iter(by_length([part for pieces in cut for part in pieces], at_once * size, computed))
             return [np.concatenate([next(outputs) for _ in pieces]) for pieces in cut]

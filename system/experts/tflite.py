@@ -20,8 +20,9 @@ log = logging.getLogger(__name__)
 
 
 def read_layers(path: Path) -> dict[str, np.ndarray]:
-    """Return weights `NN_w` and biases `NN_b` of the 31 layers of yamnet.tflite in the order of its graph, as float32.
+    """Read the weights and biases of the 31 layers of yamnet.tflite.
 
+    Returns: `NN_w` (weights) and `NN_b` (biases) in the order of its graph, as float32.
     8-bit weights are dequantised, (q - zero point) x scale; layouts stay TensorFlow's: convolutions (out, height,
     width, in), depthwise ones (1, height, width, channels), dense ones (out, in). The first two layers (the DFT of the
     front-end) have no bias. Raises KitError for a missing or unreadable file, for a model with other layers, and if the
@@ -48,9 +49,11 @@ def read_layers(path: Path) -> dict[str, np.ndarray]:
 
 
 def _layers(model: Any, graph: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the name and the values of every weight and bias, in the order of the graph."""
     from tflite import BuiltinOperator as Kind
 
     def kind(operator: Any) -> int:
+        """Return the kind of an operator."""
         code = model.OperatorCodes(operator.OpcodeIndex())
         return int(max(code.BuiltinCode(), code.DeprecatedBuiltinCode()))  # older files store it in the latter
 

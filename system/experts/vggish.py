@@ -33,7 +33,7 @@ class Vggish(PublishedWeights):
     """Frames (T, 128), T = 1 + ((1 + (N - 400) // 160) - 96) // 96; clips under 0.975 s (15,600 samples) are padded
     with silence.
 
-    output: `raw` is the last layer (after its ReLU); `pca` is its whitened projection; `quantised` is the projection
+    output: `raw` is the last layer (after its ReLU), `pca` its whitened projection, and `quantised` the projection
     clipped to [-2, 2] and rounded to 0 to 255, like the published AudioSet features. Front-end in float64:
     `audioset.py`, ln(x + 0.01), patches of 96 columns without overlap; a rest at the end is dropped.
 
@@ -57,6 +57,7 @@ class Vggish(PublishedWeights):
 
     @model_validator(mode="after")
     def _pca_as_needed(self) -> "Vggish":
+        """Check that pca_weights is set exactly if the output needs it."""
         if self.output == "raw" and self.pca_weights is not None:
             raise PydanticCustomError("pca", "output raw does not use pca_weights; remove the key")
         if self.output != "raw" and self.pca_weights is None:
@@ -67,18 +68,23 @@ class Vggish(PublishedWeights):
 
     @property
     def parameters(self) -> int:
+        """Number of the model's parameters."""
         return 72_141_184 + (0 if self.output == "raw" else 16_512)
 
     def weight_files(self) -> dict[str, Path]:
+        """Return the weight files, by the setting that names each."""
         return super().weight_files() | ({} if self.pca_weights is None else {"pca_weights": Path(self.pca_weights)})
 
     def known_sha256(self) -> dict[str, str]:
+        """Return the first digits of the published files' sha256, by setting."""
         return {"weights": "10086976", "pca_weights": "970ea276"}  # from the file names, by torch.hub's convention
 
     def published_addresses(self) -> dict[str, str]:
+        """Return the address where each weight file is published, by its setting."""
         return {name: f"{RELEASE}/{self.usual[name]}" for name in self.weight_files()}
 
     def load(self, device: "torch.device") -> Frames:
+        """Return a function that computes the frames of waves on a device."""
         import torch
 
         from system.experts.network import by_rows, exact, placed
@@ -90,11 +96,13 @@ class Vggish(PublishedWeights):
 
         @exact()
         def maps(inputs: np.ndarray) -> np.ndarray:
+            """Compute the flat outputs of the convolutions."""
             found = features(torch.from_numpy(inputs)[:, None].to(device))
             return found.permute(0, 2, 3, 1).flatten(1).cpu().numpy()  # TensorFlow flattens channels last
 
         @exact()
         def embeddings(flat: np.ndarray) -> np.ndarray:
+            """Compute the embeddings from flat outputs of the convolutions."""
             frames = dense(torch.from_numpy(flat).to(device))
             if pca is not None:
                 frames = project(frames, *pca)
@@ -106,13 +114,19 @@ class Vggish(PublishedWeights):
 
 
 def examples(wave: np.ndarray) -> np.ndarray:
-    """(N,) float32 -> (T, 96, 64) float32."""
+    """Cut a wave into VGGish's input patches of log-mel columns.
+
+    (N,) float32 -> (T, 96, 64) float32.
+    """
     filled = np.pad(wave, (0, max(0, PATCH_SAMPLES - len(wave))))
     return patches(log_mel(filled, OFFSET), PATCH)
 
 
 def convolutions(weights: "Weights") -> "nn.Sequential":
-    """(P, 1, 96, 64) -> (P, 512, 6, 4). Pooling before the ReLU has the same result and needs fewer operations."""
+    """Build VGGish's convolutions with the checkpoint's weights.
+
+    (P, 1, 96, 64) -> (P, 512, 6, 4). Pooling before the ReLU has the same result and needs fewer operations.
+    """
     from torch import nn
 
     layers: list[nn.Module] = []
@@ -126,7 +140,10 @@ def convolutions(weights: "Weights") -> "nn.Sequential":
 
 
 def classifier(weights: "Weights") -> "nn.Sequential":
-    """(P, 12288) -> (P, 128), a ReLU after every layer."""
+    """Build VGGish's last linear layers with the checkpoint's weights.
+
+    (P, 12288) -> (P, 128), a ReLU after every layer.
+    """
     from torch import nn
 
     layers: list[nn.Module] = []
@@ -136,17 +153,26 @@ def classifier(weights: "Weights") -> "nn.Sequential":
 
 
 def projection(weights: "Weights", device: "torch.device") -> "tuple[torch.Tensor, torch.Tensor]":
-    """Return eigenvectors (128, 128), one per row, and means (128,)."""
+    """Return the PCA of the checkpoint: eigenvectors and means.
+
+    The eigenvectors are (128, 128), one per row; the means (128,).
+    """
     size = DENSE[-1][2]
     vectors = weights.take("pca_eigen_vectors", size, size)
     return vectors.to(device), weights.take("pca_means", size).to(device)
 
 
 def project(frames: "torch.Tensor", vectors: "torch.Tensor", means: "torch.Tensor") -> "torch.Tensor":
-    """(P, 128) -> (P, 128): every row of `vectors` times (frame - means)."""
+    """Apply the PCA to frames.
+
+    (P, 128) -> (P, 128): every row of `vectors` times (frame - means).
+    """
     return (frames - means) @ vectors.T
 
 
 def quantise(frames: "torch.Tensor") -> "torch.Tensor":
-    """Map [-2, 2] to whole numbers 0 .. 255; values outside are clipped."""
+    """Round frames to 8 bits: [-2, 2] becomes whole numbers 0 to 255.
+
+    Values outside are clipped.
+    """
     return ((frames.clamp(-LIMIT, LIMIT) + LIMIT) * (255.0 / (2 * LIMIT))).round()

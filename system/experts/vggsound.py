@@ -41,13 +41,13 @@ class VggSound(PublishedWeights):
     padded with silence.
 
     The last residual layer, averaged over frequency. Front-end in float64: clipped to +-1; scipy's spectrogram (Tukey
-    0.25 window of 512, hop 159, mean removed from every segment, one-sided power density); ln(x + 1e-7); standardised
-    by the mean and standard deviation of the whole clip.
+    0.25 window of 512, hop 159, mean removed from every segment, one-sided power density); ln(x + 1e-7). It is
+    standardised by the mean and standard deviation of the whole clip.
 
     Source: Chen et al., VGGSound (2020), `AVENet` with `pool avgpool` (model H). Deviations: the whole clip is used,
-    while the original repeats or cuts it to 10 s and standardises the result; batch norms folded into convolutions
-    (1e-6 of the largest value); clips over a minute are computed in overlapping pieces, which changes only rounding;
-    resampling by soxr HQ, not ffmpeg (frames by resampy's filters differ by up to 3 % of the largest value).
+    while the original repeats or cuts it to 10 s and standardises the result. Batch norms are folded into convolutions
+    (1e-6 of the largest value). Clips over a minute are computed in overlapping pieces, which changes only rounding.
+    Resampling by soxr HQ, not ffmpeg (frames by resampy's filters differ by up to 3 % of the largest value).
 
     "Take it easy" (2022) reports 2.3 frames per second, which does not follow from the public code: its maps have 3.1,
     and no pooling that the paper names gives 2.3. `time_pooling` allows experiments.
@@ -65,9 +65,11 @@ class VggSound(PublishedWeights):
 
     @property
     def frames_per_second(self) -> float:
+        """Number of frames per second of audio."""
         return RATE / (HOP * STRIDE) / (self.time_pooling.stride if self.time_pooling else 1)
 
     def load(self, device: "torch.device") -> Frames:
+        """Return a function that computes the frames of waves on a device."""
         import torch
         from torch.nn.functional import avg_pool1d
 
@@ -78,6 +80,7 @@ class VggSound(PublishedWeights):
 
         @exact()
         def frames(waves: np.ndarray) -> np.ndarray:
+            """Compute the frames of waves of equal length."""
             spectra = torch.from_numpy(np.stack([spectrogram(wave) for wave in waves])[:, None]).to(device)
             series = in_pieces(network, spectra, 3, STRIDE, REACH, PIECE).mean(2)  # (B, 512, T)
             if pooling := self.time_pooling:
@@ -88,7 +91,10 @@ class VggSound(PublishedWeights):
 
 
 def spectrogram(wave: np.ndarray) -> np.ndarray:
-    """(N,) -> (257, T) float32: standardised log power density."""
+    """Compute the standardised log spectrogram of a wave.
+
+    (N,) -> (257, T) float32: log power density.
+    """
     from scipy.signal import spectrogram as density
 
     filled = np.pad(wave.astype(np.float64), (0, max(0, SEGMENT - len(wave)))).clip(-1.0, 1.0)
@@ -98,11 +104,15 @@ def spectrogram(wave: np.ndarray) -> np.ndarray:
 
 
 def residual_network(weights: "Weights") -> "nn.Sequential":
-    """(B, 1, 257, T) -> (B, 512, 9, ceil(T / 32)): ResNet-18 up to its last residual layer."""
+    """Build ResNet-18 up to its last residual layer, with the checkpoint's weights.
+
+    (B, 1, 257, T) -> (B, 512, 9, ceil(T / 32)).
+    """
     import torch
     from torch import nn
 
     def convolution(key: str, norm: str, inputs: int, outputs: int, size: int, stride: int) -> nn.Conv2d:
+        """Build a convolution of the checkpoint, with its batch norm folded in."""
         layer = weights.convolution(f"audnet.{key}", inputs, outputs, size, stride)
         return weights.folded(layer, f"audnet.{norm}", EPS)
 
@@ -118,6 +128,7 @@ def residual_network(weights: "Weights") -> "nn.Sequential":
             )
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """Apply the residual block."""
             result: torch.Tensor = self.second(self.first(x).relu_()).add_(self.shortcut(x)).relu_()
             return result
 

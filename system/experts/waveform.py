@@ -29,16 +29,20 @@ class Waveform(ExpertSettings):
 
     @property
     def rate(self) -> int:
+        """Sample rate of the input waves, in Hz."""
         return self.sample_rate
 
     @property
     def frames_per_second(self) -> float:
+        """Number of frames per second of audio."""
         return float(self.sample_rate)
 
     def load(self, device: Device) -> Frames:
+        """Return a function that computes the frames of waves on a device."""
         limits = np.iinfo(np.int16)
 
         def samples(wave: np.ndarray) -> np.ndarray:
+            """Convert a wave to 16-bit integers (N, 1)."""
             return (wave * FULL_SCALE).round().clip(limits.min, limits.max).astype(np.int16)[:, None]
 
         return lambda waves: [samples(wave) for wave in waves]

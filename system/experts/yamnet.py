@@ -34,9 +34,10 @@ class Yamnet(ExpertSettings):
     The weight file contains the 31 layers of the tflite in order, dequantised to float32 (`NN_w`, `NN_b`: TF layout,
     batch norm folded). Deviation: the public tflite computes front-end and network in int8. For the same log-mel, its
     embedding and this one have cosine 0.999; quiet mel bins differ by up to 6 (here they follow the definition).
-    Therefore the best of the 521 classes differs in about one of ten of the 4,009 frames of ESC-10's recordings (398 by
-    one TFLite runtime, 389 by another; in half of the 398 the int8 model's best class is second here), and for the mean
-    scores of 23 or 22 of the 400 recordings. Version 2; version 1 dropped a rest shorter than a hop of 0.48 s.
+    Therefore the best of the 521 classes differs in about one of ten of the 4,009 frames of ESC-10's recordings: 398
+    by one TFLite runtime, 389 by another. In half of the 398 the int8 model's best class is second here. By the mean
+    scores it differs for 23 or 22 of the 400 recordings. Version 2; version 1 dropped a rest shorter than a hop of
+    0.48 s.
     """
 
     kind: Literal["yamnet"]
@@ -52,30 +53,34 @@ class Yamnet(ExpertSettings):
     parameters: ClassVar[int] = 3_729_481  # of the 28 layers after the front-end, batch norm folded
 
     def weight_files(self) -> dict[str, Path]:
+        """Return the weight files, by the setting that names each."""
         return {"weights": Path(self.weights)}
 
     def weight_source(self) -> str:
+        """Describe where to get the weights, for error messages."""
         return "make it from Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0) with python -m system convert"
 
     def load(self, device: Device) -> Frames:
+        """Return a function that computes the frames of waves on a device."""
         from system.experts.network import by_rows
 
         network = load_network(Path(self.weights), device)
 
         def inputs_of(wave: np.ndarray) -> np.ndarray:
+            """Compute YAMNet's input patches of a wave."""
             return patches(log_mel(filled(wave), OFFSET), PATCH_HOP)
 
         return lambda waves: by_rows([inputs_of(wave) for wave in waves], BATCH, lambda rows: network(rows)[0])
 
 
 def filled(wave: np.ndarray) -> np.ndarray:
-    """Pad (N,) with silence to a whole number of frames, at least one."""
+    """Pad a wave with silence to a whole number of frames, at least one."""
     frames = 1 + max(0, -(-(len(wave) - PATCH_SAMPLES) // HOP_SAMPLES))
     return np.pad(wave, (0, PATCH_SAMPLES + (frames - 1) * HOP_SAMPLES - len(wave)))
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the arrays in the weight file."""
+    """Return the shapes of the arrays in YAMNet's weight file, by name."""
     found: dict[str, tuple[int, ...]] = {"03_w": (CHANNELS[0], 3, 3, 1), "03_b": CHANNELS[:1]}
     for layer, (inputs, outputs) in zip(range(4, 30, 2), pairwise(CHANNELS), strict=True):
         found |= {f"{layer:02d}_w": (1, 3, 3, inputs), f"{layer:02d}_b": (inputs,)}
@@ -84,7 +89,10 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def load_network(path: Path, device: Device) -> Network:
-    """Return a function: patches (P, 96, 64) -> embeddings (P, 1024) and class scores (P, 521), both float32 arrays."""
+    """Build YAMNet from its weight file.
+
+    Returns: A function: patches (P, 96, 64) -> embeddings (P, 1024) and class scores (P, 521), both float32 arrays.
+    """
     import torch
     import torch.nn.functional as F
 
@@ -101,13 +109,17 @@ def load_network(path: Path, device: Device) -> Network:
         ) from error
 
     def torch_layout(weight: torch.Tensor) -> torch.Tensor:
-        """Permute TF's layout: a convolution (out, height, width, in), a depthwise one (1, height, width, channels)."""
+        """Permute a weight from TensorFlow's layout to torch's.
+
+        TensorFlow has a convolution as (out, height, width, in), a depthwise one as (1, height, width, channels).
+        """
         return weight.permute((3, 0, 1, 2) if len(weight) == 1 else (0, 3, 1, 2)).contiguous()
 
     stored = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
     layers = {name: torch_layout(value) if value.ndim == 4 else value for name, value in stored.items()}
 
     def conv(x: torch.Tensor, layer: int, stride: int, depthwise: bool) -> torch.Tensor:
+        """Apply a convolution of TensorFlow's padding 'same', and a ReLU."""
         weight, bias = layers[f"{layer:02d}_w"], layers[f"{layer:02d}_b"]
         size = weight.shape[-1]
         # TF 'same': the least padding that gives ceil(n / stride) outputs; an odd one goes to the end.
@@ -119,6 +131,7 @@ def load_network(path: Path, device: Device) -> Network:
 
     @exact()
     def network(inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Compute embeddings and class scores of patches."""
         x = torch.from_numpy(np.array(inputs, np.float32))[:, None].to(device)
         x = conv(x, 3, STRIDES[0], False)
         for i, stride in enumerate(STRIDES[1:]):

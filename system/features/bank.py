@@ -59,35 +59,43 @@ class Bank:
         return dict.fromkeys(chain.from_iterable(shard.numbers for shard in self._shards.values())).keys()
 
     def rows_of(self, key: str) -> int:
-        """Return T of the series of a key. Raises KeyError for an unknown key."""
+        """Return the number of rows of a stored series.
+
+        Raises KeyError for an unknown key.
+        """
         return self._shard_of(key).rows_of(key)
 
     def read(self, key: str) -> np.ndarray:
-        """Return the (T, D) series of a key, a view of the mapped file.
+        """Return the stored series (T, D) of a key, a view of the mapped file.
 
         Raises KeyError for an unknown key, KitError if the series does not match its checksum.
         """
         return self._shard_of(key).read(key)
 
     def _shard_of(self, key: str) -> Shard:
+        """Return the shard that has the series of a key."""
         for shard in self._shards.values():
             if key in shard.numbers:
                 return shard
         raise KeyError(key)
 
     def read_new_lines(self) -> None:
-        """Read the entries that other processes have stored since. Raises KitError for a damaged line of an index."""
+        """Read the index entries of series that other processes have stored since the last call.
+
+        Raises KitError for a damaged line of an index.
+        """
         for shard in self.shards():
             shard.read_new_lines()
 
     def shards(self) -> list[Shard]:
-        """Return all shards that exist now."""
+        """Return all shards of the bank that exist now."""
         found = (re.fullmatch("shard-([1-9][0-9]{0,5})", path.name) for path in self.folder.glob("shard-*"))
         for number in sorted({0, *(int(name[1]) for name in found if name)} - self._shards.keys()):
             self._shard(number)
         return list(self._shards.values())
 
     def _shard(self, number: int) -> Shard:
+        """Return the shard of a number."""
         if number not in self._shards:
             folder = self.folder / f"shard-{number}" if number else self.folder
             self._shards[number] = Shard(folder, self.dim, self.dtype, self.hint)
@@ -96,7 +104,7 @@ class Bank:
     def drop_damaged(self) -> int:
         """Read every series and drop the damaged ones, so that they are computed again.
 
-        If another process adds to a damaged shard, wait for its end. Returns: the number of dropped lines of indexes.
+        If another process adds to a damaged shard, wait for its end. Returns: The number of dropped lines of indexes.
         """
         dropped = 0
         for shard in self.shards():
@@ -109,7 +117,7 @@ class Bank:
 
     @contextmanager
     def _holding(self, shard: Shard) -> Iterator[None]:
-        """Hold the lock of a shard."""
+        """Context manager that holds the lock of a shard."""
         said = False
         while True:
             with self.locked():  # shards are only taken under this lock
@@ -128,18 +136,23 @@ class Bank:
 
     @property
     def waiting(self) -> str:
+        """Log message while this process waits for another one that adds to the bank."""
         return f"waiting for another process that is adding to {self.folder}"
 
     @contextmanager
     def locked(self, busy: str = "") -> Iterator[None]:
-        """Hold the bank's lock. It must be held briefly. busy: message that is logged during a wait."""
+        """Context manager that holds the bank's lock, which must be held briefly.
+
+        busy: Message that is logged during a wait.
+        """
         with lock(self.folder / "dealing.lock", busy, wait=True):
             yield
 
     @contextmanager
     def writing(self) -> Iterator[Callable[[str, np.ndarray], None]]:
-        """Yield a function that stores a series (T, D) by its key. Existing series are skipped.
+        """Context manager that gives a function to store a series (T, D) by its key.
 
+        Existing series are skipped.
         A series is on disk when the function returns. Use it for series that are already computed, since other
         processes wait until the block's end. Their earlier entries are read first. The function raises KitError for a
         series of another dimension or without rows.
@@ -149,6 +162,7 @@ class Bank:
             shard, release = self.take_shard()
 
             def store(key: str, values: np.ndarray) -> None:
+                """Store a series, unless the bank has it."""
                 if key not in self:
                     shard.store(key, values)
 
@@ -162,9 +176,10 @@ class Bank:
                     release()
 
     def take_shard(self) -> tuple[Shard, Callable[[], None]]:
-        """Take the first shard that no process adds to, cut to its last complete series. Hold the bank's lock for this.
+        """Lock the first shard that no other process adds to. Hold the bank's lock for this.
 
-        Returns: the shard, and a function that releases it.
+        It is cut to its last complete series.
+        Returns: The shard, and a function that releases it.
         """
         for number in count():
             shard = self._shard(number)
@@ -181,7 +196,10 @@ class Bank:
 
 
 def keys_in(folder: Path) -> set[str]:
-    """Return the keys of a bank, by reading only its indexes; empty if there is no bank."""
+    """Return the keys of all series of a bank, by reading only its indexes.
+
+    This is empty if there is no bank.
+    """
     return {key for index in (folder / "index.jsonl", *folder.glob("shard-*/index.jsonl")) for key in keys_of(index)}
 
 
@@ -190,7 +208,7 @@ def open_bank(
 ) -> Bank:
     """Open a bank, or create an empty one.
 
-    hint: end of the error message for damage, which tells what to do. verify: read every series now, drop the damaged
+    hint: End of the error message for damage, which tells what to do. verify: Read every series now, drop the damaged
     ones, so that they are computed again, and log their number.
     Raises KitError if the folder holds a bank of another origin, or a damaged one.
     """

@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 class Features:
     """Banks of several experts and the content keys of clips: the input of training and ranking.
 
-    banks: by the expert's name in the recipe. keys: content key by clip id, without clips with broken audio. broken:
-    reason by clip id. grids: times of the frames, by the expert's name.
+    banks: Bank of each expert, by its name in the recipe. keys: Content key by clip id, without clips with broken
+    audio. broken: Reason by clip id. grids: Times of the frames, by the expert's name.
     """
 
     banks: dict[str, Bank]
@@ -45,12 +45,15 @@ class Features:
     grids: dict[str, Grid] = field(default_factory=dict)
 
     def frames(self, expert: str, clip_id: str) -> np.ndarray:
-        """Return the (T, D) float16 frames of a clip."""
+        """Return the frames (T, D) float16 of a clip by an expert."""
         return self.banks[expert].read(self.keys[clip_id])
 
 
 def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
-    """Open the bank of an expert's frames. Its name includes everything that changes frames. verify: see open_bank."""
+    """Open the bank of an expert's frames.
+
+    Its name includes everything that changes frames. verify: See open_bank.
+    """
     verifying = "python -m system features RECIPE --verify"
     hint = (
         f"{verifying} finds and recomputes all damaged frames (RECIPE: the recipe, or resolved.json of a run); "
@@ -69,17 +72,18 @@ def build_features(
     content: ContentKeys | None = None,
     workers: int | None = None,
 ) -> Features:
-    """Compute the frames of these clips that are missing in the banks, with progress.
+    """Compute the frames of these clips that are missing in the banks of the experts.
 
+    A progress bar is shown.
     Broken files are reported and left out. If several clips have the same content, it is computed once, by one of all
     processes that compute at the same time. Afterwards the banks are complete, including frames of other processes.
 
     Args:
-        strict: raise KitError for the first broken file.
-        verify: read all series of the banks and compute damaged ones again; read all audio files again.
+        strict: Raise KitError for the first broken file.
+        verify: Read all series of the banks and compute damaged ones again; read all audio files again.
         device: None for this machine's. mps is replaced by the CPU, since experts may need float64.
-        content: content keys of the files; default: those stored in `banks`.
-        workers: number of processes that decode; None for threads of this one.
+        content: Content keys of the files; default: those stored in `banks`.
+        workers: Number of processes that decode; None for threads of this one.
     """
     from system.compute.device import device_of
 
@@ -108,7 +112,7 @@ def build_features(
 
 @dataclass
 class _Build:
-    """One computation of missing frames. strict: raise KitError for the first broken file."""
+    """One computation of missing frames. strict: Raise KitError for the first broken file."""
 
     features: Features
     clips: Collection[Clip]
@@ -117,7 +121,10 @@ class _Build:
     strict: bool
 
     def look_up(self) -> None:
-        """Look up the content key of every clip. Each rank begins at another clip, so that only one reads a file."""
+        """Look up the content key of every clip.
+
+        Each rank begins at another clip, so that only one reads a file.
+        """
         (number, count), total = ranks(), len(self.clips)
         start = number * total // count
         keys: dict[str, str] = {}
@@ -129,7 +136,7 @@ class _Build:
         self.features.keys |= {clip.id: keys[clip.id] for clip in self.clips if clip.id in keys}
 
     def missing(self, name: str) -> dict[str, list[Clip]]:
-        """Return the content keys that are missing in the expert's bank, with their clips."""
+        """Return the content keys without frames in the expert's bank, with their clips."""
         bank, keys = self.features.banks[name], self.features.keys
         found: dict[str, list[Clip]] = {}
         for clip in self.clips:
@@ -151,6 +158,7 @@ class _Build:
         ):
 
             def fails(key: str, error: AudioError) -> None:
+                """Report the clips of a broken audio file."""
                 work.drop(key)
                 self._all_broken(missing[key], error)
 
@@ -173,7 +181,7 @@ class _Build:
         log.info("%s: %s computed, in %s", name, counted(computed, "clip"), bank.folder)
 
     def _verified_keys(self, work: SharedWork, missing: dict[str, list[Clip]]) -> Iterator[tuple[str, Clip]]:
-        """Yield the keys to compute, with a clip for each, whose content has just been read.
+        """Yield the keys of missing frames, with a clip for each whose content has just been read.
 
         Stored content keys are not sufficient, since a file may be replaced without a change of its size and time.
         """
@@ -205,6 +213,7 @@ class _Build:
             self._broken(clip, AudioError(f"{clip.path}: same content as a broken file"))
 
     def _broken(self, clip: Clip, error: AudioError) -> None:
+        """Report a clip with a broken audio file, and leave it out. Raises KitError if `strict`."""
         if self.strict:
             raise KitError(str(error)) from error
         self.features.keys.pop(clip.id, None)

@@ -19,8 +19,9 @@ class ContentKeys:
     """
 
     def __init__(self, folder: Path, time: Literal["st_mtime_ns", "st_ctime_ns"] = "st_mtime_ns") -> None:
-        """time: of modification, or st_ctime_ns, of the file's inode. The latter cannot be set, so that no change is
-        missed, but a copy of a data set has other times."""
+        """time: Name of the time that is compared: of the last change of the content, or st_ctime_ns, of the file's
+        inode. The latter cannot be set, so that no change is missed, but a copy of a data set has other times.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self._time = time
         self.path = folder / "contents.sqlite"
@@ -31,8 +32,10 @@ class ContentKeys:
         self._execute(f"create table if not exists files ({columns})")
 
     def _execute(self, command: str, *values: object) -> list[Any]:
-        """Run an SQL command and return its rows. Raises KitError for a full, locked or read-only disk, and for a
-        damaged file."""
+        """Run an SQL command on the store of content keys, and return its rows.
+
+        Raises KitError for a full, locked or read-only disk, and for a damaged file.
+        """
         try:
             self._store = self._store or sqlite3.connect(self.path, timeout=60)
             found = self._store.execute(command, values).fetchall()
@@ -47,7 +50,7 @@ class ContentKeys:
         """Return the content key of a file.
 
         Raises: AudioError for a missing file; OSError for one that exists and cannot be read (a failing disk, too many
-            open files, no permission), so that such a clip is never left out as if it were missing.
+        open files, no permission). Such a clip is never left out as if it were missing.
         """
         try:
             status = Path(path).stat()
@@ -59,7 +62,10 @@ class ContentKeys:
         return self.read_key(path)
 
     def read_key(self, path: str) -> str:
-        """Read a file and return its content key, even if a key is stored. Raises as `__call__` does."""
+        """Read a file and return its content key, even if a key is stored.
+
+        Raises as `__call__` does.
+        """
         if path in self._read_now:
             return self._read_now[path]
         try:
@@ -72,9 +78,10 @@ class ContentKeys:
         return key
 
     def delete_all(self) -> None:
-        """Delete all entries, so that every file is read again."""
+        """Delete all stored content keys, so that every file is read again."""
         self._execute("delete from files")
 
     def close(self) -> None:
+        """Close the store of content keys."""
         if self._store:
             self._store.close()

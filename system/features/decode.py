@@ -33,13 +33,16 @@ Decoded = Iterator[tuple[str, "Future[np.ndarray]"]]
 
 
 class Decoders:
-    """Threads or processes that decode. ahead: most clips that are being decoded or wait."""
+    """Threads or processes that decode. ahead: Most clips that are being decoded or wait."""
 
     def __init__(self, pool: Executor, ahead: int) -> None:
         self._pool, self._ahead = pool, ahead
 
     def waves(self, clips: Iterable[tuple[str, Clip]], expert: ExpertSettings) -> Decoded:
-        """Yield the waves of clips, by key, in order. `clips` is only read as far as clips are decoded ahead."""
+        """Yield the decoded waves of clips by key, in order.
+
+        `clips` is only read as far as clips are decoded ahead.
+        """
         waiting: deque[tuple[str, Future[np.ndarray]]] = deque()
         for key, clip in clips:
             try:
@@ -54,8 +57,9 @@ class Decoders:
 
 @contextmanager
 def decoders(workers: int | None) -> Iterator[Decoders]:
-    """Context with decoders. workers: number of processes; None for threads of this process.
+    """Context manager with threads or processes that decode audio.
 
+    workers: Number of processes; None for threads of this process.
     If the block fails, waiting clips are not decoded.
     """
     if workers is not None:
@@ -71,6 +75,7 @@ def decoders(workers: int | None) -> Iterator[Decoders]:
 
 @contextmanager
 def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Context manager with a pool of decoding processes, which all end if one of them is killed."""
     # A fork would copy locks, and the state of a GPU's driver.
     pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_follow_parent)
     over = threading.Event()
@@ -88,8 +93,9 @@ def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _end_together(processes: dict[int, BaseProcess], results: SimpleQueue[object], over: threading.Event) -> None:
-    """If a process of the pool is killed, end the others, and close the pipe of their results. over: ends the watch.
+    """End all processes of a pool if one of them is killed.
 
+    The pipe of their results is closed too. over: Ends the watch.
     The pool itself detects a dead process, but not while it reads a partial result of that process. It would wait for
     the rest forever, since it holds the other end of the pipe open.
     """
@@ -103,12 +109,16 @@ def _end_together(processes: dict[int, BaseProcess], results: SimpleQueue[object
 
 
 def _follow_parent() -> None:
-    """End a decoding process together with its parent, for any reason. The parent handles Ctrl-C."""
+    """End a decoding process when its parent ends, for any reason.
+
+    The parent handles Ctrl-C.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     assert parent is not None
 
     def end() -> None:
+        """Wait for the parent's end, then end this process."""
         parent.join()
         os._exit(1)
 
@@ -116,14 +126,16 @@ def _follow_parent() -> None:
 
 
 def _ended() -> KitError:
+    """Return the error for a killed decoding process."""
     hint = "run the same command again to resume; use fewer --workers if memory is short"
     return KitError(f"a process that decodes audio was killed; {hint}")
 
 
 def groups(decoded: Decoded, fails: Callable[[str, AudioError], None], samples: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yield waves by key in groups of at most GROUP_CLIPS, or fewer with at least `samples` samples in all.
+    """Group decoded waves for one computation: at most GROUP_CLIPS, or fewer with enough samples.
 
-    fails: called for clips that cannot be decoded.
+    samples: Number of samples at which a group with fewer clips is complete.
+    fails: Called for clips that cannot be decoded.
     """
     group: dict[str, np.ndarray] = {}
     for key, wave in decoded:

@@ -47,23 +47,24 @@ class Table(NamedTuple):
 
     @classmethod
     def of(cls, *items: Item) -> "Table":
+        """Return a table of these index lines."""
         keys, *numbers = zip(*items, strict=True) if items else ((), (), (), ())
         return cls(list(keys), *(array("q", column) for column in numbers))
 
     def end(self) -> int:
-        """Return the number of the row after the last one of all lines."""
+        """Return the row number after the last row that the lines describe."""
         ends = np.array(self.first, np.int64) + np.array(self.rows, np.int64)
         return int(ends.max(initial=0))
 
 
 def line_of(item: Item) -> bytes:
-    """Return the line of a series, with its line break."""
+    """Format the index line of a stored series, with its line break."""
     named = {"key": item.key, "first": item.first, "rows": item.rows, "crc32": item.checksum}
     return json.dumps(named).encode() + b"\n"
 
 
 def item_of(line: bytes, stored: int = ANY) -> Item | None:
-    """Parse a line; None if it is invalid, or names rows beyond the `stored` ones."""
+    """Parse an index line; None if it is invalid, or names rows beyond the `stored` ones."""
     try:
         found = parse_json(line, "")
         item = Item(found["key"], found["first"], found["rows"], found["crc32"])
@@ -75,8 +76,11 @@ def item_of(line: bytes, stored: int = ANY) -> Item | None:
 
 
 def table_of(lines: bytes, stored: int = ANY) -> Table | None:
-    """Parse many complete lines. Returns None if a line differs from the form of line_of, or names rows beyond the
-    `stored` ones; then parse them one by one."""
+    """Parse many complete index lines quickly; None if one is not as expected.
+
+    That is a line that differs from the form of line_of, or names rows beyond the `stored` ones. Then parse them one
+    by one.
+    """
     try:
         found = _LINE.findall(lines.decode("ascii"))
     except UnicodeDecodeError:
@@ -89,7 +93,10 @@ def table_of(lines: bytes, stored: int = ANY) -> Table | None:
 
 
 def blocks(path: Path, start: int = 0) -> Iterator[bytes]:
-    """Yield the complete lines of a file after a byte, some thousand at a time; nothing if the file is missing."""
+    """Yield the complete lines of a file after byte `start`, in blocks of some thousand lines.
+
+    It yields nothing if the file is missing.
+    """
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -102,7 +109,7 @@ def blocks(path: Path, start: int = 0) -> Iterator[bytes]:
 
 
 def keys_of(path: Path) -> Iterator[str]:
-    """Yield the keys of an index, without a check whether their frames exist."""
+    """Yield the keys of an index file, without checking that their frames exist."""
     for lines in blocks(path):
         table = table_of(lines)
         yield from table.keys if table else (item.key for line in lines.splitlines() if (item := item_of(line)))

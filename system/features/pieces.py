@@ -21,17 +21,19 @@ class PieceBank(Bank):
     """The series of a bank cut into pieces. The key of a piece is its recording's, MARK, and its number from 0."""
 
     def __init__(self, bank: Bank, grid: Grid, seconds: float, hop: float) -> None:
-        """grid: of the bank's frames. seconds: length of a piece. hop: see pieces_of."""
+        """grid: Times of the bank's frames. seconds: Length of a piece. hop: See pieces_of."""
         super().__init__(bank.folder, bank.dim, bank.dtype, bank.hint, verify=False)
         self._grid, self._seconds, self._hop = grid, seconds, hop
         self._last: tuple[str, np.ndarray] | None = None
 
     def rows_of(self, key: str) -> int:
+        """Return the number of frames of a piece."""
         recording, _, number = key.rpartition(MARK)
         first, behind = self._range(int(number), super().rows_of(recording))
         return behind - first
 
     def read(self, key: str) -> np.ndarray:
+        """Return the frames of a piece."""
         recording, _, number = key.rpartition(MARK)
         if self._last is None or self._last[0] != recording:
             self._last = recording, super().read(recording)
@@ -40,7 +42,10 @@ class PieceBank(Bank):
         return whole[first:behind]
 
     def _range(self, number: int, frames: int) -> tuple[int, int]:
-        """Return the range of frames with centres in a piece, or the one frame nearest to its middle."""
+        """Return the first frame of a piece, and the frame after its last.
+
+        They are the frames with centres in the piece, or the one frame nearest to its middle.
+        """
         middle = (number + 0.5) * self._hop
         first, behind = (
             min(max(ceil((edge - self._grid.first) / self._grid.hop), 0), frames)
@@ -55,10 +60,10 @@ class PieceBank(Bank):
 def pieces_of(
     recordings: Sequence[Clip], features: Features, seconds: float, hop: float
 ) -> tuple[list[list[Clip]], Features]:
-    """Cut recordings into pieces, one for every `hop` seconds, including a last partial one.
+    """Cut recordings into overlapping pieces, one every `hop` seconds, including a last partial one.
 
-    seconds: length of a piece. Its middle is that of its hop. At the ends of a recording it is shorter.
-    Returns: the pieces of every recording as separate clips, and their frames.
+    seconds: Length of a piece. Its middle is that of its hop. At the ends of a recording it is shorter.
+    Returns: The pieces of every recording as separate clips, and their frames.
     Raises: KitError for a recording without a length, and for more pieces than MAX_FRAMES.
     """
     pieces: list[list[Clip]] = []

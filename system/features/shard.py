@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Shard:
-    """Series by key, each (T, D) with T >= 1. hint: end of the error message for damage, which tells what to do."""
+    """Series by key, each (T, D) with T >= 1. hint: End of the error message for damage, which tells what to do."""
 
     def __init__(self, folder: Path, dim: int, dtype: np.dtype[Any], hint: str) -> None:
         self.folder, self.dim, self.dtype, self.hint = folder, dim, dtype, hint
@@ -39,6 +39,7 @@ class Shard:
         self._begin()
 
     def _begin(self) -> None:
+        """Forget all lines of the index that were read."""
         self.numbers: dict[str, int] = {}  # key -> its row of the table
         self._table = Table.of()
         self._checked = bytearray()  # of every series, whether it was compared with its checksum
@@ -50,7 +51,7 @@ class Shard:
         self._map: np.ndarray | None = None
 
     def read_new_lines(self, skip_damaged: bool = False) -> None:
-        """Read the lines that were added since, or all lines if some were removed.
+        """Read the index lines that were added since the last call, or all if some were removed.
 
         Only complete lines count. A killed process may leave a partial line, or frames without their line. A power cut
         may leave lines at the end without all their frames. These series are dropped. Anything else is damage: raise
@@ -72,11 +73,12 @@ class Shard:
         self._seen = state
 
     def _state(self) -> tuple[int, ...]:
+        """Return size and modification time of the index and of the file of frames."""
         found = [path.stat() if path.exists() else None for path in (self.index_file, self.frames_file)]
         return tuple(n for status in found for n in ((status.st_size, status.st_mtime_ns) if status else (-1, -1)))
 
     def _continues(self) -> bool:
-        """Return whether the lines that were read are still at the same positions."""
+        """Return whether the index still begins with the lines that were read."""
         if not self._read_to:
             return True
         if not self.index_file.exists():
@@ -86,7 +88,7 @@ class Shard:
             return file.read(len(self._last_line)) == self._last_line
 
     def _take(self, lines: bytes, skip_damaged: bool) -> None:
-        """Add complete lines, except damaged ones at the end, which are counted."""
+        """Parse and add complete index lines. Damaged ones at the end are left out and counted."""
         stored = self._stored_rows()
         table = None if self._lost else table_of(lines, stored)
         if table is not None:
@@ -104,10 +106,12 @@ class Shard:
             self._add(Table.of(item), 1, line + b"\n")
 
     def _stored_rows(self) -> int:
+        """Return the number of complete rows in the file of frames."""
         frame_bytes = self.dim * self.dtype.itemsize
         return self.frames_file.stat().st_size // frame_bytes if self.frames_file.exists() else 0
 
     def _add(self, table: Table, lines: int, text: bytes) -> None:
+        """Add parsed index lines. lines: Their number. text: Their bytes."""
         before = len(self._table.first)
         self.numbers.update(zip(table.keys, range(before, before + len(table.keys)), strict=True))
         for column, more in zip(self._table[1:], table[1:], strict=True):
@@ -127,7 +131,7 @@ class Shard:
         return self._table.first[number], self._table.rows[number]
 
     def read(self, key: str) -> np.ndarray:
-        """Return the (T, D) series of a key, a view of the mapped file.
+        """Return the stored series (T, D) of a key, a view of the mapped file.
 
         Raises KeyError for an unknown key, KitError if the series does not match its checksum.
         """
@@ -143,7 +147,10 @@ class Shard:
         return found
 
     def cut(self) -> None:
-        """Cut off bytes of a killed process after the last complete line. For the process that adds to the shard."""
+        """Cut off incomplete data that a killed process left at the end of the files.
+
+        Only the process that adds to the shard may call this.
+        """
         self._seen = None
         self.read_new_lines()
         for path, size in ((self.index_file, self._read_to), (self.frames_file, self._end * self._frame_bytes())):
@@ -151,10 +158,11 @@ class Shard:
                 file.truncate(size)
 
     def _frame_bytes(self) -> int:
+        """Return the bytes of one row."""
         return self.dim * self.dtype.itemsize
 
     def store(self, key: str, values: np.ndarray) -> None:
-        """Add a series (T, D). Raises KitError for one of another dimension or without rows."""
+        """Add a series (T, D) by its key. Raises KitError for one of another dimension or without rows."""
         if values.ndim != 2 or values.shape[1] != self.dim or not len(values):
             raise KitError(f"{self.folder}: frames of shape {values.shape} do not fit a bank of dimension {self.dim}")
         with self._named_errors():
@@ -164,13 +172,17 @@ class Shard:
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
-        """Add a file's name to OSErrors, since those of a write have none."""
+        """Context manager that adds the file's name to an OSError.
+
+        Errors of a write have no name.
+        """
         try:
             yield
         except OSError as error:
             raise error if error.filename else OSError(error.errno, error.strerror, str(self.frames_file)) from error
 
     def _append(self, frames: BinaryIO, index: BinaryIO, key: str, stored: np.ndarray) -> None:
+        """Write a series and then its index line."""
         item = Item(key, self._end, len(stored), _checksum(key, stored))
         line = line_of(item)
         frames.write(stored.tobytes())
@@ -195,7 +207,7 @@ class Shard:
                 sync(path)
 
     def undamaged_lines(self) -> tuple[list[bytes], int]:
-        """Read every series. Returns: the lines of the undamaged ones, and the number of other lines."""
+        """Check every series. Returns: The index lines of the undamaged ones, and the number of others."""
         self._begin()
         self.read_new_lines(skip_damaged=True)
         whole = {key: self.span(key) for key in self.numbers if self._is_undamaged(key)}
@@ -206,6 +218,7 @@ class Shard:
         return kept, len(lines) - len(kept)
 
     def _is_undamaged(self, key: str) -> bool:
+        """Return whether a series matches its checksum."""
         try:
             self.read(key)
         except KitError:
@@ -213,7 +226,10 @@ class Shard:
         return True
 
     def keep_only(self, lines: list[bytes]) -> None:
-        """Rewrite the index with these lines. For the process that holds the shard's lock."""
+        """Rewrite the index with only these lines.
+
+        The process must hold the shard's lock.
+        """
         with replacing(self.index_file) as temporary:
             temporary.write_bytes(b"".join(line + b"\n" for line in lines))
         self._begin()

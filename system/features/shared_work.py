@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 class SharedWork:
     """A process's part of the work on a bank. Open with `shared_work`.
 
-    costs: of every wanted series, by key, for example in seconds of audio. at_once: most keys that are taken at a time,
-    and the sum of costs at which fewer are enough.
+    costs: Cost of every wanted series, by key, for example in seconds of audio. at_once: Most keys that are taken at a
+    time, and the sum of costs at which fewer are enough.
     """
 
     def __init__(self, bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> None:
@@ -46,8 +46,9 @@ class SharedWork:
         self._stored_elsewhere = 0  # of the keys that are wanted, since this was asked
 
     def wait_for_keys(self) -> bool:
-        """Return whether this process has keys to compute.
+        """Return whether this process has series to compute; wait if others compute all remaining ones.
 
+        It takes over the keys that they leave.
         If other processes are computing all remaining keys, wait for them, and take over the keys that they leave.
         """
         pause, said = LOOKED_AGAIN[0], False
@@ -63,18 +64,18 @@ class SharedWork:
         return True
 
     def take_keys(self) -> Iterator[str]:
-        """Yield keys to compute, until other processes have all remaining ones. Store or drop each key."""
+        """Yield the keys of series to compute, until none is left. Store or drop each key."""
         while self._take():
             yield self._new.popleft()
 
     def store(self, key: str, values: np.ndarray) -> None:
-        """Store a series (T, D) on disk. Raises KitError for one of another dimension or without rows."""
+        """Store a computed series (T, D) on disk. Raises KitError for a wrong dimension or no rows."""
         assert self._shard is not None
         self._shard.store(key, values)
         self._under_way.discard(key)
 
     def drop(self, key: str) -> None:
-        """Give a key up. Another process may try it."""
+        """Give up computing the series of a key. Another process may try it."""
         self._under_way.discard(key)
 
     def stored_elsewhere(self) -> int:
@@ -83,7 +84,7 @@ class SharedWork:
         return found
 
     def _take(self) -> bool:
-        """Take keys if this process has none. Returns: whether it has keys now."""
+        """Reserve keys for this process if it has none. Returns: Whether it has keys now."""
         if self._new or not (self._left or self._computed_elsewhere):
             return bool(self._new)
         with self._bank.locked():
@@ -99,7 +100,7 @@ class SharedWork:
         return bool(self._new)
 
     def _next_keys(self) -> list[str]:
-        """Return the next keys that are neither stored nor being computed by another process."""
+        """Return the next keys that no process has stored or is computing."""
         others = [_read_keys(shard) for shard in self._bank.shards() if shard is not self._shard]
         busy = set().union(*others)
         if not self._left:
@@ -130,7 +131,7 @@ class SharedWork:
 
 @contextmanager
 def shared_work(bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> Iterator[SharedWork]:
-    """Context for taking part in the work on a bank."""
+    """Context manager in which this process computes its part of a bank's missing series."""
     work = SharedWork(bank, costs, at_once)
     try:
         yield work
@@ -139,7 +140,7 @@ def shared_work(bank: Bank, costs: Mapping[str, float], at_once: tuple[int, floa
 
 
 def _write_keys(shard: Shard, keys: Iterable[str]) -> None:
-    """Write the keys that the process of a shard is computing.
+    """Write to disk which keys the process of a shard is computing.
 
     The file is only read under the bank's lock. A partial file can only be left by a killed process, and is ignored.
     """

@@ -16,7 +16,7 @@ from system.features.bank import keys_in
 
 
 def seconds_missing(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings], banks: Path) -> dict[str, float]:
-    """Return the seconds of audio without frames in the bank, by expert.
+    """Return how many seconds of audio have no stored frames, by expert.
 
     Clips without a stored content key count as missing. If an expert's weights are missing, all clips count, since the
     weights determine the bank.
@@ -32,7 +32,7 @@ def seconds_missing(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings]
 
 
 def _stored(expert: ExpertSettings, banks: Path) -> set[str]:
-    """Return the content keys in an expert's bank."""
+    """Return the content keys of the clips in an expert's bank."""
     if not any(banks.glob(f"{expert.kind}-*/index.jsonl")):  # then the weights need not be read
         return set()
     try:
@@ -68,6 +68,7 @@ class _StoredKeys:
         return str(rows[0][2]) if status and rows[0][:2] == (status.st_size, status.st_mtime_ns) else None
 
     def close(self) -> None:
+        """Close the store of content keys."""
         if self._store:
             self._store.close()
         self._store = None

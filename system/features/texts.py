@@ -16,12 +16,12 @@ STORED_AT_ONCE = 512  # texts
 def store_vectors(
     bank: Bank, texts: Mapping[str, str], vectors: Callable[[Sequence[str]], torch.Tensor], note: str
 ) -> None:
-    """Compute and store the vectors that a bank is missing.
+    """Compute and store the vectors of texts that a bank does not have yet.
 
     Args:
-        texts: by their keys in the bank.
-        vectors: gives (N, V) for N texts; called with texts of similar length together, so that little is padded.
-        note: for the progress bar, such as "by bert-base-uncased"; shown only for more than one batch.
+        texts: Texts by their keys in the bank.
+        vectors: Gives (N, V) for N texts; called with texts of similar length together, so that little is padded.
+        note: Text for the progress bar, such as "by bert-base-uncased"; shown only for more than one batch.
     """
     missing = sorted((key for key in texts if key not in bank), key=lambda key: len(texts[key]))
     batches = [missing[start : start + STORED_AT_ONCE] for start in range(0, len(missing), STORED_AT_ONCE)]
@@ -38,6 +38,7 @@ def store_vectors(
 def _store(
     bank: Bank, keys: list[str], texts: Mapping[str, str], vectors: Callable[[Sequence[str]], torch.Tensor]
 ) -> None:
+    """Compute and store the vectors of some texts of a bank."""
     rows = vectors([texts[key] for key in keys]).float().cpu().numpy()
     with bank.writing() as store:
         for key, row in zip(keys, rows, strict=True):

@@ -27,7 +27,7 @@ class FrameScores(NamedTuple):
     """Frames of clips, each scored for one sentence.
 
     scores: (B, T). lengths: (B,) numbers of frames without padding. labels: (B, T) bool, whether a frame is in a true
-    moment. enter, leave: the log weights of entering and of leaving a moment.
+    moment. enter, leave: The log weights of entering and of leaving a moment.
     """
 
     scores: Tensor
@@ -47,11 +47,11 @@ class BatchScores:
     negatives.
     margin_factors: (B, B), r(c_ij) in [0, 1] with the captions of item i as candidates and those of item j as
     references; None if no term needs it.
-    clip_scores, each_caption_scores: functions that return the (B, B) and (N, N) within-modality scores. `frame_word`
+    clip_scores, each_caption_scores: Functions that return the (B, B) and (N, N) within-modality scores. `frame_word`
     reads rows as clips and columns as captions, so that with `best_frame` and `best_word` they are not symmetric.
-    temperature: trained with the model; its absolute value is used. None if the model has none.
+    temperature: Trained with the model; its absolute value is used. None if the model has none.
     teachers: (B, N) by the teacher's name, its cosines of every clip and every single caption.
-    frames: of a batch of moments, whose item i is clip i and its one sentence. Then `scores_by_caption` has no
+    frames: Scores of a batch of moments, whose item i is clip i and its one sentence. Then `scores_by_caption` has no
     gradient.
     """
 
@@ -66,14 +66,17 @@ class BatchScores:
     frames: FrameScores | None = None
 
     def of_frames(self) -> FrameScores:
-        """Return `frames`. Raises ValueError if this is no batch of moments."""
+        """Return the scores of a batch of moments by frame. Raises ValueError for other batches."""
         if self.frames is None:
             raise ValueError("a loss for moments needs a batch of moments")
         return self.frames
 
     @cached_property
     def average(self) -> Tensor:
-        """(N, B) weights that average an item's captions: 1 / n for its own n captions, 0 elsewhere."""
+        """Weights (N, B) for averaging an item's captions.
+
+        They are 1 / n for its own n captions, 0 elsewhere.
+        """
         from torch.nn.functional import one_hot
 
         membership = one_hot(self.row_of, len(self.scores_by_caption)).to(self.scores_by_caption.dtype)
@@ -81,14 +84,15 @@ class BatchScores:
 
     @cached_property
     def scores(self) -> Tensor:
-        """(B, B), s_ij of clip i and item j, the mean over j's captions; the diagonal holds the matching pairs.
+        """Scores (B, B) of every clip and every item's captions.
 
+        s_ij is the mean over j's captions. The diagonal has the matching pairs.
         Source: "Take it easy" (2022), section 4, second equation.
         """
         return self.scores_by_caption @ self.average
 
     def over(self, temperature: "float | Literal['learned']") -> "float | Tensor":
-        """Return the number that scores are divided by."""
+        """Return the temperature, by which scores are divided, as a number or the trained tensor."""
         if temperature != "learned":
             return temperature
         if self.temperature is None:
@@ -96,14 +100,20 @@ class BatchScores:
         return self.temperature.abs()
 
     def taught(self, names: "Sequence[str]") -> Tensor:
-        """Return (B, B) scores of clip i and item j: the mean over these teachers, and over j's captions."""
+        """Return the mean scores of these teachers, (B, B) of clip i and item j.
+
+        They are also averaged over j's captions.
+        """
         import torch
 
         return torch.stack([self.teachers[name] for name in names]).mean(0) @ self.average
 
     @property
     def caption_scores(self) -> Tensor:
-        """(B, B) scores between captions: the mean over all pairs of a caption of item i and one of item j."""
+        """Scores (B, B) between the captions of two items.
+
+        They are the mean over all pairs of a caption of item i and one of item j.
+        """
         return self.average.T @ self.each_caption_scores() @ self.average
 
 
@@ -115,26 +125,29 @@ class Term(Strict):
 
     @property
     def needs_relevance(self) -> bool:
-        """Whether it needs the margin factors of a batch, and thus the recipe's `relevance`."""
+        """Whether the loss needs the margin factors of a batch, and thus the recipe's `relevance`."""
         return False
 
     @property
     def learned_temperature(self) -> bool:
-        """Whether it needs the temperature that is trained with the model."""
+        """Whether the loss uses the temperature that is trained with the model."""
         return False
 
     @property
     def taught_by(self) -> "Sequence[str]":
-        """The recipe's teachers that it learns from, by name."""
+        """Names of the recipe's teachers that the loss learns from."""
         return ()
 
     of_moments: ClassVar[bool] = False  # whether it reads the frames of a batch of moments, and nothing else
 
     @property
     def hinge_margin(self) -> float | None:
-        """The margin of its hinges, whose violations are logged; None for a term without a margin."""
+        """Margin of the loss's hinges; None for a loss without a margin.
+
+        The log has the violations of this margin.
+        """
         return None
 
     @abstractmethod
     def value(self, batch: BatchScores) -> Tensor:
-        """Return the unweighted value of the term, with its gradient."""
+        """Compute the unweighted loss of a batch, with its gradient."""

@@ -31,13 +31,16 @@ class Distill(Term):
 
     @property
     def learned_temperature(self) -> bool:
+        """Whether the loss uses the temperature that is trained with the model."""
         return self.temperature == "learned"
 
     @property
     def taught_by(self) -> list[str]:
+        """Names of the teachers that the loss learns from."""
         return self.teachers
 
     def value(self, batch: BatchScores) -> Tensor:
+        """Compute the loss of a batch, with its gradient."""
         import torch.nn.functional as F
 
         student = batch.over(self.temperature)

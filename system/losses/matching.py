@@ -17,4 +17,5 @@ class Matching(Term):
     kind: Literal["matching"]
 
     def value(self, batch: BatchScores) -> Tensor:
+        """Compute the loss of a batch, with its gradient."""
         return -batch.scores.diagonal().mean()

@@ -26,27 +26,34 @@ NEGATIVES: dict[str, Choice] = {}
 
 
 def choice(function: Choice) -> Choice:
-    """Decorate a function that recipes may name."""
+    """Decorate a function that chooses negatives, so that recipes may name it."""
     NEGATIVES[function.__name__] = function
     return function
 
 
 def _highest(values: Tensor, batch: BatchScores) -> Tensor:
-    """Return the (B,) columns of every row's highest value among other clips."""
+    """Return the column of the highest value in every row, among other clips.
+
+    Returns: (B,).
+    """
     return values.masked_fill(batch.same_clip, -inf).argmax(1)
 
 
 @choice
 def hardest(batch: BatchScores) -> Indices:
-    """Choose the caption j of the highest s_ij, and the clip k of the highest s_ki."""
+    """Choose as negatives the caption and the clip with the highest scores.
+
+    They are the caption j of the highest s_ij, and the clip k of the highest s_ki.
+    """
     scores = batch.scores.detach()
     return _highest(scores, batch), _highest(scores.T, batch)
 
 
 @choice
 def semi_hard(batch: BatchScores) -> Indices:
-    """Choose the caption j of the smallest |s_ij - s_ii|, and the clip k of the smallest |s_ki - s_ii|.
+    """Choose as negatives those whose scores are closest to the matching pair's.
 
+    They are the caption j of the smallest |s_ij - s_ii|, and the clip k of the smallest |s_ki - s_ii|.
     Unlike in face recognition, where the term comes from, their scores may exceed the matching pair's.
     """
     scores = batch.scores.detach()
@@ -55,8 +62,9 @@ def semi_hard(batch: BatchScores) -> Indices:
 
 
 def _drawn(allowed: Tensor) -> Tensor:
-    """Draw one allowed column of every row of (B, B), with equal probability, by torch's global CPU generator.
+    """Draw one allowed column of every row, with equal probability.
 
+    allowed: (B, B). The random numbers are those of torch's global CPU generator.
     Returns: (B,) columns.
     """
     import torch
@@ -69,15 +77,19 @@ def _drawn(allowed: Tensor) -> Tensor:
 
 @choice
 def random(batch: BatchScores) -> Indices:
-    """Draw a caption and a clip of other items, independently and with equal probability."""
+    """Choose a random caption and a random clip of other items as negatives.
+
+    They are independent and have equal probability.
+    """
     allowed = ~batch.same_clip
     return _drawn(allowed), _drawn(allowed)
 
 
 @choice
 def random_apart(batch: BatchScores) -> Indices:
-    """Draw as `random` does, but never the caption and the clip of the same item, unless there is no third item.
+    """Choose random negatives, but never the caption and the clip of the same item.
 
+    If there is no third item, it draws as `random` does.
     Source: the DCASE 2022 baseline's public code, which never ends on a batch without a third item.
     """
     import torch
@@ -89,7 +101,10 @@ def random_apart(batch: BatchScores) -> Indices:
 
 
 def _alike(batch: BatchScores, scores: "Callable[[], Tensor]", sign: int) -> Indices:
-    """Choose the item of the highest (sign 1) or lowest (-1) within-modality score, for both caption and clip."""
+    """Choose the other item most (sign 1) or least (-1) similar to each item, for caption and clip.
+
+    Similarity is the score within one modality.
+    """
     import torch
 
     with torch.no_grad():
@@ -99,23 +114,23 @@ def _alike(batch: BatchScores, scores: "Callable[[], Tensor]", sign: int) -> Ind
 
 @choice
 def text_hard(batch: BatchScores) -> Indices:
-    """Choose caption and clip of the item whose captions have the highest score with the item's own captions."""
+    """Choose caption and clip of the item whose captions are most similar to the item's own."""
     return _alike(batch, lambda: batch.caption_scores, 1)
 
 
 @choice
 def text_easy(batch: BatchScores) -> Indices:
-    """Choose caption and clip of the item whose captions have the lowest score with the item's own captions."""
+    """Choose caption and clip of the item whose captions are least similar to the item's own."""
     return _alike(batch, lambda: batch.caption_scores, -1)
 
 
 @choice
 def audio_hard(batch: BatchScores) -> Indices:
-    """Choose caption and clip of the item whose clip has the highest score with the item's own clip."""
+    """Choose caption and clip of the item whose clip is most similar to the item's own."""
     return _alike(batch, batch.clip_scores, 1)
 
 
 @choice
 def audio_easy(batch: BatchScores) -> Indices:
-    """Choose caption and clip of the item whose clip has the lowest score with the item's own clip."""
+    """Choose caption and clip of the item whose clip is least similar to the item's own."""
     return _alike(batch, batch.clip_scores, -1)

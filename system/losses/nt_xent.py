@@ -31,9 +31,11 @@ class NtXent(Term):
 
     @property
     def learned_temperature(self) -> bool:
+        """Whether the loss uses the temperature that is trained with the model."""
         return self.temperature == "learned"
 
     def value(self, batch: BatchScores) -> Tensor:
+        """Compute the loss of a batch, with its gradient."""
         import torch
         import torch.nn.functional as F
 

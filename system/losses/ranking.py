@@ -43,13 +43,16 @@ class Ranking(Term):
 
     @property
     def needs_relevance(self) -> bool:
+        """Whether the loss needs the margin factors of `relax: cider`."""
         return self.relax == "cider"
 
     @property
     def hinge_margin(self) -> float:
+        """Margin of the loss's hinges."""
         return self.margin
 
     def value(self, batch: BatchScores) -> Tensor:
+        """Compute the loss of a batch, with its gradient."""
         import torch
 
         negative = ~batch.same_clip
@@ -64,8 +67,9 @@ class Ranking(Term):
 
 
 def gaps(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tensor]:
-    """Return the arguments of the hinges, (B, B) per direction: captions as negatives, and clips as negatives.
+    """Return the arguments of the loss's hinges, with captions and then with clips as negatives.
 
+    Each is (B, B).
     At (i, j): m r_ij + s_ij - s_ii, and m r_ij + s_ji - s_ii; r_ij is 1 unless relaxed. The values of pairs of one clip
     have no meaning, since these are no negatives.
     """
@@ -77,7 +81,10 @@ def gaps(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tens
 
 
 def _reduced(gap: Tensor, negative: Tensor, reduce: str) -> Tensor:
-    """Reduce (B, K) gaps to (B,). Only the gaps of negatives count."""
+    """Reduce the gaps (B, K) of every item's negatives to one value per item.
+
+    Returns: (B,). Only the gaps of negatives count.
+    """
     counted = gap if reduce == "hinge_of_mean" else gap.relu()
     total = counted.masked_fill(~negative, 0.0).sum(1)
     return total if reduce == "sum" else (total / negative.sum(1).clamp(min=1)).relu()

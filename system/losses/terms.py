@@ -14,24 +14,26 @@ from system.losses.ranking import gaps
 
 
 def need_relevance(terms: Sequence[Term]) -> bool:
+    """Return whether any loss needs the margin factors of `relax: cider`."""
     return any(term.needs_relevance for term in terms)
 
 
 def total(batch: BatchScores, terms: Sequence[Term]) -> torch.Tensor:
-    """Return the weighted sum of a stage's terms."""
+    """Compute the training loss: the weighted sum of a stage's losses."""
     return torch.stack([term.weight * term.value(batch) for term in terms]).sum()
 
 
 @torch.no_grad()
 def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tensor]:
-    """Return diagnostics of the loss, by name. Items of the same clip are no negatives.
+    """Compute diagnostics of a batch, by name: scores of positives and negatives, violations.
 
-    positive: mean score of the matching pairs.
-    hardest_negative: mean score of each item's hardest negative in both directions, over the items that have one; 0 if
+    Items of the same clip are no negatives.
+    positive: Mean score of the matching pairs.
+    hardest_negative: Mean score of each item's hardest negative in both directions, over the items that have one; 0 if
     no item has one.
-    violations: share of all negatives of both directions, chosen by the loss or not, whose hinge is above zero. The
+    violations: Share of all negatives of both directions, chosen by the loss or not, whose hinge is above zero. The
     margin is that of the first term with a margin (ranking, and weighted_triplet with clamp `each`).
-    violations_relaxed: the same with the relaxed margin, if the term has one.
+    violations_relaxed: The same with the relaxed margin, if the term has one.
     """
     highest = batch.scores.masked_fill(batch.same_clip, -torch.inf)
     highest = torch.cat([highest.amax(0), highest.amax(1)])
@@ -50,8 +52,9 @@ def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tenso
 
 
 def accuracies(batch: BatchScores) -> tuple[float, float]:
-    """Return m1, the share of clips whose own captions have the highest score, and m2, the same of captions and clips.
+    """Return the shares of clips (m1) and captions (m2) whose own partner scores highest.
 
+    m1 is the share of clips whose own captions have the highest score, and m2 the same of captions and clips.
     A tie with another clip's pair counts as a miss, so that a collapsed model gets 0. Source: "Take it easy" (2022),
     section 4. Deviation: the paper's `s_ii = max_j s_ij` counts ties as hits; ours is lower by the share of tied rows.
     """

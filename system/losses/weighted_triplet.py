@@ -37,9 +37,11 @@ class WeightedTriplet(Term):
 
     @property
     def hinge_margin(self) -> float | None:
+        """Margin that negatives must violate with clamp `each`; None with clamp `sum`."""
         return self.margin if self.clamp == "each" else None
 
     def value(self, batch: BatchScores) -> Tensor:
+        """Compute the loss of a batch, with its gradient."""
         matching_scores = batch.scores.diagonal()
         positive = _polynomial(self.positive, matching_scores)
         total = matching_scores.new_zeros(len(matching_scores))
@@ -57,7 +59,7 @@ class WeightedTriplet(Term):
 
 
 def _polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:
-    """Return the polynomial's value at x. The constant is the first coefficient."""
+    """Evaluate a polynomial at x. The constant is the first coefficient."""
     value = x.new_zeros(len(x))
     for coefficient in reversed(coefficients):
         value = value * x + coefficient

@@ -15,6 +15,7 @@ from data_tools.documents.strict import Size, Strict
 
 
 def _check_head_count(heads: int, info: ValidationInfo) -> int:
+    """Check that the number of attention heads divides the width."""
     for size in ("width", "dim"):
         if info.data.get(size, heads) % heads:
             raise ValueError(f"{heads} heads do not divide {size} {info.data[size]}")
@@ -30,7 +31,10 @@ Facts: TypeAlias = tuple[str, list[tuple[str, str]]]  # a description; missing f
 
 
 def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Facts:
-    """Return the facts of a hub model. folder: its folder on this machine. hint: another way to get it."""
+    """Describe a Hugging Face model for `check`, and list it as missing if it is not here.
+
+    folder: Its folder on this machine. hint: Another way to get it.
+    """
     if folder is None:
         cure = hint or "; python -m system download RECIPE fetches it"
         return fact, [(title, f"neither a folder nor in the hub's cache{cure}")]
@@ -42,7 +46,7 @@ def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Fac
 class EncoderKind(Strict):
     """Settings of one kind of encoder, as a recipe gives them.
 
-    file_settings: names of the settings with paths on this machine. A trained model may be opened with other paths.
+    file_settings: Names of the settings with paths on this machine. A trained model may be opened with other paths.
     """
 
     kind: str
@@ -56,19 +60,27 @@ class EncoderKind(Strict):
 
     @property
     def depends_on_batch(self) -> bool:
-        """Whether an embedding differs in a part of a training batch, as with trained batch norms. Cached gradients
-        would then differ too."""
+        """Whether an embedding depends on the other items of a training batch.
+
+        Trained batch norms cause this. Cached gradients would then differ too.
+        """
         return False
 
     @property
     def batch_property(self) -> str | None:
-        """Property of a batch that changes embeddings, other than batch norms and the padded length of frames, in words
-        for a message. With several processes, each only uses it of its share of the batch. None if there is no such."""
+        """Property of a batch, in words, that changes embeddings; None if there is no such.
+
+        Batch norms and the padded length of frames are not among them. With several processes, each only uses the
+        property of its share of the batch.
+        """
         return None
 
     @property
     def trained_on_captions(self) -> bool:
-        """Whether its published weights were trained on captioned clips, which may be among the ranked ones."""
+        """Whether the published weights were trained on captioned clips.
+
+        The ranked clips may be among these.
+        """
         return False
 
     @property
@@ -77,15 +89,21 @@ class EncoderKind(Strict):
         return False
 
     def weight_files(self) -> dict[str, Path]:
-        """Return its published files, by the setting of their path. An exported model does not hold them."""
+        """Return the published weight files, by the setting that names each.
+
+        An exported model does not hold them.
+        """
         return {}
 
     def published_address(self) -> str:
-        """The address where these files are published."""
+        """Return the address where the weight files are published."""
         return ""
 
     def file_checksums(self) -> dict[str, str]:
-        """Return the sha256 of files that determine its output and are not in a run's checkpoints, by name."""
+        """Return the sha256 of files that determine the encoder's output, by name.
+
+        Files in a run's checkpoints are left out.
+        """
         return {}
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
@@ -97,5 +115,5 @@ class EncoderKind(Strict):
                 yield name, f"{self.kind}: {path} {problem}; {FETCH_AGAIN}"
 
     def plan_facts(self) -> Facts:
-        """Return the encoder's facts for `check`."""
+        """Describe the encoder for `check`, and list its missing files."""
         return self.kind, []

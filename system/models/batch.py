@@ -18,7 +18,7 @@ class Series(NamedTuple):
     lengths: torch.Tensor
 
     def rows(self, index: torch.Tensor) -> "Series":
-        """Return some of the series, padded to the longest of them."""
+        """Select some of the series by index, padded to the longest of them."""
         lengths = self.lengths[index]
         return Series(self.values[index, : int(lengths.max())], lengths)
 
@@ -27,7 +27,7 @@ class Series(NamedTuple):
 class Share:
     """A batch divided into chunks that are embedded one at a time. Chunk i belongs to process i % count.
 
-    chunks: the rows of each chunk; every row of the batch is in exactly one chunk. index: of this process.
+    chunks: The rows of each chunk; every row of the batch is in exactly one chunk. index: Index of this process.
     """
 
     chunks: list[list[int]]
@@ -36,7 +36,10 @@ class Share:
 
     @property
     def rows(self) -> list[int]:
-        """The rows that this process embeds. The batch's audio has these rows, in this order."""
+        """Rows of the batch that this process embeds.
+
+        The batch's audio has these rows, in this order.
+        """
         return [row for chunk in self.chunks[self.index :: self.count] for row in chunk]
 
 
@@ -44,10 +47,10 @@ class Share:
 class Batch:
     """A batch of B items.
 
-    clip_keys: (B,) content keys of the clips. audio: series by expert. captions: (N,) of all items. row_of: (N,) the
+    clip_keys: (B,) content keys of the clips. audio: Series by expert. captions: (N,) of all items. row_of: (N,) the
     items of the captions. margin_factors: (B, B), r(c_ij) between the items' captions; None if no loss needs it.
     teachers: (B, N) cosines of clips and captions, by the teacher's name. labels: (B, T) bool for a batch of moments,
-    whether an item's sentence is heard in a frame. share: the part of the audio that is loaded; None for all.
+    whether an item's sentence is heard in a frame. share: The part of the audio that is loaded; None for all.
     """
 
     clip_keys: list[str]
@@ -60,6 +63,7 @@ class Batch:
     share: Share | None = None
 
     def to(self, device: torch.device) -> "Batch":
+        """Move the batch to a device."""
         audio = {name: Series(_moved(s.values, device), _moved(s.lengths, device)) for name, s in self.audio.items()}
         factors = None if self.margin_factors is None else _moved(self.margin_factors, device)
         teachers = {name: _moved(cosines, device) for name, cosines in self.teachers.items()}
@@ -69,4 +73,5 @@ class Batch:
 
 
 def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Move a tensor to a device, without waiting for a GPU."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

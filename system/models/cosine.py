@@ -8,5 +8,8 @@ from system.models.embeddings import Embeddings, unit_vectors
 
 
 def cosine(clips: Embeddings, captions: Embeddings) -> torch.Tensor:
-    """Return (B, N) cosines in [-1, 1] of (B, D) clips and (N, D) captions. An embedding of zeros has cosine 0."""
+    """Compute the cosines of all clips and captions: (B, D) and (N, D) -> (B, N) in [-1, 1].
+
+    An embedding of zeros has cosine 0.
+    """
     return unit_vectors(clips) @ unit_vectors(captions).T

@@ -28,7 +28,10 @@ class UnknownSizeError(KitError):
 
 @contextmanager
 def unknown_if_it_fails(name: str) -> Iterator[None]:
-    """Context that builds or runs a model. Errors of the library become UnknownSizeError; full memory is a KitError."""
+    """Context manager in which errors of building a model become UnknownSizeError.
+
+    Full memory is a KitError.
+    """
     from system.compute.device import memory_errors
 
     try:
@@ -44,7 +47,7 @@ def unknown_if_it_fails(name: str) -> Iterator[None]:
 class Cost:
     """The cost of a training step of an encoder, for one clip or caption.
 
-    flops: operations, forward and backward. kept: bytes stored for the backward pass. widest: bytes of the largest
+    flops: Operations, forward and backward. kept: Bytes stored for the backward pass. widest: Bytes of the largest
     output of a layer.
     """
 
@@ -53,13 +56,16 @@ class Cost:
     widest: float = 0.0
 
     def times(self, count: float) -> "Cost":
-        """Return the cost of `count` such clips."""
+        """Multiply the cost by a number of clips."""
         return Cost(self.flops * count, self.kept * count, self.widest * count)
 
 
 @contextmanager
 def weights_left_out() -> Iterator[None]:
-    """Build networks inside without initialising their weights, which saves time and memory."""
+    """Context manager in which networks are built without initialising their weights.
+
+    This saves time and memory.
+    """
     from torch.overrides import TorchFunctionMode
 
     from system.compute.device import memory_errors
@@ -77,12 +83,15 @@ def weights_left_out() -> Iterator[None]:
 
 
 def count_parameters(network: "nn.Module", trainable: bool) -> int:
-    """Count the trainable parameters, or the others."""
+    """Count the trainable parameters of a network, or the others if `trainable` is false."""
     return sum(p.numel() for p in network.parameters() if p.requires_grad == trainable)
 
 
 def count_once(key: Hashable, network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
-    """Count networks of the same key and size once per process, since the variants of a study share encoders."""
+    """Count the cost of a network as `count` does, once per process for the same key and sizes.
+
+    The variants of a study share encoders.
+    """
     key = key, half, count_parameters(network, trainable=True), count_parameters(network, trainable=False)
     if key not in _counted:
         _counted[key] = count(network, run, half)
@@ -90,13 +99,14 @@ def count_once(key: Hashable, network: "nn.Module", run: "Callable[[], torch.Ten
 
 
 def count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
-    """Count the cost of a forward and a backward pass of a network. run: computes the network's output.
+    """Count operations and memory of a forward and a backward pass of a network.
 
+    run: Computes the network's output.
     No values are computed, unless shapes depend on values, as in packed series. Then the forward pass is computed in
     float32, and the backward pass is assumed to have twice its operations. Weights and their copies in 16 bits are not
     counted, since they are the same for any number of clips.
 
-    half: count under autocast to 16 bits, without operations of the backward pass.
+    half: Count under autocast to 16 bits, without operations of the backward pass.
     Raises UnknownSizeError for a network that cannot be run.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -114,6 +124,7 @@ def count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -
 
 
 def _count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool, backward: bool) -> Cost:
+    """Count a forward pass, with the backward pass if `backward`; see count."""
     import torch
     from torch.nn.modules.module import register_module_forward_hook
     from torch.utils.flop_counter import FlopCounterMode
@@ -123,11 +134,13 @@ def _count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool, 
     widest = 0
 
     def measure(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        """Record the bytes of a layer's largest output."""
         nonlocal widest
         if isinstance(output, torch.Tensor):
             widest = max(widest, output.nbytes)
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
+        """Record a tensor that is stored for the backward pass, unless it is a weight."""
         if tuple(sorted(tensor.shape)) not in weights:
             saved[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
         return tensor
@@ -146,7 +159,10 @@ def _count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool, 
 
 
 def _convolution_backward_flops(grad: Any, values: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
-    """Count operations by shapes. torch 2.11 itself counts the gradient of grouped weights as if they had no groups."""
+    """Count the operations of a convolution's backward pass by its shapes.
+
+    torch 2.11 itself counts the gradient of grouped weights as if they had no groups.
+    """
     *_, transposed, _, _, wanted = rest
     positions = math.prod((values if transposed else grad)[2:])
     return int(2 * math.prod(weight) * grad[0] * positions * sum(wanted[:2]))

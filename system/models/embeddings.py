@@ -29,11 +29,11 @@ class Embedded(NamedTuple):
         return len(self.values)
 
     def rows(self, index: torch.Tensor | list[int] | slice) -> "Embedded":
-        """Return the embeddings of these indexes, in this order."""
+        """Select embeddings by index, in this order."""
         return Embedded(self.values[index], None if self.lengths is None else self.lengths[index])
 
     def float(self) -> "Embedded":
-        """Convert to float32."""
+        """Convert the embeddings to float32."""
         return Embedded(self.values.float(), self.lengths)
 
 
@@ -49,7 +49,7 @@ class Ragged(NamedTuple):
         return len(self.lengths)
 
     def rows(self, index: torch.Tensor | list[int]) -> "Ragged":
-        """Return the series of these indexes, in this order."""
+        """Select series by index, in this order."""
         index = torch.as_tensor(index, device=self.lengths.device)
         lengths = self.lengths[index]
         skipped = (self.lengths.cumsum(0) - self.lengths)[index] - (lengths.cumsum(0) - lengths)
@@ -57,12 +57,13 @@ class Ragged(NamedTuple):
         return Ragged(self.values[frames], lengths)
 
     def float(self) -> "Ragged":
-        """Convert to float32."""
+        """Convert the series to float32."""
         return Ragged(self.values.float(), self.lengths)
 
     def padded_parts(self) -> Iterator[tuple[torch.Tensor, Embedded]]:
-        """Yield the series in parts of similar length, shortest first: their indexes (P,), and the padded series.
+        """Yield the series in padded parts of similar length, shortest first, with their indexes.
 
+        The indexes are (P,).
         A part has at most MAX_PADDED values, or one series.
         """
         order, dim = self.lengths.argsort(stable=True), self.values.shape[1]
@@ -73,7 +74,7 @@ class Ragged(NamedTuple):
                 begin = end
 
     def padded(self) -> Embedded:
-        """Pad with zeros to the longest."""
+        """Pad all series with zeros to the longest."""
         mask = length_mask_of(self)
         values = self.values.new_zeros(*mask.shape, self.values.shape[1])
         values[mask] = self.values
@@ -84,7 +85,7 @@ Embeddings = Embedded | Ragged
 
 
 def joined(parts: Sequence[Embedded]) -> Embedded:
-    """Concatenate embeddings. Series are padded to the longest."""
+    """Concatenate the embeddings of several parts. Series are padded to the longest."""
     if parts[0].lengths is None:
         return Embedded(torch.cat([part.values for part in parts]))
     longest = max(part.values.shape[1] for part in parts)
@@ -97,17 +98,20 @@ class Units(Embedded):
 
 
 def prepared(clips: Embeddings) -> Embeddings:
-    """Prepare clips of a pool for many scores: pooled vectors are scaled to length 1, series are not changed."""
+    """Prepare the embeddings of clips for many scores.
+
+    Pooled vectors are scaled to length 1, series are not changed.
+    """
     return clips if clips.lengths is not None else Units(unit_vectors(clips))
 
 
 def unit_vectors(embedded: Embeddings) -> torch.Tensor:
-    """Return (B, D) pooled vectors, scaled to length 1. Vectors of zeros stay zeros."""
+    """Scale vectors (B, D) to length 1. Vectors of zeros stay zeros."""
     return embedded.values if isinstance(embedded, Units) else F.normalize(embedded.values, dim=-1)
 
 
 def length_mask_of(series: Embeddings) -> torch.Tensor:
-    """Return (B, L) bool: True for frames or words, False for padding."""
+    """Return the mask of padded series: (B, L), true for frames or words, false for padding."""
     if series.lengths is None:
         raise ValueError("frame_word scores need series of frames and words, but these embeddings are pooled")
     longest = max(1, int(series.lengths.max())) if isinstance(series, Ragged) else series.values.shape[1]

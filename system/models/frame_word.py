@@ -32,16 +32,19 @@ class _Words(NamedTuple):
 
     @property
     def wide(self) -> int:
-        """Most numbers in memory at a time for one frame."""
+        """Largest number of values in memory at a time, for scoring one frame."""
         return max(len(self.vectors), len(self.indices))
 
     def largest(self, longest: int) -> int:
-        """Return the most numbers in memory at a time for one clip of `longest` frames."""
+        """Return the largest number of values in memory at a time, for scoring one clip.
+
+        longest: Number of frames of the clip.
+        """
         return max(self.wide * longest, self.indices.numel())
 
 
 def _words_of(captions: Embeddings) -> _Words:
-    """Return the words of captions. If they need no gradient, repeated words share one vector."""
+    """Collect the words of captions. If they need no gradient, repeated words share one vector."""
     mask = length_mask_of(captions)
     words = captions.values if isinstance(captions, Ragged) else captions.values[mask]
     vectors = torch.cat([words.new_zeros(1, words.shape[1]), words])
@@ -53,8 +56,9 @@ def _words_of(captions: Embeddings) -> _Words:
 
 
 def _word_groups(captions: Embeddings, longest: int) -> list[_Words]:
-    """Divide the captions into groups whose dot products with a clip of `longest` frames fit into memory.
+    """Divide captions into groups whose dot products with a clip's frames fit into memory.
 
+    The clip has `longest` frames.
     In most cases there is one group.
     """
     words = _words_of(captions)
@@ -65,8 +69,9 @@ def _word_groups(captions: Embeddings, longest: int) -> list[_Words]:
 
 
 def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
-    """Return (B, N) scores of clips (B, L, D) with `counts` (B,) frames without padding.
+    """Score clips against the words of captions: (B, N) scores.
 
+    frames: (B, L, D) of clips. counts: (B,) numbers of frames without padding.
     Padding is zeros, so that its dot products are 0. They change no sum, and no maximum, since all values are at least
     0.
     """
@@ -87,8 +92,9 @@ def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, re
 
 
 def _of_piece(frames: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
-    """Reduce the dot products of some frames (B, L, D) of clips.
+    """Compute and reduce the dot products of some frames of clips with words.
 
+    frames: (B, L, D).
     `best_word`: (N, B) sums over frames of the best word of each caption. `best_frame`: (V, B) best frame of every
     word. `mean`: (V, B) sums over frames.
     """
@@ -111,6 +117,7 @@ class _BestWord(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, dots: torch.Tensor, indices: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """Return the highest dot product of every frame with a caption's words."""
         best = dots.new_empty(len(indices), dots.shape[1])
         order = counts.argsort(descending=True)  # so that those with an n-th word come first
         having = (counts[:, None] > torch.arange(indices.shape[1], device=counts.device)).sum(0).tolist()
@@ -126,7 +133,10 @@ class _BestWord(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """Pass the whole gradient to the best word; to the first one if several are equal."""
+        """Pass the whole gradient to the best word of a caption.
+
+        If several are equal, the first one gets it.
+        """
         dots, indices, best = ctx.saved_tensors
         found, left = torch.zeros_like(dots), gradient
         for column in indices.T:
@@ -139,8 +149,9 @@ class _BestWord(torch.autograd.Function):
 def frame_word(
     clips: Embeddings, captions: Embeddings, reduce: Literal["mean", "best_frame", "best_word"]
 ) -> torch.Tensor:
-    """Series (B, L, D) and (N, W, D) with their lengths -> (B, N) scores from all dot products of frames and words.
+    """Score clips against captions by the dot products of all their frames and words.
 
+    Series (B, L, D) and (N, W, D) with their lengths -> (B, N).
     With x_lw = max(0, frame_l . word_w) of a pair's frames and words without padding: `mean`: mean_lw x_lw;
     `best_frame`: mean_w max_l x_lw; `best_word`: mean_l max_w x_lw. In [0, 1] for vectors of length 1; a series of
     length 0 scores 0. Two series of one modality are allowed too: the first is read as frames.
@@ -164,7 +175,10 @@ def frame_word(
 
 
 def _filled_frame_word(clips: Embedded, groups: list[_Words], reduce: str) -> torch.Tensor:
-    """Return (B, N) scores of clips (B, L, D) against groups of N captions."""
+    """Score padded clips against groups of captions.
+
+    clips: (B, L, D). Returns: (B, N).
+    """
     longest = clips.values.shape[1]
     counts = length_mask_of(clips).sum(1)
     again = torch.is_grad_enabled() and len(counts) * sum(group.largest(longest) for group in groups) > MAX_DOT_PRODUCTS

@@ -11,9 +11,10 @@ from system.models.embeddings import Embedded
 
 
 def gather_embeddings(local: Sequence[Embedded], sizes: Sequence[int], device: torch.device) -> list[Embedded]:
-    """Return the embeddings of all chunks, in order and without a graph, in every process. Chunk i is of process i % n.
+    """Collect the embeddings of all processes' chunks in order, in every process.
 
-    local: the chunks of this process, in order. sizes: rows of all chunks. Series are padded with zeros to the longest.
+    They have no gradients. Chunk i is of process i % n.
+    local: The chunks of this process, in order. sizes: Rows of all chunks. Series are padded with zeros to the longest.
     """
     processes = process_count()
     if processes == 1:
@@ -45,7 +46,10 @@ def gather_embeddings(local: Sequence[Embedded], sizes: Sequence[int], device: t
 
 
 def _shape(local: Sequence[Embedded]) -> tuple[int, int, bool]:
-    """Return D, the largest L of all processes, and whether embeddings are series, also in a process without chunks."""
+    """Return D, the largest L of all processes, and whether embeddings are series.
+
+    A process without chunks gets them too.
+    """
     mine = [0, 1, 0]
     if local:
         is_series = local[0].lengths is not None

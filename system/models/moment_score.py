@@ -30,12 +30,14 @@ class MomentScore(nn.Module):
         self.enter, self.leave = nn.Parameter(torch.tensor(TRANSITION)), nn.Parameter(torch.tensor(TRANSITION))
 
     def forward(self, clips: Embeddings, captions: Embedded) -> torch.Tensor:
+        """Score clips (B) against sentences (N): log odds that a sentence is heard."""
         if isinstance(clips, Ragged):
             parts = [(index, self._clip_scores(part, captions)) for index, part in clips.padded_parts()]
             return torch.cat([found for _, found in parts])[torch.cat([index for index, _ in parts]).argsort()]
         return self._clip_scores(clips, captions)
 
     def _clip_scores(self, clips: Embedded, captions: Embedded) -> torch.Tensor:
+        """Score padded clips against sentences, some sentences at a time."""
         lengths = _lengths(clips)
         frames = F.normalize(clips.values, dim=-1)
         columns = []
@@ -47,35 +49,43 @@ class MomentScore(nn.Module):
         return torch.cat(columns, 1)
 
     def numbers(self) -> dict[str, float]:
-        """Return scale, offset, enter and leave, by name."""
+        """Return the trained numbers by name: scale, offset, enter and leave."""
         return {name: value.item() for name, value in self.named_parameters()}
 
     def affine(self, cosines: torch.Tensor) -> torch.Tensor:
-        """Return the scores of frames, from their cosines with a query."""
+        """Convert cosines of frames with a query to scores: scale x cosine + offset."""
         return self.scale * cosines + self.offset
 
     def frames(self, clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (B, T) scores of every frame of each clip against its query, and (B,) numbers of frames without
-        padding. Clips and captions have the same order."""
+        """Score every frame of each clip against the clip's query.
+
+        Returns: (B, T) scores, and (B,) numbers of frames without padding. Clips and captions have the same order.
+        """
         cosines, lengths = frame_cosines(clips, captions)
         return self.affine(cosines), lengths
 
 
 def frame_cosines(clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (B, T) cosines of every frame of each clip with its query, and (B,) numbers of frames without
-    padding. Clips and captions have the same order."""
+    """Compute the cosine of every frame of each clip with the clip's query.
+
+    Returns: (B, T) cosines, and (B,) numbers of frames without padding. Clips and captions have the same order.
+    """
     padded = clips.padded() if isinstance(clips, Ragged) else clips
     frames, words = F.normalize(padded.values, dim=-1), F.normalize(captions.values, dim=-1)
     return torch.einsum("btd,bd->bt", frames, words), _lengths(padded)
 
 
 def _log_odds(log_z: torch.Tensor) -> torch.Tensor:
-    """Return log(p / (1 - p)) of p = 1 - exp(-log Z), which is log(Z - 1)."""
+    """Convert log Z to the log odds of any moment, log(Z - 1).
+
+    The log odds are log(p / (1 - p)) of p = 1 - exp(-log Z).
+    """
     log_z = log_z.clamp(min=1e-30)
     return log_z + torch.log(-torch.expm1(-log_z))
 
 
 def _lengths(clips: Embeddings) -> torch.Tensor:
+    """Return the numbers of frames of clips. Raises ValueError for pooled embeddings."""
     if clips.lengths is None:
         raise ValueError("moments need series of frames, but these embeddings are pooled")
     return clips.lengths
@@ -84,8 +94,10 @@ def _lengths(clips: Embeddings) -> torch.Tensor:
 def cosines_of_queries(
     clips: Embeddings, clip_of: Sequence[int], captions: Embedded, at_once: int = 64
 ) -> list[torch.Tensor]:
-    """Return (T,) cosines of the frames of a query's one clip, per query, on the CPU. clip_of: index of each query's
-    clip."""
+    """Compute the cosines of each query with the frames of its one clip, on the CPU.
+
+    Returns: (T,) per query. clip_of: Index of each query's clip.
+    """
     lengths = _lengths(clips).tolist()
     order = sorted(range(len(clip_of)), key=lambda query: lengths[clip_of[query]])
     found: dict[int, torch.Tensor] = {}

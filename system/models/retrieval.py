@@ -35,22 +35,28 @@ class RetrievalModel(nn.Module):
 
     @property
     def moments(self) -> MomentScore:
-        """The model's score of moments. Raises ValueError if it has none."""
+        """Score of moments of the model. Raises ValueError if it has none."""
         if not isinstance(self.score, MomentScore):
             raise ValueError("this model has no score for moments")
         return self.score
 
     @property
     def device(self) -> torch.device:
-        """The device of the model's computations."""
+        """Device of the model's computations."""
         return self.text.device
 
     def score_matrix(self, captions: Embedded, clips: Embeddings) -> np.ndarray:
-        """Return (Q, C) float32 scores of Q captions against C clips, on the CPU, in the orientation of every file."""
+        """Score all captions against all clips: (Q, C) float32 on the CPU.
+
+        Every file has this orientation.
+        """
         return np.ascontiguousarray(self.score(clips, captions).T.float().cpu().numpy())
 
     def score_blocks(self, captions: Embedded, clips: Embeddings) -> Iterator[np.ndarray]:
-        """Yield the rows of score_matrix in blocks (n, C) of at most MAX_SCORES scores, or of one caption."""
+        """Yield the rows of score_matrix in blocks (n, C).
+
+        A block has at most MAX_SCORES scores, or one caption.
+        """
         size = max(1, MAX_SCORES // clips.size)
         with torch.inference_mode():
             clips = prepared(clips)
@@ -59,8 +65,10 @@ class RetrievalModel(nn.Module):
                 yield self.score_matrix(captions.rows(slice(begin, begin + size)), clips)
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return the parts that may have their own learning rate in a stage: the audio encoder's parts, `audio` for all
-        of them, and `text`."""
+        """Return the parts of the model that may have their own learning rate, by name.
+
+        They are the audio encoder's parts, `audio` for all of them, and `text`.
+        """
         return {"audio": self.audio, **self.audio.parts(), "text": self.text}
 
     def parameters_by_part(self) -> dict[str, int]:
@@ -71,17 +79,22 @@ class RetrievalModel(nn.Module):
         }
 
     def _frame_scores(self, clips: Embeddings, captions: Embedded, labels: torch.Tensor) -> FrameScores:
+        """Score the frames of moments against their queries, with the labels of the frames."""
         scores, lengths = self.moments.frames(clips, captions)
         labels = F.pad(labels, (0, scores.shape[1] - labels.shape[1]))
         return FrameScores(scores, lengths, labels, self.moments.enter, self.moments.leave)
 
     def embed(self, batch: Batch) -> tuple[Embedded, Embedded]:
-        """Embed the batch's B clips and N captions. This part of a step may be computed in 16 bits."""
+        """Embed a batch's clips and captions.
+
+        There are B clips and N captions. This part of a step may be computed in 16 bits.
+        """
         return self.audio(batch.audio), self.text(batch.captions)
 
     def batch_scores(self, batch: Batch, clips: Embeddings, captions: Embedded) -> BatchScores:
-        """Score all pairs of a batch, in float32 outside of any autocast.
+        """Score all pairs of a batch's clips and captions, for the losses.
 
+        This is in float32, outside of any autocast.
         clips: B embeddings of the batch's clips. captions: N embeddings of its captions, at least one per item. The
         batch's audio is not used.
         """

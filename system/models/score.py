@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class ScoreSettings(Strict):
     """Settings of a score.
 
-    of_series: whether it reads a clip's series of frames, instead of one vector. of_words: whether it reads a caption's
-    series of words. meaning: explanation of a score for readers.
+    of_series: Whether it reads a clip's series of frames, instead of one vector. of_words: Whether it reads a caption's
+    series of words. meaning: Explanation of a score for readers.
     """
 
     kind: str
@@ -31,7 +31,10 @@ class ScoreSettings(Strict):
 
     @abstractmethod
     def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
-        """Build the function of B clips and N captions that returns (B, N) scores; higher is better."""
+        """Return the function that scores B clips against N captions.
+
+        It returns (B, N) scores; higher is better.
+        """
 
 
 class Cosine(ScoreSettings):
@@ -42,6 +45,7 @@ class Cosine(ScoreSettings):
     meaning: ClassVar[str] = "the cosine of the embeddings of a query and a clip, from -1 to 1"
 
     def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
+        """Return the function that computes cosines."""
         from system.models.cosine import cosine
 
         return cosine
@@ -64,6 +68,7 @@ class FrameWord(ScoreSettings):
     meaning: ClassVar[str] = "similarity of the frames of a clip and the words of a query (dot products), at least 0"
 
     def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
+        """Return the function that scores frames against words."""
         from system.models.frame_word import frame_word
 
         return partial(frame_word, reduce=self.reduce)
@@ -84,6 +89,7 @@ class Moments(ScoreSettings):
     meaning: ClassVar[str] = "the log odds that the query is heard anywhere in the clip"
 
     def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
+        """Return the trainable score of moments."""
         from system.models.moment_score import MomentScore
 
         return MomentScore()

@@ -23,12 +23,16 @@ class Model(Strict):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Model":
+        """Check that the encoders fit each other and the score."""
         if error := mistakes(self._setting_errors()):
             raise error
         return self
 
     def _setting_errors(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield key and error message if an encoder's output does not fit the score: series, or one embedding."""
+        """Yield the settings of encoders that do not fit the score, with error messages.
+
+        A score needs series, or one embedding.
+        """
         score = self.score
         wanted = {"audio": score.of_series, "text": score.of_words}
         for name, part, series in self._encoders:
@@ -41,32 +45,47 @@ class Model(Strict):
 
     @property
     def _encoders(self) -> list[tuple[str, EncoderKind, str]]:
+        """Both encoders, each with its name, its settings, and the elements of its series."""
         return [("audio", self.audio, "frames"), ("text", self.text, "words")]
 
     @property
     def embeds_in_chunks(self) -> bool:
-        """Whether embedding a training batch in chunks gives the same embeddings, as cached gradients require."""
+        """Whether a training batch may be embedded in chunks with the same result.
+
+        Cached gradients require this.
+        """
         return not any(part.depends_on_batch for _, part, _ in self._encoders)
 
     @property
     def batch_properties(self) -> list[str]:
-        """Properties of a batch that each of several processes only uses of its own share, so that the trained model
-        differs."""
+        """Properties of a batch that differ if several processes divide it.
+
+        Each process only uses those of its own share, so that the trained model differs.
+        """
         return [said for _, part, _ in self._encoders if (said := part.batch_property)]
 
     @property
     def trains(self) -> dict[str, bool]:
-        """Whether each part of RetrievalModel.parts has trainable parameters, by name."""
+        """Whether each part of the model has trainable parameters, by name.
+
+        The parts are those of RetrievalModel.parts.
+        """
         parts = self.audio.trained_parts
         return {"audio": any(parts.values()) or not parts, **parts, "text": self.text.is_trained}
 
     @property
     def unpublished(self) -> str | None:
-        """The first encoder that has layers without published weights, which are useless before training."""
+        """The first encoder with layers that have no published weights; None if there is no such.
+
+        These layers are useless before training.
+        """
         return next((name for name, part, _ in self._encoders if not part.is_published), None)
 
     def missing_files(self) -> list[str]:
-        """Return an error message for each missing published file of an encoder. Experts report their own files."""
+        """Return an error message for each missing weight file of the encoders.
+
+        Experts report their own files.
+        """
         return [
             f"{text}, or --set model.{name}.{key}"
             for name, part, _ in self._encoders

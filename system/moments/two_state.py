@@ -18,8 +18,9 @@ from system.networks.layers import length_mask
 
 
 def states(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor) -> torch.Tensor:
-    """Return (B, T, 2) log weights of all labellings of the frames up to t that end in state 0, and in state 1.
+    """Compute the log weights of all labellings up to each frame, by the state of that frame.
 
+    Returns: (B, T, 2), for frames up to t in state 0, and in state 1.
     After a recording's end they are those of its last frame. Scores there, even NaN, are ignored.
     """
     scores = scores.masked_fill(~length_mask(lengths, scores.shape[1]), 0.0)
@@ -37,20 +38,29 @@ def states(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, lea
 def log_partition(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Return (B,) log Z. The labelling without any moment has the weight 1. Thus log Z >= 0, and the probability of any
-    moment is 1 - exp(-log Z)."""
+    """Compute log Z, the log of the total weight of all labellings. Returns: (B,).
+
+    The labelling without any moment has the weight 1. Thus log Z >= 0, and the probability of any moment is 1 -
+    exp(-log Z).
+    """
     return _total(states(scores, lengths, enter, leave))
 
 
 def _total(forward: torch.Tensor) -> torch.Tensor:
-    """Return (B,) log Z of (B, T, 2) states. It is exact near 0, unlike logsumexp in float32."""
+    """Return log Z (B,) of the weights (B, T, 2) from `states`.
+
+    It is exact near 0, unlike logsumexp in float32.
+    """
     return torch.logaddexp(*forward[:, -1].unbind(-1))
 
 
 def log_likelihood(
     scores: torch.Tensor, lengths: torch.Tensor, labels: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Return (B,) log probability of the labelling `labels` (B, T) bool, which is false after a recording's end."""
+    """Compute the log probability of given labels of the frames. Returns: (B,).
+
+    labels: (B, T) bool, false after a recording's end.
+    """
     mask = length_mask(lengths, scores.shape[1])
     weight = scores.masked_fill(~(labels & mask), 0.0).sum(1)
     inside = mask[:, 1:]
@@ -62,7 +72,10 @@ def log_likelihood(
 def frame_posteriors(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Return (B, T) probability that a frame is in a moment; 0 after a recording's end."""
+    """Compute the probability (B, T) that a frame is in a moment.
+
+    It is 0 after a recording's end.
+    """
     forward, backward = _both(scores, lengths, enter, leave)
     mask = length_mask(lengths, scores.shape[1])
     scores = scores.masked_fill(~mask, 0.0)
@@ -74,8 +87,9 @@ def frame_posteriors(
 def moment_posteriors(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Return (B, T, T) log probability that the frames i to j, both included, are one whole moment.
+    """Compute the log probability that frames i to j, both included, are one whole moment.
 
+    Returns: (B, T, T).
     It is -inf if j < i, or if i or j is after the recording's end.
     """
     size = scores.shape[1]
@@ -97,7 +111,10 @@ def moment_posteriors(
 def _both(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (B, T, 2) states of the frames up to t, and of the frames from t on, with frame t in state 0 and 1."""
+    """Compute the log weights of all labellings up to each frame, and from each frame on.
+
+    Each is (B, T, 2), with frame t in state 0 and 1.
+    """
     frames = torch.arange(scores.shape[1], device=scores.device)
     turned = (lengths[:, None] - 1 - frames) % scores.shape[1]  # reversed, with padding still at the end
     backward = states(scores.gather(1, turned), lengths, leave, enter)

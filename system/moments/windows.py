@@ -24,7 +24,7 @@ By = Literal["overlap", "posterior", "thresholds"]  # see overlap_windows, best_
 
 
 class Grid(NamedTuple):
-    """Times of frames. hop: seconds between frames. first: the centre of the first one, in seconds.
+    """Times of frames. hop: Seconds between frames. first: The centre of the first one, in seconds.
 
     A frame covers half a hop on both sides of its centre.
     """
@@ -33,12 +33,13 @@ class Grid(NamedTuple):
     first: float
 
     def centres(self, frames: int) -> np.ndarray:
-        """Return the (T,) centres of frames in seconds."""
+        """Return the times of the centres of frames, (T,) in seconds."""
         return self.first + self.hop * np.arange(frames)
 
     def edges(self, frames: int, seconds: float) -> np.ndarray:
-        """Return the (T + 1,) starts of frames and the end of the last one, within a recording of `seconds`.
+        """Return the starts of frames, and the end of the last one, in seconds: (T + 1,).
 
+        They are within a recording of `seconds`.
         The first frame begins at 0. If less than a hop is left, the last frame ends with the recording.
         """
         edges = self.first + self.hop * (np.arange(frames + 1) - 0.5)
@@ -57,7 +58,7 @@ class Decoding(Strict):
 
 
 class Found(NamedTuple):
-    """A window. start, end: seconds. score: higher is better."""
+    """A window. start, end: Seconds. score: Higher is better."""
 
     start: float
     end: float
@@ -65,8 +66,9 @@ class Found(NamedTuple):
 
 
 def labels_of(windows: Sequence[tuple[float, float]], frames: int, grid: Grid) -> np.ndarray:
-    """Return (T,) bool: whether a frame's centre is in a window, start <= centre < end.
+    """Label the frames whose centre is in a window. Returns (T,) bool.
 
+    In a window means start <= centre < end.
     A window between two centres, or after the last one, has the frame nearest to its middle.
     Deviation: the 2026 baseline rounds starts and ends down to whole frames. With one frame per second, its window
     [70.9, 81.2] includes frame 70, although it covers a tenth of that. Windows of whole seconds have the same frames.
@@ -82,15 +84,19 @@ def labels_of(windows: Sequence[tuple[float, float]], frames: int, grid: Grid) -
 
 
 def iou(windows: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return (W,) IoU of (W, 2) windows with another one, all longer than 0."""
+    """Compute the IoU (W,) of windows (W, 2) with another window.
+
+    All are longer than 0.
+    """
     shared = (np.minimum(windows[:, 1], other[1]) - np.maximum(windows[:, 0], other[0])).clip(min=0.0)
     found: np.ndarray = shared / ((windows[:, 1] - windows[:, 0]) + (other[1] - other[0]) - shared)
     return found
 
 
 def best_windows(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
-    """Return the windows of highest score, without those that overlap a better one too much; best first, at least one.
+    """Return the windows of highest score, best first, without those that overlap a better one.
 
+    The overlap may not exceed a limit. There is at least one window.
     If scores are equal, the earlier window comes first, then the shorter one. table: (T, T) scores of the frames i to
     j, both included, with j >= i; -inf: no window. edges: (T + 1,) seconds, as Grid returns them.
     """
@@ -110,7 +116,10 @@ def best_windows(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> li
 
 
 def _apart(starts: np.ndarray, ends: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
-    """Select windows, best first, that overlap no better one too much. last: end of the last frame."""
+    """Select windows, best first, that do not overlap a better one too much.
+
+    last: End of the last frame.
+    """
     windows = np.stack([starts, ends], 1).round(DIGITS)
     if decoding.round_to is not None:
         windows = _rounded(windows, last, decoding.round_to)
@@ -125,8 +134,9 @@ def _apart(starts: np.ndarray, ends: np.ndarray, scores: np.ndarray, last: float
 
 
 def _rounded(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
-    """Round (W, 2) edges to multiples of the unit, halves to even ones, with a length of at least one unit.
+    """Round the edges of windows to multiples of a unit.
 
+    windows: (W, 2). Halves become even multiples. A window has a length of at least one unit.
     A partial unit at the recording's end counts as a whole one, since true ends are rounded up.
     Source: the 2026 baseline's output. Deviations: it keeps windows without length, which become the unit around their
     middle here, and ends all windows at 300 s.
@@ -141,15 +151,18 @@ def _rounded(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
 
 
 def overlap_candidates(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> np.ndarray:
-    """Return (C, 2) candidates of one model for overlap_windows: the most probable windows of best_windows, with edges
-    as in the submission."""
+    """Return one model's most probable windows, as candidates (C, 2) for overlap_windows.
+
+    They are those of best_windows, with edges as in the submission.
+    """
     wide = decoding.model_copy(update={"windows": OVERLAP_CANDIDATES})
     return np.array([[window.start, window.end] for window in best_windows(table, edges, wide)])
 
 
 def overlap_probability(windows: np.ndarray, table: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Return the (C,) probability, in [0, 1], of a whole moment whose IoU with each of (C, 2) windows is at least IOU.
+    """Compute the probability that a window overlaps a whole moment well: IoU of at least IOU.
 
+    windows: (C, 2). Returns: (C,) in [0, 1].
     There is never more than one such moment, since any two would overlap. table: (T, T) log probability that the frames
     i to j, both included, are one whole moment; -inf: impossible. edges: (T + 1,) seconds, as Grid returns them. A
     part of a window after the last edge, due to rounding, does not count.
@@ -167,16 +180,17 @@ def overlap_probability(windows: np.ndarray, table: np.ndarray, edges: np.ndarra
 
 
 def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
-    """Select the (C, 2) windows of highest score, without those that overlap a better one too much; best first.
+    """Select the windows of highest score, best first, that do not overlap a better one too much.
 
-    If scores are equal, the earlier window comes first, then the shorter one. last: end of the last frame.
+    windows: (C, 2).
+    If scores are equal, the earlier window comes first, then the shorter one. last: End of the last frame.
     """
     order = np.lexsort((windows[:, 1], windows[:, 0], -scores))
     return _apart(windows[order, 0], windows[order, 1], scores[order], last, decoding)
 
 
 def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
-    """Return windows of frames with scores at or above a threshold, for nine thresholds from 0.1 to 0.9.
+    """Find windows of frames whose scores reach a threshold, for nine thresholds from 0.1 to 0.9.
 
     A window's score is the mean inside minus the mean outside. The best are chosen by best_windows. If no frame reaches
     the lowest threshold, the frame of the highest score is the window. frames: (T,) in [0, 1].
@@ -194,6 +208,7 @@ def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding)
 
 
 def _contrast(sums: np.ndarray, first: int, last: int) -> float:
+    """Return the mean score inside a window minus the mean outside."""
     inside, total, size = sums[last + 1] - sums[first], sums[-1], len(sums) - 1
     inner = last + 1 - first
     outside = (total - inside) / (size - inner) if inner < size else 0.0
@@ -201,7 +216,7 @@ def _contrast(sums: np.ndarray, first: int, last: int) -> float:
 
 
 def runs_of(labels: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last frame of every run of true labels."""
+    """Yield the first and the last frame of every run of consecutive true labels."""
     changes = np.flatnonzero(np.diff(np.concatenate([[0], labels.astype(np.int8), [0]])))
     for first, behind in zip(changes[::2].tolist(), changes[1::2].tolist(), strict=True):
         yield first, behind - 1

@@ -70,7 +70,10 @@ class AtstFrame(SegmentNetwork):
         self.norm_frame = nn.LayerNorm(DIM, EPS)
 
     def log_mel(self, waves: torch.Tensor) -> torch.Tensor:
-        """(S, N) at 32 kHz -> (S, 64, T), T = 1 + N // 320, about -1 to 1."""
+        """Compute the log-mel spectrogram of waves for ATST-Frame.
+
+        (S, N) at 32 kHz -> (S, 64, T), T = 1 + N // 320, about -1 to 1.
+        """
         window: torch.Tensor = self.window  # type: ignore[assignment]
         with torch.autocast(waves.device.type, enabled=False), torch.no_grad():
             waves = _halved(waves)
@@ -83,6 +86,7 @@ class AtstFrame(SegmentNetwork):
             return (decibels + MEAN) / SPAN * 2 - 1
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the frames of segments, and the number of frames that begin within the clip."""
         columns = self.log_mel(waves)
         size = columns.shape[2] // SLICE
         slices = columns[:, :, : size * SLICE].unflatten(2, (size, SLICE)).transpose(1, 2).flatten(2)
@@ -93,11 +97,15 @@ class AtstFrame(SegmentNetwork):
         return frames, begun(lengths, waves.shape[1], size)
 
     def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Compute the vector of each segment, the mean of its frames."""
         return pooled_over_time(*self.frames(waves, lengths), "mean")
 
     def take_published(self, path: Path) -> None:
-        """Load a published checkpoint. Its tensors may be under `state_dict` and have prefixes; if it has a teacher and
-        a student, the teacher's are taken."""
+        """Load a published checkpoint into the network.
+
+        Its tensors may be under `state_dict` and have prefixes. If it has a teacher and a student, the teacher's are
+        taken.
+        """
         weights = read_weights(path)
         if isinstance(weights.tensors.get("state_dict"), dict):
             weights = read_weights(path, "state_dict")
@@ -109,7 +117,10 @@ class AtstFrame(SegmentNetwork):
 
 
 def _halved(waves: torch.Tensor) -> torch.Tensor:
-    """(S, N) at 32 kHz -> (S, ceil(N / 2)) at 16 kHz."""
+    """Resample waves from 32 to 16 kHz.
+
+    (S, N) -> (S, ceil(N / 2)).
+    """
     import torchaudio
 
     result: torch.Tensor = torchaudio.functional.resample(waves, RATE, RATE_INSIDE)
@@ -118,7 +129,10 @@ def _halved(waves: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _basis() -> torch.Tensor:
-    """(64, 513) float32: HTK triangles without area norm."""
+    """Return the mel filters of ATST-Frame: (64, 513) float32.
+
+    They are HTK triangles without area norm.
+    """
     from torchaudio.functional import melscale_fbanks
 
     basis: torch.Tensor = melscale_fbanks(FFT // 2 + 1, LOWEST, HIGHEST, BANDS, RATE_INSIDE)

@@ -9,8 +9,9 @@ import torch
 
 
 def random_parts(waves: torch.Tensor, lengths: torch.Tensor, max_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """waves (B, N), lengths without padding (B,) -> the same; longer waves are cut to a random part of `max_samples`.
+    """Cut a random part of `max_samples` samples out of every longer wave.
 
+    waves (B, N), lengths without padding (B,) -> the same.
     Draws from the random state of the device, but not if no wave is longer.
     """
     if waves.shape[1] <= max_samples:
@@ -22,8 +23,9 @@ def random_parts(waves: torch.Tensor, lengths: torch.Tensor, max_samples: int) -
 
 
 def stripes(batch: int, size: int, count: int, width: int, device: torch.device) -> torch.Tensor:
-    """Return (B, size) bool, true inside `count` random stripes per row, each 0 to `width` - 1 wide.
+    """Draw random stripes: a mask (B, size), true inside `count` stripes per row.
 
+    Each is 0 to `width` - 1 wide.
     Draws from the random state of the device.
     """
     widths = torch.randint(width, (batch, count, 1), device=device).clamp(max=size)

@@ -21,7 +21,10 @@ MOMENTUM_FROM_SCRATCH = 0.1
 
 
 def convolved(inputs: int, outputs: int, kernel: int, stride: int, groups: int, activation: nn.Module) -> nn.Sequential:
-    """Return a convolution without bias, batch norm and activation. With stride 1 it keeps the size of its input."""
+    """Build a convolution without bias, a batch norm, and an activation.
+
+    With stride 1 the convolution keeps the size of its input.
+    """
     layer = nn.Conv2d(inputs, outputs, kernel, stride, (kernel - 1) // 2, groups=groups, bias=False)
     return nn.Sequential(layer, nn.BatchNorm2d(outputs, EPS, MOMENTUM), activation)
 
@@ -35,6 +38,7 @@ class _Gate(nn.Module):
         self.fc1, self.fc2 = nn.Linear(channels, size), nn.Linear(size, channels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scale every channel by its gate."""
         scale = torch.sigmoid(self.fc2(torch.relu(self.fc1(x.mean((2, 3))))))
         return x * scale[..., None, None]
 
@@ -47,6 +51,7 @@ class _Gates(nn.Module):
         self.conc_se_layers = nn.ModuleList([_Gate(channels)])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply the gate."""
         result: torch.Tensor = self.conc_se_layers[0](x)
         return result
 
@@ -56,6 +61,7 @@ class _InvertedResidual(nn.Module):
         super().__init__()
 
         def activation() -> nn.Module:
+            """Build the activation of this block: hard swish or ReLU."""
             return nn.Hardswish() if row.swish else nn.ReLU()
 
         layers: list[nn.Module] = []
@@ -69,6 +75,7 @@ class _InvertedResidual(nn.Module):
         self.is_residual = row.stride == 1 and row.inputs == row.outputs
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply the block, and add its input if the sizes are equal."""
         result: torch.Tensor = self.block(x)
         return x + result if self.is_residual else result
 
@@ -98,6 +105,7 @@ class MobileNet(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, columns: torch.Tensor) -> torch.Tensor:
+        """Compute the last convolutional maps of log-mel spectrograms."""
         result: torch.Tensor = self.features(columns[:, None])
         return result
 
@@ -111,19 +119,22 @@ class MobileNetOnWaves(SegmentNetwork):
         self.front_end, self.network, self.dim = front_end, network, dim
 
     def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Compute the vector of each segment, the mean of its last map."""
         result: torch.Tensor = self.network(self.front_end(waves)).float().mean((2, 3))
         return result
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the frames of segments, and the number of frames that begin within the clip."""
         frames = self.network(self.front_end(waves)).float().mean(2).transpose(1, 2)
         return frames, begun(lengths, waves.shape[1], frames.shape[1])
 
     def take_published(self, path: Path) -> None:
+        """Load a published checkpoint into the network."""
         take_published(self.network, path)
 
 
 def take_published(network: MobileNet, path: Path) -> None:
-    """Load a published checkpoint. Raises KitError for another file."""
+    """Load a published checkpoint of EfficientAT. Raises KitError for another file."""
     weights = read_weights(path)
     with torch.no_grad():
         for key, value in network.state_dict().items():

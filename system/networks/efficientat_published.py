@@ -52,15 +52,17 @@ ROWS = [
 
 @dataclass(frozen=True)
 class Variant:
-    """A published checkpoint. address: of the file. width: factor on all numbers of channels."""
+    """A published checkpoint. address: Address of the file. width: Factor on all numbers of channels."""
 
     address: str
     width: float
 
     def channels(self, number: int) -> int:
+        """Scale a number of channels to the width of this variant."""
         return rounded(number * self.width)
 
     def rows(self) -> list[Row]:
+        """Return the network's blocks with the numbers of channels of this variant."""
         sizes = self.channels
         return [
             row._replace(inputs=sizes(row.inputs), between=sizes(row.between), outputs=sizes(row.outputs))
@@ -69,7 +71,7 @@ class Variant:
 
     @property
     def dim(self) -> int:
-        """Number of values in its vectors."""
+        """Number of values in the network's vectors."""
         return LAST_RATIO * self.rows()[-1].outputs
 
 
@@ -82,6 +84,6 @@ VARIANTS: dict[Name, Variant] = {
 
 
 def rounded(number: float) -> int:
-    """Return the nearest multiple of 8 that is at least 90 per cent of the number."""
+    """Return the nearest multiple of 8, or the next one if it is below 90 per cent of the number."""
     nearest = max(8, int(number + 4) // 8 * 8)
     return nearest + 8 if nearest < 0.9 * number else nearest

@@ -36,11 +36,12 @@ class MelPower(nn.Module):
 
     @classmethod
     def of_kernels(cls, real: torch.Tensor, imaginary: torch.Tensor, basis: torch.Tensor, hop: int) -> "MelPower":
-        """Return the power of products with float32 kernels (K, 1, size), windowed cosines and sines.
+        """Build a mel spectrogram with the float32 kernels of a published checkpoint.
 
+        real, imaginary: (K, 1, size), windowed cosines and sines.
         It is computed as an FFT plus a product with the rounding errors of the kernels. In empty bands of a recording
-        these errors dominate: with OpenL3's kernels an FFT without them differs by up to 1.0 dB (0.5 dB for half of the
-        clips), an FFT in float32 by 6.2 dB (5.5 dB); 24 recordings of ESC-10 at 48 kHz.
+        these errors dominate: with OpenL3's kernels an FFT without them differs by up to 1.0 dB (0.5 dB for half of
+        the clips), an FFT in float32 by 6.2 dB (5.5 dB). The clips are 24 recordings of ESC-10 at 48 kHz.
         """
         kernels = torch.cat([real, imaginary], 1).double().permute(2, 0, 1)  # (size, K, 2)
         window = kernels[:, 0, 0]  # the cosine of frequency 0 is 1
@@ -48,16 +49,23 @@ class MelPower(nn.Module):
         return cls(window, basis, hop, (kernels - exact).flatten(1).float())
 
     def forward(self, waves: torch.Tensor) -> torch.Tensor:
+        """Compute the mel power spectrograms of waves."""
         columns = waves.unfold(1, len(self.window), self.hop)
         return torch.cat([self._power(part) for part in columns.split(max(1, COLUMNS_AT_ONCE // len(waves)), 1)], 1)
 
     def centred(self, waves: torch.Tensor) -> torch.Tensor:
-        """(B, N), N > size // 2 -> (B, T, bands), T = 1 + N // hop: waves are reflected at both ends."""
+        """Compute mel power spectrograms of waves that are reflected at both ends.
+
+        (B, N), N > size // 2 -> (B, T, bands), T = 1 + N // hop.
+        """
         result: torch.Tensor = self(F.pad(waves, (len(self.window) // 2,) * 2, mode="reflect"))
         return result
 
     def _power(self, columns: torch.Tensor) -> torch.Tensor:
-        """(B, T, size) -> (B, T, bands)."""
+        """Compute the mel power of windows of waves.
+
+        (B, T, size) -> (B, T, bands).
+        """
         spectrum = torch.view_as_real(torch.fft.rfft(columns * self.window))
         if self.moved is not None:
             spectrum += (columns.float() @ self.moved).view(spectrum.shape)
@@ -65,14 +73,15 @@ class MelPower(nn.Module):
 
 
 def hann(window: int, size: int) -> torch.Tensor:
-    """Return (size,) float64: a periodic Hann window with zeros on both sides."""
+    """Return a periodic Hann window with zeros on both sides, (size,) float64."""
     before = (size - window) // 2
     return F.pad(torch.hann_window(window, dtype=torch.float64), (before, size - window - before))
 
 
 def dft_kernels(size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cosine and sine kernels (size // 2 + 1, 1, size) float32 with a periodic Hann window.
+    """Return the cosine and sine kernels of a DFT with a periodic Hann window.
 
+    Each is (size // 2 + 1, 1, size) float32.
     Source: torchlibrosa 0.1.0. Deviation: one number of 14,000 differs in its last bit.
     """
     phase = 2 * np.pi * np.outer(np.arange(size // 2 + 1), np.arange(size)) / size
@@ -88,8 +97,8 @@ class LogMelFrontEnd(nn.Module):
     (Slaney scale and area norm), 10 log10(max(x, 1e-10)); silence is -100 dB. Default settings are those for 32 kHz:
     size 1024, hop 320, 50 to 14,000 Hz, with computed kernels and basis equal to the published ones.
     Source: torchlibrosa 0.1.0 with the arguments of PANNs. Deviation: float64. The original in float32 differs from
-    this by up to 1.1e-3 dB at 16 kHz, and by 0.014 dB at 32 kHz for recordings without sound above 8 kHz (24 recordings
-    of ESC-10).
+    this by up to 1.1e-3 dB at 16 kHz. For recordings without sound above 8 kHz (24 of ESC-10), it differs by 0.014 dB
+    at 32 kHz.
     """
 
     def __init__(self, mel: MelPower | None = None) -> None:
@@ -97,12 +106,16 @@ class LogMelFrontEnd(nn.Module):
         self.mel = mel or MelPower.of_kernels(*dft_kernels(FFT), mel_basis(), HOP)
 
     def forward(self, waves: torch.Tensor) -> torch.Tensor:
+        """Compute the log-mel spectrograms of waves in dB."""
         with torch.autocast(waves.device.type, enabled=False):
             return (10.0 * self.mel.centred(waves).clamp_min(1e-10).log10()).float()
 
 
 def published_log_mel(weights: Weights, size: int, hop: int) -> LogMelFrontEnd:
-    """Return the front-end with the kernels and the basis of a checkpoint of PANNs. KitError if it lacks them."""
+    """Build the log-mel spectrogram of a PANNs checkpoint from its kernels and mel basis.
+
+    Raises KitError if it lacks them.
+    """
     bins = size // 2 + 1
     keys = (f"spectrogram_extractor.stft.conv_{part}.weight" for part in ("real", "imag"))
     real, imaginary = (weights.take(key, bins, 1, size) for key in keys)
@@ -110,7 +123,7 @@ def published_log_mel(weights: Weights, size: int, hop: int) -> LogMelFrontEnd:
 
 
 def mel_basis() -> torch.Tensor:
-    """Return the mel basis (513, 64) float32, equal to the published one."""
+    """Return the mel filters of PANNs, (513, 64) float32, equal to the published ones."""
     from transformers.audio_utils import mel_filter_bank
 
     return torch.from_numpy(mel_filter_bank(FFT // 2 + 1, BANDS, LOWEST, HIGHEST, RATE, "slaney", "slaney")).float()

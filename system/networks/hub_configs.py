@@ -33,7 +33,10 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 
 
 def model_config(name: str, what: str = "text model") -> dict[str, Any] | None:
-    """Return config.json of a model by folder, package or hub name, or its published sizes; None if neither exists."""
+    """Return the configuration of a Hugging Face model; None if it is not known.
+
+    It is the config.json of a folder, package or hub name, or the model's published sizes.
+    """
     try:
         folder = local_folder(name, what)
         if folder is None:

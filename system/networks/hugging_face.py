@@ -33,12 +33,12 @@ class HubAudio(SegmentNetwork):
 
     In evaluation, models without a fixed input length compute segments of equal length together, which avoids padding.
     Deviations from transformers: if no segment of a batch is long, CLAP's extractor marks a random one as long
-    (`fusion`), and this class marks none; random masks of some configurations in training (`apply_spec_augment`, from
+    (`fusion`), and this class marks none. Random masks of some configurations in training (`apply_spec_augment`, from
     another random state) are off. No code from the hub is run.
     """
 
     def __init__(self, type: Type, extractor: Any, config: Any) -> None:
-        """extractor, config: objects of transformers, read from a folder."""
+        """extractor, config: Objects of transformers, read from a folder."""
         super().__init__()
         import transformers
 
@@ -51,6 +51,7 @@ class HubAudio(SegmentNetwork):
         self.frame_dim = int(config.hidden_size) if type == "clap_audio_model" else self.dim
 
     def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Compute the vector of each segment."""
         if self.training or self.row.max_seconds is not None:
             return self._vectors(waves, lengths)
         result = torch.empty(len(waves), self.dim, device=waves.device)
@@ -59,6 +60,7 @@ class HubAudio(SegmentNetwork):
         return result
 
     def _vectors(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Compute the vectors of segments together."""
         inputs, output = self._outputs(waves, lengths)
         if self.row.vector != "mean":
             result: torch.Tensor = output[self.row.vector]
@@ -66,11 +68,14 @@ class HubAudio(SegmentNetwork):
         return pooled_over_time(*self._tokens(inputs, output, lengths), "mean")
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return tokens; for AST and CLAP their mean over frequency. The segments must have equal lengths, or be passed
-        one by one."""
+        """Compute the model's tokens as frames of segments.
+
+        For AST and CLAP they are means over frequency. The segments must have equal lengths, or be passed one by one.
+        """
         return self._tokens(*self._outputs(waves, lengths), lengths)
 
     def _outputs(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[dict[str, torch.Tensor], Any]:
+        """Run the feature extractor and the model. Returns: The inputs and the outputs of the model."""
         shortest = round(SHORTEST * self.row.rate)
         values = np.zeros(waves.shape) if isinstance(waves, FakeTensor) else waves.float().cpu().numpy()
         samples = [wave[:length] for wave, length in zip(values, lengths.tolist(), strict=True)]
@@ -88,7 +93,10 @@ class HubAudio(SegmentNetwork):
     def _tokens(
         self, inputs: dict[str, torch.Tensor], output: Any, lengths: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return tokens (S, L, D), and the number of each segment's tokens that belong to the clip."""
+        """Return the tokens of segments, and how many of them belong to the clip.
+
+        Tokens are (S, L, D).
+        """
         tokens: torch.Tensor = output.last_hidden_state
         lengths = lengths.clamp(min=round(SHORTEST * self.row.rate))
         if self.model_type == "audio-spectrogram-transformer":
@@ -110,12 +118,15 @@ class HubAudio(SegmentNetwork):
         return tokens, lengths.long().clamp(1, tokens.shape[1]).to(tokens.device)
 
     def save_assets(self, folder: Path) -> None:
-        """Save the settings that the model is built from. The run holds its weights."""
+        """Save the settings that the model is built from in a folder.
+
+        The run holds its weights.
+        """
         self.config.save_pretrained(folder / "audio")
         self.extractor.save_pretrained(folder / "audio")
 
     def take_published(self, path: Path) -> None:
-        """Load the published weights of a folder."""
+        """Load the published weights of a folder into the model."""
         import transformers
 
         kind: Any = getattr(transformers, self.row.model)
@@ -137,7 +148,10 @@ class HubAudio(SegmentNetwork):
 
 
 def read_folder(type: Type, folder: Path) -> HubAudio:
-    """Return the network of a folder with new weights. Raises KitError for another model and for damaged files."""
+    """Build the network of a model's folder with new weights.
+
+    Raises KitError for another model and for damaged files.
+    """
     import transformers
 
     check_type(folder, type)
@@ -157,7 +171,10 @@ def read_folder(type: Type, folder: Path) -> HubAudio:
 
 
 def of_sizes(type: Type, sizes: dict[str, Any]) -> HubAudio:
-    """Return a network of these sizes with the usual feature extractor of its type, to count its cost."""
+    """Build a network of these sizes, for counting its cost.
+
+    It has the usual feature extractor of its type.
+    """
     import transformers
 
     row = ROWS[type]
@@ -167,6 +184,7 @@ def of_sizes(type: Type, sizes: dict[str, Any]) -> HubAudio:
 
 
 def _dim(type: Type, config: Any) -> int:
+    """Return the number of values in the model's vectors."""
     if type == "clap_audio_model":
         return int(config.projection_dim)
     if type == "whisper":
@@ -189,7 +207,7 @@ def check_type(folder: Path, type: Type) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Context without the library's progress bars and reports."""
+    """Context manager that silences progress bars and reports of the library transformers."""
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -29,9 +29,9 @@ LONGEST = 600.0  # seconds, of models that take any length
 
 @dataclass(frozen=True)
 class Row:
-    """A type of models. model, extractor: classes of transformers. rate: Hz. max_seconds: longest input; None: no
-    limit. vector: the name of the output with the vector of an input, or "mean" for the mean of its tokens. aliases:
-    other values of `model_type` with such a model inside."""
+    """A type of models. model, extractor: Classes of transformers. rate: Hz. max_seconds: Longest input; None: no
+    limit. vector: The name of the output with the vector of an input, or "mean" for the mean of its tokens. aliases:
+    Other values of `model_type` with such a model inside."""
 
     model: str
     extractor: str = "Wav2Vec2FeatureExtractor"
@@ -42,7 +42,7 @@ class Row:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The shortest and the longest segment, in seconds."""
+        """Shortest and longest segment that the model accepts, in seconds."""
         return SHORTEST, self.max_seconds or LONGEST
 
 

@@ -40,8 +40,8 @@ class KaldiLogMel(nn.Module):
     """Waves (B, N) float32 in [-1, 1] at 32 kHz, N > 513 -> (B, 128, T) float32, T = 1 + (N - 1) // 320.
 
     x[n + 1] - 0.97 x[n], reflected at the ends, symmetric Hann window of 800 in 1,024, power, 128 triangles of Kaldi,
-    which are linear in mel, ln(x + 1e-5), + 4.5, / 5; silence is -1.4026 everywhere. In training with `jitter`, the
-    lowest edge is 0 to 9 Hz and the highest 14,001 to 16,000 Hz, drawn once for the whole batch; otherwise they are 0
+    which are linear in mel, ln(x + 1e-5), + 4.5, / 5. Silence is -1.4026 everywhere. In training with `jitter`, the
+    lowest edge is 0 to 9 Hz and the highest 14,001 to 16,000 Hz, drawn once for the whole batch. Otherwise they are 0
     and 15,000 Hz. In training, values under `masks` are set to the logarithm 0 (+0.9); every clip has its own masks.
 
     Source: github.com/kkoutini/passt_hear21 0.0.26, `AugmentMelSTFT`, to 5e-4 on the stored examples. Deviations: no
@@ -59,6 +59,7 @@ class KaldiLogMel(nn.Module):
         self.register_buffer("basis", mel_triangles(0, HIGHEST), persistent=False)
 
     def forward(self, waves: torch.Tensor) -> torch.Tensor:
+        """Compute the log-mel spectrograms of waves."""
         with torch.autocast(waves.device.type, enabled=False), torch.no_grad():
             waves = waves[:, 1:] - PRE_EMPHASIS * waves[:, :-1]
             spectrum = torch.stft(waves, FFT, HOP, WINDOW, self.window, return_complex=True)
@@ -67,6 +68,7 @@ class KaldiLogMel(nn.Module):
             return self._masked(columns) if self.training and self.masks is not None else columns
 
     def _masked(self, columns: torch.Tensor) -> torch.Tensor:
+        """Mask random stripes of the spectrograms."""
         assert self.masks is not None
         (batch, bands, length), of = columns.shape, self.masks
         in_time = stripes(batch, length, of.time_stripes, of.time_width, columns.device)
@@ -74,7 +76,7 @@ class KaldiLogMel(nn.Module):
         return columns.masked_fill(in_time[:, None, :] | in_bands[:, :, None], MASKED)
 
     def _basis(self) -> torch.Tensor:
-        """Return the mel triangles (128, 513)."""
+        """Return the mel triangles (128, 513), in training with random edges."""
         if not (self.training and self.jitter):
             return self.basis
         with unset_fake_temporarily():  # the numbers must be real also while a step is only counted
@@ -83,7 +85,10 @@ class KaldiLogMel(nn.Module):
 
 
 def mel_triangles(lowest: float, highest: float) -> torch.Tensor:
-    """Return (128, 513) float32: triangles between edges in Hz; the highest frequency has no weight."""
+    """Return 128 mel filters, triangles between two frequencies in Hz: (128, 513) float32.
+
+    The highest frequency has no weight.
+    """
     from torchaudio.compliance.kaldi import get_mel_banks
 
     triangles, _ = get_mel_banks(BANDS, FFT, float(RATE), lowest, highest, 100.0, -500.0, 1.0)  # no warping: 1

@@ -14,7 +14,10 @@ POSITION_OFFSET = 2  # BART's table of learned positions has two additional, unu
 
 
 def length_mask(lengths: torch.Tensor, size: int) -> torch.Tensor:
-    """Return (B, size) bool from (B,) lengths: True up to each length."""
+    """Return the mask (B, size) of padded series: true up to each length.
+
+    lengths: (B,).
+    """
     return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
@@ -33,7 +36,10 @@ class SeriesEncoder(nn.Module):
         )
 
     def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """values (B, T, W), mask (B, T) bool, at least one true per row -> (B, T, W). Ignore results at padding."""
+        """Encode padded series. Ignore results at padding.
+
+        values (B, T, W), mask (B, T) bool, at least one true per row -> (B, T, W).
+        """
         index = torch.arange(values.shape[1], device=values.device) + POSITION_OFFSET
         x: torch.Tensor = self.dropout(self.norm(values + self.positions(index)))
         for layer in self.layers:
@@ -42,7 +48,10 @@ class SeriesEncoder(nn.Module):
 
 
 def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return (B, W) means of values (B, T, W) with mask (B, T). Padding, even NaN, is ignored."""
+    """Average series over time without padding.
+
+    values (B, T, W), mask (B, T) -> (B, W). Padding, even NaN, is ignored.
+    """
     weights = mask.to(values.dtype) / mask.sum(1, keepdim=True)
     return torch.einsum("btw,bt->bw", values.masked_fill(~mask[..., None], 0.0), weights)
 
@@ -50,8 +59,9 @@ def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 def pooled_over_time(
     values: torch.Tensor, lengths: torch.Tensor, pooling: Literal["mean", "max", "max_mean"]
 ) -> torch.Tensor:
-    """values (B, T, D), lengths without padding (B,) >= 1 -> (B, D) float32: mean, maximum, or their sum.
+    """Pool padded series over time: mean, maximum, or their sum.
 
+    values (B, T, D), lengths without padding (B,) >= 1 -> (B, D) float32.
     Padding, even NaN, is ignored.
     """
     values, padded = values.float(), ~length_mask(lengths, values.shape[1])[..., None]
@@ -64,10 +74,10 @@ def pooled_over_time(
 
 
 def head(inputs: int, hidden: int | None, outputs: int) -> nn.Module:
-    """Return one linear layer, or, with `hidden`, the two layers of `mlp`."""
+    """Build the layers after an encoder: one linear layer, or, with `hidden`, those of `mlp`."""
     return nn.Linear(inputs, outputs) if hidden is None else mlp(inputs, hidden, outputs)
 
 
 def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    """Return linear, ReLU, linear."""
+    """Build two linear layers with a ReLU between them."""
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))

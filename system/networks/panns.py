@@ -22,7 +22,7 @@ from system.networks.weights import Weights
 class PannsNetwork(nn.Module, ABC):
     """Columns (B, 1, T, 64) from `standardised` -> maps (B, 2048, T // 32, 2), T >= 32.
 
-    reach: receptive field to either side, in frames. Its state has the keys of the published checkpoint, except those
+    reach: Receptive field to either side, in frames. Its state has the keys of the published checkpoint, except those
     of the front-end and the classifier.
     """
 
@@ -34,12 +34,17 @@ class PannsNetwork(nn.Module, ABC):
         self.dropout = nn.Dropout(dropout)
 
     def standardised(self, columns: torch.Tensor) -> torch.Tensor:
-        """(B, T, 64) dB -> (B, 1, T, 64): batch norm of every band."""
+        """Apply the batch norm of every band to log-mel columns.
+
+        (B, T, 64) dB -> (B, 1, T, 64).
+        """
         bands: torch.Tensor = self.bn0(columns.transpose(1, 2))
         return bands.transpose(1, 2)[:, None]
 
     @abstractmethod
-    def forward(self, x: torch.Tensor) -> torch.Tensor: ...
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute the last convolutional maps of standardised log-mel columns."""
+        ...
 
 
 class ConvBlock(nn.Module):
@@ -52,28 +57,38 @@ class ConvBlock(nn.Module):
         self.pool = nn.AvgPool2d(2) if halves else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply both convolutions and the pooling."""
         x = relu(self.bn1(self.conv1(x)))
         pooled: torch.Tensor = self.pool(relu(self.bn2(self.conv2(x))))
         return pooled
 
 
 def convolution(inputs: int, outputs: int, size: int = 3) -> nn.Conv2d:
-    """Return a convolution that keeps the size of its input: no bias, Glorot uniform initial weights as in PANNs."""
+    """Build a convolution that keeps the size of its input.
+
+    It has no bias. Initial weights are Glorot uniform, as in PANNs.
+    """
     layer = nn.Conv2d(inputs, outputs, size, padding=size // 2, bias=False)
     nn.init.xavier_uniform_(layer.weight)
     return layer
 
 
 def take_published(network: nn.Module, weights: Weights) -> None:
-    """Load a checkpoint by key. Raises KitError for a missing key, another shape, and values that are not finite; keys
-    that the network does not have are ignored."""
+    """Load a published checkpoint by key. Raises KitError for tensors that do not fit.
+
+    These are a missing key, another shape, and values that are not finite. Keys that the network does not have are
+    ignored.
+    """
     for name, tensor in network.state_dict().items():
         if not name.endswith("num_batches_tracked"):
             tensor.copy_(weights.take(name, *tensor.shape))
 
 
 def fold_norms(network: nn.Module) -> None:
-    """Fold every batch norm after a convolution into it, for evaluation only; exact to float rounding."""
+    """Fold every batch norm after a convolution into that convolution, for evaluation only.
+
+    This is exact to float rounding.
+    """
     for module in list(network.modules()):
         for conv, norm in (("conv1", "bn1"), ("conv2", "bn2"), ("1", "2")):  # "1", "2": of a shortcut
             first, second = (getattr(module, name, None) for name in (conv, norm))
@@ -83,7 +98,7 @@ def fold_norms(network: nn.Module) -> None:
 
 
 class Cnn14(PannsNetwork):
-    """Cnn14. dropout: after every block, as in PANNs and in the code of "On Metric Learning for Audio-Text Cross-Modal
+    """Cnn14. dropout: After every block, as in PANNs and in the code of "On Metric Learning for Audio-Text Cross-Modal
     Retrieval" (2022). Deviation: that code also halves time and frequency after the last block (1.6 frames per
     second)."""
 
@@ -95,13 +110,14 @@ class Cnn14(PannsNetwork):
             self.add_module(f"conv_block{n}", ConvBlock(inputs, outputs, halves=n < len(CNN14_CHANNELS)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute the last convolutional maps."""
         for n in range(1, len(CNN14_CHANNELS) + 1):
             x = self.dropout(self.get_submodule(f"conv_block{n}")(x))
         return x
 
 
 class ResNet38(PannsNetwork):
-    """ResNet-38. dropout: one rate inside the residual blocks and between the other parts. PANNs have 0.1 inside and
+    """ResNet-38. dropout: One rate inside the residual blocks and between the other parts. PANNs have 0.1 inside and
     0.2 between; "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022) has 0.2 for both."""
 
     reach: ClassVar[int] = 10  # 2 + 12 + 32 + 96 + 96 + 64 = 302 columns
@@ -118,6 +134,7 @@ class ResNet38(PannsNetwork):
         self.conv_block_after1 = ConvBlock(inputs, DIM, halves=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute the last convolutional maps."""
         x = self.resnet(self.dropout(self.conv_block1(x)))
         x = self.conv_block_after1(self.dropout(avg_pool2d(x, 2)))
         maps: torch.Tensor = self.dropout(x)
@@ -144,6 +161,7 @@ class ResidualBlock(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply the residual block."""
         within = self.dropout(relu(self.bn1(self.conv1(self.pool(x)))))
         return relu(self.bn2(self.conv2(within)) + self.downsample(x))
 

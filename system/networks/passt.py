@@ -28,6 +28,7 @@ class PatchProjection(nn.Module):
         self.proj = nn.Conv2d(1, DIM, PATCH, stride)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute the embeddings of patches."""
         result: torch.Tensor = self.proj(x)
         return result
 
@@ -36,7 +37,7 @@ class Passt(nn.Module):
     """Log-mels (B, 128, T) -> (B, 2 + L, 768), after the last norm: class and distillation tokens, then the L remaining
     patches, band after band.
 
-    patchout: numbers of columns, rows, and single patches that are left out in training, the same ones for the whole
+    patchout: Numbers of columns, rows, and single patches that are left out in training, the same ones for the whole
     batch; positions are added before. Positions in time are taken from the start of their table; a longer input raises
     ValueError.
     Source: Koutini et al. (2022), sections 2.1 and 2.2; github.com/kkoutini/passt_hear21 0.0.26, to a relative 2e-5.
@@ -57,9 +58,11 @@ class Passt(nn.Module):
         self.norm = nn.LayerNorm(DIM, EPS)
 
     def _positions(self) -> list[nn.Parameter]:
+        """Return the trained positions: of tokens, of bands, and in time."""
         return [self.new_pos_embed, self.freq_new_pos_embed, self.time_new_pos_embed]
 
     def forward(self, columns: torch.Tensor) -> torch.Tensor:
+        """Compute the transformer's tokens of log-mel spectrograms."""
         x = self.patch_embed(columns[:, None])
         times = x.shape[3]
         if times > self.time_new_pos_embed.shape[3]:
@@ -90,29 +93,39 @@ class PasstOnWaves(SegmentNetwork):
         self.front_end, self.transformer = front_end, transformer
 
     def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Compute the vector of each segment, the mean of its two tokens."""
         result: torch.Tensor = self.transformer(self.front_end(waves))[:, :2].mean(1)
         return result
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the frames; in evaluation only, since training leaves patches out."""
+        """Compute the frames of segments, in evaluation only.
+
+        Training leaves patches out.
+        """
         rows = self.transformer.freq_new_pos_embed.shape[2]
         frames = self.transformer(self.front_end(waves))[:, 2:].unflatten(1, (rows, -1)).mean(1)
         return frames, begun(lengths, waves.shape[1], frames.shape[1])
 
     def take_published(self, path: Path) -> None:
+        """Load a published checkpoint into the network."""
         take_published(self.transformer, path)
 
 
 def kept_positions(size: int, left_out: int, device: torch.device) -> torch.Tensor:
-    """Return a random choice of `size - left_out` positions, at least one, in order. Draws from the CPU's random state,
-    but not if none is left out."""
+    """Draw the positions that remain if `left_out` random ones are left out.
+
+    They are in order, at least one. Draws from the CPU's random state, but not if none is left out.
+    """
     if not left_out:
         return torch.arange(size, device=device)
     return torch.randperm(size)[: max(1, size - left_out)].sort().values.to(device)
 
 
 def take_published(network: Passt, path: Path) -> None:
-    """Load a published checkpoint; its tensors may be under `model`. Raises KitError for another file."""
+    """Load a published checkpoint of PaSST. Raises KitError for another file.
+
+    Its tensors may be under `model`.
+    """
     weights = read_weights(path)
     if isinstance(weights.tensors.get("model"), Mapping):
         weights = read_weights(path, "model")

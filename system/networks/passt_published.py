@@ -23,8 +23,9 @@ _RELEASES = "https://github.com/kkoutini/PaSST/releases/download"
 
 @dataclass(frozen=True)
 class Variant:
-    """A published checkpoint. address: of the file. stride: columns and bands from one patch to the next. positions:
-    size of its table of positions in time. blocks: number of attention blocks."""
+    """A published checkpoint. address: Address of the file. stride: Columns and bands from one patch to the next.
+    positions: Size of its table of positions in time. blocks: Number of attention blocks.
+    """
 
     address: str
     stride: int
@@ -33,16 +34,19 @@ class Variant:
 
     @property
     def rows(self) -> int:
-        """Number of patches in frequency."""
+        """Number of patches in frequency of a spectrogram."""
         return (BANDS - PATCH) // self.stride + 1
 
     def patches(self, columns: float) -> int:
-        """Return the number of patches in time for a number of columns."""
+        """Return the number of patches in time for a number of spectrogram columns."""
         return int((columns - PATCH) // self.stride + 1)
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The shortest input (one patch) and the longest one with a position for every patch, in seconds."""
+        """Shortest and longest input that the network accepts, in seconds.
+
+        The shortest has one patch; the longest has a position for every patch.
+        """
         return PATCH * HOP / RATE, ((self.positions - 1) * self.stride + PATCH + self.stride - 1) * HOP / RATE
 
 

@@ -22,28 +22,36 @@ class SegmentNetwork(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Return (S, D)."""
+        """Compute the vector of each segment. Returns: (S, D)."""
 
     @abstractmethod
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return frames (S, L, D) in order of time, and the number (S,) >= 1 of those that begin within the clip."""
+        """Compute the frames of segments, and the number of frames that begin within the clip.
+
+        The frames are (S, L, D), in order of time; the numbers (S,), at least 1.
+        """
 
     @abstractmethod
     def take_published(self, path: Path) -> None:
-        """Load a published checkpoint. Raises KitError for another file."""
+        """Load a published checkpoint into the network. Raises KitError for another file."""
 
     def save_assets(self, folder: Path) -> None:
-        """Write the files, other than weights, that another machine needs to build it."""
+        """Write the files, other than weights, that another machine needs to build the network."""
 
 
 def begun(lengths: torch.Tensor, size: int, frames: int) -> torch.Tensor:
-    """Return the number (S,) >= 1 of the `frames` frames, spread over `size` samples, that begin before `lengths`."""
+    """Return how many frames begin within each clip, for frames spread over a segment.
+
+    Returns: (S,) >= 1. size: Samples of the segment. lengths: Samples of the clips.
+    """
     return (lengths * frames + size - 1).div(size, rounding_mode="floor").clamp(1, frames)
 
 
 def of_one_length(lengths: Sequence[int], max_size: int) -> Iterator[list[int]]:
-    """Yield groups of indices of equal lengths, each index once. The lengths of a group add up to at most `max_size`,
-    unless it has one index."""
+    """Group the indexes of equal lengths, and yield each group.
+
+    The lengths of a group add up to at most `max_size`, unless it has one index.
+    """
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     for length, same in itertools.groupby(order, key=lambda i: lengths[i]):
         while group := list(itertools.islice(same, max(1, max_size // length))):

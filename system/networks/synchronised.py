@@ -25,6 +25,7 @@ class _Synchronised(_BatchNorm):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Normalise the input by mean and variance over all processes."""
         if not self.training or process_count() == 1:
             plain: torch.Tensor = super().forward(input)
             return plain
@@ -44,7 +45,7 @@ class _Synchronised(_BatchNorm):
         return as_given
 
     def _update_running_stats(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
-        """Update the running statistics."""
+        """Update the running mean and variance."""
         if self.running_mean is None or self.running_var is None:
             return
         assert self.num_batches_tracked is not None
@@ -55,7 +56,7 @@ class _Synchronised(_BatchNorm):
 
 
 def _sum(values: torch.Tensor) -> torch.Tensor:
-    """Return the sum over all processes, with its gradient."""
+    """Sum a tensor over all processes, with its gradient."""
     found: torch.Tensor = over_processes.all_reduce(values, group=exchange_group())
     return found
 
@@ -72,8 +73,10 @@ _OF = {nn.BatchNorm1d: _Synchronised1d, nn.BatchNorm2d: _Synchronised2d}
 
 
 def synchronise(model: nn.Module, wanted: bool) -> None:
-    """Switch all batch norms of a model to statistics over all processes, or back to one process. Names and weights
-    do not change."""
+    """Switch all batch norms of a model to statistics over all processes, or back.
+
+    Names and weights do not change.
+    """
     pairs: dict[type[nn.Module], type[nn.Module]] = {}
     for plain, kind in _OF.items():
         pairs |= {plain: kind} if wanted else {kind: plain}

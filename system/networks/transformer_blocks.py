@@ -21,7 +21,10 @@ class Attention(nn.Module):
         self.qkv, self.proj = nn.Linear(dim, 3 * dim, bias=qkv_bias), nn.Linear(dim, dim)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, L, D) -> the same."""
+        """Apply self-attention.
+
+        (B, L, D) -> the same.
+        """
         query, key, value = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         result: torch.Tensor = self.proj(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
         return result
@@ -35,6 +38,7 @@ class FeedForward(nn.Module):
         self.fc1, self.fc2 = nn.Linear(dim, ffn_dim), nn.Linear(ffn_dim, dim)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply both linear layers."""
         result: torch.Tensor = self.fc2(F.gelu(self.fc1(x)))
         return result
 
@@ -48,6 +52,7 @@ class Block(nn.Module):
         self.norm2, self.mlp = nn.LayerNorm(dim, EPS), FeedForward(dim, ffn_dim)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply attention and feed-forward layers, each added to its input."""
         x = x + self.attn(self.norm1(x))
         result: torch.Tensor = x + self.mlp(self.norm2(x))
         return result

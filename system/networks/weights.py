@@ -28,8 +28,11 @@ class Weights:
         self.path, self.tensors = path, tensors
 
     def take(self, key: str, *shape: int) -> torch.Tensor:
-        """Return the float32 tensor of a key. Raises KitError if it is missing, has another shape or infinite or NaN
-        values, or is not a dense tensor of floating-point numbers."""
+        """Return the tensor of a key as float32. Raises KitError if it does not fit.
+
+        That is if it is missing, has another shape or infinite or NaN values, or is not a dense tensor of
+        floating-point numbers.
+        """
         value = self.tensors.get(key)
         value = torch.from_numpy(value) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
         if not isinstance(value, torch.Tensor):
@@ -45,7 +48,10 @@ class Weights:
     def convolution(
         self, key: str, inputs: int, outputs: int, size: int = 3, stride: int = 1, bias: bool = False
     ) -> nn.Conv2d:
-        """Return a convolution; with `stride` 1 it keeps the size of its input."""
+        """Build a convolution with the checkpoint's weights.
+
+        With `stride` 1 it keeps the size of its input.
+        """
         layer: nn.Conv2d = nn.utils.skip_init(nn.Conv2d, inputs, outputs, size, stride, size // 2, bias=bias).eval()
         layer.weight = nn.Parameter(self.take(f"{key}.weight", outputs, inputs, size, size), requires_grad=False)
         if bias:
@@ -53,24 +59,31 @@ class Weights:
         return layer
 
     def affine(self, key: str, channels: int, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return scale and shift (channels,) of a batch norm before a convolution. It cannot be folded, because the
-        convolution pads with zeros after it."""
+        """Return a batch norm before a convolution as scale and shift, each (channels,).
+
+        It cannot be folded, because the convolution pads with zeros after it.
+        """
         parts = ("weight", "bias", "running_mean", "running_var")
         weight, bias, mean, variance = (self.take(f"{key}.{part}", channels) for part in parts)
         scale = weight / (variance + eps).sqrt()
         return scale, bias - mean * scale
 
     def batch_norm(self, key: str, channels: int, eps: float) -> nn.BatchNorm2d:
+        """Build a batch norm with the checkpoint's weights, for evaluation."""
         layer = nn.BatchNorm2d(channels, eps).eval().requires_grad_(False)
         for name in ("weight", "bias", "running_mean", "running_var"):
             getattr(layer, name).copy_(self.take(f"{key}.{name}", channels))
         return layer
 
     def folded(self, convolution: nn.Conv2d, norm: str, eps: float) -> nn.Conv2d:
-        """Return the convolution with the following batch norm, of key `norm`, folded in, exact to float rounding."""
+        """Fold the following batch norm into a convolution, and return the convolution.
+
+        norm: Key of the batch norm. This is exact to float rounding.
+        """
         return fuse_conv_bn_eval(convolution, self.batch_norm(norm, convolution.out_channels, eps))
 
     def linear(self, key: str, inputs: int, outputs: int) -> nn.Linear:
+        """Build a linear layer with the checkpoint's weights."""
         layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
         layer.weight = nn.Parameter(self.take(f"{key}.weight", outputs, inputs), requires_grad=False)
         layer.bias = nn.Parameter(self.take(f"{key}.bias", outputs), requires_grad=False)
@@ -98,7 +111,10 @@ def read_weights(path: Path, inside: str | None = None) -> Weights:
 
 
 def _numpy_globals() -> list[Any]:
-    """Return the classes and functions that pickled numpy arrays and numbers name, with names of numpy 1 and 2."""
+    """Return the classes and functions that pickled numpy arrays and numbers need.
+
+    They have the names of numpy 1 and 2.
+    """
     from numpy._core import multiarray
 
     makers = [
@@ -111,7 +127,10 @@ def _numpy_globals() -> list[Any]:
 
 
 def weights_sha256(module: nn.Module) -> str:
-    """Return the sha256 of the names, types, shapes and values of all weights."""
+    """Return one sha256 of all weights of a module.
+
+    It covers names, types, shapes and values.
+    """
     weights = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
         weights.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())

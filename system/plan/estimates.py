@@ -37,7 +37,7 @@ IN_FLIGHT = 3  # tensors of the widest size that the backward pass holds at the 
 
 
 class Gpu(NamedTuple):
-    """A GPU. flops: per second in 16 bits, a third or a quarter of its peak; assumed, not measured. memory: bytes that
+    """A GPU. flops: Per second in 16 bits, a third or a quarter of its peak; assumed, not measured. memory: Bytes that
     its driver reports."""
 
     flops: float
@@ -57,7 +57,7 @@ GPUS = {
 class Content:
     """The clips of a source's manifest, or, if it is missing, the recipe's expectations.
 
-    moments: texts of the moments of these clips; None if the source has no file of moments, or the file is missing.
+    moments: Texts of the moments of these clips; None if the source has no file of moments, or the file is missing.
     """
 
     clips: Sequence[Clip]
@@ -66,7 +66,10 @@ class Content:
 
     @cached_property
     def _facts(self) -> tuple["array[float]", "array[int]"]:
-        """Seconds (NaN if not known) and number of captions of every clip."""
+        """Seconds and number of captions of every clip.
+
+        Seconds are NaN if they are not known.
+        """
         facts = [(math.nan if clip.seconds is None else clip.seconds, len(clip.captions)) for clip in self.clips]
         return array("d", (seconds for seconds, _ in facts)), array("l", (captions for _, captions in facts))
 
@@ -78,15 +81,17 @@ class Content:
 
     @property
     def silent(self) -> int:
-        """Number of clips without audio."""
+        """Number of clips that have no audio file."""
         return sum(map(math.isnan, self._facts[0]))
 
     @property
     def captions(self) -> int:
+        """Number of captions."""
         return sum(self._facts[1])
 
     @property
     def hours(self) -> float:
+        """Hours of audio, found or expected."""
         if not self.clips:
             return self.expected.hours if self.expected else 0.0
         return math.fsum(self._lengths) / 3600
@@ -98,35 +103,40 @@ class Content:
 
     @property
     def mean_seconds(self) -> float:
+        """Mean length of a clip in seconds: known, expected, or assumed."""
         known = self._lengths
         return math.fsum(known) / len(known) if len(known) else 3600 * self.hours / self.count or ASSUMED_SECONDS
 
     @property
     def longest_seconds(self) -> float:
-        """The 99th percentile of the known lengths, or twice the expected mean."""
+        """Length of a long clip: the 99th percentile, or twice the expected mean, in seconds."""
         known = self._lengths
         return float(known[int(0.99 * (len(known) - 1))]) if len(known) else 2 * self.mean_seconds
 
     @property
     def captions_per_clip(self) -> float:
+        """Mean number of captions of a clip."""
         captions = self.expected.captions if self.expected and not self.clips else self.captions
         return captions / self.count
 
     def expected_items(self, unit: str) -> int:
-        """Return the number of training items of the source, found or expected; 0 if neither is known."""
+        """Return the number of training items of the source, found or expected.
+
+        It is 0 if neither is known.
+        """
         if self.clips or not self.expected or unit == "moment":
             return self.items(unit)
         return self.expected.captions if unit == "pair" else self.expected.clips
 
     def items(self, unit: str) -> int:
-        """Return the number of training items of the source; 0 if it is missing."""
+        """Return the number of training items of the source; 0 if its manifest is missing."""
         if unit == "moment":
             return len(self.moments or ())
         return self.captions if unit == "pair" else sum(map(bool, self._facts[1]))
 
 
 def frame_bytes(expert: ExpertSettings) -> int:
-    """Return the bytes of one frame in the expert's bank."""
+    """Return the bytes of one stored frame of an expert."""
     return expert.dim * np.dtype(expert.dtype).itemsize
 
 
@@ -147,18 +157,20 @@ class Estimates:
 
     @cached_property
     def _audio(self) -> "AudioEncoder":
+        """Untrained audio encoder, for counting its operations and memory."""
         with weights_left_out():
             return self.recipe.model.audio.build_without_files(self.recipe.model.text.dim).train()
 
     @cached_property
     def _text(self) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
+        """Untrained text encoder, for counting its cost, and a function that embeds one caption."""
         text = self.recipe.model.text
         assumed = [f"w{n}" for n in range(ASSUMED_VOCABULARY)]
         return text.network_for_costs((self._vocabulary or assumed) if text.reads_vocabulary else [])
 
     @cached_property
     def unknown(self) -> str | None:
-        """The reason why the encoders cannot be counted; None if they can."""
+        """Reason why the encoders cannot be counted; None if they can."""
         try:
             _ = [self.run_bytes, *(self.memory(stage, stage.precision) for stage in self.recipe.stages.values())]
         except (UnknownSizeError, ModuleNotFoundError) as error:
@@ -166,11 +178,17 @@ class Estimates:
         return None
 
     def text_cost(self, half: bool = False) -> Cost:
-        """Return the cost of the text encoder, for one caption. half: in 16 bits, without operations."""
+        """Return the cost of the text encoder in a training step, for one caption.
+
+        half: In 16 bits, without operations.
+        """
         return count_once(self.recipe.model.text.model_dump_json(), *self._text, half)
 
     def audio_cost(self, load: Load, half: bool = False) -> Cost:
-        """Return the cost of the audio encoder, for one clip of a batch. half: in 16 bits, without operations."""
+        """Return the cost of the audio encoder in a training step, for one clip of a batch.
+
+        half: In 16 bits, without operations.
+        """
         return self.recipe.model.audio.cost(self._audio, load.seconds, load.longest, half)
 
     @cached_property
@@ -180,23 +198,30 @@ class Estimates:
 
     @cached_property
     def parameters_by_part(self) -> dict[str, int]:
-        """Numbers of trainable parameters of the audio encoder's parts and of the text encoder."""
+        """Numbers of trainable parameters, by part of the model.
+
+        The parts are those of the audio encoder, and the text encoder.
+        """
         parts = {name: count_parameters(part, trainable=True) for name, part in self._audio.parts().items()}
         return parts | {"text": count_parameters(self._text[0], trainable=True)}
 
     @cached_property
     def _vocabulary(self) -> list[str]:
+        """Words of the training captions that exist."""
         found = [self.found[name] for name in self.recipe.trained_on]
         captions = (caption for each in found for clip in each.clips for caption in clip.captions)
         return vocabulary_of(chain(captions, *(each.moments or () for each in found)))
 
     @property
     def assumes_vocabulary(self) -> bool:
-        """Whether numbers depend on the vocabulary of missing captions."""
+        """Whether estimates assume a vocabulary, because captions are missing."""
         return self.recipe.model.text.reads_vocabulary and not self._vocabulary
 
     def load(self, stage: schema.Stage) -> Load:
-        """Return the load of a batch, with the stage's mix of sources."""
+        """Return the size of a stage's batch: clips, their lengths, and captions.
+
+        Sources are mixed as in the stage.
+        """
         sources = [self.found[name] for name in stage.train.data]
         known = [source for source in sources if source.count]
         if not known:
@@ -212,14 +237,18 @@ class Estimates:
         return Load(stage.batch_size, float(seconds), longest, float(captions))
 
     def memory(self, stage: schema.Stage, precision: str) -> float:
-        """Return the bytes of a step; with cached gradients, of one part of the batch."""
+        """Estimate the bytes of memory of a stage's training step.
+
+        With cached gradients, they are those of one part of the batch.
+        """
         return self.memory_of(self.load(stage), stage.grad_cache_chunk, precision)
 
     def memory_of(self, load: Load, chunk: int | None, precision: str) -> float:
-        """Return the bytes of a step with this load, embedded `chunk` clips at a time.
+        """Estimate the bytes of memory of a training step with this load.
 
-        They are the sum of weights, gradients, AdamW's two moments, 16-bit copies of the weights, the batch's frames,
-        the tensors stored for the backward pass, and IN_FLIGHT times the widest tensor.
+        The batch is embedded `chunk` clips at a time.
+        They are the sum of weights, gradients, AdamW's two moments, and 16-bit copies of the weights. The batch's
+        frames, the tensors stored for the backward pass, and IN_FLIGHT times the widest tensor are added.
         """
         half = precision != "float32"
         audio, text = self.audio_cost(load, half), self.text_cost(half)
@@ -233,49 +262,64 @@ class Estimates:
         return weights + copies + frames + share * (kept + in_flight)
 
     def _padded_bytes(self, seconds: float) -> float:
-        """Return the bytes of a clip in a training batch, padded to `seconds` or to the maximum, for all experts."""
+        """Return the bytes of a clip's frames in a training batch, for all experts.
+
+        The clip is padded to `seconds` or to the maximum.
+        """
         audio = self.recipe.model.audio
         limit = math.inf if audio.training_frames is None else audio.training_frames
         return sum(frame_bytes(e) * min(seconds * e.frames_per_second, limit) for e in audio.experts.values())
 
     @property
     def _bytes_a_second(self) -> float:
-        """Bytes per second of all experts' frames, in the dtype of their banks."""
+        """Bytes of all experts' frames per second of audio, in the dtype of their banks."""
         return sum(frame_bytes(e) * e.frames_per_second for e in self.recipe.model.audio.experts.values())
 
     @property
     def bank_bytes(self) -> dict[str, float]:
-        """Bytes of all frames, by expert; 0 if the length of the audio is not known."""
+        """Bytes of all frames in the banks, by expert; 0 if the length of the audio is not known."""
         seconds = self.audio_seconds()
         experts = self.recipe.model.audio.experts.items()
         return {name: seconds * expert.frames_per_second * frame_bytes(expert) for name, expert in experts}
 
     @property
     def run_bytes(self) -> float:
-        """Bytes of the checkpoints of all stages, if no metrics share one; the last with AdamW's two moments."""
+        """Bytes of the checkpoints of all stages.
+
+        No two metrics are assumed to share one. The last checkpoint has AdamW's two moments.
+        """
         trainable = sum(self.parameters_by_part.values())
         weights = trainable + count_parameters(self._audio, trainable=False)
         kept = sum(1 + stage.monitor.keep * len(stage.monitor.metrics) for stage in self.recipe.stages.values())
         return float(BYTES * (kept * weights + 2 * trainable * len(self.recipe.stages)))
 
     def step_flops(self, stage: schema.Stage) -> float:
-        """Return the floating-point operations of a training step. Cached gradients add one forward pass."""
+        """Estimate the floating-point operations of a training step of a stage.
+
+        Cached gradients add one forward pass.
+        """
         return self.flops_of(self.load(stage), stage.grad_cache_chunk)
 
     def flops_of(self, load: Load, chunk: int | None) -> float:
-        """Return the floating-point operations of a step with this load."""
+        """Estimate the floating-point operations of a training step with this load."""
         total = load.clips * self.audio_cost(load).flops + load.captions * self.text_cost().flops
         return total * (4 / 3 if chunk else 1)
 
     def grad_cache_that_fits(self, stage: schema.Stage, limit: float) -> int | None:
-        """Return the largest power of two below the batch size whose step fits into `limit` bytes, or None."""
+        """Return the largest `grad_cache_chunk` whose step fits into `limit` bytes, or None.
+
+        It is a power of two below the batch size.
+        """
         size = 1 << (stage.batch_size - 1).bit_length() - 1
         while size and self.memory(stage.model_copy(update={"grad_cache_chunk": size}), stage.precision) > limit:
             size //= 2
         return size or None
 
     def frame_bytes(self, stage: schema.Stage) -> float:
-        """Return the bytes of all frames of the stage's clips, which stay on a GPU if they fit."""
+        """Return the bytes of all frames of a stage's clips.
+
+        They stay on a GPU if they fit.
+        """
         return 3600 * sum(self.found[name].hours for name in stage.train.data) * self._bytes_a_second
 
     def audio_seconds(self) -> float:
@@ -283,7 +327,10 @@ class Estimates:
         return self._found_seconds + self.absent_seconds()
 
     def clips(self) -> Iterator[Clip]:
-        """Yield the clips of all sources, each once. Ids are compared by hash; collisions are negligible."""
+        """Yield the clips of all data sources, each once.
+
+        Ids are compared by hash; collisions are negligible.
+        """
         seen: set[int] = set()
         for clip in chain.from_iterable(source.clips for source in self.found.values()):
             if (number := hash(clip.id)) not in seen:
@@ -292,10 +339,11 @@ class Estimates:
 
     @cached_property
     def _found_seconds(self) -> float:
+        """Seconds of audio of the existing manifests."""
         return math.fsum(clip.seconds or 0.0 for clip in self.clips())
 
     def absent_seconds(self) -> float:
-        """Return the expected seconds of audio of missing manifests."""
+        """Return the expected seconds of audio of data sources whose manifests are missing."""
         missing = {}
         for name, source in self.recipe.data.items():
             if not self.found[name].clips:

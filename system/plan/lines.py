@@ -21,7 +21,7 @@ class Row(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A problem of a recipe on this machine. kind: MISSING, MISTAKE or WARNING. cure: the fault, and how to fix it.
+    """A problem of a recipe on this machine. kind: MISSING, MISTAKE or WARNING. cure: The fault, and how to fix it.
 
     Problems of the same kind with the same cure are printed as one.
     """
@@ -44,14 +44,14 @@ class Plan:
 
 
 def make_plan(title: str, lines: Iterable[Row | Problem]) -> Plan:
-    """Return a plan of rows and problems in any order."""
+    """Build the plan from rows and problems in any order."""
     every = list(lines)
     rows = [line for line in every if isinstance(line, Row)]
     return Plan(title, rows, [line for line in every if isinstance(line, Problem)])
 
 
 def section_lines(rows: list[Row]) -> Iterator[str]:
-    """Yield every section's title and its rows, with facts in one column per section."""
+    """Yield the lines of every section: title and rows, with facts in one column."""
     for section in dict.fromkeys(row.section for row in rows):
         here = [row for row in rows if row.section == section]
         width = max(len(row.name) for row in here)
@@ -60,7 +60,10 @@ def section_lines(rows: list[Row]) -> Iterator[str]:
 
 
 def problem_lines(problems: list[Problem]) -> list[tuple[str, str]]:
-    """Return the kind and the line of every problem, ordered by kind, those with one cure together."""
+    """Return the kind and the line of every problem, ordered by kind.
+
+    Problems with one cure are together.
+    """
     files: dict[tuple[str, str], list[str]] = {}
     for kind, where, cure in problems:
         files.setdefault((kind, cure), []).append(where)
@@ -69,7 +72,7 @@ def problem_lines(problems: list[Problem]) -> list[tuple[str, str]]:
 
 
 def ending(problems: list[Problem]) -> Iterator[str]:
-    """Yield the section of problems, and the line that counts them."""
+    """Yield the last lines of a plan: the problems, and their number."""
     lines = problem_lines(problems)
     if lines:
         yield "to fix"

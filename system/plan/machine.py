@@ -15,7 +15,7 @@ GIB = 1 << 30
 
 
 def gpu_memory() -> float | None:
-    """Return the bytes of memory of the first GPU that this process may use, by nvidia-smi; None without a GPU.
+    """Return the memory of the first usable GPU in bytes, by nvidia-smi; None without a GPU.
 
     CUDA_VISIBLE_DEVICES selects GPUs by number or by name. For a part of a GPU (MIG), the whole memory is returned.
     """
@@ -33,13 +33,14 @@ def gpu_memory() -> float | None:
 
 
 def _is(named: str, uuid: str) -> bool:
-    """Return whether a name, which may be shortened at its end, is that of a GPU."""
+    """Return whether a name in CUDA_VISIBLE_DEVICES, which may be shortened, is that of a GPU."""
     return named.startswith("GPU-") and uuid.startswith(named)
 
 
 def machine_memory() -> float | None:
-    """Return the bytes of this machine's memory, or the limit of its container or job; None if not known.
+    """Return the usable memory of this machine in bytes; None if it is not known.
 
+    It is limited by the container or the job.
     The limit is the smallest one of this process's control group and all groups above it.
     """
     try:
@@ -53,8 +54,9 @@ def machine_memory() -> float | None:
 
 
 def _limit_files() -> Iterator[Path]:
-    """Yield the files that may limit this process's memory: of its control groups, both versions, and all above them.
+    """Yield the files that may hold a limit of this process's memory.
 
+    They are those of its control groups, both versions, and all above them.
     In a container the groups may have the names of the host. The container's own group is then the uppermost one.
     """
     try:
@@ -70,7 +72,10 @@ def _limit_files() -> Iterator[Path]:
 
 
 def full_disks(needs: Mapping[Path, float]) -> Iterator[tuple[str, str]]:
-    """Yield the folders of every disk with too little free space, and a message. needs: bytes by folder."""
+    """Yield the folders of every disk with too little free space, and an error message.
+
+    needs: Bytes by folder.
+    """
     on_disk: dict[int, list[Path]] = {}
     for folder in needs:
         on_disk.setdefault(_there(folder).stat().st_dev, []).append(folder)

@@ -28,16 +28,16 @@ def plan(
     processes: int = 1,
     gpu: str | None = None,
 ) -> Plan:
-    """Return the plan of a recipe.
+    """Make the plan of a recipe: its data, costs and missing files.
 
     Args:
-        gpu_bytes: memory of the GPU for the stages; None for no GPU.
-        memory_bytes: memory of the machine, for stages without a GPU; None: not known.
-        runs: folder of the run; None: do not check the disk.
-        copies: number of such runs that are not finished.
-        made_before: folders of runs that come before this one.
-        processes: number of processes of torchrun.
-        gpu: name of the GPU of each process; None: all known ones.
+        gpu_bytes: Memory of the GPU for the stages; None for no GPU.
+        memory_bytes: Memory of the machine, for stages without a GPU; None: not known.
+        runs: Folder of the run; None: do not check the disk.
+        copies: Number of such runs that are not finished.
+        made_before: Folders of runs that come before this one.
+        processes: Number of processes of torchrun.
+        gpu: Name of the GPU of each process; None: all known ones.
     """
     contents = find_data(recipe)
     estimates = Estimates(recipe, contents)
@@ -58,6 +58,7 @@ def plan(
 
 
 def _model_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row | Problem]:
+    """Yield the plan's rows and problems of the model."""
     audio, text = recipe.model.audio, recipe.model.text
     yield from _encoder_lines("audio", audio)
     yield from _encoder_lines("text", text)
@@ -71,12 +72,14 @@ def _model_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row | 
 
 
 def _encoder_lines(side: str, encoder: EncoderKind) -> Iterator[Row | Problem]:
+    """Yield the plan's row of an encoder, and its missing files."""
     fact, missing = encoder.plan_facts()
     yield Row("model", side, fact)
     yield from (Problem(MISSING, *one) for one in missing)
 
 
 def _teacher_lines(recipe: schema.Recipe, made_before: Collection[Path]) -> Iterator[Row | Problem]:
+    """Yield the plan's rows of teachers, and missing ones as problems."""
     for name, teacher in recipe.teachers.items():
         if isinstance(teacher, schema.ModelTeacher):
             before = " (an earlier run of this study)" if Path(teacher.folder) in made_before else ""
@@ -91,6 +94,7 @@ def _teacher_lines(recipe: schema.Recipe, made_before: Collection[Path]) -> Iter
 
 
 def _rank_lines(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterator[Row | Problem]:
+    """Yield the plan's rows of rank entries, and entries whose CSV would be too short as problems."""
     for name, entry in recipe.rank.items():
         ranked = recipe.ranked(name)
         if isinstance(ranked, RankBlind):

@@ -26,8 +26,9 @@ class Exchange(NamedTuple):
 
 
 def rows_of_share(rows: float, chunk: int | None, processes: int) -> int:
-    """Return the number of rows of the largest share, which is the first process's.
+    """Return how many rows of a batch the process with the largest share has.
 
+    It is the first process.
     It is ceil(rows / n). With parts of `chunk` rows that are dealt out, it is ceil(parts / n) x chunk, minus the
     missing rows of the last part if the share includes it.
     """
@@ -40,7 +41,7 @@ def rows_of_share(rows: float, chunk: int | None, processes: int) -> int:
 
 
 def exchange(stage: schema.Stage, estimates: Estimates, processes: int) -> Exchange:
-    """Return the exchange of one step.
+    """Estimate the bytes that processes exchange in one training step.
 
     Embeddings: 4 n D (b L + c W) + 48 n, with b and c the clips and captions of the largest share. Every process
     receives those of all, with each share padded to the largest. L = W = 1 for vectors. For series, L is the frames of
@@ -61,7 +62,7 @@ def exchange(stage: schema.Stage, estimates: Estimates, processes: int) -> Excha
 
 
 def share_of(stage: schema.Stage, estimates: Estimates, processes: int) -> Load:
-    """Return the load of the process with the largest share of a batch."""
+    """Return the size of the largest share of a batch: clips, their lengths, and captions."""
     load = estimates.load(stage)
     rows = rows_of_share(load.clips, stage.grad_cache_chunk, processes)
     return load._replace(clips=rows, captions=load.captions * rows / load.clips)
@@ -70,8 +71,9 @@ def share_of(stage: schema.Stage, estimates: Estimates, processes: int) -> Load:
 def process_lines(
     name: str, stage: schema.Stage, estimates: Estimates, processes: int, gpu: str | None
 ) -> Iterator[Row | Problem]:
-    """Yield a stage's row: memory of a process, the time of its part of a step, and the exchanged bytes.
+    """Yield a plan's row on a stage with several processes, and problems of memory.
 
+    It has the memory of a process, the time of its part of a step, and the exchanged bytes.
     Memory: that of a step with the largest share in place of the batch (every process has all weights, gradients and
     AdamW's moments), and twice the gathered embeddings, for their gradients. Time: that share's operations. The time of
     the exchange is additional, and depends on the machine's network.
@@ -102,4 +104,5 @@ def process_lines(
 
 
 def _size(size: float) -> str:
+    """Format a number of bytes in MiB or KiB."""
     return f"{size / MIB:,.1f} MiB" if size >= MIB else f"{size / 1024:.1f} KiB"

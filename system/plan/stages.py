@@ -24,7 +24,10 @@ _TRAIN_FIRST = "train it first, or name the folder of a run or of an exported mo
 
 
 def updates_of(stage: schema.Stage, contents: dict[str, Content]) -> int | None:
-    """Return the number of updates of all epochs, by existing or expected data; None if neither is known."""
+    """Return the number of training steps of a stage; None if its data is not known.
+
+    It uses existing or expected data.
+    """
     if stage.steps_per_epoch != "all":
         return stage.epochs * stage.steps_per_epoch
     items = [contents[source].expected_items(stage.unit) for source in stage.train.data]
@@ -32,7 +35,10 @@ def updates_of(stage: schema.Stage, contents: dict[str, Content]) -> int | None:
 
 
 def trained_model(where: str, folder: Path, made_before: Collection[Path]) -> Iterator[Problem]:
-    """Yield the problem of a trained model of the recipe, if it is missing and no earlier run of a study makes it."""
+    """Yield a problem if a trained model of the recipe is missing.
+
+    It is not missing if an earlier run of a study makes it.
+    """
     if folder in made_before:
         return
     try:
@@ -45,7 +51,10 @@ def trained_model(where: str, folder: Path, made_before: Collection[Path]) -> It
 def stage_lines(
     name: str, stage: schema.Stage, contents: dict[str, Content], made_before: Collection[Path]
 ) -> Iterator[Row | Problem]:
-    """Yield a stage's updates, data, initial model and augmentation, and their problems."""
+    """Yield a plan's rows on a stage, and problems of them.
+
+    They are updates, data, initial model and augmentation.
+    """
     yield Row("stages", name, _updates_text(stage, contents))
     yield Row("stages", f"{name} data", _data_text(stage, contents))
     items = sum(contents[source].items(stage.unit) for source in stage.train.data)
@@ -66,6 +75,7 @@ def stage_lines(
 
 
 def _updates_text(stage: schema.Stage, contents: dict[str, Content]) -> str:
+    """Describe the number of training steps of a stage."""
     count = updates_of(stage, contents)
     updates = "unknown number of" if count is None else f"{count:,}"
     drawn = "" if count is None else f", {count * stage.batch_size:,} {stage.unit}s in total"
@@ -75,6 +85,7 @@ def _updates_text(stage: schema.Stage, contents: dict[str, Content]) -> str:
 
 
 def _data_text(stage: schema.Stage, contents: dict[str, Content]) -> str:
+    """Describe the training data of a stage."""
     items = [(source, contents[source].items(stage.unit)) for source in stage.train.data]
     sizes = " + ".join(f"{source} {count:,}" if count else f"{source} (missing)" for source, count in items)
     return f"{sizes}, mixed by {stage.train.mix}"
@@ -83,7 +94,10 @@ def _data_text(stage: schema.Stage, contents: dict[str, Content]) -> str:
 def _augment_lines(
     name: str, stage: schema.Stage, settings: Augment, contents: dict[str, Content]
 ) -> Iterator[Row | Problem]:
-    """Yield the row on changes of training data, with notes on the files' fit if the clips are known."""
+    """Yield a plan's row on random changes of training data, and its problems.
+
+    If the clips are known, there are notes on the files' fit.
+    """
     notes = ""
     if missing := [file for file in settings.files() if not Path(file).exists()]:
         yield Problem(MISSING, f"stage {name} augment", f"{', '.join(missing)}; correct the path")
@@ -97,9 +111,9 @@ def _augment_lines(
 
 
 def rate_lines(name: str, settings: schema.AdamW, parts: dict[str, int], updates: int | None) -> Iterator[Row]:
-    """Yield rows on the learning rates of parts, and on parts that are frozen at the start.
+    """Yield a plan's rows on learning rates of parts, and on parts frozen at the start.
 
-    parts: their numbers of trainable parameters. updates: of the stage.
+    parts: Their numbers of trainable parameters. updates: Number of the stage's updates.
     """
     counts = {"audio": sum(parts.values()) - parts["text"], **parts}
     rest = sum(parts.values()) - sum(counts[part] for part in settings.lr_by_part)
@@ -115,7 +129,10 @@ def rate_lines(name: str, settings: schema.AdamW, parts: dict[str, int], updates
 def cost_lines(
     name: str, stage: schema.Stage, estimates: Estimates, gpu_bytes: float | None, memory_bytes: float | None
 ) -> Iterator[Row | Problem]:
-    """Yield rows on memory and time of a step. Times on GPUs are only for 16 bits, like the GPUs' speeds."""
+    """Yield a plan's rows on memory and time of a training step.
+
+    Times on GPUs are only for 16 bits, like the GPUs' speeds.
+    """
     cpu, gpu = (estimates.memory(stage, precision) for precision in ("float32", stage.precision))
     on_gpu = f", {gpu / GIB:.1f} GiB on a GPU in {stage.precision}" if stage.precision != "float32" else ""
     yield Row(
@@ -137,6 +154,7 @@ def cost_lines(
 
 
 def _step_text(stage: schema.Stage, estimates: Estimates) -> str:
+    """Describe the operations and the time of a training step."""
     flops, cores = estimates.step_flops(stage), os.cpu_count() or 1
     times = [f"{about(flops / (cores * CORE_FLOPS))} on this CPU's {cores} cores"]
     if stage.precision != "float32":
@@ -145,6 +163,7 @@ def _step_text(stage: schema.Stage, estimates: Estimates) -> str:
 
 
 def _will_not_fit(name: str, stage: schema.Stage, estimates: Estimates, machine: str, size: float) -> Problem:
+    """Return the problem that a stage's batch does not fit into memory, with a cure."""
     in_chunks = estimates.recipe.model.embeds_in_chunks
     smaller = estimates.grad_cache_that_fits(stage, MEMORY_SHARE * size) if in_chunks else None
     cached = f"set grad_cache_chunk to {smaller}, which gives the same gradients in a third more time"

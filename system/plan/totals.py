@@ -18,7 +18,7 @@ from system.recipe import schema
 
 
 def missing_seconds(recipe: schema.Recipe, estimates: Estimates) -> dict[str, float]:
-    """Return the seconds of audio whose frames are missing, by expert."""
+    """Return how many seconds of audio have no stored frames yet, by expert."""
     missing = seconds_missing(estimates.clips(), recipe.model.audio.experts, Path(recipe.banks))
     return {name: estimates.absent_seconds() + seconds for name, seconds in missing.items()}
 
@@ -31,7 +31,10 @@ def hour_lines(
     processes: int,
     gpu: str | None,
 ) -> Iterator[Row]:
-    """Yield rows on the durations of missing frames and of all updates. missing: seconds of audio, by expert."""
+    """Yield a plan's rows on the time for missing frames and for training.
+
+    missing: Seconds of audio, by expert.
+    """
     updates = {name: updates_of(stage, contents) for name, stage in recipe.stages.items()}
     if not estimates.audio_seconds() or None in updates.values():
         yield Row("time", "total", "unknown until the data is present")
@@ -59,6 +62,7 @@ def hour_lines(
 
 
 def _on_gpus(recipe: schema.Recipe, flops: float) -> str:
+    """Describe the time of so many operations on known GPUs; "" for a recipe in float32."""
     if all(stage.precision == "float32" for stage in recipe.stages.values()):
         return ""
     speeds = ", ".join(f"{name} {about(flops / gpu.flops)}" for name, gpu in GPUS.items())
@@ -68,7 +72,10 @@ def _on_gpus(recipe: schema.Recipe, flops: float) -> str:
 def disk_lines(
     recipe: schema.Recipe, estimates: Estimates, missing: dict[str, float], runs: Path, copies: int
 ) -> Iterator[Row | Problem]:
-    """Yield the disk space of checkpoints, and warnings for full disks. copies: number of unfinished runs."""
+    """Yield a plan's row on the disk space of checkpoints, and full disks as problems.
+
+    copies: Number of unfinished runs.
+    """
     size = 0.0 if estimates.unknown else copies * estimates.run_bytes
     if copies and not estimates.unknown:
         several = "" if copies == 1 else f" of {copies} runs"

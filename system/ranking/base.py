@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class Hit(NamedTuple):
     """A clip found for a query.
 
-    row: its row in the pool. score: higher is better. located: times at which the query is heard in the recording;
+    row: Its row in the pool. score: Higher is better. located: Times at which the query is heard in the recording;
     None for rankers of whole clips.
     """
 
@@ -46,7 +46,7 @@ class Hit(NamedTuple):
 class Pool:
     """Clips that a ranker has opened. A subclass may hold more data about them.
 
-    clips: the C clips that can be ranked. skipped: the reason for every other file, by path.
+    clips: The C clips that can be ranked. skipped: The reason for every other file, by path.
     norms: (C,) norms of every expert's embedding, by the expert's name, if a model averages several experts. A larger
     norm weighs more.
     """
@@ -57,13 +57,14 @@ class Pool:
 
     @cached_property
     def order(self) -> ClipOrder:
+        """Order of clips with equal scores, by file name."""
         return ClipOrder([clip.file_name for clip in self.clips])
 
 
 class Ranker(ABC):
     """Scores clips for queries.
 
-    facts: recorded with the scores. origin: names the source of the scores, such as "last checkpoint of train".
+    facts: Recorded with the scores. origin: Names the source of the scores, such as "last checkpoint of train".
     """
 
     facts: Mapping[str, Any]
@@ -71,22 +72,26 @@ class Ranker(ABC):
 
     @property
     def meanings(self) -> dict[str, str]:
-        """Explanations of the numbers for readers, by name: `score` and others."""
+        """Explanations of the numbers in an answer, for readers, by name.
+
+        The names are `score` and others.
+        """
         return {"score": "a number, higher is better"}
 
     def open(self, listed: Listed, strict: bool = False) -> Pool:
-        """Return the clips that can be ranked, ready for `scores`.
+        """Prepare clips for ranking: return those that can be ranked, ready for `scores`.
 
-        strict: raise KitError for the first clip that cannot be read; if False, skip such clips with a warning.
+        strict: Raise KitError for the first clip that cannot be read; if False, skip such clips with a warning.
         Raises KitError if no clip can be read.
         """
         return Pool(clips=listed.clips, skipped=listed.others)
 
     @abstractmethod
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
-        """Yield blocks of rows of the score matrix: (n, C) float32, in the order of the Q queries, higher is better.
+        """Yield blocks of rows of the score matrix of queries against clips.
 
-        pool: as `open` returned it. With several processes, each one gets all rows.
+        A block is (n, C) float32, in the order of the Q queries, higher is better.
+        pool: The pool that `open` returned. With several processes, each one gets all rows.
         """
 
     def best(self, queries: Sequence[Query], pool: Pool, count: int) -> Iterator[list[Hit]]:
@@ -100,8 +105,9 @@ class Ranker(ABC):
                 yield [Hit(int(row), float(scores[row])) for row in best]
 
     def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix | None:
-        """Return the (Q, C) score matrix. With several processes, the first gets it, and the others get None.
+        """Score all clips for all queries: the score matrix (Q, C).
 
+        With several processes, the first gets it, and the others get None.
         Raises KitError if nothing can be ranked.
         """
         require_some(queries, pool)
@@ -113,7 +119,10 @@ class Ranker(ABC):
         return None
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts without any known word, for which all clips would have the same score."""
+        """Return the texts without any word that the ranker knows.
+
+        All clips would have the same score for them.
+        """
         return []
 
     def unknown_words(self, text: str) -> list[str]:
@@ -121,22 +130,28 @@ class Ranker(ABC):
         return []
 
     def forget_queries(self) -> None:  # noqa: B027
-        """Stop caching queries from now on, since the queries that people type are private."""
+        """Do not cache queries from now on, since the queries that people type are private."""
 
     def located(self, text: str, pool: Pool, rows: Sequence[int]) -> "list[Located] | None":
-        """Return the windows of a query in the recordings of these rows; None for rankers that find no windows."""
+        """Find the times of a query in the recordings of these rows.
+
+        None for rankers that find no windows.
+        """
         return None
 
     def text_vectors(self, texts: Sequence[str], normalize: bool = True) -> np.ndarray:
-        """Return embeddings of texts, (N, D) float32.
+        """Embed texts. Returns: (N, D) float32.
 
-        normalize: scale them to unit length, so that dot products are scores; if False, return the encoder's output.
+        normalize: Scale them to unit length, so that dot products are scores; if False, return the encoder's output.
         Raises: KitError for a ranker without a single vector per text.
         """
         raise KitError(f"{self.origin} has no embeddings; use rank")
 
     def clip_vectors(self, pool: Pool, normalize: bool = True) -> np.ndarray:
-        """Return embeddings of the pool's clips, (C, D) float32. `normalize` and errors are as in text_vectors."""
+        """Embed the pool's clips. Returns: (C, D) float32.
+
+        `normalize` and errors are as in text_vectors.
+        """
         raise KitError(f"{self.origin} has no embeddings; use rank")
 
     def require_readable(self, queries: Sequence[Query]) -> None:
@@ -148,17 +163,22 @@ class Models(Protocol):
     """The models of a run, for its rank entries."""
 
     @property
-    def recipe_name(self) -> str: ...
+    def recipe_name(self) -> str:
+        """Name of the recipe."""
+        ...
 
     @property
     def contents(self) -> Mapping[str, str]:
-        """Content keys of clips, by id."""
+        """Content keys of the ranked clips, by clip id."""
 
     def model(self, stage: str | None, checkpoint: str | None) -> Ranker:
-        """Return the run's model at a checkpoint of a stage; None: with published weights."""
+        """Return the ranker of the run's model at a stage's checkpoint.
+
+        stage: None for published weights.
+        """
 
     def entry(self, name: str) -> Ranker:
-        """Return the ranker of an earlier rank entry."""
+        """Return the ranker that gives the scores of another rank entry."""
 
     def taught(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
         """Return a teacher's embeddings of clips and their captions."""
@@ -167,7 +187,7 @@ class Models(Protocol):
 class RankEntry(Strict):
     """Base of the kinds of rank entries. A kind that ranks a data source has the keys data, edition and csv.
 
-    combined_entries: names of the earlier entries that this entry combines.
+    combined_entries: Names of the earlier entries that this entry combines.
     """
 
     if TYPE_CHECKING:  # keys of most kinds
@@ -180,19 +200,28 @@ class RankEntry(Strict):
 
     @property
     def combined_entries(self) -> list[str]:
+        """Names of the rank entries that this entry combines."""
         return []
 
     @property
     @abstractmethod
     def how(self) -> str:
-        """Name the source of the scores for the plan, such as "by the last checkpoint of train"."""
+        """Description of the source of the scores, such as "by the last checkpoint of train".
+
+        The plan prints it.
+        """
 
     @abstractmethod
-    def ranker(self, models: Models) -> Ranker: ...
+    def ranker(self, models: Models) -> Ranker:
+        """Return the ranker that computes this entry's scores."""
+        ...
 
 
 def require_known(queries: Sequence[Query], unknown: Collection[str]) -> None:
-    """Raise KitError if any query has no known word. unknown: the texts without any known word."""
+    """Raise KitError if any query has no known word.
+
+    unknown: The texts without any known word.
+    """
     unknown = set(unknown)
     if named := [query for query in queries if query.text in unknown]:
         raise KitError(
@@ -202,12 +231,13 @@ def require_known(queries: Sequence[Query], unknown: Collection[str]) -> None:
 
 
 def require_some(queries: Sequence[Query], pool: Pool) -> None:
+    """Raise KitError if there is no readable clip, or no query."""
     if not pool.clips or not queries:
         raise KitError(f"nothing to rank: {len(pool.clips)} readable clips, {counted(len(queries), 'query')}")
 
 
 def labels_of(clips: Sequence[Clip], queries: Sequence[Query], facts: Mapping[str, Any]) -> Labels:
-    """Return the labels of a score matrix of queries against clips."""
+    """Return the labels of a score matrix: its queries, clips and facts."""
     return Labels(
         query_ids=[query.id for query in queries],
         query_texts=[query.text for query in queries],

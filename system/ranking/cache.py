@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 def cache_folder(folder: Path | None = None) -> Path:
-    """Return `folder`; by default lbar-kit in the user's cache directory.
+    """Return the folder of cached embeddings; by default lbar-kit in the user's cache directory.
 
     If the folder cannot be written, or its disk is full, log a warning and return a temporary folder. It is deleted
     when the process ends.
@@ -66,15 +66,18 @@ def cache_folder(folder: Path | None = None) -> Path:
 
 
 def frame_banks(cache: Path) -> Path:
-    """Return the folder of an exported model's frames: `banks` of the current folder if it exists, else the cache."""
+    """Return the folder in which frames of an exported model are stored.
+
+    It is `banks` of the current folder if it exists, else the cache.
+    """
     return Path("banks") if Path("banks").is_dir() else cache / "banks"
 
 
 class Filled(NamedTuple):
     """Clips after their embeddings were stored in the bank.
 
-    keys: content keys of the readable clips, by id. broken: reasons why the others cannot be read, by id.
-    left: embeddings that the bank did not take, by content key.
+    keys: Content keys of the readable clips, by id. broken: Reasons why the others cannot be read, by id.
+    left: Embeddings that the bank did not take, by content key.
     """
 
     bank: Bank
@@ -86,7 +89,7 @@ class Filled(NamedTuple):
 class CachedEmbeddings(ClipSource):
     """Embeddings cached by content key: a cached one is never computed again.
 
-    settings: of the model. banks: folder of its experts' frames. folder: as cache_folder returns it.
+    settings: Those of the model. banks: Folder of its experts' frames. folder: The folder that cache_folder returns.
     """
 
     def __init__(self, settings: Model, banks: Path, folder: Path) -> None:
@@ -95,7 +98,10 @@ class CachedEmbeddings(ClipSource):
         self.grids = {name: Grid(1 / one.frames_per_second, one.first_centre) for name, one in self._experts.items()}
 
     def open(self, model: RetrievalModel, listed: Listed, strict: bool = False) -> ModelPool:
-        """Embed the readable clips, as ClipSource.open does. If the cache is full, log a warning."""
+        """Embed the readable clips, or read their cached embeddings.
+
+        If the cache is full, log a warning.
+        """
         filled = self.fill(model, listed.clips, strict, goes_on_when_full=True)
         clips = [clip for clip in listed.clips if clip.id not in filled.broken]
         if not clips:
@@ -109,6 +115,7 @@ class CachedEmbeddings(ClipSource):
         return ModelPool(clips=clips, skipped=skipped, embedded=self._joined(series, model.device))
 
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
+        """Compute or read the frames of clips."""
         with closing(ContentKeys(self.folder, "st_ctime_ns")) as content:
             found = build_features(clips, self._experts, self.banks, device=model.device, content=content)
         for name, expert in self._experts.items():
@@ -119,10 +126,11 @@ class CachedEmbeddings(ClipSource):
     def fill(
         self, model: RetrievalModel, clips: Sequence[Clip], strict: bool = False, goes_on_when_full: bool = False
     ) -> Filled:
-        """Embed the clips missing from the bank. Store them in parts, so that a killed process can be resumed.
+        """Embed clips that have no cached embedding, and store the embeddings.
 
-        strict: raise KitError for the first clip that cannot be read. goes_on_when_full: if the disk is full, log a
-        warning and keep the remaining embeddings in memory, instead of raising OSError.
+        They are stored in parts, so that a killed process can be resumed.
+        strict: Raise KitError for the first clip that cannot be read. goes_on_when_full: Whether a full disk
+        only causes a warning, so that the remaining embeddings stay in memory, instead of OSError.
         """
         bank = self._bank(model)
         keys: dict[str, str] = {}
@@ -151,7 +159,10 @@ class CachedEmbeddings(ClipSource):
         return Filled(bank, keys | features.keys, features.broken, not_stored)
 
     def _bank(self, model: RetrievalModel) -> Bank:
-        """Open the bank. Its name is a checksum of everything that changes an embedding."""
+        """Open the bank of a model's embeddings.
+
+        Its name is a checksum of everything that changes an embedding.
+        """
         audio = self.settings.audio
         identity = {
             "version": VERSION,
@@ -164,7 +175,7 @@ class CachedEmbeddings(ClipSource):
         return open_bank(self.folder / f"embeddings-{name}", self.settings.text.dim, "float32", identity)
 
     def _joined(self, series: Sequence[np.ndarray], device: torch.device) -> Embeddings:
-        """Join the clips' arrays to one embedding per clip, or to ragged series."""
+        """Join the embeddings of clips: vectors, or ragged series."""
         values = torch.from_numpy(np.concatenate(series)).to(device)
         if not self.settings.score.of_series:
             return Embedded(values)
@@ -172,7 +183,7 @@ class CachedEmbeddings(ClipSource):
 
 
 def _series_of(embedded: Embeddings) -> list[np.ndarray]:
-    """Return (L, D) float32 per clip; (1, D) for one embedding per clip."""
+    """Return each clip's embedding as float32: (L, D), or (1, D) for one vector per clip."""
     values = embedded.values.float().cpu().numpy()
     if isinstance(embedded, Ragged):
         return np.split(values, embedded.lengths.cumsum(0)[:-1].cpu().numpy())
@@ -180,6 +191,7 @@ def _series_of(embedded: Embeddings) -> list[np.ndarray]:
 
 
 def _store(bank: Bank, computed: Mapping[str, np.ndarray]) -> None:
+    """Store computed embeddings in the bank."""
     with bank.writing() as store:
         for key, series in computed.items():
             store(key, series)

@@ -24,6 +24,7 @@ class ByOneModel(RankEntry):
 
     @model_validator(mode="after")
     def _both_or_none(self) -> Self:
+        """Check that stage and checkpoint are both set, or both null."""
         if (self.stage is None) != (self.checkpoint is None):
             missing = "stage" if self.stage is None else "checkpoint"
             raise cast(ValidationError, mistakes([((missing,), "set both stage and checkpoint, or set both to null")]))
@@ -31,12 +32,14 @@ class ByOneModel(RankEntry):
 
     @property
     def how(self) -> str:
+        """Description of the source of the scores, for the plan."""
         if self.stage is None:
             return "by the published weights"
         which = "last" if self.checkpoint == "last" else f"best {self.checkpoint}"
         return f"by the {which} checkpoint of {self.stage}"
 
     def ranker(self, models: Models) -> Ranker:
+        """Return the ranker of the checkpoint."""
         return models.model(self.stage, self.checkpoint)
 
 
@@ -65,5 +68,5 @@ class RankBlind(ByOneModel):
 
     @property
     def absent(self) -> list[str]:
-        """Return the missing files or folders."""
+        """Files or folders of the blind set that are missing."""
         return [name for name in (self.audio, self.queries) if not Path(name).exists()]

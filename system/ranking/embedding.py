@@ -40,7 +40,10 @@ class EmbeddedPool(NamedTuple):
 
 @contextmanager
 def _evaluating(model: RetrievalModel) -> Iterator[None]:
-    """Context without dropout and gradients. Afterwards the model is in its earlier mode again."""
+    """Context manager in which a model computes without dropout and gradients.
+
+    Afterwards the model is in its earlier mode again.
+    """
     was_training = model.training
     model.eval()
     try:
@@ -51,8 +54,9 @@ def _evaluating(model: RetrievalModel) -> Iterator[None]:
 
 
 def embed_pool(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> EmbeddedPool:
-    """Embed clips, in their order, in one pass, in evaluation mode, so that the result is always the same.
+    """Embed clips in evaluation mode, in their order.
 
+    This is one pass, so that the result is always the same.
     With several processes, each embeds its share, and each gets all embeddings.
     """
     with progress("embedding clips", math.ceil(len(clips) / process_count()), "clip", keep=False) as bar:
@@ -67,7 +71,10 @@ def _embed_pool(
     process: int = 0,
     processes: int = 1,
 ) -> EmbeddedPool:
-    """Embed clips. process: index of this process among the `processes` that share the work."""
+    """Embed a process's share of the clips.
+
+    process: Index of this process among the `processes` that share the work.
+    """
     with _evaluating(model):
         groups, order = _batches(clips, features, model.device)
         embedded_batches: list[Embedded] = []
@@ -92,14 +99,17 @@ def _embed_pool(
 
 
 def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
-    """Return the embeddings of clips, computed by embed_pool."""
+    """Embed clips in evaluation mode, as embed_pool does; only the embeddings are returned."""
     return embed_pool(model, clips, features).clips
 
 
 def embed_in_blocks(
     model: RetrievalModel, clips: Sequence[Clip], features: Features, size: int
 ) -> Iterator[tuple[list[Clip], Embeddings]]:
-    """Yield clips and their embeddings, at most `size` at a time, from the shortest to the longest."""
+    """Embed clips in blocks of at most `size`, from the shortest to the longest clip.
+
+    Yields the clips of a block and their embeddings.
+    """
     bank = next(iter(features.banks.values()))
     by_length = sorted(clips, key=lambda clip: bank.rows_of(features.keys[clip.id]))
     with progress("embedding clips", len(clips), "clip", keep=False) as bar:
@@ -109,9 +119,9 @@ def embed_in_blocks(
 
 
 def _in_order(batches: list[Embedded], order: torch.Tensor) -> Embeddings:
-    """Join the embeddings of batches in the order of the clips.
+    """Join the embeddings of several batches in the order of the clips.
 
-    batches: emptied to save memory, since series of frames are large. order: index of the clip of every row of the
+    batches: Emptied to save memory, since series of frames are large. order: Index of the clip of every row of the
     batches.
     """
     if batches[0].lengths is None:
@@ -129,8 +139,9 @@ def _in_order(batches: list[Embedded], order: torch.Tensor) -> Embeddings:
 
 
 def _batches(clips: Sequence[Clip], features: Features, device: torch.device) -> tuple[list[list[int]], torch.Tensor]:
-    """Return the clips of every batch, and the index of the clip of every row of all batches.
+    """Divide clips of similar length into batches.
 
+    Returns: The clips of every batch, and the index of the clip of every row of all batches.
     Clips of similar length share a batch to reduce padding. Padding changes no embedding.
     """
     first = next(iter(features.banks))
@@ -141,7 +152,10 @@ def _batches(clips: Sequence[Clip], features: Features, device: torch.device) ->
 
 
 def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
-    """Embed texts as embed_texts does. With several processes, each embeds its share, and each gets all embeddings."""
+    """Embed texts as embed_texts does; several processes share the work.
+
+    Each embeds its share, and each gets all embeddings.
+    """
     if process_count() == 1:
         return embed_texts(model, texts)
     shares = [list(range(first, len(texts), process_count())) for first in range(process_count())]
@@ -151,7 +165,7 @@ def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedde
 
 
 def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings) -> Iterator[np.ndarray]:
-    """Yield the blocks of model.score_blocks.
+    """Score captions against clips, and yield blocks of rows as model.score_blocks does.
 
     With several processes, each scores its share of a block, and each gets all scores, MAX_SCORES at a time.
     """
@@ -169,11 +183,12 @@ def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings)
 
 
 def _groups(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]:
-    """Yield the slice of clips of every batch. A batch has one clip, or it obeys three limits:
+    """Yield the slice of clips of every batch, within the limits on size and padding.
 
+    A batch has one clip, or it obeys three limits:
     at most CLIPS_PER_BATCH clips, at most SECONDS_PER_BATCH after padding to the longest, and at most half padding.
 
-    lengths: frames of every clip, ascending. seconds: duration of every clip, 0 if it is not known.
+    lengths: Frames of every clip, ascending. seconds: Duration of every clip, 0 if it is not known.
     """
     begin = total = 0
     for end, length in enumerate(lengths):
@@ -189,17 +204,17 @@ def _groups(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]
 
 
 def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
-    """Return the embeddings of texts, (N, D), in their order, computed in evaluation mode."""
+    """Embed texts in evaluation mode, in their order: (N, D)."""
     with _evaluating(model):
         found: Embedded = model.text(texts)
         return found
 
 
 def vectors(embedded: Embeddings, normalize: bool = True) -> np.ndarray:
-    """Return embeddings as (N, D) float32.
+    """Convert embeddings to an array (N, D) float32.
 
     Args:
-        normalize: scale them to unit length, so that dot products are the model's scores. An embedding of zeros stays
+        normalize: Scale them to unit length, so that dot products are the model's scores. An embedding of zeros stays
             zero. If False, return the encoder's output.
     Raises: KitError for a model without a single vector per clip or text.
     """

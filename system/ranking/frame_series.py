@@ -51,7 +51,7 @@ class FrameSeries:
     """Scores of the frames of recordings for Q queries. Each query is searched for in one recording.
 
     values: (T,) per query, one per frame of its recording, on the CPU: the input of MomentScore.affine.
-    edges: (T + 1,) seconds per query, as Grid returns them. grids: times of the frames, one per query.
+    edges: (T + 1,) seconds per query, as Grid returns them. grids: Times of the frames, one per query.
     """
 
     values: list[torch.Tensor]
@@ -60,14 +60,14 @@ class FrameSeries:
 
     @property
     def sizes(self) -> tuple[list[int], list[str]]:
-        """Numbers of frames and descriptions of the recordings, one per query."""
+        """Numbers of frames, and descriptions of the recordings, one per query."""
         return [len(one) for one in self.values], [f"a recording of {edges[-1]:,.0f} s" for edges in self.edges]
 
 
 class Located(NamedTuple):
     """Windows of one query.
 
-    windows: best first. edges: (T + 1,) seconds of the frames. frames: (T,) probability that a frame is in a moment.
+    windows: Best first. edges: (T + 1,) seconds of the frames. frames: (T,) probability that a frame is in a moment.
     """
 
     windows: list[Found]
@@ -78,9 +78,10 @@ class Located(NamedTuple):
 def frame_series(
     clips: Embeddings, recordings: Sequence[Clip], clip_of: Sequence[int], captions: Embedded, grid: Grid
 ) -> FrameSeries:
-    """Score frames by a model with a score of moments. Its encoder returns one frame per frame of its expert.
+    """Score the frames of recordings for queries, by a model with a score of moments.
 
-    clips: embedded frames of the recordings. clip_of: the index of the recording of every query. captions: embeddings
+    Its encoder returns one frame per frame of its expert.
+    clips: Embedded frames of the recordings. clip_of: The index of the recording of every query. captions: Embeddings
     of the Q queries. Raises KitError for recordings that are embedded as a whole.
     """
     if clips.lengths is None:
@@ -93,7 +94,7 @@ def frame_series(
 
 
 def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decoding) -> list[Located]:
-    """Return the windows of Q queries.
+    """Find the windows of Q queries from the scores of frames of one model.
 
     by: `overlap`, see windows_of_several; `posterior`, the probability that a window is one whole moment;
     `thresholds` on the frames, see threshold_windows. The frames of the result are posteriors, except for `thresholds`,
@@ -120,8 +121,9 @@ def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decodi
 
 
 def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding) -> list[Located]:
-    """Return the windows of Q queries that most probably overlap with a moment, by the mean of several models.
+    """Find the windows of Q queries from the scores of frames of several models.
 
+    They are those that most probably overlap with a moment, by the mean of the models.
     The models' frames may have different lengths. A window's score is the mean of the models' overlap_probability: the
     probability of a moment whose IoU with the window is 0.7 or more. R1@0.7 counts such moments. best_windows takes
     the probability of exactly one window, which is divided among many almost equal windows. Candidates are the
@@ -153,8 +155,9 @@ def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decod
 
 
 def _posteriors(score: MomentScore, series: FrameSeries) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield the index and the posteriors of every query, in any order.
+    """Yield the index of each query, and the probabilities of its windows and frames.
 
+    The queries are in any order.
     The posteriors are the (T, T) log probability that a window is one whole moment, and the (T,) probability that a
     frame is in a moment.
     """
@@ -168,8 +171,9 @@ def _posteriors(score: MomentScore, series: FrameSeries) -> Iterator[tuple[int, 
 
 
 def _resampled(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.ndarray:
-    """Return the (F,) means of frames between finer edges.
+    """Convert the values of frames to shorter frames, by averaging.
 
+    Returns: (F,).
     frames: (C,). edges: (C + 1,) seconds. fine: (F + 1,) seconds.
     """
     ends, starts = np.minimum(fine[1:, None], edges[1:]), np.maximum(fine[:-1, None], edges[:-1])
@@ -178,9 +182,9 @@ def _resampled(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.nd
 
 
 def require_few_frames(lengths: Sequence[int], names: Sequence[str]) -> None:
-    """Raise KitError for recordings with too many windows to compare.
+    """Raise KitError for recordings with too many frames to compare all windows.
 
-    lengths: numbers of frames. names: of the recordings, in the same order.
+    lengths: Numbers of frames. names: Names of the recordings, in the same order.
     """
     if lengths and (size := max(lengths)) > MAX_FRAMES:
         hint = "cut the recording, or use an expert or --hop with fewer frames per second"
@@ -191,15 +195,19 @@ def require_few_frames(lengths: Sequence[int], names: Sequence[str]) -> None:
 
 
 def require_short(moments: Sequence[Moment], features: Features) -> None:
-    """Raise KitError as require_few_frames does, for the recordings of moments that have frames."""
+    """Raise KitError for recordings of moments that are too long to compare all windows.
+
+    Only recordings with frames are checked.
+    """
     clips = sorted({moment.clip for moment in moments} & features.keys.keys())
     for bank in features.banks.values():
         require_few_frames([bank.rows_of(features.keys[clip]) for clip in clips], clips)
 
 
 def _batches(score: MomentScore, series: FrameSeries) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
-    """Yield batches of queries of similar length whose tables of posteriors fit into memory.
+    """Group queries of similar length into batches that fit into memory, and yield each.
 
+    Tables of posteriors need the memory.
     A batch is the indexes of its queries, (B, T) scores of their frames in float64, and (B,) lengths.
     """
     lengths = [len(values) for values in series.values]
@@ -214,17 +222,18 @@ def _batches(score: MomentScore, series: FrameSeries) -> Iterator[tuple[list[int
 
 
 def _affine(score: MomentScore, values: torch.Tensor) -> torch.Tensor:
-    """Return (T,) scores in float64, on the CPU."""
+    """Convert the values of frames to scores (T,), in float64 on the CPU."""
     scale, offset = score.scale.detach().double().cpu(), score.offset.detach().double().cpu()
     return scale * values.double() + offset
 
 
 def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment], name: str) -> MomentScore:
-    """Return a score with the scale, offset and transitions that maximise the likelihood of known moments per frame.
+    """Fit a score's scale, offset and transitions to known moments.
 
+    They maximise the likelihood of the moments per frame.
     It is for a model that has never been trained on windows. The optimizer is Adam with FIT_STEPS steps and a learning
-    rate of 0.1. It starts from the values of `score`, which does not change. moments: of the queries. name: of the
-    model, for the log. Raises KitError for moments without windows.
+    rate of 0.1. It starts from the values of `score`, which does not change. moments: Those of the queries. name: That
+    of the model, for the log. Raises KitError for moments without windows.
     """
     if unknown := next((moment.id for moment in moments if moment.windows is None), None):
         raise KitError(f"the query {unknown} has no windows, which a fit needs; name other moments")
@@ -254,7 +263,10 @@ def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Mome
 
 
 def unreadable_text(broken: Mapping[str, str], recordings: Collection[str]) -> str:
-    """Return the error message for recordings that cannot be read. broken: the reasons, by id."""
+    """Format the error message for recordings that cannot be read.
+
+    broken: The reasons, by id.
+    """
     clip, reason = next(iter(broken.items()))
     size = f"{len(broken):,} of {counted(len(recordings), 'recording', ',')}"
     hint = "repair or fetch them, or make manifest and moments again without them (data_tools castella)"
@@ -262,7 +274,7 @@ def unreadable_text(broken: Mapping[str, str], recordings: Collection[str]) -> s
 
 
 def score_of(model: RetrievalModel) -> MomentScore:
-    """Return a model's score of moments. Raises KitError if it has none."""
+    """Return a model's score of moments. Raises KitError if the model has none."""
     try:
         return model.moments
     except ValueError as error:

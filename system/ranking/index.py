@@ -41,8 +41,9 @@ class VectorIndex:
             self._index.add(values[begin : begin + CLIPS_AT_ONCE])
 
     def candidates(self, queries: torch.Tensor, count: int) -> np.ndarray:
-        """Return (Q, at most `count`) rows of the clips whose cosines are approximately the highest.
+        """Find the clips whose cosines with a query are approximately the highest.
 
+        Returns: (Q, at most `count`) rows.
         queries: (Q, D) of length 1 or 0.
         """
         count = min(count, self._index.ntotal)
@@ -51,8 +52,9 @@ class VectorIndex:
 
 
 def index_of(pool: Embeddings) -> VectorIndex | None:
-    """Return the index of a pool, or None if every clip is scored instead. pool: as embeddings.prepared returns it.
+    """Build the index of a pool; None if the pool is scored without one.
 
+    pool: As embeddings.prepared returns it.
     There is no index for up to 50,000 clips, on a GPU, for frames against words, and without faiss. The last two cases
     are logged.
     """

@@ -14,15 +14,16 @@ from data_tools.manifest import Clip, of_split, read_manifest
 
 
 class Listed(NamedTuple):
-    """Files of a folder or a manifest. clips: the clips. others: the reason for every file that is no clip, by path."""
+    """Files of a folder or a manifest. clips: The clips. others: The reason for every file that is no clip, by path."""
 
     clips: Sequence[Clip]
     others: Mapping[str, str] = MappingProxyType({})
 
 
 def list_clips(path: Path, split: str | None) -> Listed:
-    """Return the clips of a manifest (.jsonl), or every audio file of a folder. split: None for all splits.
+    """List the clips of a manifest (.jsonl), or every audio file of a folder.
 
+    split: None for all splits.
     Raises KitError if there is no clip, and DataError as read_manifest does.
     """
     if not path.is_dir():

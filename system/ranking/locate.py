@@ -58,7 +58,7 @@ class MomentQueries:
         return [row[moment.clip] for moment in self.moments]
 
     def only(self, ids: Container[str]) -> "MomentQueries":
-        """Return the moments of these recordings only."""
+        """Keep only the moments of these recordings."""
         recordings = {clip: recording for clip, recording in self.recordings.items() if clip in ids}
         return MomentQueries([moment for moment in self.moments if moment.clip in recordings], recordings)
 
@@ -71,8 +71,9 @@ class Sliding(NamedTuple):
 
 
 def read_moment_queries(manifest: Path, path: Path, split: str | None) -> MomentQueries:
-    """Return the moments of a file whose recordings have this split in the manifest. split: None for all splits.
+    """Read the moments of a file whose recordings have this split in the manifest.
 
+    split: None for all splits.
     Raises KitError if no moment has the split, if a recording is not in the manifest, and if only some moments have
     known windows.
     """
@@ -93,7 +94,7 @@ def read_moment_queries(manifest: Path, path: Path, split: str | None) -> Moment
 
 
 def read_for_fit(manifest: Path, path: Path, split: str, queries: MomentQueries) -> MomentQueries:
-    """Return the moments that models are fitted to.
+    """Read the known moments that models are fitted to.
 
     Raises KitError for one of the challenge's test splits, for a split of the ranked recordings, for a blind list, and
     as read_moment_queries does.
@@ -114,17 +115,18 @@ def locate(
     round_to: float | None = None,
     allow_unknown: bool = False,
 ) -> list[Located]:
-    """Return the windows of every query, best first. Several models are combined by the mean of their probabilities.
+    """Find the windows of every query in its recording, best first.
 
+    Several models are combined by the mean of their probabilities.
     The number of windows per query is the maximum of the edition.
 
     Args:
-        fit: known moments; scale, offset and transitions of every model are fitted to them. None: use the trained
+        fit: Known moments; scale, offset and transitions of every model are fitted to them. None: use the trained
             values.
-        sliding: the window that slides over recordings for models of whole clips.
-        by: see windows_of.
-        round_to: see Decoding.
-        allow_unknown: accept queries without any known word, for which all frames have the same score.
+        sliding: The window that slides over recordings for models of whole clips.
+        by: See windows_of.
+        round_to: See Decoding.
+        allow_unknown: Accept queries without any known word, for which all frames have the same score.
     Raises: KitError for rankers that are no model, for models that need `fit` and do not get it, for thresholds with
         several models, and for recordings that cannot be read. Unreadable recordings of `fit` are left out with a
         warning.
@@ -155,9 +157,10 @@ def locate(
 def series_of(
     ranker: ModelRanker, queries: MomentQueries, sliding: Sliding, strict: bool = True
 ) -> tuple[list[Moment], FrameSeries]:
-    """Return the scores of frames, computed by the kind of the model's score, and the moments that they belong to.
+    """Score the frames of recordings for queries by any model.
 
-    strict: raise KitError for recordings that cannot be read; if False, leave them out.
+    Returns: The moments that can be searched for, and their scores of frames.
+    strict: Raise KitError for recordings that cannot be read; if False, leave them out.
     """
     model, recordings = ranker.model, list(queries.recordings.values())
     features = ranker.source.features(model, recordings)
@@ -177,7 +180,10 @@ def series_of(
 def series_of_moments(
     model: RetrievalModel, recordings: Sequence[Clip], moments: Sequence[Moment], features: Features
 ) -> FrameSeries:
-    """Score the frames of recordings for the texts of moments. Raises KitError as frame_series does."""
+    """Score the frames of recordings for the texts of moments, by a model of moments.
+
+    Raises KitError as frame_series does.
+    """
     clips, row = embed_clips(model, recordings, features), {clip.id: number for number, clip in enumerate(recordings)}
     captions = embed_texts_together(model, [moment.text for moment in moments])
     (grid,) = features.grids.values()
@@ -187,8 +193,9 @@ def series_of_moments(
 def _of_frames(
     model: RetrievalModel, recordings: Sequence[Clip], queries: MomentQueries, features: Features
 ) -> FrameSeries:
-    """Score frames by a model that compares frames with words: every frame is scored as a clip of one frame.
+    """Score frames by a model that compares frames with words.
 
+    Every frame is scored as a clip of one frame.
     If the encoder returns one frame per frame of its only expert, the times are those of the expert's frames. Otherwise
     the frames divide the recording into equal parts.
     """
@@ -213,7 +220,10 @@ def _of_frames(
 def _of_pieces(
     model: RetrievalModel, recordings: Sequence[Clip], queries: MomentQueries, features: Features, sliding: Sliding
 ) -> FrameSeries:
-    """Score frames by a model of whole clips: the score of every hop is the score of the piece around it."""
+    """Score frames by a model of whole clips, on pieces of the recordings.
+
+    The score of every hop is the score of the piece around it.
+    """
     pieces, of_pieces = pieces_of(recordings, features, sliding.seconds, sliding.hop)
     embedded = embed_clips(model, [piece for each in pieces for piece in each], of_pieces)
     bounds = torch.tensor([0, *(len(each) for each in pieces)]).cumsum(0).tolist()
@@ -228,7 +238,10 @@ def _scored(
     grids: Sequence[Grid],
     queries: MomentQueries,
 ) -> FrameSeries:
-    """Score the frames of recordings. clips: one per recording, its frames as separate clips."""
+    """Score the frames of recordings for their queries, from embeddings of the frames.
+
+    clips: One per recording, its frames as separate clips.
+    """
     captions = embed_texts(model, [moment.text for moment in queries.moments])
     values, edges, of_query = [], [], []
     with torch.inference_mode():
@@ -240,16 +253,17 @@ def _scored(
 
 
 def truth_file(path: Path) -> Path:
-    """Return the path of the file of queries that belongs to a file of windows."""
+    """Return the path of the file of queries and true windows next to a file of windows."""
     return path.with_suffix(".truth.jsonl")
 
 
 def write_windows(
     path: Path, queries: MomentQueries, located: Sequence[Located], edition: MomentsEdition
 ) -> MomentSummary | None:
-    """Write the windows with their scores (.jsonl), and the queries in their published format (.truth.jsonl).
+    """Write the windows with their scores, and the queries in their published format.
 
-    Returns: the figures; None for a blind list.
+    The files are .jsonl and .truth.jsonl.
+    Returns: The figures; None for a blind list.
     """
     truth_path = truth_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)

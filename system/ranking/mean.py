@@ -30,13 +30,16 @@ class RankByMean(RankEntry):
 
     @property
     def combined_entries(self) -> list[str]:
+        """Names of the rank entries that this entry combines."""
         return self.of
 
     @property
     def how(self) -> str:
+        """Description of the source of the scores, for the plan."""
         return f"by the mean of {', '.join(self.of)}"
 
     def ranker(self, models: Models) -> Ranker:
+        """Return the ranker that averages the scores of the entries."""
         return MeanRanker({name: models.entry(name) for name in self.of})
 
 
@@ -48,6 +51,7 @@ class MeanRanker(Ranker):
         self.facts = {"mean of": {name: dict(member.facts) for name, member in members.items()}}
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
+        """Yield the mean of the members' scores, block by block."""
         blocks = {
             name: matrix_from_blocks(labels_of(pool.clips, queries, member.facts), member.scores(queries, pool))
             for name, member in self.members.items()
@@ -55,6 +59,7 @@ class MeanRanker(Ranker):
         yield from blended(blocks)[1]
 
     def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix | None:
+        """Return the mean of the members' score matrices; None in processes other than the first."""
         found = {name: member.matrix(queries, pool) for name, member in self.members.items()}
         matrices = {name: matrix for name, matrix in found.items() if matrix is not None}
         return from_first(lambda: blend(matrices))
@@ -67,15 +72,17 @@ class StoredScores(Ranker):
         self.path, self.origin, self.facts = path, path.stem, {}
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
+        """Yield the stored scores, block by block."""
         values = read_scores(self.path).values
         yield from (values[rows] for rows in row_blocks(values))
 
     def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix | None:
+        """Read the stored score matrix; None in processes other than the first."""
         return from_first(lambda: read_scores(self.path))
 
 
 def from_first(make: Callable[[], ScoreMatrix]) -> ScoreMatrix | None:
-    """Return the result of `make` in the first of several processes, and None in the others."""
+    """Call `make` in the first process, and return its result; None in the others."""
     made: list[ScoreMatrix] = []
     on_first(lambda: made.append(make()))
     return made[0] if made else None

@@ -42,18 +42,22 @@ class ModelPool(Pool):
     embedded: Embeddings
 
     def prepare(self) -> Embeddings:
-        """Prepare the embeddings for scores, once for all queries. The result replaces the raw embeddings."""
+        """Prepare the clips' embeddings for scores, once for all queries.
+
+        The result replaces the raw embeddings.
+        """
         with torch.inference_mode():
             self.embedded = prepared(self.embedded)
         return self.embedded
 
     @cached_property
     def index(self) -> VectorIndex | None:
+        """Index for searching a large pool; None if every clip is scored."""
         return index_of(self.prepare())
 
 
 class ClipSource(ABC):
-    """Source of the frames of clips. grids: times of the frames of every expert, by the expert's name."""
+    """Source of the frames of clips. grids: Times of the frames of every expert, by the expert's name."""
 
     grids: Mapping[str, Grid]
 
@@ -63,7 +67,7 @@ class ClipSource(ABC):
 
     @abstractmethod
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
-        """Return the frames of clips."""
+        """Return the frames of clips, read or computed."""
 
 
 class KnownFeatures(ClipSource):
@@ -73,6 +77,7 @@ class KnownFeatures(ClipSource):
         self._features, self.grids = features, features.grids
 
     def open(self, model: RetrievalModel, listed: Listed, strict: bool = False) -> ModelPool:
+        """Embed the clips that have frames. Raises KitError if there is no such clip."""
         clips = [clip for clip in listed.clips if clip.id in self._features.keys]
         if not clips:
             raise KitError(f"nothing to rank: none of {counted(len(listed.clips), 'clip')} is readable")
@@ -80,13 +85,14 @@ class KnownFeatures(ClipSource):
         return ModelPool(clips=clips, skipped=listed.others, norms=norms, embedded=embedded)
 
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
+        """Return the known frames."""
         return self._features
 
 
 class Windows(NamedTuple):
     """Settings for finding windows by a model of moments.
 
-    score: scale, offset and transitions. by, decoding: as in windows_of.
+    score: Scale, offset and transitions. by, decoding: See windows_of.
     """
 
     score: MomentScore
@@ -95,7 +101,7 @@ class Windows(NamedTuple):
 
     @property
     def meanings(self) -> dict[str, str]:
-        """Explanations of the numbers of a recording's frames and windows, by name."""
+        """Explanations of the numbers of frames and windows, by name."""
         windows = {
             "overlap": "the probability that a moment has an IoU of 0.7 or more with it",
             "posterior": "the probability that it is exactly one moment",
@@ -107,8 +113,8 @@ class Windows(NamedTuple):
 class ModelRanker(Ranker):
     """Ranks by a model's score of a clip and a query.
 
-    score: settings of the score. windows: settings for finding windows in recordings; None if they are not needed.
-    name: of the model's folder.
+    score: Settings of the score. windows: Settings for finding windows in recordings; None if they are not needed.
+    name: Name of the model's folder.
     """
 
     def __init__(
@@ -127,20 +133,23 @@ class ModelRanker(Ranker):
 
     @property
     def meanings(self) -> dict[str, str]:
+        """Explanations of the numbers in an answer, by name."""
         return {"score": self.score.meaning, **(self.windows.meanings if self.windows else {})}
 
     def open(self, listed: Listed, strict: bool = False) -> ModelPool:
+        """Embed the clips that can be ranked."""
         pool = self.source.open(self.model, listed, strict)
         if self.windows is not None and pool.embedded.lengths is not None:
             require_few_frames(pool.embedded.lengths.tolist(), [clip.path for clip in pool.clips])
         return pool
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
+        """Yield blocks of the model's scores of all queries and clips."""
         captions = embed_texts_together(self.model, [query.text for query in queries])
         return score_together(self.model, captions, _of_model(pool).prepare())
 
     def best(self, queries: Sequence[Query], pool: Pool, count: int) -> Iterator[list[Hit]]:
-        """Yield the best clips, as Ranker.best does.
+        """Yield the best clips of each query, best first, in large pools by an index.
 
         In a pool with an index, clips that the index does not find are missing; the others have their exact scores.
         """
@@ -157,6 +166,7 @@ class ModelRanker(Ranker):
             yield [Hit(int(rows[column]), float(scores[column])) for column in best]
 
     def located(self, text: str, pool: Pool, rows: Sequence[int]) -> list[Located] | None:
+        """Find the windows of a query in the recordings of these rows; None without settings of windows."""
         if self.windows is None:
             return None
         recordings, clips = [pool.clips[row] for row in rows], _of_model(pool).prepare().rows(list(rows))
@@ -167,22 +177,28 @@ class ModelRanker(Ranker):
         return windows_of(self.windows.score, series, self.windows.by, self.windows.decoding)
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
+        """Return the texts without any word that the model knows."""
         return self.model.text.unreadable(texts)
 
     def unknown_words(self, text: str) -> list[str]:
+        """Return the words of a text that the model does not know."""
         return self.model.text.unknown_words(text)
 
     def forget_queries(self) -> None:
+        """Do not cache queries from now on."""
         self.model.text.caches_texts = False
 
     def text_vectors(self, texts: Sequence[str], normalize: bool = True) -> np.ndarray:
+        """Embed texts."""
         return vectors(embed_texts(self.model, texts), normalize)
 
     def clip_vectors(self, pool: Pool, normalize: bool = True) -> np.ndarray:
+        """Return the embeddings of the pool's clips."""
         return vectors(_of_model(pool).embedded, normalize)
 
 
 def _of_model(pool: Pool) -> ModelPool:
+    """Return the pool. Raises TypeError if no model has opened it."""
     if not isinstance(pool, ModelPool):
         raise TypeError("a model can only rank pools that it has opened")
     return pool

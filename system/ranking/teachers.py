@@ -23,9 +23,11 @@ class RankByTeachers(RankEntry):
 
     @property
     def how(self) -> str:
+        """Description of the source of the scores, for the plan."""
         return f"by the mean of the cosines of {', '.join(self.of)}"
 
     def ranker(self, models: Models) -> Ranker:
+        """Return the ranker that averages the teachers' cosines."""
         return TeachersRanker(self.of, models)
 
 
@@ -38,6 +40,7 @@ class TeachersRanker(Ranker):
         self.facts = {"recipe": models.recipe_name, "teachers": list(names)}
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
+        """Yield the mean of the teachers' cosines of all queries and clips."""
         from system.batches.teachers import caption_key, unit_embeddings
 
         keys = {

@@ -30,14 +30,14 @@ def write_ranking(
     top: int | None = None,
     allow_unknown: bool = False,
 ) -> int:
-    """Rank the readable clips and write the result.
+    """Rank the readable clips for all queries, and write scores or the best clips.
 
     The file is the score matrix (.npy), or, with `top`, a ranked CSV of the edition custom: the best `top` clips of
     every query in submission.ordering's order.
 
-    Returns: the number of ranked clips.
+    Returns: The number of ranked clips.
     Raises: KitError if `top` exceeds the number of clips, for queries without any known word (unless allow_unknown),
-        and for a query whose clip is missing or broken; SubmissionError if two queries or clips would be identical in
+        and for a query whose clip is missing or broken. SubmissionError if two queries or clips would be identical in
         a ranked CSV.
     """
     _require_deep(top, len(listed.clips))
@@ -60,11 +60,13 @@ def write_ranking(
 
 
 def _require_deep(top: int | None, clips: int) -> None:
+    """Raise KitError if `top` exceeds the number of clips."""
     if top is not None and top > clips:
         raise KitError(f"--top {top}: the pool has {counted(clips, 'clip')}; give {clips} or fewer")
 
 
 def _require_relevant(queries: Sequence[Query], listed: Listed, pool: Pool) -> None:
+    """Raise KitError if the relevant clip of a query cannot be ranked."""
     absent = {clip_id for query in queries for clip_id in query.relevant or []} - {clip.id for clip in pool.clips}
     if absent:
         reasons = {clip.id: pool.skipped[clip.path] for clip in listed.clips if clip.path in pool.skipped}

@@ -27,8 +27,9 @@ log = logging.getLogger(__name__)
 class Data:
     """The data of a recipe.
 
-    clips: all clips of each source's split, by source, including unreadable ones. features: frames of the readable
-    clips. augmentations: by stage, for stages that have one. moments: by source, for sources that have a moments file.
+    clips: All clips of each source's split, by source, including unreadable ones. features: Frames of the readable
+    clips. augmentations: Those of each stage, for stages that have one. moments: Those of each source, for sources
+    that have a moments file.
     """
 
     clips: dict[str, Sequence[Clip]]
@@ -37,18 +38,19 @@ class Data:
     moments: dict[str, list[Moment]] = field(default_factory=dict)
 
     def readable_clips(self, source: str) -> list[Clip]:
-        """Return the clips of a source that have frames."""
+        """Return the clips of a data source that have frames."""
         return [clip for clip in self.clips[source] if clip.id in self.features.keys]
 
     def items(self, source: str, unit: str) -> list[Item]:
-        """Return the items of batches, from a source's clips that have frames."""
+        """Return the training items of a data source, from its clips that have frames."""
         if unit == "moment":
             return items_of_moments(self.readable_clips(source), self.moments[source])
         return items_of(self.readable_clips(source), unit)
 
     def shared(self, some: list[str], others: list[str]) -> int:
-        """Return the number of clips of the second group of sources that are in the first too.
+        """Count the clips that both groups of data sources have.
 
+        It is the number of clips of the second group that are in the first too.
         Clips are the same if they have the same audio file, or the same Freesound recording, since data sets have
         different excerpts of it."""
         known = [clip for name in some for clip in self.readable_clips(name)]
@@ -61,8 +63,11 @@ class Data:
 
 
 def read_clips(recipe: schema.Recipe) -> dict[str, Sequence[Clip]]:
-    """Return the clips of each source's split, by source. Raises KitError for a split that a manifest does not have,
-    and for an id that two files share."""
+    """Read the clips of each data source from its manifest.
+
+    Returns: Those of the source's split, by source. Raises KitError for a split that a manifest does not have, and for
+    an id that two files share.
+    """
     read = {path: read_manifest(path) for path in {source.manifest: None for source in recipe.data.values()}}
     clips: dict[str, Sequence[Clip]] = {}
     path_of: dict[str, str] = {}
@@ -84,8 +89,9 @@ def load_data(
     device: "Device | None" = None,
     workers: int | None = None,
 ) -> Data:
-    """Read every source and compute the missing frames. strict, verify, device, workers: see build_features.
+    """Read every data source, and compute the missing frames.
 
+    strict, verify, device, workers: See build_features.
     Raises KitError for a source without readable audio. Before any computation, it raises KitError for a source without
     any existing file, and for augmentation files that do not fit.
     """
@@ -110,7 +116,7 @@ def load_data(
 
 
 def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip]) -> list[Moment]:
-    """Return the moments of a source's clips. Raises KitError if it has no moment."""
+    """Read the moments of a source's clips. Raises KitError if there is no moment."""
     ids = {clip.id for clip in clips}
     found = [moment for moment in read_moments(source.moments or "") if moment.clip in ids]
     if not found:
@@ -120,8 +126,10 @@ def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip]) -> list
 
 
 def read_augmentations(recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]]) -> dict[str, Augmentation]:
-    """Return the augmentation of each stage that has one, by stage. clips: by source. Raises KitError for files that
-    do not fit."""
+    """Read the files of random changes of training data, for each stage that has them.
+
+    clips: By source. Returns: By stage. Raises KitError for files that do not fit.
+    """
     return {
         name: Augmentation(stage.augment, [clip for source in stage.train.data for clip in clips[source]])
         for name, stage in recipe.stages.items()
@@ -130,6 +138,7 @@ def read_augmentations(recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]
 
 
 def _refuse(name: str, source: schema.Source, clips: Sequence[Clip], first: str) -> NoReturn:
+    """Raise KitError for a data source without readable audio. first: The first error."""
     raise KitError(
         f"data source {name}: no audio of its {counted(len(clips), 'clip', ',')} can be read, first {first}; "
         f"put the files there, or make {source.manifest} again with the right folder"

@@ -8,7 +8,10 @@ from typing import Any
 
 
 def differing(a: Any, b: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Dotted keys of settings that differ, such as stages.train.losses.0.margin, with both values."""
+    """Yield the dotted keys of settings that differ, with both values.
+
+    Example: stages.train.losses.0.margin.
+    """
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         a, b = dict(enumerate(a)), dict(enumerate(b))
     if isinstance(a, dict) and isinstance(b, dict):

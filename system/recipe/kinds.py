@@ -13,7 +13,10 @@ from system.recipe import schema
 
 
 def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """Check the rules between kinds. The recipe must have passed the schema."""
+    """Check that the kinds of a recipe fit each other. Yields keys and error messages.
+
+    The recipe must have passed the schema.
+    """
     for name, entry in recipe.rank.items():
         if isinstance(entry, ByOneModel) and entry.stage is None and (part := recipe.model.unpublished):
             yield ("rank", name, "stage"), f"null, but model.{part} has layers that must be trained first"
@@ -69,11 +72,13 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
 
 
 def _check_has_moments(at: Keys, name: str, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
+    """Check that a data source has moments."""
     if name in recipe.data and recipe.data[name].moments is None:
         yield at, f"data source {name} has no moments; name their file in data.{name}.moments"
 
 
 def _check_mix(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
+    """Check that clips can be mixed: on waveforms, and without teachers."""
     if stage.augment is None or stage.augment.mix is None:
         return
     stored = [name for name, expert in recipe.model.audio.experts.items() if not isinstance(expert, Waveform)]
@@ -85,7 +90,10 @@ def _check_mix(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator
 
 
 def _check_teacher(at: Keys, name: str, stage: str, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """Check that a teacher exists and is trained earlier. stage: the stage that learns from it."""
+    """Check that a teacher of a loss exists, and is trained earlier.
+
+    stage: The stage that learns from it.
+    """
     teacher = recipe.teachers.get(name)
     if teacher is None:
         yield at, f"no teacher {name!r}; teachers: {', '.join(recipe.teachers) or 'none'}"
@@ -96,7 +104,10 @@ def _check_teacher(at: Keys, name: str, stage: str, recipe: schema.Recipe) -> It
 
 
 def _check_model_parts(at: Keys, names: list[str], trains: dict[str, bool]) -> Iterator[tuple[Keys, str]]:
-    """Check names of parts of the model. trains: whether a part has trainable parameters, by its name."""
+    """Check that named parts of the model exist and are trained.
+
+    trains: Whether a part has trainable parameters, by its name.
+    """
     for name in names:
         if name not in trains:
             yield (*at, name), f"the model has no part {name!r}; parts: {', '.join(trains)}"

@@ -43,19 +43,25 @@ Mistake = tuple[Keys, int, str]  # keys, line in the file (0: command line), mes
 
 @dataclass(frozen=True)
 class Loaded:
-    """A checked recipe. source: the file's bytes. changes: the applied `--set` texts."""
+    """A checked recipe. source: The file's bytes. changes: The applied `--set` texts."""
 
     recipe: schema.Recipe
     source: bytes
     changes: tuple[str, ...]
 
     def resolved(self) -> str:
-        """Return JSON of every setting. Read as a recipe, it gives this recipe again."""
+        """Return every setting of the recipe as JSON.
+
+        Read as a recipe, it gives this recipe again.
+        """
         return json.dumps(self.recipe.model_dump(mode="json"), indent=1) + "\n"
 
 
 def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
-    """Read, change (`stages.finetune.batch_size=64`), and check a recipe. Raises RecipeError with all mistakes."""
+    """Read a recipe, apply the changes of the command line, and check it.
+
+    A change is such as `stages.finetune.batch_size=64`. Raises RecipeError with all mistakes.
+    """
     path = Path(path)
     source, document = read_document(path, "recipe")
     if isinstance(document.value, dict) and "cells" in document.value:
@@ -72,8 +78,9 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
 
 
 def read_document(path: Path, what: str) -> tuple[bytes, Document]:
-    """Return a file's bytes, and their YAML. what: "recipe" or "study".
+    """Read a YAML file. Returns: Its bytes, and the document.
 
+    what: "recipe" or "study".
     Raises RecipeError if the file is missing or is not YAML, since nothing else can be checked then.
     """
     try:
@@ -93,7 +100,10 @@ def read_document(path: Path, what: str) -> tuple[bytes, Document]:
 
 
 def _report(path: Path, problems: list[Mistake]) -> list[str]:
-    """Return one line per key, by line number. If a value may have several types, its messages share one line."""
+    """Format mistakes of a recipe, one line per key, by line number.
+
+    If a value may have several types, its messages share one line.
+    """
     by_key: dict[tuple[int, str], list[str]] = {}
     for keys, line, text in problems:
         by_key.setdefault((line, ".".join(map(str, keys))), []).append(text)
@@ -106,7 +116,10 @@ def _report(path: Path, problems: list[Mistake]) -> list[str]:
 
 
 def _apply(document: Document, changes: list[str]) -> Iterator[Mistake]:
-    """Set `a.b.0.c=value` in the document. The schema later refuses unknown keys."""
+    """Change the document by settings such as `a.b.0.c=value`. Yields mistakes.
+
+    The schema later refuses unknown keys.
+    """
     for change in changes:
         dotted, equals, text = change.partition("=")
         keys: Keys = tuple(int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
@@ -132,6 +145,7 @@ def _apply(document: Document, changes: list[str]) -> Iterator[Mistake]:
 
 
 def _null_characters(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
+    """Yield the keys of texts that contain a null character."""
     if isinstance(value, str) and "\0" in value:
         yield keys, "contains a null character, which is not allowed in texts and file names"
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -140,6 +154,7 @@ def _null_characters(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
 
 
 def _leave_out_nulls(value: Any) -> None:
+    """Remove null entries of data, experts, stages and rank from the document."""
     experts = child(child(child(value, "model"), "audio"), "experts")
     for entries in (experts, *(child(value, key) for key in ("data", "stages", "rank"))):
         if isinstance(entries, dict):
@@ -148,6 +163,7 @@ def _leave_out_nulls(value: Any) -> None:
 
 
 def _validate(value: Any) -> tuple[schema.Recipe | None, list[tuple[Keys, str]]]:
+    """Check a document by the schema. Returns: The recipe or None, and the mistakes."""
     try:
         return schema.Recipe.model_validate(value), []
     except ValidationError as error:
@@ -160,7 +176,10 @@ def _validate(value: Any) -> tuple[schema.Recipe | None, list[tuple[Keys, str]]]
 
 
 def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
-    """Remove the names of chosen union members from a location: pydantic adds them, and the document lacks them."""
+    """Convert a location in an error of pydantic to the keys of the document.
+
+    pydantic adds the names of chosen union members, which the document lacks.
+    """
     keys: list[str | int] = []
     fresh = True  # no tag seen yet at this value
     for i, part in enumerate(location):
@@ -174,6 +193,7 @@ def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
 
 
 def _sentence(item: Any, value: Any, suggest: bool) -> str:
+    """Format the error message for a mistake that pydantic has found."""
     kind, name = item["type"], item["loc"][-1] if item["loc"] else ""
     if kind == "extra_forbidden":
         if not suggest or len(str(name)) > MAX_SHOWN:
@@ -193,7 +213,7 @@ def _sentence(item: Any, value: Any, suggest: bool) -> str:
 
 
 def _all_keys(model: type[BaseModel]) -> set[str]:
-    """Return every key of the schema, for suggestions."""
+    """Return all keys of the schema, for suggestions."""
     pending: list[Any] = [model]
     done: set[type[BaseModel]] = set()
     while pending:

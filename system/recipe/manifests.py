@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 
 
 def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
-    """Run the `make` commands of missing manifests, and of those that were made before more audio files arrived.
+    """Make missing manifests with their commands, and outdated ones again.
 
+    Outdated are those that were made before more audio files arrived.
     again: False keeps every existing manifest, because a run that has begun must not change its own.
 
     The file MANIFEST.made_by stores the command, the number of audio files, digests of their names and of the manifest,
@@ -57,7 +58,10 @@ def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
 
 
 def few_clips(source: schema.Source, count: int) -> str:
-    """Return a note if a source has fewer than FEW of its published clips, else "". count: number of its clips."""
+    """Describe that a data source has too few of its published clips; "" if it has enough.
+
+    Too few are fewer than FEW of them. count: Number of its clips.
+    """
     if source.expected is None or count >= FEW * source.expected.clips:
         return ""
     by_run = _note_of(Path(source.manifest)).exists()
@@ -79,8 +83,9 @@ def input_paths(command: str) -> list[Path]:
 
 
 def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
-    """Return whether the manifest is missing or was made from other audio files.
+    """Return whether the manifest of a data source must be made: missing, or outdated.
 
+    Outdated means that it was made from other audio files.
     A manifest that was written or edited by hand is kept."""
     manifest = Path(source.manifest)
     note = _note_of(manifest)
@@ -106,6 +111,7 @@ def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
 
 
 def _make(name: str, command: str, manifest: Path) -> None:
+    """Run the command that makes a manifest, and note its inputs."""
     log.info("making %s: %s", name, command)
     folders = [str(path) for path in input_paths(command) if path.is_dir()]
     count, names = _audio_files(folders)  # files that arrive during the command count as new
@@ -120,11 +126,15 @@ def _make(name: str, command: str, manifest: Path) -> None:
 
 
 def _note_of(manifest: Path) -> Path:
+    """Return the path of the note on how a manifest was made."""
     return Path(f"{manifest}.made_by")
 
 
 def _audio_files(folders: Sequence[str]) -> tuple[int, str]:
-    """Return the number of audio and published feature files in folders, and a digest of their names."""
+    """Count the audio files in folders. Returns: Their number, and a digest of their names.
+
+    Published feature files count too.
+    """
     names = [f"{folder}/{name}" for folder in folders if Path(folder).is_dir() for name in tree_files(Path(folder))]
     audio = [name for name in names if is_audio_name(Path(name).name) or name.endswith(".npz")]
     return len(audio), hashlib.sha256("\n".join(audio).encode(errors="surrogateescape")).hexdigest()

@@ -20,7 +20,7 @@ Node = dict[str, Any]  # of a JSON schema
 
 
 class Key(NamedTuple):
-    """A key of a section. default: its YAML text; None: the key is required."""
+    """A key of a section. default: Its YAML text; None: the key is required."""
 
     name: str
     values: str
@@ -29,7 +29,7 @@ class Key(NamedTuple):
 
 
 class Section(NamedTuple):
-    """The keys of one kind of settings. path: such as stages.NAME.losses.N, where NAME is any name and N a position.
+    """The keys of one kind of settings. path: Such as stages.NAME.losses.N, where NAME is any name and N a position.
     kind: None if there is only one kind."""
 
     path: str
@@ -40,14 +40,15 @@ class Section(NamedTuple):
 
 @cache
 def sections() -> list[Section]:
-    """Return the sections of a recipe, in the order of the document."""
+    """Return the sections of all keys of a recipe, in the order of the document."""
     schema = Recipe.model_json_schema()
     return list(dict.fromkeys(_sections(schema, schema["$defs"], "")))
 
 
 def at_path(found: list[Section], dotted: str) -> list[Section]:
-    """Return the sections at `dotted` and below. A section that has it as a key is returned with only this key.
+    """Return the sections of keys at a path such as `stages.optimizer`, and below it.
 
+    A section that has the last part as a key is returned with only this key.
     Names and positions may be left out or given: `stages.optimizer`, `stages.finetune.optimizer`,
     `stages.train.losses.0`."""
     given = tuple(part for part in dotted.split(".") if part)
@@ -57,7 +58,10 @@ def at_path(found: list[Section], dotted: str) -> list[Section]:
 
 
 def _at(found: list[Section], path_for: Callable[[Section], tuple[str, ...]]) -> list[Section]:
-    """Return the sections at a path and below. path_for: gives the path, without names and positions."""
+    """Return the sections at a path and below.
+
+    path_for: Gives the path, without names and positions.
+    """
     inside = [section for section in found if _plain(section.path)[: len(path_for(section))] == path_for(section)]
     holders = [
         section._replace(keys=tuple(key for key in section.keys if key.name == path_for(section)[-1]))
@@ -69,8 +73,9 @@ def _at(found: list[Section], path_for: Callable[[Section], tuple[str, ...]]) ->
 
 
 def _without_names(path: str, given: tuple[str, ...], found: list[Section]) -> tuple[str, ...]:
-    """Return `given` without the parts at which the section's path has NAME or N.
+    """Remove names and positions from a path that a user gave.
 
+    These are the parts of `given` at which the section's path has NAME or N.
     A last name that is similar to a key of the section is kept: it is more likely a misspelt key."""
     remaining, plain, parts = list(given), list[str](), path.split(".")
     for i, part in enumerate(parts, start=1):
@@ -86,17 +91,19 @@ def _without_names(path: str, given: tuple[str, ...], found: list[Section]) -> t
 
 
 def paths(found: list[Section]) -> list[str]:
-    """Return every path that at_path accepts, without names and positions."""
+    """Return every path of keys that at_path accepts, without names and positions."""
     plain = [(".".join(_plain(section.path)), section) for section in found]
     keys = [f"{path}.{key.name}".lstrip(".") for path, section in plain for key in section.keys]
     return list(dict.fromkeys([*(path for path, _ in plain if path), *keys]))
 
 
 def _plain(path: str) -> tuple[str, ...]:
+    """Return the parts of a path, without NAME and N."""
     return tuple(part for part in path.split(".") if part not in ("NAME", "N", ""))
 
 
 def _sections(node: Node, defs: Node, path: str) -> Iterator[Section]:
+    """Yield the section of a schema's class, and those below it."""
     properties = node["properties"]
     kinds = _words(properties["kind"]) if "kind" in properties else None
     meanings = _meanings(_classes()[node["title"]])
@@ -116,7 +123,7 @@ def _sections(node: Node, defs: Node, path: str) -> Iterator[Section]:
 
 
 def _below(node: Node, defs: Node, path: str) -> Iterator[Section]:
-    """Yield the sections of all settings that a value may contain."""
+    """Yield the sections of all classes of settings that a value may have."""
     if "$ref" in node:
         yield from _sections(defs[node["$ref"].rpartition("/")[2]], defs, path)
     for choice in [*node.get("anyOf", ()), *node.get("oneOf", ())]:
@@ -128,7 +135,7 @@ def _below(node: Node, defs: Node, path: str) -> Iterator[Section]:
 
 
 def _values(node: Node, defs: Node) -> str:
-    """Describe the allowed values in words."""
+    """Describe the allowed values of a key in words."""
     if choices := node.get("anyOf") or node.get("oneOf"):
         kinds = [_kind(choice, defs) for choice in choices]
         if all(kinds):
@@ -151,26 +158,30 @@ def _values(node: Node, defs: Node) -> str:
 
 
 def _kind(node: Node, defs: Node) -> str | None:
+    """Return the kind that a class of settings describes; None if it has no kinds."""
     properties = defs[node["$ref"].rpartition("/")[2]]["properties"] if "$ref" in node else {}
     return _words(properties["kind"]) if "kind" in properties else None
 
 
 def _words(node: Node) -> str:
+    """Join the allowed values of a key."""
     return ", ".join(map(str, node.get("enum", [node.get("const")])))
 
 
 def _range(node: Node) -> str:
+    """Describe the allowed range of a number."""
     words = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
     return "".join(f", {word} {node[name]:,}" for name, word in words.items() if name in node)
 
 
 def _yaml(value: Any) -> str:
+    """Format a default value as YAML."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 @cache
 def _classes() -> dict[str, type[Strict]]:
-    """Return all settings classes by their name."""
+    """Return all classes of settings, by name."""
     found = [Strict]
     for kind in found:
         found += kind.__subclasses__()
@@ -179,7 +190,10 @@ def _classes() -> dict[str, type[Strict]]:
 
 @cache
 def _meanings(kind: type[Strict]) -> dict[str, str]:
-    """Return the meaning of every key: the comment after it in the source, or its text in the class's docstring."""
+    """Return the meaning of every key of a class of settings.
+
+    It is the comment after the key in the source, or its text in the class's docstring.
+    """
     meanings = {}
     for base in reversed([base for base in kind.__mro__ if issubclass(base, Strict)]):
         lines = inspect.getsource(base).splitlines()
@@ -197,4 +211,5 @@ def _meanings(kind: type[Strict]) -> dict[str, str]:
 
 
 def _on_one_line(text: str) -> str:
+    """Replace line breaks and repeated blanks by single blanks."""
     return re.sub(r"\s+", " ", text).strip()

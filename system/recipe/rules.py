@@ -16,7 +16,10 @@ RUN_FOLDERS = {"scores", "submission", "figures"}  # a run has these folders, an
 
 
 def child(value: Any, key: str | int) -> Any:
-    """Return value[key] of a dict or list, or None if it is missing, since raw documents may have any shape."""
+    """Return value[key] of a dict or list; None if it is missing.
+
+    Raw documents may have any shape.
+    """
     if isinstance(value, dict):
         return value.get(key)
     if isinstance(value, list) and isinstance(key, int) and key < len(value):
@@ -25,17 +28,24 @@ def child(value: Any, key: str | int) -> Any:
 
 
 def _items(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the entries of a mapping whose values are mappings; nothing if it is no mapping."""
+    """Yield the entries of a mapping that are mappings too.
+
+    It yields nothing for any other value.
+    """
     if isinstance(value, dict):
         yield from ((key, item) for key, item in value.items() if isinstance(item, dict))
 
 
 def _names(value: Any) -> list[tuple[int, str]]:
+    """Return the texts in a list with their positions; empty if it is no list."""
     return [(i, name) for i, name in enumerate(value) if isinstance(name, str)] if isinstance(value, list) else []
 
 
 def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
-    """Check rules between keys, on the raw document, so that they are reported together with the schema's mistakes."""
+    """Check that names in a recipe exist and that its settings fit. Yields keys and error messages.
+
+    This is on the raw document, so that these mistakes are reported together with the schema's.
+    """
     data = dict(_items(child(value, "data")))
     for name, source in data.items():
         if isinstance(source.get("make"), str) and not _is_made_by_tools(source["make"]):
@@ -67,6 +77,7 @@ def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    """Check the corpus and the percentiles of `relevance`."""
     yield from _check_sources(("relevance", "corpus"), child(relevance, "corpus"), data, "count another split")
     curve = child(relevance, "relax")
     points = [(child(p, "percentile"), child(p, "factor")) for p in (curve if isinstance(curve, list) else [])]
@@ -78,6 +89,7 @@ def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Key
 
 
 def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
+    """Check that a list names nothing twice."""
     names_before: set[str] = set()
     for i, name in _names(names):
         if name in names_before:
@@ -86,6 +98,7 @@ def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_parts_of_mean(at: Keys, of: Any, earlier: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    """Check that a mean combines earlier rank entries of one source."""
     ranked = {
         name: [entry.get(key) for key in ("data", "audio", "queries")]
         for name, entry in earlier.items()
@@ -101,6 +114,7 @@ def _check_parts_of_mean(at: Keys, of: Any, earlier: dict[str, Any]) -> Iterator
 
 
 def _check_named_teachers(at: Keys, of: Any, teachers: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    """Check that named teachers exist, each once."""
     yield from _check_once(at, of)
     for i, name in _names(of):
         if name not in teachers:
@@ -108,6 +122,7 @@ def _check_named_teachers(at: Keys, of: Any, teachers: dict[str, Any]) -> Iterat
 
 
 def _is_made_by_tools(command: str) -> bool:
+    """Return whether a command begins with `python -m data_tools`."""
     try:
         return shlex.split(command)[:3] == ["python", "-m", "data_tools"]
     except ValueError:
@@ -115,12 +130,16 @@ def _is_made_by_tools(command: str) -> bool:
 
 
 def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    """Check that a data source exists."""
     if isinstance(name, str) and name not in data:
         yield at, f"no data source {name!r}; sources: {', '.join(data) or 'none'}"
 
 
 def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None) -> Iterator[tuple[Keys, str]]:
-    """Check that names of sources exist and are unique. hint: cure for a test split; None if it is allowed."""
+    """Check that named data sources exist, each once, and are no test splits.
+
+    hint: Cure for a test split; None if it is allowed.
+    """
     yield from _check_once(at, names)
     for i, name in _names(names):
         yield from _check_source((*at, i), name, data)
@@ -132,6 +151,7 @@ def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None)
 def _check_stage(
     at: Keys, stage: dict[str, Any], data: dict[str, Any], earlier: list[str], stages: dict[str, Any]
 ) -> Iterator[tuple[Keys, str]]:
+    """Check the rules between the settings of a stage."""
     train, monitor = stage.get("train"), stage.get("monitor")
     yield from _check_sources((*at, "train", "data"), child(train, "data"), data, "train on another split")
     acknowledged = child(monitor, "test_split") == "acknowledged"
@@ -159,6 +179,7 @@ def _check_stage(
 
 
 def _check_checkpoint(at: Keys, stage: Any, checkpoint: Any, stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    """Check that a stage exists and has this checkpoint."""
     if not isinstance(stage, str):
         return
     if stage not in stages:

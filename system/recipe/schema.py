@@ -97,7 +97,7 @@ class EmbeddingsTeacher(Strict):
 
 
 def outside(teacher: StageTeacher | ModelTeacher | EmbeddingsTeacher) -> Path | None:
-    """Return the path of a teacher from outside the run; None for a stage of the run."""
+    """Return the path of a teacher that comes from outside the run; None for a stage of the run."""
     if isinstance(teacher, StageTeacher):
         return None
     return Path(teacher.folder if isinstance(teacher, ModelTeacher) else teacher.file)
@@ -164,6 +164,7 @@ class EpochSchedule(Strict):
     @field_validator("until_epoch")
     @classmethod
     def _falls(cls, until: float, info: ValidationInfo) -> float:
+        """Check that the learning rate falls after the warm-up."""
         if until <= info.data.get("warmup_epochs", 0):
             raise ValueError("must be more than warmup_epochs, so that the rate can fall")
         return until
@@ -250,19 +251,22 @@ class Recipe(Strict):
 
     @property
     def data_files(self) -> dict[str, Path]:
-        """Return the manifest of each source under its name NAME, and its moments file under NAME.moments."""
+        """Paths of the manifest and of the moments file of each data source.
+
+        Their names are NAME and NAME.moments, for a source NAME.
+        """
         manifests = {name: Path(source.manifest) for name, source in self.data.items()}
         moments = {f"{name}.moments": Path(source.moments) for name, source in self.data.items() if source.moments}
         return manifests | moments
 
     @property
     def trained_on(self) -> list[str]:
-        """The data sources of all stages, sorted."""
+        """Names of the data sources that any stage trains on, sorted."""
         return sorted({source for stage in self.stages.values() for source in stage.train.data})
 
     @property
     def scored(self) -> dict[str, RankEntry]:
-        """Return the rank entries that have metrics: those of a source, not of a blind set."""
+        """Rank entries that have metrics: those of a data source, not of a blind set."""
         return {
             name: entry
             for name, entry in self.rank.items()
@@ -271,14 +275,17 @@ class Recipe(Strict):
 
     @property
     def rank_moments(self) -> dict[str, RankMoments]:
-        """The rank entries of moments."""
+        """Rank entries that find windows of moments."""
         return {name: entry for name, entry in self.rank.items() if isinstance(entry, RankMoments)}
 
     def ranked(self, name: str) -> RankEntry:
-        """Return a rank entry; for a mean, its first part."""
+        """Return a rank entry; for a mean, the first entry that it combines."""
         entry = self.rank[name]
         return self.ranked(entry.combined_entries[0]) if entry.combined_entries else entry
 
     def ranked_source(self, name: str) -> str:
-        """Return the data source of a rank entry with metrics; for a mean, that of its parts."""
+        """Return the data source that a rank entry ranks; for a mean, that of its entries.
+
+        The entry has metrics.
+        """
         return self.ranked(name).data

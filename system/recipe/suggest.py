@@ -15,7 +15,9 @@ MAX_PATHS = 3  # suggestions in a message
 
 
 def unknown_path(document: Any, keys: Keys) -> str:
-    """Error message for a path that a document lacks: the nearest path, or the keys at its last existing part.
+    """Format the error message for a key that a recipe does not have, with a suggestion.
+
+    It is the nearest path, or the keys at its last existing part.
 
     >>> unknown_path({"stages": {"train": {"epochs": 3}}}, ("stages", "trian", "epochs"))
     'the recipe has no such key; did you mean stages.train.epochs?'
@@ -37,7 +39,9 @@ def unknown_path(document: Any, keys: Keys) -> str:
 
 
 def other_paths(document: Any, keys: Keys) -> str:
-    """End of an error message for a misplaced key: up to MAX_PATHS places at which the document has it, else "".
+    """Suggest other places of a misplaced key, as the end of an error message.
+
+    They are up to MAX_PATHS places at which the document has it; else "".
 
     >>> other_paths({"epochs": 5, "stages": {"train": {"epochs": 3}}}, ("epochs",))
     '; did you mean stages.train.epochs?'
@@ -47,6 +51,7 @@ def other_paths(document: Any, keys: Keys) -> str:
 
 
 def _paths(value: Any, keys: Keys = ()) -> Iterator[Keys]:
+    """Yield the keys of all values of a document."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         yield (*keys, key)
@@ -54,10 +59,12 @@ def _paths(value: Any, keys: Keys = ()) -> Iterator[Keys]:
 
 
 def _below(value: Any, key: str | int) -> Any:
+    """Return the value at a key of a mapping or a list; None if it is missing."""
     if isinstance(value, dict):
         return value.get(key)
     return value[key] if isinstance(value, list) and isinstance(key, int) and key < len(value) else None
 
 
 def _dotted(keys: Keys) -> str:
+    """Join keys by dots."""
     return ".".join(map(str, keys))

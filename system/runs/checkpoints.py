@@ -38,13 +38,14 @@ BestEpochs = dict[str, list[list[float]]]
 
 
 def _value_and_epoch(pair: list[float]) -> list[float]:
+    """Check that a pair has a finite value and an epoch."""
     if len(pair) != 2 or not all(map(math.isfinite, pair)) or pair[1] < 1 or pair[1] != int(pair[1]):
         raise ValueError("not a pair of value and epoch")
     return pair
 
 
 class Done(BaseModel):
-    """Content of done.json. sha256: checksums by file name. lines: the stage's lines of metrics.jsonl."""
+    """Content of done.json. sha256: Checksums by file name. lines: The stage's lines of metrics.jsonl."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -56,8 +57,9 @@ class Done(BaseModel):
 
 
 def updated(table: BestEpochs, values: dict[str, float], epoch: int, keep: int) -> BestEpochs:
-    """Return the table with one more epoch. If values are equal, the earlier epoch is first.
+    """Return the table of the best epochs with one more epoch.
 
+    If values are equal, the earlier epoch is first.
     Values that are not finite are never added.
     """
     return {
@@ -70,22 +72,27 @@ def updated(table: BestEpochs, values: dict[str, float], epoch: int, keep: int) 
 
 
 def kept_epochs(table: BestEpochs) -> set[int]:
+    """Return the epochs in the table of the best."""
     return {int(epoch) for entries in table.values() for _, epoch in entries}
 
 
 def weights_file(folder: Path, epoch: int) -> Path:
+    """Return the path of the weights after an epoch."""
     return folder / f"e{epoch:04d}.safetensors"
 
 
 def require_finite(weights: Mapping[str, Any], what: str, hint: str) -> None:
-    """Raise KitError for weights that are not all finite numbers. what: name of their owner, for the message."""
+    """Raise KitError for weights that are not all finite numbers.
+
+    what: Name of their owner, for the message.
+    """
     for name, value in weights.items():
         if isinstance(value, torch.Tensor) and value.is_floating_point() and not value.isfinite().all():
             raise KitError(f"{what} has weights that are not finite, first {name}; {hint}")
 
 
 def save_weights(model: nn.Module, path: Path) -> str:
-    """Write a model's weights atomically. Returns: the file's sha256."""
+    """Write a model's weights to a file atomically. Returns: The file's sha256."""
     data = save({name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()})
     with replacing(path) as temporary:
         temporary.write_bytes(data)
@@ -93,7 +100,10 @@ def save_weights(model: nn.Module, path: Path) -> str:
 
 
 def load_weights(model: nn.Module, path: Path, hint: str = "train or export it again") -> None:
-    """Load weights strictly, except that the model may have more words at its end; these keep their initial vectors."""
+    """Load weights from a file into a model. All names and shapes must fit.
+
+    The model may have more words at its end; these keep their initial vectors.
+    """
     if not path.is_file():
         raise KitError(f"no checkpoint {path}; train the run first")
     try:
@@ -109,7 +119,10 @@ def load_weights(model: nn.Module, path: Path, hint: str = "train or export it a
 
 
 def restore(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
-    """Load weights that were read from `path` into a model. Raises KitError if names or shapes differ."""
+    """Load tensors, read from the file `path`, into a model.
+
+    Raises KitError if names or shapes differ.
+    """
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -121,10 +134,11 @@ def restore(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> N
 def save_state(
     folder: Path, state: dict[str, Any], epoch_weights: nn.Module | None, sha256: Mapping[str, str]
 ) -> dict[str, str]:
-    """Write the weights of this epoch, if given, then last.pt. Then delete weights that left the table of the best.
+    """Write the state of training: weights of this epoch, if given, then last.pt.
 
-    sha256: checksums of the stage's files so far, by name. last.pt holds the checksums of the remaining files.
-    Returns: these checksums.
+    Then weights that left the table of the best are deleted.
+    sha256: Checksums of the stage's files so far, by name. last.pt holds the checksums of the remaining files.
+    Returns: These checksums.
     """
     written = dict(sha256)
     if epoch_weights is not None:
@@ -144,12 +158,15 @@ def save_state(
 
 
 def write_table_of_best(folder: Path, best: BestEpochs) -> None:
-    """Write checkpoints.json, for people."""
+    """Write checkpoints.json, the table of the best epochs, for people."""
     write_text(folder / "checkpoints.json", json.dumps(best, indent=1) + "\n")
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:
-    """Read the state to resume from; None before the first save. Raises KitError if it is damaged."""
+    """Read the state from which training resumes; None before the first save.
+
+    Raises KitError if it is damaged.
+    """
     path, hint = folder / "last.pt", Run(folder.parent).repair_hint(folder)
     if not path.exists():
         return None
@@ -168,7 +185,7 @@ def load_state(folder: Path) -> dict[str, Any] | None:
 
 
 def read_done(folder: Path) -> Done:
-    """Read done.json of a stage. Raises KitError if the stage is not finished."""
+    """Read done.json of a stage, the record of its end. Raises KitError if it is not finished."""
     path = folder / "done.json"
     if not path.exists():
         raise KitError(f"stage {folder.name} of {folder.parent} is not finished; {finish_hint(folder.parent)}")
@@ -178,7 +195,7 @@ def read_done(folder: Path) -> Done:
 def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
     """Load a finished stage's checkpoint: "last", or the best by a metric.
 
-    Returns: its name for the record.
+    Returns: Its name for the record.
     Raises: KitError for a stage that is not finished or did not monitor the metric, DataError for a damaged file.
     """
     done = read_done(folder)

@@ -28,7 +28,10 @@ from system.runs.open import Trained
 
 
 def export_model(trained: Trained, out: Path) -> None:
-    """Write the folder atomically. Raises KitError if `out` is not empty."""
+    """Write a model to a folder, for use on other machines. Raises KitError if it is not empty.
+
+    The folder is written atomically.
+    """
     out = out.resolve()
     if out.exists() and (any(out.iterdir()) or out == Path.cwd()):
         raise KitError(f"{out} is not empty, or is the current folder; name another folder")
@@ -48,7 +51,10 @@ def export_model(trained: Trained, out: Path) -> None:
 
 @contextmanager
 def _as_os_errors(folder: Path) -> Iterator[None]:
-    """Convert exceptions of Rust libraries (safetensors, tokenizers), such as those for a full disk, to OSError."""
+    """Context manager that converts errors of Rust libraries to OSError.
+
+    These are errors of safetensors and tokenizers, such as those for a full disk.
+    """
     try:
         yield
     except Exception as error:
@@ -59,6 +65,7 @@ def _as_os_errors(folder: Path) -> Iterator[None]:
 
 
 def _card(trained: Trained, out: Path) -> str:
+    """Return the text of the model card."""
     recipe, facts = trained.recipe, trained.facts
     parameters = sum(p.numel() for p in trained.model.parameters()) + trained.model.text.frozen_parameters()
     origin = (
@@ -81,6 +88,7 @@ def _card(trained: Trained, out: Path) -> str:
 
 
 def _text_card(trained: Trained) -> str:
+    """Describe the text encoder's weight files for the model card; "" if it has none."""
     files = trained.recipe.model.text.weight_files()
     what, elsewhere = " and ".join(files), " ".join(f"--set model.text.{name}=FILE" for name in files)
     return f"\nIts text {what}, not in this folder: sha256 {trained.facts.text}, {elsewhere}\n" if files else ""

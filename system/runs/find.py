@@ -25,9 +25,10 @@ log = logging.getLogger(__name__)
 
 
 def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
-    """Return the run of these settings, or a new folder. If only `rank` differs, the run is ranked again.
+    """Find the run of a recipe's settings, or make a new folder.
 
-    out: the folder to use. Raises KitError if it holds another recipe's run, or other files.
+    If only `rank` differs, the run is ranked again.
+    out: The folder to use. Raises KitError if it holds another recipe's run, or other files.
     """
     resolved = loaded.resolved()
     if out is None:
@@ -61,7 +62,10 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
 
 
 def _has_training_settings(path: Path, recipe: schema.Recipe) -> bool:
-    """Return whether a run's resolved.json is undamaged and has the settings of this recipe, except for `rank`."""
+    """Return whether a run has the settings of this recipe, except for `rank`.
+
+    Its resolved.json must be undamaged.
+    """
     found, noted = _recipe_of(path, recipe.name, recipe.seed), _provenance(path.parent)
     if found is None or _trained_settings(found.recipe) != _trained_settings(recipe):
         return False
@@ -69,7 +73,10 @@ def _has_training_settings(path: Path, recipe: schema.Recipe) -> bool:
 
 
 def _recipe_of(path: Path, name: str, seed: int) -> Loaded | None:
-    """Read a resolved.json; None if it is damaged, or if the run has another name or seed."""
+    """Read a run's resolved.json; None if it is damaged or of another recipe.
+
+    That is if the run has another name or seed.
+    """
     try:
         found = parse_json(path.read_bytes(), str(path))
         same = isinstance(found, dict) and (found.get("name"), found.get("seed")) == (name, seed)
@@ -79,8 +86,9 @@ def _recipe_of(path: Path, name: str, seed: int) -> Loaded | None:
 
 
 def _trained_settings(recipe: schema.Recipe) -> str:
-    """Return all settings as text, without `rank` and the data sources that only `rank` uses.
+    """Return the settings that affect training, as text.
 
+    `rank` and the data sources that only `rank` uses are left out.
     The order of stages and experts is kept, since random draws depend on it. The sources are sorted, since their order
     has no effect.
     """
@@ -94,8 +102,9 @@ _PART = re.compile(r"\.(?:recipe\.yaml|resolved\.json)\.[0-9]+\.part")
 
 
 def _is_new(folder: Path, recipe: bytes) -> bool:
-    """Return whether a folder is missing, empty, or only holds the start of a run of this recipe.
+    """Return whether a folder can hold a new run of this recipe.
 
+    It is missing, empty, or only holds the start of a run of this recipe.
     A process that was killed at the start of a run leaves the recipe's bytes, complete or not.
     """
     return not folder.exists() or all(
@@ -105,13 +114,19 @@ def _is_new(folder: Path, recipe: bytes) -> bool:
 
 
 def _had_settings(folder: Path, loaded: Loaded) -> bool:
-    """Return whether a run without resolved.json had these settings, by the recorded checksum."""
+    """Return whether a run without resolved.json had the settings of this recipe.
+
+    The recorded checksum is compared.
+    """
     noted = _provenance(folder)
     return noted is not None and noted.sha256.get("resolved.json") == sha256_of_text(loaded.resolved())
 
 
 def _provenance(folder: Path) -> Provenance | None:
-    """Read a run's provenance; None if it is missing or damaged. The checksums of files are not verified."""
+    """Read a run's provenance.json; None if it is missing or damaged.
+
+    The checksums of files are not verified.
+    """
     try:
         return read_provenance(folder)
     except DataError:
@@ -128,6 +143,7 @@ def _refuse_damaged(folder: Path, noted: Provenance | None) -> None:
 
 
 def _new_folder(loaded: Loaded, runs: Path) -> Path:
+    """Return the path of a new run folder with a name that is not taken."""
     recipe = loaded.recipe
     name = f"{datetime.now(UTC):%Y-%m-%d}_{recipe.name}_s{recipe.seed}_{commit()}"
     taken = {folder.name for folder in runs.glob(name + "*") if not _is_new(folder, loaded.source)}
@@ -136,7 +152,10 @@ def _new_folder(loaded: Loaded, runs: Path) -> Path:
 
 
 def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
-    """Return whether the run in this folder has another ranking. Raises KitError if it has another training."""
+    """Return whether only the ranking of the run in this folder differs from the recipe.
+
+    Raises KitError if its training differs.
+    """
     path = out / "resolved.json"
     if path.read_bytes() == resolved.encode():
         return False

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 class Run:
     """Paths and readers of the files of a run.
 
-    made: folders that did not exist before: the run's own and its parents, innermost first. ranks_anew: the ranking
+    made: Folders that did not exist before: the run's own and its parents, innermost first. ranks_anew: The ranking
     differs from the earlier one of this run, and the training does not.
     """
 
@@ -51,22 +51,29 @@ class Run:
         self.figures, self.trained_on = folder / "figures", folder / TRAINED_ON
 
     def scores_file(self, name: str) -> Path:
+        """Return the path of an entry's score matrix."""
         return self.folder / "scores" / f"{name}.npy"
 
     def csv_file(self, name: str) -> Path:
-        """Return the path of the challenge's file of an entry."""
+        """Return the path of a rank entry's submission file."""
         return self.folder / "submission" / f"{name}.csv"
 
     def clips_file(self, name: str) -> Path:
-        """Return the path of the table of ranked clips; see submission.runs.clips."""
+        """Return the path of a rank entry's table of ranked clips.
+
+        See submission.runs.clips.
+        """
         return self.folder / "scores" / f"{name}.clips.csv"
 
     def repair_hint(self, *damaged: Path) -> str:
-        """Return the end of an error message for damaged files: what to delete, and the command that restores them."""
+        """Describe how to repair damaged files, as the end of an error message.
+
+        It has the files to delete, and the command that restores them.
+        """
         return repair_hint(self.folder, *damaged)
 
     def read_provenance(self) -> Provenance:
-        """Read the provenance, and verify the files whose checksums it holds.
+        """Read the run's provenance, and verify the files whose checksums it holds.
 
         Raises DataError if any of these files is missing or damaged.
         """
@@ -76,13 +83,15 @@ class Run:
         return found
 
     def read_result(self) -> RunResult:
+        """Read the run's result.json."""
         return read_result(self.folder)
 
     def read_metrics(self, hint: str | None = None) -> list[EpochLine]:
+        """Read the lines of the run's metrics.jsonl."""
         return read_metrics(self.metrics, hint or self.repair_hint(self.metrics))
 
     def write_metrics(self, lines: Iterable[EpochLine]) -> None:
-        """Write metrics.jsonl with the lines that the checkpoints hold, and no others."""
+        """Write metrics.jsonl with only the lines that the checkpoints hold."""
         text = "".join(json.dumps(line.document()) + "\n" for line in lines).encode()
         found = self.metrics.read_bytes() if self.metrics.exists() else None
         if found is not None and not found.startswith(text):
@@ -92,7 +101,7 @@ class Run:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the run against other processes, and copy log messages to log.txt.
+        """Context manager that locks the run against other processes, and copies log messages to log.txt.
 
         Partial files of killed processes are removed. A new run that fails before any training is removed too.
         """
@@ -110,6 +119,7 @@ class Run:
                     logging.getLogger().removeHandler(handler)
 
     def _remove_untrained(self) -> None:
+        """Delete the folder of a new run that has not been trained."""
         if self.made and not any(self.folder.glob("*/last.pt")):
             shutil.rmtree(self.folder)
             with suppress(OSError):  # the folder holds other runs by now

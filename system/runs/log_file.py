@@ -26,6 +26,7 @@ class LogFile(logging.FileHandler):
         self.setFormatter(logging.Formatter(FORM))
 
     def handleError(self, record: logging.LogRecord) -> None:
+        """Stop writing to log.txt with one warning, if its disk is full."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             super().handleError(record)
@@ -36,13 +37,14 @@ class LogFile(logging.FileHandler):
             log.warning("%s cannot be written any more (%s); free disk space", self.baseFilename, error.strerror)
 
     def close(self) -> None:
+        """Close the file, even if its disk is full."""
         with suppress(OSError):  # closing flushes the text that did not fit once more
             super().close()
 
 
 @contextmanager
 def errors_noted(folder: Path) -> Iterator[None]:
-    """Append an error that ends the block to the run's log.txt, and raise it again.
+    """Context manager that appends the error that ends it to the run's log.txt, and raises it again.
 
     With several processes, the lines name the rank of the failed process. If several fail with the same error, one
     raises it, and the others raise SaidElsewhere. A line is appended by one write, so that lines of several processes
@@ -65,6 +67,7 @@ def errors_noted(folder: Path) -> Iterator[None]:
 
 
 def _note(log: Path, lines: list[str], kind: str) -> None:
+    """Append lines to a log file. kind: Text before each line."""
     rank = f"[rank {process_index()}] " if process_count() > 1 else ""
     with suppress(OSError):
         file = os.open(log, os.O_WRONLY | os.O_APPEND)

@@ -41,10 +41,10 @@ def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
 def training_vocabulary(
     recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]], more: Sequence[str] = ()
 ) -> list[str]:
-    """Return the words of the captions that any stage trains on, for an encoder from scratch; else an empty list.
+    """Return the words of all training captions, for a text encoder from scratch; else empty.
 
     If a stage starts from an exported model, the words of that model come first, in its order: the index of a word
-    selects its vector. more: texts that may replace captions during training.
+    selects its vector. more: Texts that may replace captions during training.
     """
     if not recipe.model.text.reads_vocabulary:
         return []
@@ -75,7 +75,7 @@ def _exported_facts(folder: Path) -> ModelFacts:
 
 
 def _words_of(folder: Path) -> list[str]:
-    """Return the vocabulary of an exported model or of a run."""
+    """Read the vocabulary of an exported model or of a run."""
     if (folder / "resolved.json").exists():
         run = Run(folder)
         return _vocabulary(folder, run.repair_hint(run.vocabulary))
@@ -84,6 +84,7 @@ def _words_of(folder: Path) -> list[str]:
 
 
 def _vocabulary(folder: Path, hint: str) -> list[str]:
+    """Read vocabulary.json of a folder; empty if it is missing."""
     path = folder / "vocabulary.json"
     words = read_json(path, hint) if path.exists() else []
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
@@ -93,7 +94,7 @@ def _vocabulary(folder: Path, hint: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Trained:
-    """A model ready to rank. recipe: its recipe. facts: recorded with its scores. folder: its own."""
+    """A model ready to rank. recipe: Its recipe. facts: Recorded with its scores. folder: Its own."""
 
     model: RetrievalModel
     recipe: schema.Recipe
@@ -109,14 +110,14 @@ def open_trained(
     device: torch.device | None = None,
     banks: Path = Path("banks"),
 ) -> Trained:
-    """Open a run or an exported model.
+    """Open the trained model of a run or of an exported model's folder.
 
     Args:
-        stage, checkpoint: of a run. By default those of its first `rank` entry that is no mean; entries with figures
-            take precedence over blind ones.
-        changes: settings that may differ on this machine, such as the path of an expert's weights.
+        stage, checkpoint: Those of a run. By default those of its first `rank` entry that is no mean; entries with
+            figures take precedence over blind ones.
+        changes: Settings that may differ on this machine, such as the path of an expert's weights.
         device: None for this machine's.
-        banks: folder of frames for an exported model. It replaces the recipe's, unless `changes` names another one.
+        banks: Folder of frames for an exported model. It replaces the recipe's, unless `changes` names another one.
     Raises: KitError for arguments that do not fit the folder, DataError for a missing or damaged file.
     """
     if (folder / "model.safetensors").exists():
@@ -132,12 +133,13 @@ def open_trained(
 
 
 def score_of_windows(trained: Trained) -> MomentScore:
-    """Return the score that finds a model's windows. Clips are ranked by the trained score.
+    """Return the score of moments by which a model finds windows.
 
+    Clips are ranked by the trained score.
     Scale, offset and transitions are the fitted ones of the run's first rank entry of moments, if the run is finished
-    and this is the checkpoint of that entry, or if the model was exported from such a run. Otherwise they are the
-    trained ones; if that entry is fitted, a warning is logged. Raises ValueError for a model without a score of
-    moments.
+    and this is the checkpoint of that entry. They are so too if the model was exported from such a run. Otherwise they
+    are the trained ones; if that entry is fitted, a warning is logged. Raises ValueError for a model without a score
+    of moments.
     """
     score, fitted = deepcopy(trained.model.moments), trained.facts.fitted
     name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
@@ -152,14 +154,17 @@ def score_of_windows(trained: Trained) -> MomentScore:
 
 
 def with_fit(trained: Trained) -> Trained:
-    """Return the model with the fitted score of windows among its facts, for an export."""
+    """Add the fitted score of windows to a model's facts, for an export."""
     name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
     fitted = None if entry is None or entry.fit is None else _fitted_in_run(trained, name, entry.fit)
     return replace(trained, facts=trained.facts.model_copy(update={"fitted": fitted})) if fitted else trained
 
 
 def _fitted_in_run(trained: Trained, name: str, source: str) -> FittedScore | None:
-    """Read the fitted score of an entry from result.json; None if the run is not finished or the checkpoint differs."""
+    """Read the fitted score of windows of a rank entry from the run's result.
+
+    None if the run is not finished or the checkpoint differs.
+    """
     is_finished = (trained.folder / "result.json").exists()
     found = read_result(trained.folder).moments.get(name) if is_finished else None
     is_same = found is not None and found.checkpoint == fitted_text(trained.facts.checkpoint, source)
@@ -167,11 +172,12 @@ def _fitted_in_run(trained: Trained, name: str, source: str) -> FittedScore | No
 
 
 def fitted_text(checkpoint: str, source: str) -> str:
-    """Describe a checkpoint whose score was fitted to a source after training."""
+    """Describe that a checkpoint's score was fitted to a data source after training."""
     return f"{checkpoint}, fitted to {source}"
 
 
 def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list[str], device: torch.device) -> Trained:
+    """Open a run's model at a stage's checkpoint."""
     if not run.vocabulary.exists():
         raise KitError(f"{run.folder} has not been trained yet; {finish_hint(run.folder)}")
     provenance = run.read_provenance()  # refuses a damaged resolved.json before it is read
@@ -198,7 +204,7 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
 
 
 def _path_changes(run: Run, started_in: str | None) -> list[str]:
-    """Return changes of settings with relative paths, for a run that is opened from another folder.
+    """Return changes that replace relative paths, for a run opened from another folder.
 
     If a path does not exist here, but existed at the place where the run was trained, the setting is changed to the
     path at that place.
@@ -219,7 +225,7 @@ def _path_changes(run: Run, started_in: str | None) -> list[str]:
 
 
 def _moved(path: Path, changes: list[str]) -> schema.Recipe:
-    """Load the recipe with changes of paths on this machine. Raises KitError for a change of any other setting."""
+    """Load a run's recipe with changed paths. Raises KitError for a change of any other setting."""
     recipe = load_recipe(path, changes).recipe
     if _trained_settings(recipe) != _trained_settings(load_recipe(path).recipe):
         parts = {"audio": recipe.model.audio, "text": recipe.model.text}
@@ -232,6 +238,7 @@ def _moved(path: Path, changes: list[str]) -> schema.Recipe:
 
 
 def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
+    """Return the model's settings that determine its weights, without paths."""
     audio, text = recipe.model.audio, recipe.model.text
     files = {"audio": {"experts", *audio.file_settings}, "text": set(text.file_settings)}
     experts = {name: expert.model_dump(exclude=set(expert.weight_files())) for name, expert in audio.experts.items()}
@@ -239,7 +246,7 @@ def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
 
 
 def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint: str) -> ModelFacts:
-    """Return the facts that are recorded with scores and exported weights."""
+    """Return the facts on a model that are recorded with scores and exported weights."""
     editions = {str(entry.edition) for entry in recipe.rank.values()}
     return ModelFacts(
         recipe=recipe.name,
@@ -254,12 +261,12 @@ def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint:
 
 
 def identities(recipe: schema.Recipe) -> dict[str, dict[str, Any]]:
-    """Return the identities of the recipe's experts, by name."""
+    """Return everything that determines the frames of each expert, by the expert's name."""
     return {name: expert.identity() for name, expert in recipe.model.audio.experts.items()}
 
 
 def as_trained(folder: Path, recorded: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
-    """Return the identities of experts by name, with the versions of frames that a model was trained on.
+    """Return the identities of experts, with the versions that a model was trained on.
 
     Log a warning for each expert whose version has changed since.
     """
@@ -276,6 +283,7 @@ def as_trained(folder: Path, recorded: dict[str, Any], current: dict[str, Any]) 
 
 
 def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Trained:
+    """Open an exported model."""
     facts = _exported_facts(folder)
     if (folder / "text").is_dir():  # the exported sentence encoder, even if the folder was moved
         changes = [f"model.text.model={json.dumps(str((folder / 'text').resolve()))}", *changes]
@@ -302,8 +310,9 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
 
 
 def start_from(model: RetrievalModel, start: schema.FromModel, banks: Path) -> None:
-    """Load the weights of a finished run or an exported model into a model of the same shape.
+    """Load the weights of a finished run or an exported model into a model.
 
+    The model has the same shape.
     Words that the other model does not have keep their vectors in `model`. Raises KitError if the other model's words
     are not the first words of `model`.
     """

@@ -18,9 +18,10 @@ from system.runs.folder import Run
 def relevance_figure(
     distribution: Distribution, percents: Sequence[float], factor: MarginFactor, title: str, path: Path
 ) -> None:
-    """Write a figure (.svg or .png): the histogram of scores, both axes logarithmic, over it r(c) with its thresholds.
+    """Draw the histogram of CIDEr-D and the factor on margins to a file (.svg or .png).
 
-    The first bar holds all scores below 2^-10, most of them 0. percents: of the thresholds, for labels.
+    Both axes are logarithmic. r(c) with its thresholds is over the histogram.
+    The first bar holds all scores below 2^-10, most of them 0. percents: Those of the thresholds, for labels.
     """
     edges, counts = np.array(distribution.histogram.edges), np.array(distribution.histogram.counts)
     edges[0] = edges[1] / 2  # a logarithmic axis has no 0
@@ -42,7 +43,10 @@ def relevance_figure(
 
 
 def draw_run(run: Run) -> list[Path]:
-    """Draw the run's metrics into its figures folder. Epochs are counted over all stages. Returns: the files."""
+    """Draw the run's metrics over epochs to files. Returns: The files.
+
+    Epochs are counted over all stages.
+    """
     lines = run.read_metrics()
     run.figures.mkdir(exist_ok=True)
     return [
@@ -53,6 +57,7 @@ def draw_run(run: Run) -> list[Path]:
 
 
 def _draw(path: Path, lines: list[EpochLine], axis: str, labels: dict[str, str]) -> Path:
+    """Draw some metrics over epochs to a file."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel="epoch", ylabel=axis)
     for number, (key, label) in enumerate(labels.items()):

@@ -31,8 +31,10 @@ log = logging.getLogger(__name__)
 
 
 def commit() -> str:
-    """Return the short hash of the code's commit, with "+" if files differ from it; "unversioned" outside a
-    checkout."""
+    """Return the short hash of the code's commit, with "+" if files differ from it.
+
+    It is "unversioned" outside a checkout.
+    """
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude=*", "--dirty=+"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -43,7 +45,7 @@ def commit() -> str:
 def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return checksums of everything that a run depends on, except its settings.
 
-    text: identity of a pre-trained text encoder. contents: checksum of all audio of a source, by source. None if the
+    text: Identity of a pre-trained text encoder. contents: Checksum of all audio of a source, by source. None if the
     audio has not been read: checksums of contents and of augmentation files are then left out.
     """
     teachers = teachers_of(recipe)
@@ -81,7 +83,10 @@ def teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
 
 
 def _weights_of(folder: Path, what: str) -> dict[str, str]:
-    """Return checksums of the files that determine a trained model's weights, by the name within its folder."""
+    """Return checksums of the files that determine a trained model's weights.
+
+    They are by the name within its folder.
+    """
     try:
         paths = trained_files(folder)
     except KitError as error:
@@ -109,8 +114,9 @@ def require_same(run: Run, current: dict[str, Any], others: Collection[str] = ()
 
 
 def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str], gpu: str | None) -> None:
-    """Write the provenance of a run. gpu: its name.
+    """Write the provenance of a run: versions, machine, and checksums.
 
+    gpu: Its name.
     For a resumed run, raise KitError if something has changed, and add a new commit to the record. The checksum of
     resolved.json is added if the process was killed before it was written.
     """
@@ -147,7 +153,10 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapp
 
 
 def _other_sources(run: Run, recipe: schema.Recipe) -> list[str]:
-    """Return the data sources whose settings have changed since the run was last ranked. Only `rank` uses them."""
+    """Return the data sources whose settings have changed since the last ranking.
+
+    Only `rank` uses them.
+    """
     if not run.ranks_anew:
         return []
     before = load_recipe(run.folder / "resolved.json").recipe.data
@@ -156,7 +165,7 @@ def _other_sources(run: Run, recipe: schema.Recipe) -> list[str]:
 
 
 def take_ranking(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str]) -> None:
-    """Record that a run has ranked again: its recipe, its settings, and all ranked data.
+    """Record that a run is ranked again: its recipe, its settings, and all ranked data.
 
     The run has no result meanwhile: if the process is killed, the same command ranks it again.
     """
@@ -171,13 +180,14 @@ def take_ranking(run: Run, loaded: Loaded, text: str | None, contents: Mapping[s
 
 
 def contents_of(clips: Iterable[Clip], keys: Mapping[str, str]) -> str:
-    """Return one checksum of the ids and audio contents of a source's clips.
+    """Return one checksum of the ids and audio contents of clips.
 
-    keys: content keys by clip id; clips with broken audio are missing.
+    keys: Content keys by clip id; clips with broken audio are missing.
     """
     lines = sorted(f"{clip.id}\0{keys.get(clip.id)}\n" for clip in clips)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def sha256_of_text(text: str) -> str:
+    """Return the sha256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -79,13 +79,16 @@ def open_published(path: Path, recipe: schema.Recipe) -> Trained:
 
 
 def _settings_read() -> AbstractContextManager[None]:
-    """Context that reads Lightning's classes of settings, which are not used, as plain mappings."""
+    """Context manager in which Lightning's classes of settings are read as plain mappings.
+
+    They are not used.
+    """
     named: list[Any] = [(OrderedDict, name) for name in _LIGHTNING]
     return torch.serialization.safe_globals([*named, argparse.Namespace, PosixPath])
 
 
 def renamed(tensors: Mapping[str, Any], model: RetrievalModel, path: Path) -> dict[str, torch.Tensor]:
-    """Return the checkpoint's tensors by the model's names. Raises KitError if one is missing."""
+    """Rename a checkpoint's tensors to the model's names. Raises KitError if one is missing."""
     found = {}
     for key, value in tensors.items():
         key = key.replace(COMPILED, "")

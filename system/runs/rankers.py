@@ -32,20 +32,21 @@ def open_ranker(
     cache: Path | None = None,
     with_windows: bool = False,
 ) -> Ranker:
-    """Open the ranker of a run or an exported model.
+    """Open a ranker by a run or an exported model, for any clips and queries.
 
     A run ranks by the given checkpoint, or by its first rank entry that is no mean. Entries with figures take
     precedence over those of blind sets.
 
     Args:
-        stage, checkpoint, changes, device: see open_trained.
-        cache: folder of cached embeddings of clips; None: that of cache_folder.
-        with_windows: also find the windows of recordings, if the model is one of moments.
-    Raises: as open_trained does.
+        stage, checkpoint, changes, device: See open_trained.
+        cache: Folder of cached embeddings of clips; None: that of cache_folder.
+        with_windows: Whether to find the windows of recordings too, if the model is one of moments.
+    Raises: As open_trained does.
     """
     cache = cache_folder(cache)
 
     def opened(stage: str | None, checkpoint: str | None) -> ModelRanker:
+        """Open the model at a stage's checkpoint as a ranker."""
         trained = open_trained(folder, stage, checkpoint, changes, device, frame_banks(cache))
         return ranker_of(trained, cache, with_windows)
 
@@ -59,14 +60,16 @@ def open_ranker(
 
 
 def first_entry(recipe: schema.Recipe) -> RankEntry | None:
-    """Return the first rank entry that can rank clips other than the recipe's. Entries with figures take precedence
-    over blind ones."""
+    """Return the first rank entry that can rank other clips; None if there is no such.
+
+    Entries with metrics take precedence over blind ones.
+    """
     found = [entry for entry in recipe.rank.values() if entry.ranks_any_clips]
     return min(found, key=lambda entry: isinstance(entry, RankBlind), default=None)
 
 
 class _OpenedRun:
-    """Models of a finished run. opened: function that opens the run's model at a stage's checkpoint."""
+    """Models of a finished run. opened: Function that opens the run's model at a stage's checkpoint."""
 
     contents: Mapping[str, str] = {}
 
@@ -74,16 +77,18 @@ class _OpenedRun:
         self.recipe_name, self.model, self._rank = recipe.name, opened, recipe.rank
 
     def entry(self, name: str) -> Ranker:
+        """Return the ranker of a rank entry."""
         return self._rank[name].ranker(self)
 
     def taught(self, teacher: str, clips: Sequence[Clip]) -> Taught:
+        """Raise KitError, since teachers only know the recipe's clips."""
         raise KitError(f"the recipe {self.recipe_name} ranks with teachers, which only know the recipe's clips")
 
 
 def ranker_of(trained: Trained, cache: Path, with_windows: bool = False) -> ModelRanker:
-    """Return the ranker of an opened model.
+    """Return the ranker of an opened model, for any clips and queries.
 
-    with_windows: see open_ranker. The settings of windows are those of the recipe's first rank entry of moments; if
+    with_windows: See open_ranker. The settings of windows are those of the recipe's first rank entry of moments; if
     there is no such entry, windows are found by the posterior.
     """
     settings, windows = trained.recipe.model, None
@@ -103,10 +108,11 @@ def ranker_of(trained: Trained, cache: Path, with_windows: bool = False) -> Mode
 
 
 def clips_to_rank(model: Path, split: str | None) -> Listed:
-    """Return the clips that the first rank entry of a run's or an exported model's recipe ranks.
+    """List the clips that the first rank entry of a model's recipe ranks.
 
-    split: of the manifest; replaces the entry's split. Raises KitError if the recipe ranks no clips, and DataError as
-    read_manifest does.
+    model: Folder of a run or an exported model.
+    split: A split of the manifest; it replaces the entry's split. Raises KitError if the recipe ranks no clips, and
+    DataError as read_manifest does.
     """
     path = model / "resolved.json"
     recipe = load_recipe(path if path.exists() else model / "recipe.json").recipe

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class TrainedClip(NamedTuple):
-    """One row of the table. freesound_id: empty if it is not known. sha256: of the audio file."""
+    """One row of the table. freesound_id: Empty if it is not known. sha256: Checksum of the audio file."""
 
     id: str
     freesound_id: str
@@ -33,7 +33,7 @@ NOT_KNOWN = TrainedClip("(not known)", "", "")  # row for models whose training 
 
 
 def note_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
-    """Write a run's table, once.
+    """Write the table of the clips that a run is trained on, once.
 
     If the training clips of a starting model or a teacher are not known, the table has the row NOT_KNOWN.
     """
@@ -58,8 +58,9 @@ _OF_THIS_RUN = (schema.FromScratch, schema.FromStage, schema.StageTeacher, schem
 
 
 def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
-    """Read the table of a run or an exported model; None if the training clips are not known.
+    """Read the clips that a model was trained on; None if they are not known.
 
+    folder: Folder of a run or an exported model.
     They are not known for models of other authors, and for models that learned from those. Raises DataError for a
     damaged table.
     """
@@ -97,6 +98,7 @@ def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
 
 
 def _refuse(what: str, clips: list[TrainedClip], recipe: schema.Recipe, data: Data, say: str) -> None:
+    """Raise KitError if any ranked clip is among these training clips. say: How to permit it."""
     found = list(_among(clips, recipe, data))
     if found:
         source, clip = found[0]
@@ -107,7 +109,7 @@ def _refuse(what: str, clips: list[TrainedClip], recipe: schema.Recipe, data: Da
 
 
 def _among(trained: list[TrainedClip], recipe: schema.Recipe, data: Data) -> Iterator[tuple[str, Clip]]:
-    """Yield source and clip of every ranked clip that a model was trained on."""
+    """Yield every ranked clip that a model was trained on, with its data source."""
     contents, recordings = {one.sha256 for one in trained}, {one.freesound_id for one in trained} - {""}
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
         for clip in data.readable_clips(source):

@@ -10,8 +10,9 @@ from submission.runs.reading import finish_hint
 
 
 def trained_files(folder: Path) -> list[Path]:
-    """Return the files that determine the weights of a run with finished stages, or of an exported model.
+    """Return the files that determine a trained model's weights.
 
+    folder: Folder of a run with finished stages, or of an exported model.
     Raises KitError if the folder holds no trained model.
     """
     exported = folder / "model.safetensors"

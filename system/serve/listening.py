@@ -22,8 +22,10 @@ log = logging.getLogger(__name__)
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Return a socket bound to the address; early connections wait until the server starts. Raises KitError for a taken
-    port and for an address that this machine does not have."""
+    """Open a socket at an address for the server. Raises KitError if that is not possible.
+
+    The port may be taken, or this machine may not have the address. Early connections wait until the server starts.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
@@ -42,8 +44,10 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def about_of(search: Search) -> dict[str, object]:
-    """Return the facts about the model that the page shows. The checkpoint is named without its score in
-    validation, because that score belongs to other clips."""
+    """Return the facts about the model that the page shows.
+
+    The checkpoint is named without its score in validation, because that score belongs to other clips.
+    """
     facts = search.ranker.facts
     return {
         "recipe": facts.get("recipe"),
@@ -57,7 +61,7 @@ def about_of(search: Search) -> dict[str, object]:
 
 
 async def serve(search: Search, about: dict[str, object], host: str, listening: socket.socket) -> None:
-    """Answer requests until SIGINT or SIGTERM."""
+    """Answer the requests of browsers until SIGINT or SIGTERM."""
     from aiohttp import web
 
     from system.serve.server import SearchPage, http_log

@@ -24,8 +24,8 @@ class SearchQuery(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer to a query. hits: the clips found, best first; None if the model knows no word of the query.
-    unknown: words of the query that the model does not know."""
+    """The answer to a query. hits: The clips found, best first; None if the model knows no word of the query.
+    unknown: Words of the query that the model does not know."""
 
     hits: list[Hit] | None
     unknown: list[str]
@@ -44,7 +44,7 @@ class Search:
         list(ranker.best([_query("a sound")], pool, 1))  # loads everything before the first real query
 
     def answer(self, queries: Sequence[SearchQuery]) -> list[Answer]:
-        """Return the best clips of each query; for long recordings also the times of the sound.
+        """Find the best clips of each query; in long recordings also the times of the sound.
 
         All queries are embedded together, which changes scores only by rounding. Clips with equal scores are ordered by
         file name, as in submission.ordering.
@@ -65,6 +65,7 @@ class Search:
         return answers
 
     def _located(self, text: str, hits: list[Hit]) -> list[Hit]:
+        """Add the times of a text to the clips found."""
         located = self.ranker.located(text, self.pool, [hit.row for hit in hits]) if hits else None
         if located is None:
             return hits
@@ -80,12 +81,15 @@ class Search:
 
 
 def _query(text: str) -> Query:
+    """Return a query with this text."""
     return Query(id=text, text=text, relevant=None)
 
 
 def _below_common_folder(clips: Sequence[Clip]) -> list[str]:
-    """Return the clips' paths relative to their common folder. If file names contain folders, these are kept in the
-    paths."""
+    """Return the clips' paths relative to their common folder.
+
+    If file names contain folders, these are kept in the paths.
+    """
     paths = [str(Path(clip.path).absolute()) for clip in clips]
     depths = [len(Path(clip.file_name).parts) if clip.path.endswith(f"/{clip.file_name}") else 1 for clip in clips]
     folders = {path.rsplit(os.sep, depth)[0] or os.sep for path, depth in zip(paths, depths, strict=True)}

@@ -52,11 +52,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class SearchPage:
-    """The request handlers. about: facts about the model and its clips, shown on the page.
+    """The request handlers. about: Facts about the model and its clips, shown on the page.
 
-    names: allowed host names of requests. A website can point its own host name at this machine (DNS rebinding), and
-    its scripts could then read data that only this machine's user may read; such requests have that host name. None:
-    all host names, for a page that is served to other machines under unknown names.
+    names: Allowed host names of requests. A website can point its own host name at this machine (DNS rebinding). Its
+    scripts could then read data that only this machine's user may read; such requests have that host name. None: all
+    host names, for a page that is served to other machines under unknown names.
     """
 
     def __init__(self, search: Search, about: dict[str, Any], names: frozenset[str] | None) -> None:
@@ -73,11 +73,15 @@ class SearchPage:
         }
 
     def app(self) -> web.Application:
+        """Build the web application with its addresses."""
+
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+            """Check a request, then answer it."""
             return await self._guarded(request, handler)
 
         async def headed(request: web.Request, response: web.StreamResponse) -> None:
+            """Add the security headers to a response."""
             response.headers.update(self._headers)
 
         app = web.Application(middlewares=[guarded])
@@ -91,6 +95,7 @@ class SearchPage:
         return app
 
     async def _working(self, app: web.Application) -> AsyncIterator[None]:
+        """Answer waiting queries while the application runs."""
         work = asyncio.create_task(self.queue.work())
         yield
         work.cancel()
@@ -98,6 +103,7 @@ class SearchPage:
             await work
 
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse requests that are not allowed, and answer all others."""
         if self.names is not None and not _is_ours(request.headers.get("Host", ""), self.names):
             return refusal(421, f"this page is served only as {' or '.join(sorted(self.names))}")
         if odd := [name for name, value in request.headers.items() if not is_utf8(value)]:
@@ -115,12 +121,15 @@ class SearchPage:
             return refusal(error.status, "no such page; the search page is at /")
 
     async def _page(self, request: web.Request) -> web.Response:
+        """Answer with the page."""
         return web.Response(text=self._html, content_type="text/html")
 
     async def _about(self, request: web.Request) -> web.Response:
+        """Answer with the facts about the model."""
         return web.json_response(self.about)
 
     async def _search(self, request: web.Request) -> web.Response:
+        """Answer a query with the best clips."""
         try:
             count = _number(request, "count", DEFAULT_RESULTS, 1, MAX_RESULTS)
             query = SearchQuery(_query(request), count, _number(request, "offset", 0, 0, 10**9 - 1))
@@ -136,6 +145,7 @@ class SearchPage:
         return web.json_response({"query": query.text, "unknown": unknown, "results": results})
 
     def _result(self, rank: int, hit: Hit) -> dict[str, Any]:
+        """Describe a found clip as JSON values."""
         clip = self.search.clips[hit.row]
         result = {"rank": rank, "score": hit.score, "file_name": clip.file_name, "path": self.search.paths[hit.row]}
         result |= {"clip": clip.id, "seconds": clip.seconds}
@@ -146,8 +156,10 @@ class SearchPage:
         return result | ({"captions": clip.captions} if clip.captions else {})
 
     def _opened(self, request: web.Request) -> tuple[int, int]:
-        """Return the row of the requested clip and a descriptor of its file. Raises IndexError if the pool has no such
-        clip, and FileNotFoundError if its file is missing or was replaced."""
+        """Open the file of the requested clip. Returns: Its row and a file descriptor.
+
+        Raises IndexError if the pool has no such clip, and FileNotFoundError if its file is missing or was replaced.
+        """
         row = int(request.match_info["row"])
         if row >= len(self.search.clips):
             raise IndexError(f"no clip {row}; the last one is {len(self.search.clips) - 1}")
@@ -158,8 +170,11 @@ class SearchPage:
         return row, number
 
     async def _peaks(self, request: web.Request) -> web.Response:
-        """Answer with PEAKS whole numbers from 0 to 100; the loudest part of the clip is 100. The list is empty for an
-        unreadable clip: the player in the page reports the reason."""
+        """Answer with the loudness curve of a clip: PEAKS whole numbers from 0 to 100.
+
+        The loudest part of the clip is 100. The list is empty for an unreadable clip: the player in the page reports
+        the reason.
+        """
         try:
             row, number = self._opened(request)
             os.close(number)  # peaks needs the file name, because ffmpeg recognises some formats by it
@@ -172,6 +187,7 @@ class SearchPage:
         return web.json_response((100 * found / max(found.max(), 1e-9)).round().astype(int).tolist())
 
     async def _audio(self, request: web.Request) -> web.StreamResponse:
+        """Answer with the audio file of a clip."""
         try:
             row, number = self._opened(request)
         except (IndexError, FileNotFoundError) as error:
@@ -193,7 +209,7 @@ class _Opened(NamedTuple):
 
     @classmethod
     def of(cls, path: str) -> "_Opened | None":
-        """Return the file of a clip; None if it is missing."""
+        """Record the file of a clip; None if it is missing."""
         try:
             resolved = os.path.realpath(path, strict=True)
             return cls(resolved, _identity(Path(resolved).stat()))
@@ -201,7 +217,10 @@ class _Opened(NamedTuple):
             return None
 
     def open(self) -> int | None:
-        """Return a descriptor of the same file; None if another file, or a link, has replaced it since."""
+        """Open the recorded file. Returns: A descriptor; None if another file has replaced it.
+
+        A link counts as another file.
+        """
         try:
             number = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
@@ -214,7 +233,10 @@ class _Opened(NamedTuple):
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
-    """Return the identity of a file and its content. The inode alone is not enough, since inodes are reused."""
+    """Return the identity of a file and its content, to detect a replaced file.
+
+    The inode alone is not enough, since inodes are reused.
+    """
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
@@ -222,6 +244,7 @@ class _File(web.FileResponse):
     """Sends the file itself. aiohttp would prefer a file NAME.gz or NAME.br next to it, which is not the clip."""
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Send the file without compression, once."""
         if self.prepared:  # the handler has sent it and closed the file; the server calls this again
             return None
         headers = request.headers.copy()
@@ -230,8 +253,10 @@ class _File(web.FileResponse):
 
 
 def _moments(located: Located) -> dict[str, Any]:
-    """Return JSON values. windows: [start, end, score], best first. edges: edges of the frames in seconds. frames:
-    their probabilities."""
+    """Convert the windows of a query in a recording to JSON values.
+
+    windows: [start, end, score], best first. edges: Edges of the frames in seconds. frames: Their probabilities.
+    """
     windows = [[window.start, window.end, round(window.score, 4)] for window in located.windows]
     return {
         "windows": windows,
@@ -241,11 +266,12 @@ def _moments(located: Located) -> dict[str, Any]:
 
 
 def refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> web.Response:
-    """Return an answer with an error message."""
+    """Return an HTTP response with an error message."""
     return web.json_response({"error": sentence}, status=status, headers=headers)
 
 
 def _only(request: web.Request, name: str) -> str | None:
+    """Return a parameter of a request; None if it is missing. Raises ValueError if it is repeated."""
     values = request.query.getall(name, [])
     if len(values) > 1:
         raise ValueError(f"{name} occurs {len(values)} times; give it once")
@@ -253,6 +279,7 @@ def _only(request: web.Request, name: str) -> str | None:
 
 
 def _query(request: web.Request) -> str:
+    """Return the query of a request. Raises ValueError if it cannot be used."""
     text = (_only(request, "query") or "").strip()
     if not text:
         raise ValueError("the query is empty; describe a sound")
@@ -264,6 +291,7 @@ def _query(request: web.Request) -> str:
 
 
 def _number(request: web.Request, name: str, default: int, low: int, high: int) -> int:
+    """Return a whole number of a request, or the default. Raises ValueError if it is out of range."""
     text = _only(request, name)
     if text is None:
         return default
@@ -273,7 +301,10 @@ def _number(request: web.Request, name: str, default: int, low: int, high: int) 
 
 
 def _is_ours(host: str, names: frozenset[str]) -> bool:
-    """Return whether a Host header has a loopback address, which is no foreign name, or one of the names."""
+    """Return whether a request's Host header is an allowed name or a loopback address.
+
+    A loopback address is no foreign name.
+    """
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name in names or ip_address(name).is_loopback
@@ -282,9 +313,13 @@ def _is_ours(host: str, names: frozenset[str]) -> bool:
 
 
 def content_security_policy(html: str) -> str:
-    """Allow the page's own script and style by their checksums, its own audio and answers, and nothing else."""
+    """Return the Content-Security-Policy header of the page.
+
+    It allows the page's own script and style by their checksums, its own audio and answers, and nothing else.
+    """
 
     def sources(tag: str) -> str:
+        """Return the checksums of all elements of a tag."""
         texts = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
         sums = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
         return " ".join(f"'sha256-{checksum}'" for checksum in sums)
@@ -296,10 +331,13 @@ def content_security_policy(html: str) -> str:
 
 
 def http_log() -> logging.Logger:
-    """Return the server's log without errors of the HTTP parser: such requests have been answered with 400, and a
-    traceback of the parser helps nobody."""
+    """Return the server's log without errors of the HTTP parser.
+
+    Such requests have been answered with 400, and a traceback of the parser helps nobody.
+    """
 
     def is_ours(record: logging.LogRecord) -> bool:
+        """Return whether a log record is not an error of the HTTP parser."""
         return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
     log = logging.getLogger(f"{__package__}.http")

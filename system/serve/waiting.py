@@ -26,7 +26,10 @@ class Queue:
         self._waiting: asyncio.Queue[tuple[SearchQuery, asyncio.Future[Answer]]] = asyncio.Queue()
 
     async def answer(self, wanted: SearchQuery) -> Answer:
-        """Return the result of Search.answer for this query. Raises BusyError if too many queries wait."""
+        """Wait until a query is answered, and return the answer. Raises BusyError if too many wait.
+
+        The answer is that of Search.answer.
+        """
         if self._waiting.qsize() >= self._max_waiting:
             raise BusyError
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -34,14 +37,17 @@ class Queue:
         return await future
 
     async def work(self) -> None:
-        """Answer waiting queries until cancelled."""
+        """Answer waiting queries, batch after batch, until cancelled."""
         with ThreadPoolExecutor(1, "search") as thread:
             while True:
                 batch = await self._batch()
                 await self._answer_all(thread, [wanted for wanted, _ in batch], [future for _, future in batch])
 
     async def _batch(self) -> list[tuple[SearchQuery, asyncio.Future[Answer]]]:
-        """Wait for a first query, then collect more until none arrives within GATHERING_S."""
+        """Collect waiting queries until no more arrive within GATHERING_S.
+
+        It waits for a first query.
+        """
         batch = [await self._waiting.get()]
         found = True
         while found and len(batch) < self._at_once:
@@ -54,6 +60,7 @@ class Queue:
     async def _answer_all(
         self, thread: ThreadPoolExecutor, wanted: Sequence[SearchQuery], futures: Sequence[asyncio.Future[Answer]]
     ) -> None:
+        """Answer a batch of queries in a thread, and set the results."""
         try:
             answers = await asyncio.get_running_loop().run_in_executor(thread, self._search.answer, wanted)
         except Exception as error:  # every query of this batch gets the error; the next batch may succeed

@@ -16,14 +16,16 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def interruptible() -> Iterator[dict[str, bool]]:
-    """Yield a dictionary; the first Ctrl-C or SIGTERM sets its "asked" to True. A second one stops immediately.
+    """Context manager in which Ctrl-C or SIGTERM only sets a flag, so that the state can be saved.
 
+    It yields a dictionary; the first signal sets its "asked" to True. A second one stops immediately.
     With several processes, each gets one signal from the terminal and one from torchrun, which kills processes that do
     not end. Then the second signal has no further effect.
     """
     state = {"asked": False}
 
     def note(*_: object) -> None:
+        """Record the first signal."""
         state["asked"] = True
         if process_count() == 1:
             for number in handlers:

@@ -12,8 +12,9 @@ from system.recipe import schema
 
 
 def parameter_groups(model: RetrievalModel, settings: schema.AdamW) -> tuple[list[dict[str, Any]], list[float]]:
-    """Return the groups of trainable parameters for an optimizer, and the base learning rate of each group.
+    """Group the trainable parameters by learning rate, for an optimizer.
 
+    Returns: The groups, and the base learning rate of each.
     The first group has the rate `lr`. It holds all parameters outside the parts with their own rate, and may be empty.
     """
     parts, parameters = model.parts(), [p for p in model.parameters() if p.requires_grad]
@@ -38,7 +39,7 @@ class FrozenStart:
         ]
 
     def begin_step(self, step: int) -> None:
-        """Put every part of a model in training into the state of a step (from 0)."""
+        """Freeze or unfreeze every part of the model for a training step, counted from 0."""
         if not any(step <= steps for *_, steps in self.parts):
             return
         self.model.train()

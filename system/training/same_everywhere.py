@@ -22,11 +22,11 @@ SHOWN = 3  # settings that differ
 
 
 def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
-    """Compare verbs, settings and versions of all processes, before any work.
+    """Raise KitError if processes have different settings, verbs or versions, before any work.
 
     Args:
-        verb: of the command.
-        recipes: the recipes that it runs, by name; all resolved settings are compared, including changes by --set.
+        verb: Verb of the command.
+        recipes: The recipes that it runs, by name; all resolved settings are compared, including changes by --set.
     Raises: KitError in the first process if another one has a different verb, setting, commit, or version of the kit
         or of torch. Its message names the rank and both values. The other processes raise SaidElsewhere.
     """
@@ -55,9 +55,9 @@ def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
 
 
 def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:
-    """Raise KitError if a process would have no item of a batch, or if processes read different clips.
+    """Raise KitError if processes read different clips, or one would have no item of a batch.
 
-    name: of the stage.
+    name: Name of the stage.
     """
     if process_count() == 1:
         return
@@ -71,7 +71,10 @@ def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:
 
 
 def require_same_state(name: str, step: int, model: RetrievalModel, run: Run) -> None:
-    """Raise KitError if processes resume from different weights or steps. name: of the stage."""
+    """Raise KitError if processes resume from different weights or steps.
+
+    name: Name of the stage.
+    """
     if process_count() > 1:
         where = f"{run.folder} must be the same folder for all processes, on a disk that all machines share"
         require_equal((step, weights_sha256(model)), f"it would resume stage {name} from another state; {where}")

@@ -2,7 +2,7 @@
 
 Learning rates and early stopping, as functions of the validation values of finished epochs.
 
-history: the validation values of every finished epoch of the stage, oldest first. There is no other state, so that a
+history: The validation values of every finished epoch of the stage, oldest first. There is no other state, so that a
 resumed stage gives the same results as an uninterrupted one.
 """
 
@@ -19,7 +19,10 @@ History = Sequence[dict[str, float]]
 def rates(
     stage: schema.Stage, bases: Sequence[float], step: int, steps_per_epoch: int, history: History
 ) -> list[float]:
-    """Return the learning rates of a step (from 0), one per part. bases: the stage's base rates of all parts."""
+    """Return the learning rates in a training step (from 0), one per part.
+
+    bases: The stage's base rates of all parts.
+    """
     if isinstance(stage.schedule, schema.EpochSchedule):
         return [_at_epoch(stage.schedule, base, step / steps_per_epoch) for base in bases]
     factor = _factor(stage, stage.schedule, step, steps_per_epoch, history)
@@ -27,7 +30,10 @@ def rates(
 
 
 def _at_epoch(schedule: schema.EpochSchedule, base: float, epoch: float) -> float:
-    """Return the learning rate at an epoch. epoch: number of trained epochs of the stage, with fractions."""
+    """Return the learning rate of an epoch schedule at a time of training.
+
+    epoch: Number of trained epochs of the stage, with fractions.
+    """
     if epoch < schedule.warmup_epochs:
         return schedule.start_lr + (base - schedule.start_lr) * epoch / schedule.warmup_epochs
     fallen = min(1.0, (epoch - schedule.warmup_epochs) / (schedule.until_epoch - schedule.warmup_epochs))
@@ -42,9 +48,9 @@ def _factor(
     steps_per_epoch: int,
     history: History,
 ) -> float:
-    """Return the factor on all learning rates of a stage in a step.
+    """Return the factor of a schedule on all learning rates in a training step.
 
-    constant, cosine: (step + 1) / warm-up, then 1 or a half cosine to 0. step: factor ^ (epochs done // every_epochs).
+    constant, cosine: (step + 1) / warm-up, then 1 or a half cosine to 0. step: Factor ^ (epochs done // every_epochs).
     plateau: factor ^ (number of plateaus of the metric), at least min_lr / lr.
     """
     if isinstance(schedule, schema.StepDecay):
@@ -60,8 +66,9 @@ def _factor(
 
 
 def _plateaus(schedule: schema.Plateau, history: History) -> int:
-    """Return the number of plateaus: more than `patience` epochs in a row without a better value.
+    """Count the plateaus of a metric: more than `patience` epochs without a better value.
 
+    The epochs are in a row.
     A value is better if it improves the best one by more than the threshold.
     """
     plateaus = bad = 0
@@ -77,7 +84,7 @@ def _plateaus(schedule: schema.Plateau, history: History) -> int:
 
 
 def is_over(stop: schema.EarlyStopping | schema.StdPlateau | None, history: History) -> bool:
-    """Return whether a stage ends before its last epoch."""
+    """Return whether early stopping ends a stage now."""
     if stop is None:
         return False
     costs = _costs(stop.metric, history)
@@ -88,12 +95,12 @@ def is_over(stop: schema.EarlyStopping | schema.StdPlateau | None, history: Hist
 
 
 def describe_stop(stop: schema.EarlyStopping | schema.StdPlateau) -> str:
-    """Return the reason for the early end of a stage, for the log."""
+    """Describe why a stage ends early, for the log."""
     if isinstance(stop, schema.EarlyStopping):
         return f"{stop.metric} has not improved for {counted(stop.epochs, 'epoch')}"
     return f"the standard deviation of {stop.metric} over {counted(stop.epochs, 'epoch')} is at most {stop.deviation:g}"
 
 
 def _costs(metric: str, history: History) -> list[float]:
-    """Return the values of a metric; lower is better."""
+    """Return the values of a metric, with changed sign if higher is better, so that lower is better."""
     return [values[metric] if metric in schema.LOWER_IS_BETTER else -values[metric] for values in history]

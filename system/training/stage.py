@@ -110,7 +110,7 @@ class StageTraining:
     def run_to_end(self, earlier: list[EpochLine]) -> list[EpochLine]:
         """Train the remaining steps of the stage.
 
-        earlier: metrics of the earlier stages. Returns: the stage's metrics, one line per epoch.
+        earlier: Metrics of the earlier stages. Returns: The stage's metrics, one line per epoch.
         """
         self._begin()
         require_same_state(self.name, self.step, self.model, self.run)
@@ -144,7 +144,10 @@ class StageTraining:
         return self.lines
 
     def _begin(self) -> None:
-        """Resume from last.pt, or load the weights that the stage starts from."""
+        """Load the state of an interrupted training, or the stage's initial weights.
+
+        The state is in last.pt.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         state, start = checkpoints.load_state(self.folder), self.stage.start_from
         if state is not None:
@@ -157,6 +160,7 @@ class StageTraining:
             log.info("stage %s starts from the model %s", self.name, start.folder)
 
     def _resume(self, state: dict[str, Any]) -> None:
+        """Restore the state of an interrupted training."""
         if state["precision"] != self.precision:
             raise KitError(
                 f"{self.folder} was started in {state['precision']}, but this machine computes in {self.precision}; "
@@ -173,7 +177,7 @@ class StageTraining:
         self.lines = [EpochLine.model_validate(line) for line in state["lines"]]
 
     def _epoch(self, feed: Feed, bar: Progress, stop: dict[str, bool]) -> None:
-        """Train steps up to the end of the epoch."""
+        """Train until the end of the current epoch."""
         self.model.train()
         while True:
             began = time.monotonic()
@@ -192,11 +196,13 @@ class StageTraining:
             self._stop_if_requested(requested)
 
     def _stop_if_requested(self, requested: bool) -> None:
+        """Raise Interrupted after a signal."""
         if requested:
             said = f"stopped at step {self.step} of stage {self.name}; run the same command again to resume"
             raise Interrupted(said if is_first() else "")
 
     def _train_step(self, feed: Feed) -> dict[str, float]:
+        """Train one step. Returns: The loss and diagnostics."""
         # Randomness is a function of the step, so that a resumed run has the same draws as an uninterrupted one.
         torch.manual_seed(int(np.random.SeedSequence([*self.seed, self.step]).generate_state(1)[0]))
         batch = feed.batch(self.step)
@@ -221,12 +227,16 @@ class StageTraining:
         return diagnostics
 
     def _overflow(self, what: str) -> str:
-        """Return the error message for numbers that are not finite, in the current step or after the last one."""
+        """Format the error message for numbers that are not finite.
+
+        They are of the current step or after the last one.
+        """
         state = self.folder / "last.pt"
         left = f"{state} still has an earlier state" if state.exists() else "nothing was saved yet"
         return f"stage {self.name}: {what} at step {self.step}; lower the learning rate in a new run ({left})"
 
     def _finish_epoch(self) -> None:
+        """Validate the model, log the metrics, and save checkpoints after an epoch."""
         began, epoch = time.monotonic(), self.step // self.steps
         broadcast_from_first(self.model)
         self._require_finite()
@@ -252,10 +262,11 @@ class StageTraining:
             log.warning("%s epoch %d: COLLAPSED, %s; lower the rate, or use other negatives", self.name, epoch, what)
 
     def _require_finite(self) -> None:
-        """Raise KitError if the weights overflowed, before they replace good ones."""
+        """Raise KitError if weights are not finite, before they replace good ones on disk."""
         checkpoints.require_finite(self.model.state_dict(), "the model", self._overflow("the last update overflowed"))
 
     def _save(self, epoch_weights: RetrievalModel | None) -> None:
+        """Save the state, and the epoch's weights if they are among the best."""
         if not is_first():
             return
         state = {
@@ -274,6 +285,7 @@ class StageTraining:
 
 
 def _sampler(name: str, stage: schema.Stage, data: Data, seed: tuple[int, int]) -> Sampler:
+    """Build the sampler of a stage's batches."""
     sources = [data.items(source, stage.unit) for source in stage.train.data]
     try:
         augment = data.augmentations.get(name)
@@ -285,6 +297,7 @@ def _sampler(name: str, stage: schema.Stage, data: Data, seed: tuple[int, int]) 
 
 
 def _validation(stage: schema.Stage, data: Data, relevance: Relevance | None, teachers: Teachers | None) -> Watching:
+    """Build the validation of a stage."""
     sources = stage.monitor.data
     if stage.unit == "moment":
         return MomentValidation(
@@ -295,7 +308,10 @@ def _validation(stage: schema.Stage, data: Data, relevance: Relevance | None, te
 
 
 def _make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
-    """Synchronise batch norms and compile the audio network, by the settings of the stage."""
+    """Prepare a model for a stage: synchronise batch norms, and compile the audio network.
+
+    This follows the settings of the stage.
+    """
     if process_count() > 1:
         synchronise(model, stage.batch_norm == "synchronised")
     network: Any = model.audio.parts().get("network", model.audio)
@@ -305,12 +321,14 @@ def _make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
 
 
 def _warn_of_shared_clips(name: str, stage: schema.Stage, data: Data) -> None:
+    """Warn if training and validation share recordings."""
     if shared := data.shared(stage.train.data, stage.monitor.data):
         found = f"{counted(shared, 'training recording')} {'is' if shared == 1 else 'are'}"
         log.warning("stage %s: %s also in its validation data", name, found)
 
 
 def _warn_of_shares(name: str, recipe: schema.Recipe) -> None:
+    """Warn if results depend on the way in which several processes divide a batch."""
     if process_count() > 1 and recipe.model.batch_properties:
         properties = " and ".join(recipe.model.batch_properties)
         log.warning(

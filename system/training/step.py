@@ -29,8 +29,9 @@ from system.recipe import schema
 def gradients(
     model: RetrievalModel, batch: Batch, stage: schema.Stage, precision: str, scaler: GradScaler
 ) -> dict[str, float]:
-    """Add the gradients of the stage's loss to the model's parameters, scaled by `scaler`.
+    """Compute the gradients of a batch's loss, and add them to the model's parameters.
 
+    They are scaled by `scaler`.
     With several processes, each embeds its share of the batch and computes the loss of the whole batch. Their gradients
     are summed, so that every process has those of the whole batch. Random draws follow from torch's seed
     (`torch.manual_seed`).
@@ -46,8 +47,9 @@ def gradients(
 
 
 def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> BatchScores:
-    """Return the scores of a batch. Embeddings are computed in `precision`, scores always in float32.
+    """Embed a batch, and score all its pairs.
 
+    Embeddings are computed in `precision`, scores always in float32.
     A sum over 512 x 512 hinges exceeds the largest float16, and bfloat16 has no value between 0.996 and 1.
     """
     with _in_precision(batch, precision):
@@ -56,11 +58,13 @@ def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> Batc
 
 
 def _in_precision(batch: Batch, precision: str) -> AbstractContextManager[object]:
+    """Context manager for computing in the stage's precision."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     return torch.autocast(batch.row_of.device.type, dtype, enabled=precision != "float32")
 
 
 def _backward(scores: BatchScores, stage: schema.Stage, scaler: GradScaler) -> dict[str, float]:
+    """Compute the loss and its gradients. Returns: The loss and diagnostics."""
     loss = terms.total(scores, stage.losses)
     diagnostics = {"loss": loss.detach(), **terms.diagnose(scores, stage.losses)}
     stacked = torch.stack(list(diagnostics.values()))
@@ -74,8 +78,9 @@ def _backward(scores: BatchScores, stage: schema.Stage, scaler: GradScaler) -> d
 def _by_chunks(
     model: RetrievalModel, batch: Batch, stage: schema.Stage, precision: str, scaler: GradScaler
 ) -> dict[str, float]:
-    """Compute the gradients of the embeddings, then those of the encoders, one chunk of the batch at a time.
+    """Compute the gradients with the batch divided into chunks.
 
+    First those of the embeddings are computed, then those of the encoders, one chunk at a time.
     With `grad_cache_chunk` (gradient caching) each chunk is embedded without a graph, and later again with one. This
     needs the memory of one chunk and one more forward pass. Without it, the graph of this process's only chunk is kept.
 
@@ -119,7 +124,7 @@ Chunk = Callable[[], Embedded]
 class Chunks(NamedTuple):
     """The chunks of one side of a batch, including those of other processes.
 
-    chunks: functions that embed the rows of a chunk. sizes: numbers of rows. order: the index of each row of the batch
+    chunks: Functions that embed the rows of a chunk. sizes: Numbers of rows. order: The index of each row of the batch
     among the rows of all chunks.
     """
 
@@ -131,7 +136,7 @@ class Chunks(NamedTuple):
 class _Embedding(NamedTuple):
     """A chunk that this process has embedded.
 
-    found: embedding with its graph; None if the graph was not kept. leaf: the embedding that the loss was computed of.
+    found: Embedding with its graph; None if the graph was not kept. leaf: The embedding that the loss was computed of.
     """
 
     number: int
@@ -140,7 +145,10 @@ class _Embedding(NamedTuple):
     leaf: Embedded
 
     def backward(self, seed: int, in_precision: Callable[[], AbstractContextManager[object]]) -> None:
-        """Propagate the loss's gradients from the embeddings. Without a graph, the chunk is embedded again."""
+        """Propagate the loss's gradients from the embeddings to the encoder.
+
+        Without a graph, the chunk is embedded again.
+        """
         found = self.found
         if found is None:
             begin_chunk(seed, self.number)
@@ -154,17 +162,21 @@ class _Embedding(NamedTuple):
 
 
 def begin_chunk(seed: int, number: int) -> None:
-    """Set torch's random state to that of a step's chunk."""
+    """Set torch's random state for a chunk of a training step."""
     torch.manual_seed(int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
 
 
 def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunks:
-    """Divide the clips into chunks of `size` clips of similar length; None: one chunk per process."""
+    """Divide a batch's clips into chunks of `size` clips of similar length.
+
+    size: None for one chunk per process.
+    """
     lengths = next(iter(batch.audio.values())).lengths
     share = batch.share or Share(chunks_of(lengths.tolist(), size, 1), 0, 1)
     position = {row: n for n, row in enumerate(share.rows)} if batch.share else {}
 
     def embedded(rows: list[int]) -> Embedded:
+        """Embed the clips of these rows."""
         audio = batch.audio
         if size is not None:
             positions = torch.tensor([position.get(row, row) for row in rows], device=lengths.device)
@@ -176,7 +188,10 @@ def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunk
 
 
 def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunks:
-    """Divide the captions by length into chunks with the captions of `size` items; None: one chunk per process."""
+    """Divide a batch's captions into chunks of similar length.
+
+    A chunk has the captions of `size` items; None: One chunk per process.
+    """
     if size is not None:
         size = math.ceil(size * len(batch.captions) / len(batch.clip_keys))
     lengths = model.text.lengths(batch.captions) if size is not None else [0] * len(batch.captions)
@@ -185,5 +200,6 @@ def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chu
 
 
 def _chunks(embedded: Callable[[list[int]], Embedded], rows: list[list[int]]) -> Chunks:
+    """Return the chunks of these rows. embedded: Function that embeds rows."""
     order = torch.tensor([row for chunk in rows for row in chunk]).argsort()
     return Chunks([partial(embedded, chunk) for chunk in rows], [len(chunk) for chunk in rows], order)

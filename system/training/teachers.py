@@ -33,10 +33,11 @@ log = logging.getLogger(__name__)
 def open_teachers(
     names: Sequence[str], recipe: schema.Recipe, stage_name: str, run: Run, data: Data, device: torch.device
 ) -> Teachers:
-    """Return the teachers of a stage, with the embeddings of all clips and captions for training and validation.
+    """Embed all clips and captions of a stage by its teachers, or read stored embeddings.
 
-    The embeddings are cached in `teachers` of the recipe's banks. device: for computing them. Raises KitError for a
-    teacher without a single vector per clip.
+    They are those for training and validation.
+    The embeddings are cached in `teachers` of the recipe's banks. device: Device that computes them. Raises KitError
+    for a teacher without a single vector per clip.
 
     Source: SALSA (2024), which computes the teachers' embeddings once, before stage 2. Deviations: float32, not 16
     bits; all of a clip is used, not a random part of a long one.
@@ -54,11 +55,15 @@ class _Table:
         self.rows = rows
 
     def read(self, key: str) -> np.ndarray:
+        """Return the (1, D) embedding of a key."""
         return self.rows[key][None]
 
 
 def _read_embeddings(name: str, path: Path, clips: Sequence[Clip], data: Data) -> Taught:
-    """Read a teacher's embeddings. Raises KitError for another file format, and for a missing clip or caption."""
+    """Read a teacher's embeddings from a file. Raises KitError if any is missing.
+
+    Another file format is refused too.
+    """
     hint = "write such a file with python -m system embeddings"
     if path.suffix != ".npz":
         raise KitError(f"teacher {name}: {path} is no file of embeddings (.npz); {hint}")
@@ -72,6 +77,7 @@ def _read_embeddings(name: str, path: Path, clips: Sequence[Clip], data: Data) -
         raise KitError(f"teacher {name}: {path} is no file of embeddings ({error}); {hint}") from error
 
     def row(kind: str, id: str) -> np.ndarray:
+        """Return the embedding of a clip or caption. Raises KitError if it is missing."""
         if (kind, id) not in by_id:
             raise KitError(
                 f"teacher {name}: {path} has no embedding of the {kind} {id}; include all that the recipe uses"
@@ -91,6 +97,7 @@ def _read_embeddings(name: str, path: Path, clips: Sequence[Clip], data: Data) -
 def taught(
     name: str, recipe: schema.Recipe, run: Run, clips: Sequence[Clip], data: Data, device: torch.device
 ) -> Taught:
+    """Return a teacher's embeddings of clips and their captions, stored or computed."""
     teacher = recipe.teachers[name]
     if isinstance(teacher, schema.EmbeddingsTeacher):
         log.info("teacher %s: embeddings in %s", name, teacher.file)
@@ -110,7 +117,10 @@ def taught(
 
 
 def _captions_bank(trained: Trained, cache: Path) -> Bank:
-    """Open the bank of captions' embeddings. Its name is a checksum of everything that changes an embedding."""
+    """Open the bank of a teacher's caption embeddings.
+
+    Its name is a checksum of everything that changes an embedding.
+    """
     text = trained.recipe.model.text
     identity = {
         "version": VERSION,

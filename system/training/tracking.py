@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 class Tracker(ABC):
     """Receives the metrics of one epoch after the other.
 
-    last: the step of its last epoch, including those of earlier processes. package: the required package. brought_by:
-    the command that installs it. needs: environment variables; one of them must name the destination. It is empty for
+    last: The step of its last epoch, including those of earlier processes. package: The required package. brought_by:
+    The command that installs it. needs: Environment variables; one of them must name the destination. It is empty for
     a tracker that writes into the run's folder.
     """
 
@@ -42,17 +42,24 @@ class Tracker(ABC):
 
     @classmethod
     def has_destination(cls) -> bool:
-        """Return whether the environment names the destination. Otherwise the tracker would wait for input forever."""
+        """Return whether the environment names the destination of metrics.
+
+        Otherwise the tracker would wait for input forever.
+        """
         return not cls.needs or any(os.environ.get(variable) for variable in cls.needs)
 
     @abstractmethod
     def __init__(self, run: Run) -> None: ...
 
     @abstractmethod
-    def write(self, values: dict[str, float], step: int) -> None: ...
+    def write(self, values: dict[str, float], step: int) -> None:
+        """Send metrics of a step."""
+        ...
 
     @abstractmethod
-    def close(self, status: Status) -> None: ...
+    def close(self, status: Status) -> None:
+        """End the tracked run with a status."""
+        ...
 
 
 class TensorBoard(Tracker):
@@ -67,11 +74,13 @@ class TensorBoard(Tracker):
         self.writer: Any = SummaryWriter(run.folder / "tensorboard")
 
     def write(self, values: dict[str, float], step: int) -> None:
+        """Write metrics of a step to the run's folder."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
         self.writer.flush()
 
     def close(self, status: Status) -> None:
+        """Close the files."""
         self.writer.close()
 
 
@@ -93,9 +102,11 @@ class MLflow(Tracker):
         self.last = max((entry.step for entry in history), default=-1)
 
     def write(self, values: dict[str, float], step: int) -> None:
+        """Send metrics of a step to MLflow."""
         self.mlflow.log_metrics({name.replace("@", "_at_"): value for name, value in values.items()}, step=step)
 
     def close(self, status: Status) -> None:
+        """End the MLflow run with a status."""
         self.mlflow.end_run(status)
 
 
@@ -107,7 +118,10 @@ class WandB(Tracker):
 
     @classmethod
     def has_destination(cls) -> bool:
-        """Return True also in a mode that needs no login, and after `wandb login`, which writes ~/.netrc."""
+        """Return whether Weights & Biases can be used without asking for a login.
+
+        True also in a mode that needs no login, and after `wandb login`, which writes ~/.netrc.
+        """
         if os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun") or super().has_destination():
             return True
         host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
@@ -124,9 +138,11 @@ class WandB(Tracker):
             self.last = self.run.step - 1
 
     def write(self, values: dict[str, float], step: int) -> None:
+        """Send metrics of a step to Weights & Biases."""
         self.run.log(values, step=step)
 
     def close(self, status: Status) -> None:
+        """End the tracked run with a status."""
         self.run.finish(exit_code=int(status != "FINISHED"))
 
 
@@ -134,7 +150,7 @@ TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLfl
 
 
 def tracker(name: str) -> type[Tracker]:
-    """Return the tracker of a name.
+    """Return the class of trackers with this name.
 
     Raises KitError for an unknown name, and if the package or the environment variable is missing.
     """
@@ -150,14 +166,18 @@ def tracker(name: str) -> type[Tracker]:
 
 
 def _identity(run: Run) -> str:
-    """Return an identity of the run that is the same in every process and after changes of the ranking."""
+    """Return an identity of the run for trackers.
+
+    It is the same in every process and after changes of the ranking.
+    """
     noted = run.read_provenance()
     return hashlib.sha256(f"{run.folder.name} {noted.began} {noted.machine}".encode()).hexdigest()[:16]
 
 
 def figures(lines: Sequence[EpochLine]) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield the number of updates up to each line of metrics.jsonl, and the line's numbers by name.
+    """Yield the numbers of each line of metrics.jsonl by name, with the step.
 
+    The step is the number of updates up to the line.
     Updates are counted over all stages. Names are such as `finetune/loss` and `finetune/validation/mAP@10`.
     """
     before = done = 0
@@ -195,6 +215,7 @@ class Tracking:
         self._close(error)
 
     def _close(self, error: BaseException | None) -> None:
+        """Close all trackers after the training, or after an error."""
         for one in self.trackers:
             try:
                 one.close(_status_after(error))
@@ -202,7 +223,7 @@ class Tracking:
                 _give_up(type(one), failure)
 
     def update(self) -> None:
-        """Send the new epochs."""
+        """Send the metrics of new epochs to all trackers."""
         if not self.trackers or not self.run.metrics.exists():
             return
         for step, values in figures(self.run.read_metrics()):
@@ -219,7 +240,10 @@ class Tracking:
 
 @contextmanager
 def _closed_on_error(one: Tracker) -> Iterator[None]:
-    """Close a tracker that fails at its start, since a run that remains active would block the next one."""
+    """Context manager that closes a tracker if it fails at its start.
+
+    A run that remains active would block the next one.
+    """
     try:
         yield
     except BaseException as error:
@@ -229,9 +253,11 @@ def _closed_on_error(one: Tracker) -> Iterator[None]:
 
 
 def _status_after(error: BaseException | None) -> Status:
+    """Return the status of a run that ended with this error, or without one."""
     return "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED" if error else "FINISHED"
 
 
 def _give_up(kind: type[Tracker], error: Exception) -> None:
+    """Warn that a tracker failed and gets no more data."""
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     log.warning("%s gets no more data of this run (%s); metrics.jsonl has all of it", kind.package, reason)

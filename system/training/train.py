@@ -37,9 +37,10 @@ log = logging.getLogger(__name__)
 
 
 def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = None) -> RetrievalModel:
-    """Return the model before any training, after provenance, vocabulary and frozen texts are computed and checked.
+    """Build the model before training, and check everything that a run depends on.
 
-    device: for all computations; None for this machine's.
+    Provenance, vocabulary and frozen texts are computed and checked.
+    device: That of all computations; None for this machine's.
     Raises KitError for data, weights, or an exported model that changed since the run began, and as require_windows
     does.
     """
@@ -48,6 +49,7 @@ def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = 
 
 
 def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> RetrievalModel:
+    """Build the model, and write vocabulary, trained clips and provenance."""
     recipe = loaded.recipe
     if any(stage.unit == "moment" for stage in recipe.stages.values()):
         require_windows(recipe, data)
@@ -68,7 +70,7 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
 
 
 def _more(names: Iterable[str], data: Data) -> list[str]:
-    """Return the texts of these sources other than captions: those of moments and of augmentation."""
+    """Return the texts of data sources other than captions: those of moments and of augmentation."""
     return [*(moment.text for name in names for moment in data.moments.get(name, ())), *new_texts(data)]
 
 
@@ -83,9 +85,10 @@ def new_words(data: Data) -> list[str]:
 
 
 def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Sequence[type[Tracker]] = ()) -> None:
-    """Train all stages of a recipe in a run's folder, from the model of `prepare`; finished stages are skipped.
+    """Train all stages of a recipe in a run's folder; finished stages are skipped.
 
-    The trained weights are in the run's checkpoints. track: trackers that receive every epoch.
+    model: That of `prepare`.
+    The trained weights are in the run's checkpoints. track: Trackers that receive every epoch.
     Raises KitError if parts do not fit together, Interrupted after Ctrl-C.
     """
     with first_before_others():
@@ -108,6 +111,7 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Se
 
 
 def _less_memory(stage: schema.Stage, in_chunks: bool) -> str:
+    """Describe how to change a stage so that it needs less memory."""
     if not in_chunks:
         return "lower batch_size, or use a GPU with more memory"
     at_once = stage.grad_cache_chunk or stage.batch_size
@@ -118,8 +122,9 @@ def _less_memory(stage: schema.Stage, in_chunks: bool) -> str:
 
 
 def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relevance | None:
-    """Return CIDEr-D between the captions of the stages, and write its figure; None if no loss needs it.
+    """Compute CIDEr-D and the margin factors of a corpus; None if no loss needs it.
 
+    It is between the captions of the stages. Its figure is written.
     Document frequencies are those of the recipe's one corpus.
     """
     asking = [stage for stage in recipe.stages.values() if terms.need_relevance(stage.losses)]
@@ -141,7 +146,10 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
 
 
 def initial_model(recipe: schema.Recipe, run: Run, device: torch.device) -> RetrievalModel:
-    """Return the model before training. It is determined by recipe, seed, vocabulary, and published weights."""
+    """Build the model before training, with its published weights.
+
+    It is determined by recipe, seed, vocabulary, and published weights.
+    """
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, read_json(run.vocabulary, run.repair_hint(run.vocabulary)))
     model.audio.load_pretrained()

@@ -87,7 +87,10 @@ class Validation:
     def _of_batches(
         self, model: RetrievalModel, clips: Embeddings, captions: Embedded
     ) -> tuple[dict[str, float], float]:
-        """Return the means over batches of loss, m1, m2, and the share of captions with equal scores for all clips."""
+        """Compute loss, m1, m2, and the share of captions with equal scores, as means over batches.
+
+        The scores are equal for all clips.
+        """
         batch_values = []
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}
         text_row = {text: row for row, text in enumerate(self.texts)}
@@ -106,6 +109,7 @@ class Validation:
         return dict(zip(("loss", "m1", "m2"), means, strict=False)), means[3]
 
     def _of_everything(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
+        """Compute mAP@10 and the sum of recalls over all captions and clips."""
         with torch.inference_mode():
             matrix = np.concatenate(list(score_together(model, captions, clips)))
         owners = [[row] for row, clip in enumerate(self.clips.values()) for _ in clip.captions]
@@ -115,9 +119,9 @@ class Validation:
 
 
 def spread(embedded: Embeddings) -> float:
-    """Return 1 - mean cosine of all pairs, including a vector with itself: 0 if all vectors are equal, about 1 if their
-    directions are random.
+    """Return how different embeddings are: 1 - mean cosine of all pairs.
 
+    It is 0 if all vectors are equal, about 1 if their directions are random. A vector with itself counts as a pair.
     A series is replaced by the mean over its frames without padding. Vectors of zeros count as equal.
     """
     vectors = embedded.values
@@ -133,7 +137,10 @@ def spread(embedded: Embeddings) -> float:
 
 
 def zeros(embedded: Embeddings) -> float:
-    """Return the share of vectors (in series: of frames without padding) whose values are all within 1e-6 of 0."""
+    """Return the share of embeddings that are zeros, within 1e-6.
+
+    In series, it is the share of frames without padding.
+    """
     largest = torch.linalg.vector_norm(embedded.values, torch.inf, dim=-1)
     if isinstance(embedded, Embedded) and embedded.lengths is not None:
         largest = largest[length_mask(embedded.lengths, largest.shape[1])]
@@ -141,7 +148,7 @@ def zeros(embedded: Embeddings) -> float:
 
 
 def share_of_equal_scores(scores: torch.Tensor) -> float:
-    """Return the share of captions whose scores for all clips differ by at most 1e-6.
+    """Return the share of captions whose scores are the same for all clips, within 1e-6.
 
     Clamped scores (frame_word) may all be 0 although the embeddings differ. scores: (B, N) of clips against captions.
     """
@@ -149,7 +156,7 @@ def share_of_equal_scores(scores: torch.Tensor) -> float:
 
 
 def watch(clips: Embeddings, captions: Embedded, captions_alike: float | None = None) -> dict[str, float]:
-    """Return the diagnostics of collapse, by their names in metrics.jsonl.
+    """Compute the diagnostics of collapsed embeddings, by their names in metrics.jsonl.
 
     They are the spread and the share of zeros of clips and captions, and captions_alike if it is given.
     """
@@ -163,7 +170,10 @@ def watch(clips: Embeddings, captions: Embedded, captions_alike: float | None = 
 
 
 def collapsed(diagnostics: dict[str, float]) -> list[str]:
-    """Return one message per sign of collapse; empty for a healthy model. diagnostics: as `watch` returns it."""
+    """Return one message per sign that the model has collapsed; empty for a healthy model.
+
+    diagnostics: As `watch` returns it.
+    """
     reasons = [
         f"the {side} have equal or zero embeddings (spread {diagnostics[f'spread_of_{side}']:.1e}, "
         f"{100 * diagnostics[f'zeros_of_{side}']:.0f} % zeros)"

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _plan_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> tuple[list[str], list[Problem]]:
-    """Return the lines of the plan of a recipe or a study, and all problems."""
+    """Return the printed lines of the plan of a recipe or a study, and all problems."""
     if arguments.recipe.name.endswith(".study.yaml"):
         return _study_lines(arguments, gpu_bytes)
     loaded = load_recipe(arguments.recipe, arguments.set)
@@ -66,7 +66,7 @@ def _plan_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> tuple
 
 
 def _gpu_bytes(arguments: argparse.Namespace) -> float | None:
-    """Return the memory of the GPU that is planned for; None without one."""
+    """Return the memory in bytes of the GPU that is planned for; None without one."""
     if arguments.gpu_memory is not None:
         size: float = arguments.gpu_memory * GIB
         return size
@@ -74,7 +74,10 @@ def _gpu_bytes(arguments: argparse.Namespace) -> float | None:
 
 
 def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> tuple[list[str], list[Problem]]:
-    """Return the plan of the first cell, the rows of other cells that differ from it, and the problems of all cells."""
+    """Return the printed lines of the plan of a study, and all problems.
+
+    They are the plan of the first cell, and the rows of other cells that differ from it.
+    """
     memory, runs = machine_memory(), arguments.runs
     study, cells = load_study(arguments.recipe, arguments.set, runs)
     to_do = sum(seconds_of(run_folder(study, *key, runs)) is None for key in cells)
@@ -98,7 +101,7 @@ def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> tupl
 
 
 def _done_lines(study: Study, cells: Cells, runs: Path) -> Iterator[str]:
-    """Yield a line on the finished runs of every cell, and one on the duration of the others."""
+    """Yield a line on the finished runs of every cell of a study, and one on the time of the others."""
     folders = {key: run_folder(study, *key, runs) for key in cells}
     for cell in study.cells:
         states = [f"{seed} {_state(folders[cell, seed])}" for seed in study.seeds]
@@ -109,6 +112,7 @@ def _done_lines(study: Study, cells: Cells, runs: Path) -> Iterator[str]:
 
 
 def _state(folder: Path) -> str:
+    """Describe whether a run is finished, begun or to do."""
     seconds = seconds_of(folder)
     if seconds is not None:
         return f"finished ({about(seconds)})"

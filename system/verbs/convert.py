@@ -45,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _model(arguments: argparse.Namespace) -> int:
+    """Convert a published retrieval model to an exported model."""
     from system.runs.export import export_model
     from system.runs.published import open_published
 

@@ -20,7 +20,7 @@ CHECKPOINTS = (".pth", ".pt", ".ckpt", ".tar")
 
 
 class Published(NamedTuple):
-    """A file that a recipe names. sha256: the known first digits of its checksum; "" if unknown."""
+    """A file that a recipe names. sha256: The known first digits of its checksum; "" if unknown."""
 
     path: Path
     address: str
@@ -61,8 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def published_files(model: Model) -> Iterator[Published]:
-    """Yield the files of the experts, the audio encoder and the text encoder, except models of the hub, which consist
-    of several files."""
+    """Yield the published files of the experts and encoders of a model.
+
+    Models of the hub are left out, since they consist of several files.
+    """
     for expert in model.audio.experts.values():
         if expert.hub_model is not None:
             continue
@@ -75,7 +77,7 @@ def published_files(model: Model) -> Iterator[Published]:
 
 
 def _of_hub(name: str, expert: ExpertSettings, model: str, only_show: bool) -> Iterator[str]:
-    """Fetch an expert's model of the hub and print its state; yield error messages."""
+    """Fetch an expert's Hugging Face model, and print its state. Yields error messages."""
     (path,) = expert.weight_files().values()
     state = "here" if path.is_file() else "missing"
     if not only_show:
@@ -92,6 +94,7 @@ def _of_hub(name: str, expert: ExpertSettings, model: str, only_show: bool) -> I
 
 
 def _download(file: Published) -> bool:
+    """Download a file if it is missing. Returns: Whether it was downloaded."""
     from system.networks.weights import read_weights
 
     if not file.path.exists() and not file.address.startswith(("http://", "https://")):

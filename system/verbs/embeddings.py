@@ -52,11 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write_npz(path: Path, columns: dict[str, Any]) -> None:
+    """Write the columns to a .npz file."""
     with path.open("wb") as file:
         np.savez(file, **columns)
 
 
 def _write_parquet(path: Path, columns: dict[str, Any]) -> None:
+    """Write the columns to a Parquet file."""
     import pyarrow
     from pyarrow import parquet
 

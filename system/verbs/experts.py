@@ -19,13 +19,16 @@ FILES = ("weights of", "file", "", "source")
 
 
 def usual(folder: Path) -> dict[str, ExpertSettings]:
-    """Return one expert of every kind, by kind, with its weight files under their published names in a folder."""
+    """Return one expert of every kind with its usual settings, by kind.
+
+    Its weight files have their published names in the folder.
+    """
     experts = [kind.with_weights_in(folder) for kind in kinds_of(Expert) if issubclass(kind, ExpertSettings)]
     return {expert.kind: expert for expert in experts}
 
 
 def table(experts: dict[str, ExpertSettings]) -> str:
-    """Format a table with one row per expert, then a table with one row per weight file."""
+    """Format the tables of experts and of their weight files, as text."""
     facts: list[Sequence[str]] = [FACTS]
     files: list[Sequence[str]] = [FILES]
     for name, expert in experts.items():
@@ -38,6 +41,7 @@ def table(experts: dict[str, ExpertSettings]) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Format rows as text with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
@@ -65,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _report(name: str, expert: ExpertSettings) -> ExpertReport:
+    """Return the facts on an expert for the output with --json."""
     return ExpertReport(
         name=name,
         rate=expert.rate,
@@ -80,4 +85,5 @@ def _report(name: str, expert: ExpertSettings) -> ExpertReport:
 
 
 def _source(expert: ExpertSettings, setting: str) -> str:
+    """Return where to get a weight file."""
     return expert.published_addresses().get(setting, expert.weight_source())

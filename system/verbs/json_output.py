@@ -9,14 +9,14 @@ class RunsReport(Report):
 
 
 class ClipFound(Report):
-    """score: of the model, higher is better; comparable only within one query."""
+    """score: The model's score, higher is better; comparable only within one query."""
 
     path: str
     score: float
 
 
 class QueryAnswer(Report):
-    """unknown: words that the model does not know. clips: best first; null if it knows no word of the query."""
+    """unknown: Words that the model does not know. clips: Best first; null if it knows no word of the query."""
 
     query: str
     unknown: list[str]
@@ -24,7 +24,7 @@ class QueryAnswer(Report):
 
 
 class SearchReport(Report):
-    """clips: number of clips that were searched. skipped: reason for every skipped file, by path."""
+    """clips: Number of clips that were searched. skipped: Reason for every skipped file, by path."""
 
     clips: int
     skipped: dict[str, str]
@@ -32,7 +32,7 @@ class SearchReport(Report):
 
 
 class WeightFile(Report):
-    """setting: the expert's setting that names the file. source: where to get the file."""
+    """setting: The expert's setting that names the file. source: Where to get the file."""
 
     setting: str
     path: str
@@ -41,7 +41,7 @@ class WeightFile(Report):
 
 
 class ExpertReport(Report):
-    """rate: Hz. dim: values in a frame. seconds_per_second: measured time of two CPU cores for a second of audio."""
+    """rate: Hz. dim: Values in a frame. seconds_per_second: Measured time of two CPU cores for a second of audio."""
 
     name: str
     rate: int
@@ -72,7 +72,7 @@ class Percentile(Report):
 
 
 class RelevanceReport(Report):
-    """pairs: number of caption pairs. zeros: number of pairs with score 0. documents, tokenizer, choice: the options
+    """pairs: Number of caption pairs. zeros: Number of pairs with score 0. documents, tokenizer, choice: The options
     --documents, --tokenizer and --pairs."""
 
     clips: int
@@ -87,7 +87,7 @@ class RelevanceReport(Report):
 
 
 class PlanReport(Report):
-    """plan: all lines. missing, mistakes, warnings: the lines of these kinds. ok: nothing is missing and no mistake.
+    """plan: All lines. missing, mistakes, warnings: The lines of these kinds. ok: Nothing is missing and no mistake.
 
     For a recipe that cannot be read, mistakes are `FILE:LINE: key: message`, and plan is empty."""
 

@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 
 
 def positive(text: str) -> int:
-    """Argument type of argparse: a whole number of at least 1."""
+    """Parse a whole number of at least 1, as a type of argparse."""
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
 def device(text: str) -> Device:
-    """Argument type of argparse: a device of this machine."""
+    """Parse the name of a device of this machine, as a type of argparse."""
     from system.compute.device import device_of
 
     try:
@@ -33,12 +33,13 @@ def device(text: str) -> Device:
 
 
 def add_device_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option --device."""
     where = "where to compute: cuda, cuda:1 (the second GPU), mps or cpu (default: cuda if available, else cpu)"
     parser.add_argument("--device", type=device, help=where)
 
 
 def track(text: str) -> "type[Tracker]":
-    """Argument type of argparse: a tracker that is installed on this machine."""
+    """Parse the name of an installed tracker, as a type of argparse."""
     from system.training.tracking import tracker
 
     try:
@@ -48,26 +49,33 @@ def track(text: str) -> "type[Tracker]":
 
 
 def add_track_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option --track."""
     what = "also log every epoch there: tensorboard, mlflow or wandb; may be repeated"
     parser.add_argument("--track", type=track, action="append", default=[], metavar="WHERE", help=what)
 
 
 def add_changes_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option --set."""
     what = "change a setting, such as stages.finetune.batch_size=64; may be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=what)
 
 
 def add_runs_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option --runs."""
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
 
 
 def add_cache_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option --cache."""
     what = "folder for stored embeddings of clips (default: ~/.cache/lbar-kit, or lbar-kit in $XDG_CACHE_HOME)"
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help=what)
 
 
 def ranker_of(arguments: argparse.Namespace, model: Path, with_windows: bool = False) -> "Ranker":
-    """Open the ranker of a run or an exported model. with_windows: see open_ranker."""
+    """Open the ranker of a run or an exported model, with the options of the command line.
+
+    with_windows: See open_ranker.
+    """
     from system.runs.rankers import open_ranker
 
     chosen = (arguments.stage, arguments.checkpoint, arguments.set, arguments.device)
@@ -83,7 +91,10 @@ def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, what: str = "a recipe (.yaml)") -> None:
-    """Add the recipe and changes to it; for verbs that write a run also its folder, the device and trackers."""
+    """Add the arguments for a recipe and changes of it.
+
+    For verbs that write a run, its folder, the device and trackers are added too.
+    """
     parser.add_argument("recipe", type=Path, help=what)
     add_changes_argument(parser)
     if runs:
@@ -97,6 +108,7 @@ def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, wha
 
 
 def _folder_name(text: str) -> str:
+    """Parse a folder name without path, as a type of argparse."""
     if Path(text).name != text:
         raise argparse.ArgumentTypeError(f"{text!r} is no folder name; use --out for a path")
     return text

@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `rank --windows`."""
     windows = parser.add_argument_group("times of queries in long recordings (--windows)")
     what = "find the windows of each moment in its recording; --out is for 2026's scorer (.jsonl)"
     windows.add_argument("--windows", action="store_true", help=what)
@@ -64,6 +65,7 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
+    """Parse a number of seconds above 0 and below 3600, as a type of argparse."""
     try:
         seconds = float(text)
     except ValueError:
@@ -74,6 +76,7 @@ def _seconds(text: str) -> float:
 
 
 def _rank_windows(arguments: argparse.Namespace) -> int:
+    """Find and write the windows of queries, and print the metrics."""
     if arguments.moments is None:
         raise KitError("--windows needs the queries and their recordings; name them with --moments MOMENTS.jsonl")
     if arguments.out.suffix != ".jsonl":

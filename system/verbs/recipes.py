@@ -47,8 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _shipped() -> dict[str, Path]:
-    """Return the shipped recipes by name, such as take_it_easy/honest. Raises KitError if the folder recipes/ is not
-    next to the package."""
+    """Return the shipped recipes by name, such as take_it_easy/honest.
+
+    Raises KitError if the folder recipes/ is not next to the package.
+    """
     paths = {
         path.relative_to(SHIPPED).with_suffix("").as_posix(): path
         for path in sorted(SHIPPED.rglob("*.yaml"))
@@ -60,6 +62,7 @@ def _shipped() -> dict[str, Path]:
 
 
 def _list(arguments: argparse.Namespace) -> None:
+    """Print the shipped recipes."""
     reports = [
         ShippedRecipe(
             name=name, path=str(path), idea=path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
@@ -75,6 +78,7 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _new(arguments: argparse.Namespace) -> None:
+    """Copy a shipped recipe to the current folder."""
     shipped = _shipped()
     if arguments.source not in shipped:
         raise KitError(f"--from {arguments.source}: no such recipe; recipes: {', '.join(shipped)}")
@@ -96,6 +100,7 @@ def _new(arguments: argparse.Namespace) -> None:
 
 
 def _keys(arguments: argparse.Namespace) -> None:
+    """Print the reference of all keys, or of those at a path."""
     if arguments.json:
         print(json.dumps(Recipe.model_json_schema(), indent=1))
         return
@@ -111,10 +116,12 @@ def _keys(arguments: argparse.Namespace) -> None:
 
 
 def _title(section: Section) -> str:
+    """Return the title of a section of the reference."""
     return f"{section.path or 'a recipe'}{f' (kind: {section.kind})' if section.kind else ''}"
 
 
 def _as_text(section: Section) -> str:
+    """Format a section of the reference as text."""
     lines = [_title(section), *([f"  {section.meaning}"] if section.meaning else [])]
     width = max((len(key.name) for key in section.keys), default=0)
     for key in section.keys:
@@ -125,6 +132,7 @@ def _as_text(section: Section) -> str:
 
 
 def _as_page(section: Section) -> str:
+    """Format a section of the reference as Markdown."""
     lines = [f"## {_title(section)}", "", *([textwrap.fill(section.meaning, 120), ""] if section.meaning else [])]
     if section.keys:
         lines += ["| key | values | default | meaning |", "| --- | --- | --- | --- |"]

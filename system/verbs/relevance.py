@@ -26,9 +26,11 @@ FACTORS = [1.0, 0.7, 0.4]  # "Take it easy" (2022), section 4
 
 
 def read_corpus(path: Path, split: str | None) -> list[list[str]]:
-    """Return the captions of every clip of a manifest, or of a captions CSV with the columns of Clotho or AudioCaps.
+    """Read the captions of every clip of a manifest, or of a captions CSV.
 
-    split: of a manifest; None: all splits. AudioCaps' rows with the same youtube_id and start_time are one clip.
+    A CSV has the columns of Clotho or AudioCaps.
+    split: A split of a manifest; None: All splits. AudioCaps' rows with the same youtube_id and start_time are one
+    clip.
     Raises DataError for bad files, and if a split is given for a CSV.
     """
     if path.suffix != ".csv":
@@ -95,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _require_usable(percents: Sequence[float], factors: Sequence[float], figure: Path | None) -> None:
+    """Raise KitError for percentiles, factors or a figure file that cannot be used."""
     if bad := [q for q in percents if not 0 <= q <= 100]:
         raise KitError(f"--percentiles {bad[0]:g}: must be from 0 to 100")
     if bad := [r for r in factors if not 0 <= r <= 1]:
@@ -110,6 +113,7 @@ def _require_usable(percents: Sequence[float], factors: Sequence[float], figure:
 def _report(
     clips: Sequence[Sequence[str]], distribution: Distribution, percents: Sequence[float], arguments: argparse.Namespace
 ) -> RelevanceReport:
+    """Return the distribution of CIDEr-D for the output with --json."""
     return RelevanceReport(
         clips=len(clips),
         captions=sum(map(len, clips)),
@@ -124,12 +128,14 @@ def _report(
 
 
 def _zeros(found: Distribution) -> str:
+    """Format the share of pairs with score 0."""
     return f"{100 * found.zeros / found.pairs:.1f} %"
 
 
 def _format(
     clips: Sequence[Sequence[str]], distribution: Distribution, percents: Sequence[float], arguments: argparse.Namespace
 ) -> str:
+    """Format the distribution of CIDEr-D as text."""
     scores = "  ".join(f"c{q:g} {c:.5f}" for q, c in zip(percents, distribution.percentiles, strict=True))
     return (
         f"corpus     {counted(len(clips), 'clip', ',')}, {counted(sum(map(len, clips)), 'caption', ',')}; "

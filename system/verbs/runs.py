@@ -45,7 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _row(entry: RunOverview, runs: Path) -> tuple[str, ...]:
-    """Return the cells of a run's row. Its name is its path from the folder of all runs, such as STUDY/CELL_s1."""
+    """Return the cells of a run's row in the table of runs.
+
+    Its name is its path from the folder of all runs, such as STUDY/CELL_s1.
+    """
     return (
         Path(entry.run).name if Path(entry.run) == runs else Path(entry.run).relative_to(runs).as_posix(),
         entry.state,
@@ -58,4 +61,5 @@ def _row(entry: RunOverview, runs: Path) -> tuple[str, ...]:
 
 
 def _figure(figure: Figure | None) -> str:
+    """Format a metric of a run; "-" if there is no such."""
     return "-" if figure is None else f"{figure.metric} {format_metric(figure.metric, figure.value)}"

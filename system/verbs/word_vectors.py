@@ -14,8 +14,11 @@ from system.models.text.vector_file import write_word_vectors
 
 
 def embedded_words(tokenizer: Any, model: Any) -> dict[str, np.ndarray]:
-    """Return the rows (D,) of a transformer's input embedding for whole words of letters and digits, by word. Special
-    tokens and pieces that continue a word ("##ing") are left out."""
+    """Return the input embeddings of a transformer for whole words, by word.
+
+    They are rows (D,) for words of letters and digits. Special tokens and pieces that continue a word ("##ing") are
+    left out.
+    """
     table = model.get_input_embeddings().weight.detach().float().cpu().numpy()
     special = set(tokenizer.all_special_tokens)
     tokens = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])

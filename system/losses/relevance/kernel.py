@@ -16,6 +16,7 @@ _DENSE_SHARE = 12  # a feature of more than 1 in 12 captions is kept as a full r
 
 
 def _compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a loop that numba compiles, with a cache on disk if possible."""
     compiled: Callable[..., Any]
     try:
         compiled = numba.njit(nogil=True, cache=True)(loop)
@@ -43,7 +44,10 @@ class Postings(NamedTuple):
 def postings(
     captions: np.ndarray, start: np.ndarray, feature: np.ndarray, reference: np.ndarray, size: int, like: np.ndarray
 ) -> Any:
-    """Return the postings of captions (M,), rows of NgramFeatures, with weights of the dtype of `like`."""
+    """Build the table of n-gram weights of the reference captions, for `score`.
+
+    captions: (M,) rows of NgramFeatures. like: Array whose dtype the weights get.
+    """
     slot = np.zeros(size, np.int32)
     entries = slots = 0
     for caption in captions:
@@ -89,7 +93,10 @@ def score(
     penalty: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Write the CIDEr-D of captions (R,) as candidates to out (R, M). level: (R,) their rows in penalty (L, M)."""
+    """Compute the CIDEr-D of some captions as candidates against all references.
+
+    Writes to out (R, M). captions: (R,). level: (R,) their rows in penalty (L, M).
+    """
     slot, begin, column, weight, dense_row, dense = postings
     for r in range(len(captions)):
         row = out[r]
@@ -113,16 +120,20 @@ def score(
 
 @_compiled
 def count_high(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
-    """Count the elements of bits (X,) by their value without the lowest `shift` bits, and add them to counts."""
+    """Count float32 numbers by their upper bits, and add the results to `counts`.
+
+    bits: (X,). shift: Number of lowest bits that are ignored.
+    """
     for x in bits:
         counts[x >> shift] += 1
 
 
 @_compiled
 def count_low(bits: np.ndarray, shift: int, row: np.ndarray, counts: np.ndarray) -> None:
-    """Count the elements of bits by their lowest `shift` bits, and add them to counts (K, 2**shift).
+    """Count float32 numbers by their lowest `shift` bits, and add the results to `counts`.
 
-    row: the row of counts for every value of the upper bits; -1: not counted.
+    counts: (K, 2**shift).
+    row: The row of counts for every value of the upper bits; -1: not counted.
     """
     mask = (1 << shift) - 1
     for x in bits:

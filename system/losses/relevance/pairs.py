@@ -41,8 +41,8 @@ class Histogram(Strict):
 class Distribution(Strict):
     """CIDEr-D of all ordered pairs of a corpus.
 
-    pairs: number of pairs. zeros: number of pairs with score 0 (or below 2^-133). mean: in [0, 10].
-    percentiles: the scores at the requested percents, exact in float32.
+    pairs: Number of pairs. zeros: Number of pairs with score 0 (or below 2^-133). mean: Mean score, in [0, 10].
+    percentiles: The scores at the requested percents, exact in float32.
     """
 
     pairs: NonNegativeInt
@@ -70,8 +70,10 @@ class CiderAmong:
         return len(self._members)
 
     def scores(self, first: int, last: int) -> np.ndarray:
-        """Return (last - first, M) scores. Rows: members first .. last - 1 as candidates. Columns: all members as
-        references."""
+        """Compute the CIDEr-D of members first .. last - 1 against all members.
+
+        Returns: (last - first, M) scores. Rows are candidates, columns references.
+        """
         f, out = self._features, np.empty((last - first, len(self)), self._dtype)
         members, level = self._members[first:last], self._level[first:last]
         self._kernel.score(members, f.start, f.feature, f.candidate, self._postings, level, self._penalty, out)
@@ -79,12 +81,13 @@ class CiderAmong:
 
 
 def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np.ndarray | None = None) -> Distribution:
-    """Return the distribution of the float32 CIDEr-D of all ordered pairs of captions, including each with itself.
+    """Compute mean and percentiles of the CIDEr-D between all ordered pairs of captions.
 
+    Scores are float32. Pairs of a caption with itself are included.
     It needs a few MiB per thread in addition to the features.
 
     Args:
-        percents: each in [0, 100]. Percentile q of n scores is the score of rank floor(q (n - 1) / 100), counted from
+        percents: Each in [0, 100]. Percentile q of n scores is the score of rank floor(q (n - 1) / 100), counted from
             0, without interpolation.
         clip_of: (N,) the captions' clips, to leave out pairs of one clip, and thus of a caption with itself.
     Raises: KitError if no pair is left.
@@ -116,13 +119,16 @@ class _Scores:
         self._among, self._clip_of = among, clip_of
 
     def results(self, of_blocks: Callable[[Iterator[np.ndarray]], Result]) -> Iterator[Result]:
-        """Yield the results of a function of the blocks of each part, in order."""
+        """Apply a function to the blocks of scores of each part, and yield its results in order."""
         starts = range(0, len(self._among), _PART_ROWS)
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             yield from threads.map(lambda start: of_blocks(self._blocks(start)), starts)
 
     def _blocks(self, start: int) -> Iterator[np.ndarray]:
-        """Yield (R, M) scores, with -0 for pairs that are left out. It adds nothing, and its bits exceed all others."""
+        """Yield the scores (R, M) of one part in blocks.
+
+        Pairs that are left out are -0. It adds nothing, and its bits exceed all others.
+        """
         stop = min(start + _PART_ROWS, len(self._among))
         rows = max(1, _BLOCK_SCORES // len(self._among))
         for first in range(start, stop, rows):
@@ -134,7 +140,7 @@ class _Scores:
 
 
 def _high_counts(blocks: Iterator[np.ndarray]) -> tuple[np.ndarray, float]:
-    """Return the (2 x _BINS,) counts of scores by their upper bits, and the sum of scores."""
+    """Count scores by their upper bits. Returns: The (2 x _BINS,) counts, and the sum of scores."""
     from system.losses.relevance import kernel
 
     counts, total = np.zeros(2 * _BINS, np.int64), 0.0
@@ -146,7 +152,7 @@ def _high_counts(blocks: Iterator[np.ndarray]) -> tuple[np.ndarray, float]:
 
 
 def _low_counts(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
-    """Return the (K, 2^15) counts of scores by their lower bits.
+    """Count scores by their lower bits. Returns: (K, 2^15) counts.
 
     row: (2 x _BINS,) the row of counts for every value of the upper bits; -1: not counted.
     """
@@ -159,7 +165,10 @@ def _low_counts(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
 
 
 def _select(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> list[float]:
-    """Return the scores of these ranks, counted from 0. high: (_BINS,) counts of scores by their upper bits."""
+    """Return the scores of these ranks among all sorted scores, counted from 0.
+
+    high: (_BINS,) counts of scores by their upper bits.
+    """
     up_to = high.cumsum()
     bins = np.searchsorted(up_to, ranks, side="right")
     wanted, row_of_rank = np.unique(bins, return_inverse=True)
@@ -174,7 +183,10 @@ def _select(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> list[float]
 
 
 def _coarse(high: np.ndarray) -> Histogram:
-    """Merge the fine bins to a histogram whose edges are among theirs."""
+    """Merge the fine bins to a histogram with fewer bins.
+
+    Its edges are among theirs.
+    """
     octaves = np.arange(_OCTAVES.start * _PER_OCTAVE, _OCTAVES.stop * _PER_OCTAVE + 1) / _PER_OCTAVE
     first = np.append(np.uint32(0), np.exp2(octaves).astype(np.float32).view(np.uint32) >> _LOW_BITS)
     edges = (first << _LOW_BITS).view(np.float32)

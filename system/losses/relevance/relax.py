@@ -58,7 +58,7 @@ class Cider(Strict):
 class Corpus:
     """CIDEr-D with the document frequencies of clips' captions. Clips without captions are skipped.
 
-    documents, tokenizer, pairs: see Cider. Raises KitError for fewer than two documents, since every n-gram would have
+    documents, tokenizer, pairs: See Cider. Raises KitError for fewer than two documents, since every n-gram would have
     the weight 0.
     """
 
@@ -77,10 +77,14 @@ class Corpus:
         self._cider = CiderD(counted)
 
     def features(self, captions: Sequence[str]) -> NgramFeatures:
+        """Tokenize captions, and compute their n-gram features for CIDEr-D."""
         return self._cider.features(tokens_of(captions, self._tokenizer))
 
     def distribution(self, percents: Sequence[float], pairs: str) -> Distribution:
-        """Return the distribution of scores between the corpus's own captions; see pairs.distribution."""
+        """Compute mean and percentiles of the scores between the corpus's own captions.
+
+        See pairs.distribution.
+        """
         clip_of = self._clip_of if pairs == "other_clips" else None
         return distribution(self._cider.corpus_features(), percents, clip_of)
 
@@ -116,9 +120,9 @@ class _Stored(Strict):
 class Relevance:
     """CIDEr-D between training captions, and the factor on margins, from its percentiles in a corpus.
 
-    corpus: captions of every clip. folder: for the file of the percentiles, whose name is a checksum of everything that
-    determines them. thresholds: (K,) scores at the percentiles of settings.relax. distribution: of the scores that the
-    percentiles are computed of.
+    corpus: Captions of every clip. folder: Place of the file of the percentiles, whose name is a checksum of
+    everything that determines them. thresholds: (K,) scores at the percentiles of settings.relax. distribution: That
+    of the scores that the percentiles are computed of.
     Raises KitError for a corpus without scores (see Corpus and pairs.distribution), for percentiles that are not
     ascending, and for a damaged file.
     """
@@ -136,6 +140,7 @@ class Relevance:
         self._adding = threading.Lock()
 
     def _distribution(self, corpus: Sequence[Sequence[str]], folder: Path) -> Distribution:
+        """Return the distribution of CIDEr-D in the corpus, from its file or computed and stored."""
         percents = [point.percentile for point in self._settings.relax]
         if any(later <= earlier for earlier, later in pairwise(percents)):
             raise KitError(f"the percentiles of relax do not rise: {percents}; put them in order")
@@ -166,7 +171,7 @@ class Relevance:
         return distribution
 
     def prepare(self, captions: Iterable[str]) -> None:
-        """Compute tokens and features of captions, once.
+        """Compute tokens and features of these captions now, so that batches of them are fast.
 
         A batch with other captions is computed at every call, with the tokenizer ptb by one Java process. Its features
         are not kept, since randomly edited captions occur only once.
@@ -179,7 +184,10 @@ class Relevance:
                 self._rows.update(zip(new, range(first, first + len(new)), strict=True))
 
     def cider_between(self, captions: Sequence[str]) -> np.ndarray:
-        """Return (N, N) float32 CIDEr-D in [0, 10]. Rows are candidates, columns references; it is not symmetric."""
+        """Compute CIDEr-D between captions: (N, N) float32 in [0, 10].
+
+        Rows are candidates, columns references; it is not symmetric.
+        """
         if all(caption in self._rows for caption in captions):
             rows, features = self._rows, self._features
         else:
@@ -189,8 +197,9 @@ class Relevance:
         return CiderAmong(features, members).scores(0, len(members))
 
     def cider_of_items(self, captions: Sequence[str], row_of: np.ndarray) -> np.ndarray:
-        """Return (B, B) float32 c_ij, from all pairs of item i's captions (candidates) and item j's (references).
+        """Compute CIDEr-D between the captions of items: (B, B) float32.
 
+        It has all pairs of item i's captions (candidates) and item j's (references).
         c_ij is their mean, their maximum, or the mean of c_ij and c_ji, as set by settings.of_clips. The paper does not
         say which one it uses. row_of: (N,) the captions' items; every item has at least one caption.
         """

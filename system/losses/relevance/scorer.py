@@ -40,15 +40,17 @@ class _NgramNumbers:
         return len(self._grams) + 1
 
     def words(self, words: Iterable[str]) -> np.ndarray:
+        """Return a number for every word, the same for equal words."""
         return np.array([self._words.setdefault(word, len(self._words)) for word in words], np.int64)
 
     def grams(self, beginnings: np.ndarray, last: np.ndarray) -> np.ndarray:
+        """Return the numbers of n-grams: beginnings, and last words."""
         keys, inverse = np.unique(beginnings << 32 | last, return_inverse=True)
         numbers = [self._grams.setdefault(key, len(self._grams) + 1) for key in keys.tolist()]
         return np.array(numbers, np.int64)[inverse]
 
     def occurrences(self, grams: np.ndarray, k: np.ndarray) -> np.ndarray:
-        """Return the numbers of the features (n-gram, k), k >= 1.
+        """Return the number of the feature (n-gram, k) for the k-th occurrence of each n-gram.
 
         For k = 1 it is the n-gram's own number. For higher k it is that of the n-gram followed by an extra word, with a
         number counted down from the largest one.
@@ -72,6 +74,7 @@ class _Counts(NamedTuple):
 
 
 def _count(captions: Sequence[Tokens], numbers: _NgramNumbers) -> _Counts:
+    """Count the n-grams of each caption."""
     lengths = np.array([len(tokens) for tokens in captions], np.int64)
     words = numbers.words(chain.from_iterable(captions))
     caption = np.repeat(np.arange(len(captions)), lengths)
@@ -93,7 +96,7 @@ class NgramFeatures:
     """Captions as sparse rows, whose products are CIDEr-D.
 
     start: (N + 1,) index of each caption's first entry. feature: (E,) numbers of features. candidate, reference: (E,)
-    their weights in a caption as candidate and as reference. lengths: (N,) numbers of bigrams. size: above every
+    their weights in a caption as candidate and as reference. lengths: (N,) numbers of bigrams. size: Above every
     feature's number.
     """
 
@@ -108,7 +111,10 @@ class NgramFeatures:
         return len(self.lengths)
 
     def followed_by(self, more: "NgramFeatures") -> "NgramFeatures":
-        """Append other captions. more: computed later by the same CiderD."""
+        """Append the features of other captions.
+
+        more: Computed later by the same CiderD.
+        """
         return NgramFeatures(
             start=np.concatenate([self.start, self.start[-1] + more.start[1:]]),
             feature=np.concatenate([self.feature, more.feature]),
@@ -122,7 +128,7 @@ class NgramFeatures:
 class CiderD:
     """CIDEr-D with the document frequencies of a corpus.
 
-    documents: the tokens of the captions of each document. Source: Vedantam et al. 2015, "CIDEr", section 4, as
+    documents: The tokens of the captions of each document. Source: Vedantam et al. 2015, "CIDEr", section 4, as
     computed by pycocoevalcap 1.2 (its class is called Cider). Deviations: none beyond 1e-14. As in pycocoevalcap, an
     n-gram that no document has counts as if one document had it.
     With one document, every n-gram has the weight 0, and every pair the score 0. Raises KitError for no document.
@@ -145,10 +151,14 @@ class CiderD:
         return self._weighed(self._corpus)
 
     def features(self, captions: Sequence[Tokens]) -> NgramFeatures:
-        """Return the features of captions, in float64. They can only be scored against others of this object."""
+        """Return the features of captions, in float64.
+
+        They can only be scored against others of this object.
+        """
         return self._weighed(_count(captions, self._numbers))
 
     def _weighed(self, counts: _Counts) -> NgramFeatures:
+        """Weigh counted n-grams by their document frequencies, as sparse features."""
         captions = len(counts.lengths)
         idf = np.full(len(self._numbers), self._log_documents)
         idf[: len(self._idf)] = self._idf

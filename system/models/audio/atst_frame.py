@@ -21,29 +21,35 @@ class AtstFrame(FromPublished):
 
     @property
     def vector_dim(self) -> int:
+        """Number of values in the network's vectors."""
         return DIM
 
     @property
     def limits(self) -> tuple[float, float]:
+        """Shortest and longest segment that the network accepts, in seconds."""
         return LIMITS
 
     @property
     def title(self) -> str:
+        """Name of the network, for messages."""
         return "ATST-Frame"
 
     @property
     def depends_on_batch(self) -> bool:
-        """Whether the floor is that of the batch."""
+        """Whether an embedding depends on the other clips, since the floor is that of the batch."""
         return self.trainable and self.floor == "batch"
 
     @property
     def batch_property(self) -> str | None:
+        """Property of a batch, in words, that changes embeddings; None if there is no such."""
         return "the floor of a batch" if self.depends_on_batch else None
 
     def published_address(self) -> str:
+        """Return the address where the weights are published."""
         return ADDRESS
 
     def build_network(self) -> Network:
+        """Build the network with new weights."""
         from system.networks.atst_frame import AtstFrame
 
         return AtstFrame(self.floor == "batch")

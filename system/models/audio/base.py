@@ -28,25 +28,37 @@ class AudioSettings(EncoderKind):
     if TYPE_CHECKING:  # an abstract property, which a field may not replace
 
         @property
-        def experts(self) -> Mapping[str, Expert]: ...
+        def experts(self) -> Mapping[str, Expert]:
+            """Experts whose frames the encoder reads, by name."""
+            ...
 
     @property
     def training_frames(self) -> int | None:
-        """Most frames per clip in training, of its expert. Longer clips are cut at random. None: no limit."""
+        """Most frames per clip in training; longer clips are cut at random.
+
+        They are frames of its expert. None: No limit.
+        """
         return None
 
     @abstractmethod
     def build(self, out: int) -> Encoder:
-        """Build the encoder with new weights. out: size of embeddings, which is that of text. Only this method imports
-        torch."""
+        """Build the encoder with new weights. out: Size of embeddings, which is that of text.
+
+        Only this method imports torch.
+        """
 
     def build_without_files(self, out: int) -> Encoder:
-        """Build the encoder without published files, for counting. Raises UnknownSizeError if sizes are not known."""
+        """Build the encoder without published files, for counting its cost.
+
+        Raises UnknownSizeError if sizes are not known.
+        """
         return self.build(out)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
-        """Count a training step of an encoder of these settings on a clip of `seconds`. longest: duration of the
-        longest clip of the batch. half: see costs.count."""
+        """Count operations and memory of a training step on a clip of `seconds`.
+
+        longest: Duration of the longest clip of the batch. half: See costs.count.
+        """
         import torch
 
         from system.models.batch import Series
@@ -54,9 +66,11 @@ class AudioSettings(EncoderKind):
         limit = math.inf if self.training_frames is None else self.training_frames
 
         def frames(expert: Expert, seconds: float) -> int:
+            """Return the number of frames of a clip, at most the limit of training."""
             return max(1, round(min(seconds * expert.frames_per_second, limit)))
 
         def run() -> torch.Tensor:
+            """Embed a clip of zeros."""
             audio = {}
             for name, expert in self.experts.items():
                 dtype = getattr(torch, expert.dtype)
@@ -74,9 +88,12 @@ class AudioSettings(EncoderKind):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Whether each of the encoder's parts that may have their own learning rate has trainable parameters."""
+        """Whether each part of the encoder has trainable parameters, by the part's name.
+
+        Each may have its own learning rate.
+        """
         return {}
 
     def part_name(self, part: str) -> str:
-        """Return the name of a part of the encoder for `check`."""
+        """Return the name of a part of the encoder that `check` prints."""
         return part

@@ -25,9 +25,11 @@ class GruSettings(AudioSettings):
 
     @property
     def embeds_series(self) -> bool:
+        """Whether an embedding is a series of frames instead of one vector."""
         return self.embedding == "frames"
 
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
+        """Yield an error message if the size of the GRU is not that of the text's embeddings."""
         if 2 * self.hidden != out:
             yield "hidden", f"both directions give 2 x {self.hidden} values, but the text has {out}"
 
@@ -38,6 +40,7 @@ class WideLogMel(LogMelSlaney):
     @field_validator("bands")
     @classmethod
     def _enough(cls, bands: int) -> int:
+        """Check that there are enough bands for the convolutions."""
         if bands < MIN_BANDS:
             raise ValueError(f"crnn needs at least {MIN_BANDS} bands, not {bands}")
         return bands
@@ -60,9 +63,11 @@ class Crnn(GruSettings):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
+        """Whether each part of the encoder has trainable parameters, by the part's name."""
         return {"convolutions": True, "gru": True}
 
     def build(self, out: int) -> Encoder:
+        """Build the encoder with new weights. out: Size of embeddings."""
         from system.models.audio.crnn_encoder import CrnnEncoder
 
         ((name, logmel),) = self.experts.items()
@@ -85,9 +90,11 @@ class Gru(GruSettings):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
+        """Whether each part of the encoder has trainable parameters, by the part's name."""
         return {"linear": True, "gru": True}
 
     def build(self, out: int) -> Encoder:
+        """Build the encoder with new weights. out: Size of embeddings."""
         from system.models.audio.crnn_encoder import GruEncoder
 
         ((name, expert),) = self.experts.items()

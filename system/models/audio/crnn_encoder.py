@@ -44,13 +44,14 @@ class CrnnEncoder(AudioEncoder):
         embedding: Embedding,
         padding: Literal["masked", "counted"],
     ) -> None:
-        """inputs: values per frame after the convolutions: 128 x (bands // 64)."""
+        """inputs: Values per frame after the convolutions: 128 x (bands // 64)."""
         super().__init__()
         self.expert, self.embedding, self.padding = expert, embedding, padding
         self.cnn = convolutions(dropout)
         self.gru = _gru(inputs, hidden)
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
+        """Embed the clips of a batch."""
         values, lengths = filled(*audio[self.expert])
         if self.training and self.padding == "counted":
             lengths = torch.full_like(lengths, values.shape[1])
@@ -58,7 +59,10 @@ class CrnnEncoder(AudioEncoder):
         return _embedded(stretched(series, lengths // MIN_FRAMES, lengths), lengths, self.embedding)
 
     def convolved(self, values: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """values (B, T, bands), lengths (B,) >= 4 -> (B, T // 4, 128 x (bands // 64)) and lengths // 4."""
+        """Apply the convolutions to log-mel frames, which quarters their number.
+
+        values (B, T, bands), lengths (B,) >= 4 -> (B, T // 4, 128 x (bands // 64)) and lengths // 4.
+        """
         x = values.float()[:, None]
         for layer in self.cnn:
             if isinstance(layer, nn.BatchNorm2d):
@@ -70,6 +74,7 @@ class CrnnEncoder(AudioEncoder):
         return x.transpose(1, 2).flatten(2), lengths
 
     def parts(self) -> dict[str, nn.Module]:
+        """Return the parts of the encoder, by name."""
         return {"convolutions": self.cnn, "gru": self.gru}
 
 
@@ -84,21 +89,25 @@ class GruEncoder(AudioEncoder):
         self.gru = _gru(width, hidden)
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
+        """Embed the clips of a batch."""
         values, lengths = audio[self.expert]
         series = run_gru(self.gru, self.dropout(self.linear(values.float())), lengths)
         return _embedded(series, lengths, self.embedding)
 
     def parts(self) -> dict[str, nn.Module]:
+        """Return the parts of the encoder, by name."""
         return {"linear": self.linear, "gru": self.gru}
 
 
 def convolutions(dropout: float) -> nn.Sequential:
-    """Build the convolutions: (B, 1, T, bands) -> (B, 128, T // 4, bands // 64), in the order of the public code.
+    """Build the convolutions of the CRNN, in the order of the public code.
 
+    (B, 1, T, bands) -> (B, 128, T // 4, bands // 64).
     A pooling is (sum x^4)^(1/4) over time x frequency.
     """
 
     def block(inputs: int, outputs: int) -> list[nn.Module]:
+        """Build a batch norm, a convolution, and a leaky ReLU."""
         layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
         nn.init.kaiming_normal_(layer.weight)
         return [nn.BatchNorm2d(inputs), layer, nn.LeakyReLU(0.1)]
@@ -118,7 +127,7 @@ def convolutions(dropout: float) -> nn.Sequential:
 
 
 def filled(values: torch.Tensor, lengths: torch.Tensor) -> Series:
-    """Pad clips under 4 frames with silence to 4."""
+    """Pad clips under 4 frames with silence to 4 frames."""
     values = F.pad(values, (0, 0, 0, max(0, MIN_FRAMES - values.shape[1])))
     positions = torch.arange(values.shape[1], device=values.device)
     lacking = (positions < MIN_FRAMES) & (positions >= lengths[:, None])
@@ -126,7 +135,10 @@ def filled(values: torch.Tensor, lengths: torch.Tensor) -> Series:
 
 
 def masked_norm(norm: nn.BatchNorm2d, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Apply a batch norm to (B, C, T, F) without padding. The output is 0 for padding."""
+    """Apply a batch norm without counting padding. The output is 0 for padding.
+
+    x: (B, C, T, F).
+    """
     mask = length_mask(lengths, x.shape[2])
     if bool(mask.all()):
         whole: torch.Tensor = norm(x)
@@ -138,8 +150,9 @@ def masked_norm(norm: nn.BatchNorm2d, x: torch.Tensor, lengths: torch.Tensor) ->
 
 
 def run_gru(gru: nn.GRU, values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Run a GRU on values (B, T, D) with lengths (B,) -> (B, longest, 2 x hidden), 0 for padding.
+    """Run a GRU on padded series. The output is 0 for padding.
 
+    values (B, T, D) with lengths (B,) -> (B, longest, 2 x hidden).
     Both directions begin at the ends of each series without padding.
     """
     packed = pack_padded_sequence(values, lengths.cpu(), batch_first=True, enforce_sorted=False)
@@ -148,8 +161,9 @@ def run_gru(gru: nn.GRU, values: torch.Tensor, lengths: torch.Tensor) -> torch.T
 
 
 def stretched(values: torch.Tensor, lengths: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """Stretch every series of values (B, T, D) with lengths (B,) to its wanted length -> (B, longest wanted, D).
+    """Stretch every padded series to its wanted length, by interpolation.
 
+    values (B, T, D) with lengths (B,) -> (B, longest wanted, D).
     Interpolation is linear, as in torch's interpolate with align_corners False.
     """
     positions = torch.arange(int(wanted.max()), device=values.device) + 0.5
@@ -161,10 +175,12 @@ def stretched(values: torch.Tensor, lengths: torch.Tensor, wanted: torch.Tensor)
 
 
 def _embedded(series: torch.Tensor, lengths: torch.Tensor, embedding: Embedding) -> Embedded:
+    """Scale the frames to length 1, or their mean."""
     if embedding == "mean":
         return Embedded(F.normalize(pooled_over_time(series, lengths, "mean"), dim=-1))
     return Embedded(F.normalize(series.float(), dim=-1), lengths)
 
 
 def _gru(inputs: int, hidden: int) -> nn.GRU:
+    """Build a bidirectional GRU."""
     return nn.GRU(inputs, hidden, batch_first=True, bidirectional=True)

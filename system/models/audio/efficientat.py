@@ -23,25 +23,30 @@ class EfficientAT(FromPublished):
 
     @property
     def vector_dim(self) -> int:
+        """Number of values in the network's vectors."""
         return VARIANTS[self.network].dim
 
     @property
     def limits(self) -> tuple[float, float]:
+        """Shortest and longest segment that the network accepts, in seconds."""
         return LIMITS
 
     @property
     def title(self) -> str:
+        """Name of the network, for messages."""
         return f"EfficientAT {self.network}"
 
     @property
     def depends_on_batch(self) -> bool:
-        """Whether batch norms are trained."""
+        """Whether an embedding depends on the other clips, since batch norms are trained."""
         return self.trainable
 
     def published_address(self) -> str:
+        """Return the address where the weights are published."""
         return VARIANTS[self.network].address
 
     def build_network(self) -> Network:
+        """Build the network with new weights."""
         from system.networks.efficientat import MOMENTUM, MOMENTUM_FROM_SCRATCH, MobileNet, MobileNetOnWaves
         from system.networks.kaldi_log_mel import KaldiLogMel, Masks
 

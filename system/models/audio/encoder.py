@@ -17,18 +17,30 @@ class AudioEncoder(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, audio: dict[str, Series]) -> Embedded:
-        """Embed the clips. In evaluation mode the embedding of a clip does not depend on the others."""
+        """Embed the clips of a batch.
+
+        In evaluation mode the embedding of a clip does not depend on the others.
+        """
 
     @abstractmethod
     def parts(self) -> dict[str, nn.Module]:
-        """Return the parts of the encoder. Parameters are counted per part."""
+        """Return the parts of the encoder, by name. Parameters are counted per part."""
 
     def load_pretrained(self) -> None:
-        """Load published weights into a new encoder. Raises KitError if the file is missing or another one."""
+        """Load the published weights into a new encoder.
+
+        Raises KitError if the file is missing or another one.
+        """
 
     def save_assets(self, folder: Path) -> None:
-        """Write the files that another machine needs in addition to the weights, and that no `--set` can replace."""
+        """Write files that another machine needs in addition to the weights.
+
+        They are those that no `--set` can replace.
+        """
 
     def embed_with_experts(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
-        """Return the embeddings of the clips, and (B, E) embeddings by expert if several are averaged; else empty."""
+        """Embed the clips, and also return the embedding by each expert if several are averaged.
+
+        The embeddings by expert are (B, E); empty if there is only one.
+        """
         return self(audio), {}

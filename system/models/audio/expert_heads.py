@@ -29,6 +29,7 @@ class ExpertHeads(AudioSettings):
     dropout: float = Field(ge=0, lt=1)  # share of values that are dropped in training
 
     def build(self, out: int) -> Encoder:
+        """Build the encoder with new weights. out: Size of embeddings."""
         from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder
 
         dims = {name: expert.dim for name, expert in self.experts.items()}
@@ -36,7 +37,9 @@ class ExpertHeads(AudioSettings):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
+        """Whether each part of the encoder has trainable parameters, by the part's name."""
         return dict.fromkeys(self.experts, True)
 
     def part_name(self, part: str) -> str:
+        """Return the name of an expert's head that `check` prints."""
         return f"{part} head"

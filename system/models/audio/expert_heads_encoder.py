@@ -45,14 +45,17 @@ class ExpertHead(nn.Module):
         self.out = nn.Linear(width, out)
 
     def forward(self, series: Series) -> torch.Tensor:
-        """Embed clips, computing those of similar length together, to reduce padding."""
+        """Embed clips by one expert's frames. Those of similar length are computed together.
+
+        This reduces padding.
+        """
         order = series.lengths.argsort(stable=True)
         parts = [self._pooled(series.rows(rows)) for rows in order.split(suited_to(order.device, CLIPS_AT_ONCE))]
         result: torch.Tensor = self.out(torch.cat(parts)[order.argsort()])
         return result
 
     def _pooled(self, series: Series) -> torch.Tensor:
-        """Return (B, width) means over all frames of each clip."""
+        """Return the mean over all frames of each clip, (B, width)."""
         pooled = torch.zeros(len(series.lengths), self.out.in_features, device=series.values.device)
         for start in range(0, int(series.lengths.max()), self.window):
             rows = (series.lengths > start).nonzero()[:, 0]
@@ -68,7 +71,7 @@ class ExpertHead(nn.Module):
 class ExpertHeadsEncoder(AudioEncoder):
     """The mean of the experts' embeddings. They are not normalised, so that a larger one weighs more in the cosine.
 
-    dims: values per frame, by expert. head: the sizes of every ExpertHead.
+    dims: Values per frame, by expert. head: The sizes of every ExpertHead.
     """
 
     def __init__(self, dims: Mapping[str, int], out: int, **head: Any) -> None:
@@ -76,11 +79,14 @@ class ExpertHeadsEncoder(AudioEncoder):
         self.heads = nn.ModuleDict({f"expert_{name}": ExpertHead(dim, out, **head) for name, dim in dims.items()})
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
+        """Embed the clips of a batch."""
         return self.embed_with_experts(audio)[0]
 
     def parts(self) -> dict[str, nn.Module]:
+        """Return the parts of the encoder, by name."""
         return {name.removeprefix("expert_"): head for name, head in self.heads.items()}
 
     def embed_with_experts(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
+        """Embed the clips by every expert. Returns: The means, and the embeddings by expert."""
         by_expert = {name: head(audio[name]) for name, head in self.parts().items()}
         return Embedded(torch.stack(list(by_expert.values())).mean(0)), by_expert

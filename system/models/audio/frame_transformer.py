@@ -33,9 +33,11 @@ class FrameTransformer(AudioSettings):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
+        """Whether each part of the encoder has trainable parameters, by the part's name."""
         return {"transformer": True}
 
     def build(self, out: int) -> Encoder:
+        """Build the encoder with new weights. out: Size of embeddings."""
         from system.models.audio.frame_transformer_encoder import FrameTransformerEncoder
 
         ((name, expert),) = self.experts.items()

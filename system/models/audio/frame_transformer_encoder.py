@@ -17,7 +17,7 @@ from system.networks.layers import SeriesEncoder, length_mask
 class FrameTransformerEncoder(AudioEncoder):
     """Frames (B, T, D) -> (B, T, E). Padding has no effect.
 
-    A series longer than the positions is cut into independent windows. expert: its name. dim: D. sizes: width, layers,
+    A series longer than the positions is cut into independent windows. expert: Its name. dim: D. sizes: Width, layers,
     heads, width of the feed-forward part, positions, dropout.
     """
 
@@ -30,6 +30,7 @@ class FrameTransformerEncoder(AudioEncoder):
         self.transformer = nn.ModuleDict(layers | {"out": nn.Linear(width, out)})
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
+        """Embed the clips of a batch."""
         values, lengths = audio[self.expert]
         windows = []
         for start in range(0, values.shape[1], self.window):
@@ -41,4 +42,5 @@ class FrameTransformerEncoder(AudioEncoder):
         return Embedded(torch.cat(windows, 1), lengths)
 
     def parts(self) -> dict[str, nn.Module]:
+        """Return the parts of the encoder, by name."""
         return {"transformer": self.transformer}

@@ -36,28 +36,36 @@ class HuggingFace(Segmented):
 
     @property
     def sample_rate(self) -> int:
+        """Sample rate of the network's input, in Hz."""
         return ROWS[self.type].rate
 
     @property
     def depends_on_batch(self) -> bool:
-        """Whether embeddings change with CLAP's batch norm, or with padding to the longest input."""
+        """Whether an embedding depends on the other clips, by CLAP's batch norm or by padding.
+
+        Padding is to the longest input.
+        """
         return self.trainable and (self.type == "clap_audio_model" or ROWS[self.type].max_seconds is None)
 
     @property
     def batch_property(self) -> str | None:
+        """Property of a batch, in words, that changes embeddings; None if there is no such."""
         fills = self.trainable and ROWS[self.type].max_seconds is None
         return "the length to which inputs are padded" if fills else None
 
     @property
     def trained_on_captions(self) -> bool:
+        """Whether the published weights were trained on captioned clips, as CLAP's were."""
         return self.type == "clap_audio_model"
 
     @property
     def has_weights(self) -> bool:
+        """Whether the network has published weights."""
         return True
 
     @property
     def vector_dim(self) -> int:
+        """Number of values in the network's vectors."""
         config = self._config() or {}
         keys = (
             ("projection_dim",) if self.type == "clap_audio_model" else ("d_model", "output_hidden_size", "hidden_size")
@@ -67,10 +75,12 @@ class HuggingFace(Segmented):
 
     @property
     def limits(self) -> tuple[float, float]:
+        """Shortest and longest segment that the network accepts, in seconds."""
         return ROWS[self.type].limits
 
     @property
     def title(self) -> str:
+        """Name of the network, for messages."""
         return self.model
 
     def _config(self) -> dict[str, Any] | None:
@@ -80,17 +90,21 @@ class HuggingFace(Segmented):
 
     @property
     def size_known(self) -> bool:
+        """Whether the size of the network's vectors is known."""
         return self._config() is not None
 
     def pretrained(self) -> Path | None:
+        """Return the folder with the model's weights, fetched if missing."""
         return fetch(self.model, "audio model")
 
     def build_network(self) -> Network:
+        """Build the network from the model's folder, fetched if missing."""
         from system.networks.hugging_face import read_folder
 
         return read_folder(self.type, fetch(self.model, "audio model"))
 
     def build_network_without_files(self) -> Network:
+        """Build the network from its configuration only. Raises UnknownSizeError if that is not known."""
         from transformers.initialization import no_init_weights
 
         from system.networks.hugging_face import of_sizes, read_folder
@@ -115,7 +129,10 @@ class HuggingFace(Segmented):
         return {path.name: file_sha256(path) for path in paths if path.is_file()}
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
-        """Download the model if it is missing. Yields setting and error message if that fails or the type differs."""
+        """Download the model if it is missing. Yields the setting and an error message if that fails.
+
+        It also does so if the type differs.
+        """
         try:
             folder = fetch(self.model, "audio model")
             problem = type_problem(parse_json((folder / "config.json").read_bytes(), "config.json"), self.type)
@@ -129,6 +146,7 @@ class HuggingFace(Segmented):
                 yield "model", f"audio model {self.model}: {problem}"
 
     def plan_facts(self) -> Facts:
+        """Describe the encoder for `check`, and list its missing files."""
         try:
             folder = local_folder(self.model, "audio model")
         except DataError:

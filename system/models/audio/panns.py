@@ -40,37 +40,45 @@ class Panns(AudioSettings, Resampled):
     @field_validator("trainable")
     @classmethod
     def _require_weights_or_training(cls, trainable: bool, info: ValidationInfo) -> bool:
+        """Check that a frozen network has published weights."""
         if not trainable and info.data.get("weights", "") is None:
             raise ValueError("a network without published weights must be trained")
         return trainable
 
     @property
     def experts(self) -> dict[str, Expert]:
-        """Return the format of its input: 16-bit waveforms."""
+        """Format of the encoder's input: 16-bit waveforms."""
         return {"waveform": Waveform(kind="waveform", sample_rate=32_000, resampling=self.resampling)}
 
     @property
     def training_frames(self) -> int:
+        """Most samples of a clip in training; longer clips are cut at random."""
         return max(1, round(self.max_seconds * RATE))
 
     @property
     def depends_on_batch(self) -> bool:
+        """Whether a clip's embedding depends on the other clips of a training batch."""
         return self.trainable
 
     @property
     def trained_parts(self) -> dict[str, bool]:
+        """Whether each part of the encoder has trainable parameters, by the part's name."""
         return {"network": self.trainable, "mlp": True}
 
     def pretrained(self) -> Path | None:
+        """Return the file or folder of published weights; None for a network from scratch."""
         return None if self.weights is None else Path(self.weights)
 
     def weight_files(self) -> dict[str, Path]:
+        """Return the published weight files, by the setting that names each."""
         return {} if self.weights is None else {"weights": Path(self.weights)}
 
     def published_address(self) -> str:
+        """Return the address where the weights are published."""
         return ADDRESSES[self.network]
 
     def build(self, out: int) -> Encoder:
+        """Build the encoder with new weights. out: Size of embeddings."""
         from system.models.audio.panns_encoder import PannsEncoder
 
         ((name, _),) = self.experts.items()
@@ -89,6 +97,7 @@ class Panns(AudioSettings, Resampled):
         )
 
     def plan_facts(self) -> Facts:
+        """Describe the encoder for `check`, and list its missing files."""
         missing = [(str(self.weights), f"published at {self.published_address()}") for _ in self.missing_files()]
         source = "from scratch" if self.weights is None else f"from {self.weights}"
         return f"{self.network}, {'trained' if self.trainable else 'frozen'}, {source}", missing

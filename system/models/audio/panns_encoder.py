@@ -58,8 +58,8 @@ class PannsEncoder(AudioEncoder):
         spec_augment: Mapping[str, int] | None,
         hidden: int,
     ) -> None:
-        """training_samples: most samples of a clip in training. pooling: over frequency, over time. spec_augment:
-        arguments of the function spec_augment; None for no stripes."""
+        """training_samples: Most samples of a clip in training. pooling: Over frequency, over time. spec_augment:
+        Arguments of the function spec_augment; None for no stripes."""
         super().__init__()
         self.expert, self.weights, self.trainable, self.training_samples = expert, weights, trainable, training_samples
         self.frequency_pooling, self.time_pooling = pooling
@@ -69,16 +69,21 @@ class PannsEncoder(AudioEncoder):
         self.mlp = mlp(DIM, hidden, out)
 
     def train(self, mode: bool = True) -> "PannsEncoder":
-        """Set the mode. A frozen network stays in evaluation mode, with published batch norms and without dropout."""
+        """Set training or evaluation mode. A frozen network stays in evaluation mode.
+
+        It has published batch norms and no dropout.
+        """
         super().train(mode)
         self.network.train(mode and self.trainable)
         return self
 
     def load_pretrained(self) -> None:
+        """Load the published weights, if there are any, into the network."""
         if self.weights is not None:
             take_published(self.network, read_weights(self.weights, "model"))
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
+        """Embed the clips of a batch."""
         waves, lengths = audio[self.expert].values[..., 0], audio[self.expert].lengths
         if self.training:
             waves, lengths = random_parts(waves, lengths, self.training_samples)  # unless it was cut before
@@ -88,7 +93,7 @@ class PannsEncoder(AudioEncoder):
         )
 
     def _one_length_at_a_time(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Return (B, 2048) embeddings, computed in groups of one length."""
+        """Embed waves in groups of equal length. Returns (B, 2048)."""
         pooled = torch.empty(len(waves), DIM, device=waves.device)
         max_samples = suited_to(waves.device, SECONDS_AT_ONCE) * RATE
         for indices in of_one_length(lengths.tolist(), max_samples):
@@ -97,13 +102,19 @@ class PannsEncoder(AudioEncoder):
         return pooled
 
     def _pooled(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """(B, N) int16 and lengths of at least one frame -> (B, 2048)."""
+        """Compute the network's output of waves, pooled over frequency and time.
+
+        (B, N) int16 and lengths of at least one frame -> (B, 2048).
+        """
         maps = self._maps(waves.float() / FULL_SCALE).float()  # a sum over frames needs more than 16 bits
         frames = maps.mean(3) if self.frequency_pooling == "mean" else maps.amax(3) + maps.mean(3)
         return pooled_over_time(frames.transpose(1, 2), (1 + lengths // HOP) // STRIDE, self.time_pooling)
 
     def _maps(self, waves: torch.Tensor) -> torch.Tensor:
-        """(B, N) float32 -> (B, 2048, T, 2)."""
+        """Compute the last convolutional maps of waves.
+
+        (B, N) float32 -> (B, 2048, T, 2).
+        """
         columns = self.network.standardised(self.front_end(waves))
         if self.training:
             augment = self.spec_augment
@@ -112,14 +123,16 @@ class PannsEncoder(AudioEncoder):
         return in_pieces(self.network, columns, 2, STRIDE, self.network.reach, PIECE)
 
     def parts(self) -> dict[str, nn.Module]:
+        """Return the parts of the encoder, by name."""
         return {"network": self.network, "mlp": self.mlp}
 
 
 def spec_augment(
     columns: torch.Tensor, time_stripes: int, time_width: int, band_stripes: int, band_width: int
 ) -> torch.Tensor:
-    """Set stripes of every clip of (B, 1, T, bands) to 0, which is the mean after a batch norm.
+    """Set random stripes of every clip's spectrogram to 0, the mean after a batch norm.
 
+    columns: (B, 1, T, bands).
     A stripe's width is drawn from 0 to `width` - 1, and its position such that it is inside. Stripes may overlap. Draws
     use the random state of the device.
     Source: Park et al., SpecAugment (2019), as in torchlibrosa 0.1.0. Deviations: stripes too wide for a short clip

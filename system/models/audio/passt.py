@@ -30,17 +30,21 @@ class Passt(FromPublished):
 
     @property
     def vector_dim(self) -> int:
+        """Number of values in the network's vectors."""
         return DIM
 
     @property
     def limits(self) -> tuple[float, float]:
+        """Shortest and longest segment that the network accepts, in seconds."""
         return VARIANTS[self.network].limits
 
     @property
     def title(self) -> str:
+        """Name of the network, for messages."""
         return f"PaSST {self.network}"
 
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
+        """Yield settings that do not fit, such as more left-out patches than there are."""
         yield from super().setting_errors(out)
         variant = VARIANTS[self.network]
         patches = variant.patches(self.segment_seconds * RATE / HOP)
@@ -55,9 +59,11 @@ class Passt(FromPublished):
             yield "patchout_tokens", f"must be less than {rest}, so that one token remains"
 
     def published_address(self) -> str:
+        """Return the address where the weights are published."""
         return VARIANTS[self.network].address
 
     def build_network(self) -> Network:
+        """Build the network with new weights."""
         from system.networks.kaldi_log_mel import KaldiLogMel, Masks
         from system.networks.passt import Passt, PasstOnWaves
 

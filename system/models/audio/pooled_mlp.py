@@ -26,9 +26,11 @@ class PooledMlp(AudioSettings):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
+        """Whether each part of the encoder has trainable parameters, by the part's name."""
         return {"mlp": True}
 
     def build(self, out: int) -> Encoder:
+        """Build the encoder with new weights. out: Size of embeddings."""
         from torch import nn
 
         from system.models.audio.encoder import AudioEncoder
@@ -46,9 +48,11 @@ class PooledMlp(AudioSettings):
                 self.mlp = mlp(expert.dim, hidden, out)
 
             def forward(self, audio: dict[str, Series]) -> Embedded:
+                """Embed the clips of a batch."""
                 return Embedded(self.mlp(self.dropout(pooled_over_time(*audio[name], pooling))))
 
             def parts(self) -> dict[str, nn.Module]:
+                """Return the parts of the encoder, by name."""
                 return {"mlp": self.mlp}
 
         return PooledMlpEncoder()

@@ -57,36 +57,37 @@ class Segmented(AudioSettings, Resampled):
 
     @property
     def experts(self) -> dict[str, Expert]:
-        """Return the format of its input: 16-bit waveforms."""
+        """Format of the encoder's input: 16-bit waveforms."""
         return {"waveform": Waveform(kind="waveform", sample_rate=self.sample_rate, resampling=self.resampling)}
 
     @property
     def training_frames(self) -> int:
+        """Most samples of a clip in training; longer clips are cut at random."""
         return round(self.max_seconds * self.sample_rate)
 
     @property
     @abstractmethod
     def vector_dim(self) -> int:
-        """D of the network's vectors."""
+        """Number of values in the network's vectors, D."""
 
     @property
     def size_known(self) -> bool:
-        """Whether `vector_dim` is that of the network, and not an assumption."""
+        """Whether `vector_dim` is known for this network, and not assumed."""
         return True
 
     @property
     @abstractmethod
     def limits(self) -> tuple[float, float]:
-        """The shortest and the longest input of the network, in seconds."""
+        """Shortest and longest input that the network accepts, in seconds."""
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """The network's name for readers."""
+        """Name of the network, for messages."""
 
     @abstractmethod
     def pretrained(self) -> Path | None:
-        """The file or folder of published weights; None for a network from scratch."""
+        """Return the file or folder of published weights; None for a network from scratch."""
 
     @abstractmethod
     def build_network(self) -> Network:
@@ -98,10 +99,12 @@ class Segmented(AudioSettings, Resampled):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
+        """Whether each part of the encoder has trainable parameters, by the part's name."""
         return {"network": self.trainable, "head": self.head == "linear" or self.segment_pooling == "attention"}
 
     @property
     def is_published(self) -> bool:
+        """Whether all of its weights are published, so that it is useful before any training."""
         return self.has_weights and self.head == "none" and self.segment_pooling == "mean"
 
     @property
@@ -110,6 +113,7 @@ class Segmented(AudioSettings, Resampled):
         """Whether the network has published weights."""
 
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
+        """Yield settings that do not fit each other, each with an error message."""
         shortest, longest = self.limits
         if not shortest <= self.segment_seconds <= longest:
             yield "segment_seconds", f"{self.title} needs {shortest} to {longest} s, not {self.segment_seconds}"
@@ -125,17 +129,23 @@ class Segmented(AudioSettings, Resampled):
             yield "head", f"none needs equal sizes, but its vectors have {sizes}"
 
     def build(self, out: int) -> Encoder:
+        """Build the encoder with new weights. out: Size of embeddings."""
         return self._encoder(self.build_network(), out, self.pretrained())
 
     def build_without_files(self, out: int) -> Encoder:
+        """Build the encoder without published files, for counting its cost."""
         return self._encoder(self.build_network_without_files(), out, None)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
-        """Count every segment of a clip of `longest` seconds; other clips of a batch may have fewer."""
+        """Count the cost of a training step, with every segment of a clip of `longest` seconds.
+
+        Other clips of a batch may have fewer.
+        """
         segments = 1 + max(0.0, -((self.segment_seconds - min(longest, self.max_seconds)) // self.hop_seconds))
         return super().cost(encoder, self.segment_seconds, self.segment_seconds, half).times(segments)
 
     def _encoder(self, network: Network, out: int, pretrained: Path | None) -> Encoder:
+        """Build the encoder around a network."""
         from system.models.audio.segmented_encoder import SegmentedEncoder
 
         ((name, _),) = self.experts.items()
@@ -165,6 +175,7 @@ class FromPublished(Segmented):
 
     @model_validator(mode="after")
     def _require_weights_or_training(self) -> Self:
+        """Check that a frozen network has published weights."""
         if not self.trainable and self.weights is None:
             said = "a network without published weights must be trained"
             raise cast(ValidationError, mistakes([(("trainable",), said)]))
@@ -172,19 +183,24 @@ class FromPublished(Segmented):
 
     @property
     def sample_rate(self) -> int:
+        """Sample rate of the network's input, in Hz."""
         return 32_000
 
     @property
     def has_weights(self) -> bool:
+        """Whether the network has published weights."""
         return self.weights is not None
 
     def pretrained(self) -> Path | None:
+        """Return the file or folder of published weights; None for a network from scratch."""
         return None if self.weights is None else Path(self.weights)
 
     def weight_files(self) -> dict[str, Path]:
+        """Return the published weight files, by the setting that names each."""
         return {} if self.weights is None else {"weights": Path(self.weights)}
 
     def plan_facts(self) -> Facts:
+        """Describe the encoder for `check`, and list its missing files."""
         missing = [(str(self.weights), f"published at {self.published_address()}") for _ in self.missing_files()]
         source = "from scratch" if self.weights is None else f"from {self.weights}"
         return f"{self.title}, {'trained' if self.trainable else 'frozen'}, {source}", missing

@@ -48,8 +48,9 @@ class SegmentedEncoder(AudioEncoder):
         has_head: bool,
         hidden: int | None,
     ) -> None:
-        """size, hop: of segments, in samples. training_samples: most samples of a clip in training. pretrained: path of
-        published weights. hidden: size of a layer with ReLU before the last one."""
+        """size, hop: Those of segments, in samples. training_samples: Most samples of a clip in training. pretrained:
+        Path of published weights. hidden: Size of a layer with ReLU before the last one.
+        """
         super().__init__()
         self.expert, self.network = expert, network.requires_grad_(trainable)
         self.pretrained, self.trainable, self.training_samples = pretrained, trainable, training_samples
@@ -59,19 +60,22 @@ class SegmentedEncoder(AudioEncoder):
         self.head = head(dim, hidden, out) if has_head else _no_head(dim, out)
 
     def train(self, mode: bool = True) -> "SegmentedEncoder":
-        """Set the mode. A frozen network stays in evaluation mode."""
+        """Set training or evaluation mode. A frozen network stays in evaluation mode."""
         super().train(mode)
         self.network.train(mode and self.trainable)
         return self
 
     def load_pretrained(self) -> None:
+        """Load the published weights, if there are any, into the network."""
         if self.pretrained is not None:
             self.network.take_published(self.pretrained)
 
     def save_assets(self, folder: Path) -> None:
+        """Write the files that another machine needs to build the network."""
         self.network.save_assets(folder)
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
+        """Embed the clips of a batch."""
         waves = audio[self.expert]
         if self.training:
             waves = cut(waves, self.training_samples)  # batches are already cut; other input is not
@@ -82,10 +86,12 @@ class SegmentedEncoder(AudioEncoder):
         return Embedded(self.head(self.pooling(vectors, segments.clips, len(waves.lengths))))
 
     def parts(self) -> dict[str, nn.Module]:
+        """Return the parts of the encoder, by name."""
         return {"network": self.network, "head": nn.ModuleList([self.pooling, self.head])}
 
 
 def _no_head(dim: int, out: int) -> nn.Module:
+    """Return a layer that does nothing. Raises KitError if the sizes before and after differ."""
     if dim != out:
         raise KitError(f"model.audio: its vectors have {dim} values, the text's embeddings {out}; set head: linear")
     return nn.Identity()

@@ -28,8 +28,9 @@ class Segments(NamedTuple):
 
 
 def segmented(waves: Series, size: int, hop: int) -> Segments:
-    """Cut clips (B, N) into segments.
+    """Cut padded clips into segments of `size` samples.
 
+    waves: (B, N).
     A segment begins every `hop` samples, as long as it has samples that no earlier one has. The last is padded with
     silence. A clip of at most `size` samples has one segment.
     """
@@ -44,7 +45,7 @@ def segmented(waves: Series, size: int, hop: int) -> Segments:
 
 
 def cut(waves: Series, max_samples: int) -> Series:
-    """Cut a random part of `max_samples` out of every longer clip, for training."""
+    """Cut a random part of `max_samples` samples out of every longer clip, for training."""
     values, lengths = random_parts(waves.values[..., 0], waves.lengths, max_samples)
     return Series(values[..., None], lengths)
 
@@ -56,6 +57,7 @@ class SegmentMean(nn.Module):
     """
 
     def forward(self, values: torch.Tensor, clips: torch.Tensor, size: int) -> torch.Tensor:
+        """Average the vectors of each clip's segments."""
         return averaged(values, torch.ones_like(values[:, :1]), clips, size)
 
 
@@ -67,13 +69,17 @@ class SegmentAttention(nn.Module):
         self.weight = nn.Linear(dim, 1)
 
     def forward(self, values: torch.Tensor, clips: torch.Tensor, size: int) -> torch.Tensor:
+        """Average the vectors of each clip's segments, weighted by attention."""
         scores = self.weight(values).float()
         highest = scores.new_full((size, 1), -torch.inf).scatter_reduce(0, clips[:, None], scores.detach(), "amax")
         return averaged(values, (scores - highest[clips]).exp(), clips, size)
 
 
 def averaged(values: torch.Tensor, weights: torch.Tensor, clips: torch.Tensor, size: int) -> torch.Tensor:
-    """Return the weighted means of (S, D) by clip: (B, D) in float32 or wider. weights: (S, 1) above 0."""
+    """Compute weighted means of the segments' vectors by clip.
+
+    (S, D) -> (B, D), in float32 or wider. weights: (S, 1) above 0.
+    """
     values = values if values.dtype == torch.float64 else values.float()
     total = values.new_zeros(size, 1).index_add(0, clips, weights.to(values.dtype))
     return values.new_zeros(size, values.shape[1]).index_add(0, clips, values * weights) / total

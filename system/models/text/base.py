@@ -24,7 +24,7 @@ class TextSettings(EncoderKind):
     """Settings of one kind of text encoder.
 
     A subclass defines its `kind` and, as a field or a property, its `dim`: the size of embeddings of text and audio.
-    reads_vocabulary: whether it is built for the words of the training captions.
+    reads_vocabulary: Whether it is built for the words of the training captions.
     """
 
     reads_vocabulary: ClassVar[bool] = False
@@ -32,24 +32,27 @@ class TextSettings(EncoderKind):
     if TYPE_CHECKING:  # an abstract property, which a field may not replace
 
         @property
-        def dim(self) -> int: ...
+        def dim(self) -> int:
+            """Size of embeddings of text and audio."""
+            ...
 
     @property
     def is_trained(self) -> bool:
-        """Whether it has trainable parameters."""
+        """Whether the encoder has trainable parameters."""
         return True
 
     @abstractmethod
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
         """Build the encoder with new weights. Only this method imports torch.
 
-        vocabulary: words of all training captions; empty unless the encoder `reads_vocabulary`. banks: the folder of
+        vocabulary: Words of all training captions; empty unless the encoder `reads_vocabulary`. banks: The folder of
         the feature banks, which may hold cached embeddings.
         """
 
     def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
-        """Return a network of these settings without values, and a function that embeds a caption of TOKENS tokens.
+        """Return an untrained network for counting its cost, and a function that embeds one caption.
 
+        The network has no values. The caption has TOKENS tokens.
         Raises UnknownSizeError if the network's sizes are not known on this machine.
         """
         with weights_left_out():

@@ -21,8 +21,8 @@ QUERIES_AT_ONCE = 16  # of waiting users: 32 queries sorted by length into halve
 class TextEncoder(nn.Module, ABC):
     """Captions -> Embedded (N, D).
 
-    caches_texts: whether results for a text are cached, in memory or in a bank. This suits captions of data sets, which
-    are used again, and not the queries of a search page. vocabulary: words that the encoder was built for, in order;
+    caches_texts: Whether results for a text are cached, in memory or in a bank. This suits captions of data sets, which
+    are used again, and not the queries of a search page. vocabulary: Words that the encoder was built for, in order;
     None for a pre-trained one.
     """
 
@@ -36,11 +36,11 @@ class TextEncoder(nn.Module, ABC):
 
     @property
     def device(self) -> torch.device:
-        """The device of the encoder's computations."""
+        """Device of the encoder's computations."""
         return self._marker.device
 
     def forward(self, texts: Sequence[str]) -> Embedded:
-        """Embed the texts, in their order; N >= 1.
+        """Embed texts, in their order; at least one.
 
         Texts of similar length are computed together to reduce padding. With 2,560 captions of Clotho, half of a batch
         that is padded to its longest caption is padding; in sorted chunks of 128 it is 4 %.
@@ -52,17 +52,20 @@ class TextEncoder(nn.Module, ABC):
 
     @abstractmethod
     def embed_batch(self, texts: Sequence[str]) -> Embedded:
-        """Embed some texts of about the same length, padded to the longest."""
+        """Embed some texts of similar length, padded to the longest."""
 
     @abstractmethod
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens or words of each text."""
 
     def prepare(self, texts: Sequence[str]) -> None:
-        """Compute results that do not change during training, before it begins."""
+        """Compute results for texts that do not change during training, before it begins."""
 
     def identity(self) -> str | None:
-        """Return the checksum of a pre-trained encoder; None for one from scratch, with all weights in checkpoints."""
+        """Return the checksum of a pre-trained encoder; None for one from scratch.
+
+        The latter has all its weights in checkpoints.
+        """
         return None
 
     def frozen_parameters(self) -> int:
@@ -71,14 +74,23 @@ class TextEncoder(nn.Module, ABC):
 
     @abstractmethod
     def unreadable(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts without any known word, for which all clips would have the same score."""
+        """Return the texts without any known word.
+
+        All clips would have the same score for them.
+        """
 
     def unknown_words(self, text: str) -> list[str]:
-        """Return the words of a text that the encoder does not know, each once, in their order."""
+        """Return the words of a text that the encoder does not know.
+
+        Each occurs once, in the order of the text.
+        """
         return [word for word in dict.fromkeys(words_of(text)) if self.unreadable([word])]
 
     def save_assets(self, folder: Path) -> None:
-        """Write the files that another machine needs in addition to the weights, and that no `--set` can replace."""
+        """Write files that another machine needs in addition to the weights.
+
+        They are those that no `--set` can replace.
+        """
         if self.vocabulary is not None:
             text = json.dumps(self.vocabulary, ensure_ascii=False)
             (folder / "vocabulary.json").write_text(text, encoding="utf-8")

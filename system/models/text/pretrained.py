@@ -36,10 +36,13 @@ class PreTrained(TextSettings):
 
     @abstractmethod
     def layers_after(self, width: int) -> "nn.Module":
-        """Build the trained layers after a model whose vectors have `width` values."""
+        """Build the trained layers after the pre-trained model.
+
+        width: Size of the model's vectors.
+        """
 
     def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
-        """Build the network of a config.json without its weights. Returns: the network and the width of its vectors."""
+        """Build the network of a config.json without its weights. Returns: The network and the width of its vectors."""
         from transformers import AutoConfig, AutoModel
 
         network = AutoModel.from_config(AutoConfig.for_model(**config))
@@ -48,6 +51,7 @@ class PreTrained(TextSettings):
         return network, network.config.hidden_size
 
     def network_for_costs(self, vocabulary: list[str]) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
+        """Return an untrained network for counting its cost, and a function that embeds one caption."""
         import torch
         from transformers.initialization import no_init_weights
 
@@ -59,6 +63,7 @@ class PreTrained(TextSettings):
             after = self.layers_after(width)
 
         def run() -> torch.Tensor:
+            """Embed a caption of zeros."""
             vectors = torch.zeros(1, width)
             if self.trainable:
                 output = network(torch.zeros(1, TOKENS, dtype=torch.long))
@@ -69,7 +74,7 @@ class PreTrained(TextSettings):
         return torch.nn.ModuleList([network.train().requires_grad_(self.trainable), after]), run
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
-        """Download the model if it is missing. Yields setting and error message if that fails."""
+        """Download the model if it is missing. Yields the setting and an error message if that fails."""
         try:
             problem = folder_problem(fetch(self.model))
         except DataError as error:
@@ -79,6 +84,7 @@ class PreTrained(TextSettings):
                 yield "model", f"text model {self.model}: the folder {problem}; name one with a model"
 
     def plan_facts(self) -> Facts:
+        """Describe the encoder for `check`, and list its missing files."""
         return hub_facts(f"text model {self.model}", self.model, local_folder(self.model), installed_as(self.model))
 
 
@@ -94,11 +100,12 @@ class TokenSettings(PreTrained):
     dim: Size  # D, of an embedding
 
     def cleaned(self, text: str) -> str:
-        """Return a caption as input of the tokenizer."""
+        """Return a caption as the tokenizer gets it."""
         text = text.lower() if self.lowercase else text
         return text.translate(str.maketrans("", "", self.removed))
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
+        """Build the encoder with new weights."""
         from system.models.text.pretrained_encoder import Bank, TokenEncoder
 
         cut = "" if self.max_tokens is None else f"_of_{self.max_tokens}"
@@ -115,11 +122,13 @@ class TokenSettings(PreTrained):
         )
 
     def layers_after(self, width: int) -> "nn.Module":
+        """Build the linear layers after the pre-trained model. width: Size of the model's vectors."""
         from system.networks.layers import head
 
         return head(width, self.hidden, self.dim)
 
     def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
+        """Build the network of a config.json without its weights. Returns: The network and the width of its vectors."""
         network: Any
         network, width = super().network_without_weights(config)
         network.pooler = None  # TokenEncoder removes it too
@@ -152,13 +161,16 @@ class VectorSettings(PreTrained):
 
     @property
     def is_published(self) -> bool:
+        """Whether all of its weights are published."""
         return self.projection == "none"
 
     @property
     def is_trained(self) -> bool:
+        """Whether the encoder has trainable parameters."""
         return self.trainable or self.projection == "linear"
 
     def network_for_costs(self, vocabulary: list[str]) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
+        """Return an untrained network for counting its cost, and a function that embeds one caption."""
         import torch
 
         if self.trainable or model_config(self.model) is not None:
@@ -167,6 +179,7 @@ class VectorSettings(PreTrained):
         return after, lambda: after(torch.zeros(1, self.dim))
 
     def layers_after(self, width: int) -> "nn.Module":
+        """Build the linear layer after the model, if the settings have one."""
         from torch import nn
 
         return nn.Linear(self.dim, self.dim) if self.projection == "linear" else nn.Identity()
@@ -178,6 +191,7 @@ class SentenceTransformers(VectorSettings):
     kind: Literal["sentence_transformers"]
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
+        """Build the encoder with new weights."""
         from system.models.text.sentence_encoder import sentence_encoder
 
         return sentence_encoder(self.model, self.dim, self.projection == "linear", self.trainable, banks)
@@ -194,11 +208,13 @@ class Clap(VectorSettings):
     kind: Literal["clap"]
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
+        """Build the encoder with new weights."""
         from system.models.text.pretrained_encoder import Bank, ClapEncoder
 
         return ClapEncoder(self.model, self.dim, self.projection == "linear", self.trainable, Bank(banks, "clap"))
 
     def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
+        """Build the network of a config.json without its weights. Returns: The network and the width of its vectors."""
         from transformers import ClapTextConfig, ClapTextModelWithProjection
 
         sizes = ClapTextConfig.from_dict(config.get("text_config", config))

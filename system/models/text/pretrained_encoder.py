@@ -31,7 +31,7 @@ NO_FIRST_TOKEN = "has no first token for the whole text; use one like BERT or Ro
 
 
 class Bank(NamedTuple):
-    """The bank of a frozen model's vectors. folder: of all banks. name: part of the bank's name."""
+    """The bank of a frozen model's vectors. folder: Folder of all banks. name: Part of the bank's name."""
 
     folder: Path
     name: str
@@ -44,13 +44,13 @@ class PreTrainedEncoder(TextEncoder):
     """
 
     def take(self, model: Any, name: str, after: nn.Module, trainable: bool, bank: Bank, size: int) -> None:
-        """Register the model and open its bank.
+        """Set the pre-trained model, and open the bank of its vectors.
 
         Args:
-            model: the pre-trained network.
-            name: the folder, package or hub name of the model. Its files and weights determine the bank's name.
-            after: the trained layers.
-            trainable: whether the model is trained too.
+            model: The pre-trained network.
+            name: The folder, package or hub name of the model. Its files and weights determine the bank's name.
+            after: The trained layers.
+            trainable: Whether the model is trained too.
             size: V.
         """
         self._after = [after]  # in a list: a module is registered under one name only
@@ -64,26 +64,32 @@ class PreTrainedEncoder(TextEncoder):
 
     @property
     def _model(self) -> Any:
+        """The pre-trained model, trained or frozen."""
         return self.trained if self.trained is not None else self._frozen[0]
 
     @abstractmethod
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        """Return (N, V) vectors of the trainable model."""
+        """Compute the vectors (N, V) of texts with the trainable model."""
 
     @abstractmethod
     def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        """Return (N, V) vectors of the frozen model."""
+        """Compute the vectors (N, V) of texts with the frozen model."""
 
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
+        """Return the texts as the tokenizer gets them."""
         return list(texts)
 
     def _stored_vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        """Return (N, V) vectors of the frozen model on the CPU, for cleaned texts. Each is computed once."""
+        """Return the frozen model's vectors (N, V) of cleaned texts, stored or computed.
+
+        Each is computed once. They are on the CPU.
+        """
         keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
         store_vectors(self.bank, dict(zip(keys, texts, strict=True)), self._frozen_vectors, f"by {self._name}")
         return torch.from_numpy(np.stack([self.bank.read(key)[0] for key in keys]))
 
     def embed_batch(self, texts: Sequence[str]) -> Embedded:
+        """Embed some texts of similar length, padded to the longest."""
         texts, (after,) = self._cleaned(texts), self._after
         if self.trained is not None:
             return Embedded(after(self._vectors(texts)))
@@ -92,42 +98,50 @@ class PreTrainedEncoder(TextEncoder):
         )
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens or words of each text, for grouping by length."""
         if self.trained is None and self.caches_texts:
             return [0] * len(texts)  # vectors in a bank are not padded
         return [len(text) for text in texts]
 
     def prepare(self, texts: Sequence[str]) -> None:
+        """Compute results for texts that do not change during training."""
         unique = list(dict.fromkeys(self._cleaned(texts)))
         if self.trained is None and unique:
             self._stored_vectors(unique)
 
     def identity(self) -> str | None:
+        """Return the checksum of the pre-trained encoder."""
         return self._identity
 
     def frozen_parameters(self) -> int:
+        """Count the parameters that are not trained."""
         return sum(p.numel() for model in self._frozen for p in model.parameters())
 
 
 class TransformerEncoder(PreTrainedEncoder):
     """A pre-trained transformer with its tokenizer. If it is trainable, each text is tokenised once.
 
-    prompt: text before every caption; empty for most models.
+    prompt: Text before every caption; empty for most models.
     """
 
     prompt = ""
 
     def take_tokenizer(self, tokenizer: Any) -> None:
+        """Set the tokenizer."""
         tokenizer.deprecation_warnings["Asking-to-pad-a-fast-tokenizer"] = True  # texts are tokenised only once
         self.tokenizer = tokenizer
         self._known_tokens: dict[str, list[int]] = {}
 
     @abstractmethod
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
-        """Return the token ids of each text, including special tokens, cut to the model's longest input."""
+        """Return the token ids of each text, cut to the model's longest input.
+
+        Special tokens are included.
+        """
 
     @torch.no_grad()
     def _by_length(self, texts: Sequence[str]) -> torch.Tensor:
-        """Return (N, V) vectors of the frozen model, computing texts of similar length together."""
+        """Compute the frozen model's vectors (N, V), with texts of similar length together."""
         self._model.to(self.device)
         order = np.argsort([len(text) for text in texts])
         groups = [order[start : start + FROZEN_AT_ONCE] for start in range(0, len(order), FROZEN_AT_ONCE)]
@@ -144,35 +158,44 @@ class TransformerEncoder(PreTrainedEncoder):
         return [known[text] for text in texts]
 
     def _inputs(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return the tokens of the prompt and cleaned texts, padded to the longest, and their mask."""
+        """Return the model's inputs for cleaned texts: padded tokens, after the prompt, and their mask."""
         tokens = self._tokens([self.prompt + text for text in texts])
         inputs = self.tokenizer.pad({"input_ids": tokens}, return_tensors="pt")
         return {name: inputs[name].to(self.device) for name in ("input_ids", "attention_mask")}
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens or words of each text, for grouping by length."""
         if self.trained is None and self.caches_texts:
             return super().lengths(texts)
         return [len(tokens) for tokens in self._tokens([self.prompt + text for text in self._cleaned(texts)])]
 
     def prepare(self, texts: Sequence[str]) -> None:
+        """Compute results for texts that do not change during training."""
         super().prepare(texts)
         if self.trained is not None:
             self._tokens([self.prompt + text for text in self._cleaned(texts)])
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
+        """Return the texts without any known word."""
         unknown = {self.tokenizer.unk_token_id, *self.tokenizer.all_special_ids}
         tokens = self._tokens(self._cleaned(texts))
         return [text for text, ids in zip(texts, tokens, strict=True) if set(ids) <= unknown]
 
     def unknown_words(self, text: str) -> list[str]:
-        """Return the words between blanks with a part that the tokenizer does not know. Most tokenizers know all."""
+        """Return the words of a text with a part that the tokenizer does not know.
+
+        Words are separated by blanks. Most tokenizers know all.
+        """
         words = list(dict.fromkeys(text.split()))
         tokens = self._tokens(self._cleaned(words))
         return [word for word, ids in zip(words, tokens, strict=True) if self.tokenizer.unk_token_id in ids]
 
 
 def projection(name: str, found: int, dim: int, linear: bool) -> nn.Module:
-    """Return the layer after a model whose vectors have `found` values; KitError if they should have `dim`."""
+    """Build the layer after a model: linear, or none. Raises KitError for a wrong size.
+
+    found: Size of the model's vectors. dim: The size that they should have.
+    """
     if found != dim:
         raise KitError(f"text model {name!r} has {found} dimensions, not {dim}; set text.dim to {found}")
     return nn.Linear(dim, dim) if linear else nn.Identity()
@@ -182,7 +205,7 @@ class ClapEncoder(TransformerEncoder):
     """CLAP's projected embeddings of texts, with a linear layer if `linear`."""
 
     def __init__(self, name: str, dim: int, linear: bool, trainable: bool, bank: Bank) -> None:
-        """linear: a trained layer after the model."""
+        """linear: A trained layer after the model."""
         super().__init__()
         tokenizer, model = load_clap(name)
         self.project = projection(name, int(model.config.projection_dim), dim, linear)
@@ -191,17 +214,21 @@ class ClapEncoder(TransformerEncoder):
         self._longest = longest_input(tokenizer, model, CLAP_TOKENS)
 
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
+        """Return the token ids of each text, cut to the longest input of the model."""
         found: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=self._longest)["input_ids"]
         return found
 
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        """Compute the vectors (N, V) of texts with the trainable model."""
         vectors: torch.Tensor = self._model(**self._inputs(texts)).text_embeds
         return vectors
 
     def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        """Compute the vectors (N, V) of texts with the frozen model."""
         return self._by_length(texts)
 
     def save_assets(self, folder: Path) -> None:
+        """Save the model and its tokenizer in a folder, for an export."""
         self._model.save_pretrained(folder / "text")
         self.tokenizer.save_pretrained(folder / "text")
 
@@ -227,7 +254,10 @@ class TokenEncoder(TransformerEncoder):
         hidden: int | None,
         dim: int,
     ) -> None:
-        """cleaned: gives a caption as the tokenizer gets it. hidden: of a layer with ReLU; None: one linear layer."""
+        """cleaned: Gives a caption as the tokenizer gets it.
+
+        hidden: Size of a layer with ReLU; None: one linear layer.
+        """
         super().__init__()
         self.first_token, self.clean = first_token, cleaned
         tokenizer, whole = load_transformer(name, dropout)
@@ -242,13 +272,16 @@ class TokenEncoder(TransformerEncoder):
         self._longest = longest_input(tokenizer, model, max_tokens)
 
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
+        """Return the texts as the tokenizer gets them."""
         return list(map(self.clean, texts))
 
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
+        """Return the token ids of each text, cut to the longest input of the model."""
         found: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=self._longest)["input_ids"]
         return found
 
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        """Compute the vectors (N, V) of texts with the trainable model."""
         inputs = self._inputs(texts)
         tokens: torch.Tensor = self._model(**inputs).last_hidden_state
         if self.first_token:
@@ -256,15 +289,20 @@ class TokenEncoder(TransformerEncoder):
         return pooled_over_time(tokens, inputs["attention_mask"].sum(1), "mean")
 
     def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        """Compute the vectors (N, V) of texts with the frozen model."""
         return self._by_length(texts)
 
     def save_assets(self, folder: Path) -> None:
+        """Save the model and its tokenizer in a folder, for an export."""
         self._whole[0].save_pretrained(folder / "text")
         self.tokenizer.save_pretrained(folder / "text")
 
 
 def longest_input(tokenizer: Any, model: Any, longest: int | None) -> int:
-    """Return the number of tokens after which texts are cut: the least limit of tokenizer, positions and settings."""
+    """Return the number of tokens after which texts are cut.
+
+    It is the least limit of tokenizer, positions and settings.
+    """
     limits = (tokenizer.model_max_length, position_count(model), longest, NO_LIMIT)
     return min(limit for limit in limits if limit is not None)
 
@@ -298,7 +336,7 @@ def load_clap(name: str) -> tuple[Any, Any]:
 def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
     """Load a tokenizer and its model, in float32 on the CPU, by folder, package or hub name.
 
-    dropout: of hidden states and attention; None: that of the model's own settings. Raises KitError for a folder
+    dropout: Rate for hidden states and attention; None: that of the model's own settings. Raises KitError for a folder
     without such a model, and for a model without these settings of dropout.
     """
     from transformers import AutoConfig, AutoModel, AutoTokenizer

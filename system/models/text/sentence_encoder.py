@@ -14,10 +14,11 @@ from system.models.text.pretrained_encoder import Bank, PreTrainedEncoder, Trans
 
 
 def sentence_encoder(name: str, dim: int, linear: bool, trainable: bool, banks: Path) -> PreTrainedEncoder:
-    """Load a sentence-transformers model and choose its encoder by its input: tokens of a transformer, or words.
+    """Load a sentence-transformers model as a text encoder.
 
-    name: folder, package or hub name. dim: of its vectors. linear: whether a trained layer follows the model. banks:
-    folder of all banks.
+    The class of the encoder depends on the model's input: tokens of a transformer, or words.
+    name: Folder, package or hub name. dim: Size of its vectors. linear: Whether a trained layer follows the model.
+    banks: Folder of all banks.
     """
     from transformers import PreTrainedTokenizerBase
 
@@ -39,11 +40,13 @@ class SentenceTransformersEncoder(TransformerEncoder):
         self.take(model, name, self.project, trainable, bank, dim)
 
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
+        """Return the token ids of each text, cut to the longest input of the model."""
         found = self._model.preprocess(texts)
         rows = zip(found["input_ids"], found["attention_mask"].bool(), strict=True)
         return [tokens[mask].tolist() for tokens, mask in rows]
 
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        """Compute the vectors (N, V) of texts with the trainable model."""
         inputs: dict[str, Any] = dict(self._inputs(texts))
         if self._prompt_length is not None:  # some models exclude the prompt from their mean
             inputs["prompt_length"] = self._prompt_length
@@ -51,14 +54,17 @@ class SentenceTransformersEncoder(TransformerEncoder):
         return vectors
 
     def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        """Compute the vectors (N, V) of texts with the frozen model."""
         return encoded(self._model.to(self.device), texts)
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens or words of each text, for grouping by length."""
         if self.trained is None and not self.caches_texts:
             return [len(text) for text in texts]
         return super().lengths(texts)
 
     def save_assets(self, folder: Path) -> None:
+        """Save the model and its tokenizer in a folder, for an export."""
         self._model.save(str(folder / "text"))
 
 
@@ -75,12 +81,14 @@ class StaticEncoder(PreTrainedEncoder):
         self.take(model, name, self.project, trainable, bank, dim)
 
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        """Compute the vectors (N, V) of texts with the trainable model."""
         inputs = self._model.preprocess(list(texts), prompt=self._prompt or None)
         on_device = {key: value.to(self.device) if hasattr(value, "to") else value for key, value in inputs.items()}
         vectors: torch.Tensor = self._model(on_device)["sentence_embedding"]
         return vectors
 
     def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        """Compute the vectors (N, V) of texts with the frozen model."""
         return encoded(self._model.to(self.device), texts)
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
@@ -89,16 +97,23 @@ class StaticEncoder(PreTrainedEncoder):
         return [text for text, total in zip(texts, vectors.tolist(), strict=True) if total == 0]
 
     def save_assets(self, folder: Path) -> None:
+        """Save the model and its tokenizer in a folder, for an export."""
         self._model.save(str(folder / "text"))
 
 
 def default_prompt(model: Any) -> str:
-    """Return the text that a sentence-transformers model puts before every input; "" for most models."""
+    """Return the text that a sentence-transformers model puts before every input.
+
+    It is "" for most models.
+    """
     return str(model.prompts.get(model.default_prompt_name) or "")
 
 
 def encoded(model: Any, texts: Sequence[str], prompt: str | None = None) -> torch.Tensor:
-    """Return (N, V) vectors of a frozen sentence-transformers model. prompt: None for its default."""
+    """Compute the vectors (N, V) of texts with a frozen sentence-transformers model.
+
+    prompt: None for its default.
+    """
     vectors: torch.Tensor = model.encode(
         list(texts),
         prompt=prompt,

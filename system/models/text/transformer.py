@@ -31,6 +31,7 @@ class Transformer(TextSettings):
     reads_vocabulary: ClassVar[bool] = True
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
+        """Build the encoder with new weights."""
         import torch
         from torch import nn
 
@@ -53,21 +54,25 @@ class Transformer(TextSettings):
                 self.out = nn.Linear(dim, dim)
 
             def numbers(self, text: str) -> list[int]:
+                """Return the numbers of a text's known words."""
                 known = self._known if self.caches_texts else {}
                 if text not in known:
                     known[text] = [number[word] for word in words_of(text) if word in number][: settings.max_words]
                 return known[text]
 
             def lengths(self, texts: Sequence[str]) -> list[int]:
+                """Return the number of tokens or words of each text, for grouping by length."""
                 return [len(self.numbers(text)) for text in texts]
 
             def embed_batch(self, texts: Sequence[str]) -> Embedded:
+                """Embed some texts of similar length, padded to the longest."""
                 numbers = [torch.tensor(self.numbers(text) or [0]) for text in texts]
                 filled = nn.utils.rnn.pad_sequence(numbers, batch_first=True).to(self.device)
                 mask = length_mask(torch.tensor([len(n) for n in numbers]), filled.shape[1]).to(self.device)
                 return Embedded(self.out(masked_mean(self.encoder(self.words(filled), mask), mask)))
 
             def unreadable(self, texts: Sequence[str]) -> list[str]:
+                """Return the texts without any known word."""
                 return [text for text in texts if not self.numbers(text)]
 
         return TransformerEncoder()

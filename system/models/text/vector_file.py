@@ -61,6 +61,7 @@ class WordVectorFile:
         return None
 
     def _vector(self, offset: int) -> np.ndarray:
+        """Read the vector at a byte of the file."""
         if self._is_binary:
             return self._finite(np.frombuffer(self._bytes, "<f4", self.dim, offset).astype(np.float32), offset)
         end = self._bytes.find(b"\n", offset)
@@ -75,11 +76,13 @@ class WordVectorFile:
         return self._finite(vector, offset)
 
     def _finite(self, vector: np.ndarray, offset: int) -> np.ndarray:
+        """Return the vector. Raises KitError if a value is not finite."""
         if not np.isfinite(vector).all():
             raise KitError(f"{self.path}: byte {offset}: some values after a word are not finite; fetch it again")
         return vector
 
     def _binary_words(self) -> Iterator[tuple[bytes, int]]:
+        """Yield every word of a binary file, and the position of the byte at which it begins."""
         data, size = self._bytes, 4 * self.dim
         count, dim, offset = self._first_line()
         if dim is None:
@@ -96,6 +99,7 @@ class WordVectorFile:
             raise KitError(f"{self.path} has {rest:,} more bytes after the {count:,} words that its first line states")
 
     def _text_words(self) -> Iterator[tuple[bytes, int]]:
+        """Yield every word of a text file, and the position of the byte at which it begins."""
         data = self._bytes
         count, dim, offset = self._first_line()
         if data[-1:] != b"\n":
@@ -115,7 +119,10 @@ class WordVectorFile:
             raise KitError(f"{self.path} has {lines_read:,} words, its first line states {count:,}; fetch it again")
 
     def _first_line(self) -> tuple[int, int | None, int]:
-        """Read the number of words, the dimension, and the offset of the first word; (0, None, 0) if not given."""
+        """Read the first line: number of words, dimension, and offset of the first word.
+
+        It returns (0, None, 0) if the line has none of them.
+        """
         end = self._bytes.find(b"\n", 0, 64)
         words = self._bytes[: max(end, 0)].split()
         if len(words) != 2 or not all(word.isdigit() for word in words):
@@ -127,7 +134,10 @@ class WordVectorFile:
 
 
 def write_word_vectors(path: Path, words: dict[str, np.ndarray]) -> None:
-    """Write vectors (D,) by word in word2vec's binary format. words: at least one; they have no blanks or line ends."""
+    """Write vectors (D,) by word in word2vec's binary format.
+
+    words: At least one; they have no blanks or line ends.
+    """
     dim = len(next(iter(words.values())))
     with replacing(path) as temporary, temporary.open("wb") as file:
         file.write(f"{len(words)} {dim}\n".encode())

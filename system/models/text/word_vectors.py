@@ -33,37 +33,48 @@ class WordVectors(TextSettings):
 
     @property
     def embeds_series(self) -> bool:
+        """Whether an embedding is a series of words instead of one vector."""
         return self.embedding == "words"
 
     @property
     def depends_on_batch(self) -> bool:
+        """Whether a caption's embedding depends on the other captions of a training batch."""
         return self.embedding == "words" and self.padding == "counted"
 
     @property
     def batch_property(self) -> str | None:
+        """Property of a batch, in words, that changes embeddings; None if there is no such."""
         return "counted padding of captions" if self.depends_on_batch else None
 
     @property
     def is_trained(self) -> bool:
+        """Whether the encoder has trainable parameters."""
         return False
 
     def weight_files(self) -> dict[str, Path]:
+        """Return the published file, by the setting that names it."""
         return {"vectors": Path(self.vectors)}
 
     def published_address(self) -> str:
+        """Return the address where the file is published."""
         return "code.google.com/archive/p/word2vec (GoogleNews-vectors-negative300.bin.gz, unpacked)"
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
+        """Build the encoder with new weights."""
         from system.models.text.word_vectors_encoder import WordVectorsEncoder
 
         return WordVectorsEncoder(Path(self.vectors), self.dim, self.embedding, self.unknown, self.padding)
 
     def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
-        """Return a network without parameters or operations, since vectors are read from the file."""
+        """Return a network without parameters or operations, for counting its cost.
+
+        Vectors are read from the file.
+        """
         import torch
 
         return torch.nn.Identity(), lambda: torch.zeros(1, TOKENS, self.dim)
 
     def plan_facts(self) -> Facts:
+        """Describe the encoder for `check`, and list its missing files."""
         missing = [(str(self.vectors), f"published at {self.published_address()}") for _ in self.missing_files()]
         return f"word vectors {self.vectors}", missing

@@ -39,7 +39,7 @@ class WordVectorsEncoder(TextEncoder):
         unknown: Literal["each", "one"],
         padding: Literal["masked", "counted"],
     ) -> None:
-        """path: file of word vectors."""
+        """path: File of word vectors."""
         super().__init__()
         self.path, self.dim, self.embedding, self.unknown = path, dim, embedding, unknown
         self.counts_padding = padding == "counted"
@@ -51,6 +51,7 @@ class WordVectorsEncoder(TextEncoder):
         return self.embed_batch(texts)
 
     def embed_batch(self, texts: Sequence[str]) -> Embedded:
+        """Embed some texts of similar length, padded to the longest."""
         words = [words_of(text) or [""] for text in texts]
         lengths = torch.tensor([len(caption) for caption in words])
         longest = int(lengths.max())
@@ -65,11 +66,12 @@ class WordVectorsEncoder(TextEncoder):
         return Embedded(series, (torch.full_like(lengths, longest) if counted else lengths).to(self.device))
 
     def vector(self, word: str) -> np.ndarray:
-        """Return the (D,) vector of the file, or, for an unknown word, one of length 1."""
+        """Return a word's vector (D,) of the file, or a random one of length 1 for an unknown word."""
         known = self._known(word)
         return known if known is not None else self._random(word if self.unknown == "each" else "")
 
     def _known(self, word: str) -> np.ndarray | None:
+        """Return a word's vector of the file, or the mean of its parts' vectors; None if unknown."""
         if word in self._vectors:
             return self._vectors[word]
         mean = self._in_file(word)
@@ -82,27 +84,34 @@ class WordVectorsEncoder(TextEncoder):
         return mean
 
     def _in_file(self, word: str) -> np.ndarray | None:
+        """Look up a word in the file, then with a capital; None if unknown."""
         found = self.file.get(word)
         return found if found is not None else self.file.get(word.capitalize())
 
     def _random(self, seed: str) -> np.ndarray:
+        """Return a random vector of length 1 that follows from the seed."""
         numbers = np.frombuffer(hashlib.sha256(seed.encode()).digest(), np.uint32)
         vector = np.random.default_rng(numbers.tolist()).standard_normal(self.dim)
         return np.array(vector / np.linalg.norm(vector), np.float32)
 
     def prepare(self, texts: Sequence[str]) -> None:
+        """Compute results for texts that do not change during training."""
         for text in texts:
             for word in words_of(text):
                 self._known(word)
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens or words of each text, for grouping by length."""
         return [len(words_of(text)) for text in texts]
 
     def identity(self) -> str | None:
+        """Return the checksum of the pre-trained encoder."""
         return file_sha256(self.path)
 
     def frozen_parameters(self) -> int:
+        """Count the parameters that are not trained."""
         return len(self.file) * self.dim
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
+        """Return the texts without any known word."""
         return [text for text in texts if all(self._known(word) is None for word in words_of(text))]
