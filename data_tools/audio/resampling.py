@@ -182,7 +182,7 @@ def _joined(left: _Samples, right: _Samples) -> _Samples:
 
 
 def _wing(table: _Samples, step: int, entry: _Samples) -> tuple[_Samples, _Samples]:
-    """Return weights (up, reach) of old samples on one side of new ones, and their slopes per table entry.
+    """Return the filter's weights (up, reach) on one side, and their differences to the next entry of the table.
 
     The nearest samples are first.
 

@@ -45,7 +45,7 @@ def reliability(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> 
 
 
 def weighting_figures(labels: np.ndarray, fit: CrossFit, threshold: float) -> dict[str, dict[str, Any]]:
-    """Measure for each weighting how well the scores separate captions (labels True) from descriptions.
+    """Measure how well the scores of each class weighting separate captions (labels True) from descriptions.
 
     Rank measures, in [0, 1], use no weights: roc_auc, average_precision, and roc_auc_by_fold within each fold. The
     Brier score is the weighted mean of (score - label)^2; `reliability` uses weights too. Weights are those of the

@@ -232,7 +232,7 @@ def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
 
 
 def _agreeing(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tuple[Flags, int]:
-    """Decide which peaks agree with one of the other recording's, within a frame and a bin.
+    """Return which peaks match a peak of the other recording, within a frame and a bin.
 
     Also return how many more there are than at the best wrong alignment.
     """

@@ -161,7 +161,7 @@ class Catalogue:
         return _pick(self.uniform("preference", numbers), PREFERENCES)
 
     def scene(self, number: int) -> Scene:
-        """Return the scene that a sound's audio is made from; its seed is that of the audio too."""
+        """Return the scene from which a sound's audio is synthesised, with the audio's seed."""
         rng = np.random.default_rng((self.seed, number, 0))
         kind = list(KINDS)[int(rng.integers(len(KINDS)))]
         return Scene(kind, [event.name for event in draw_events(rng, kind, {name: [] for name in CLASSES})])

@@ -106,7 +106,7 @@ async def _run_all(commands: list[str], settings: dict[str, str]) -> int:
 
 
 async def _stopped() -> None:
-    """Wait for Ctrl-C or a request to end."""
+    """Wait until Ctrl-C or a signal stops the server."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -115,17 +115,31 @@ async def _stopped() -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--sounds", type=int, default=2000, help="how many (default: %(default)s)")
-    add("--seed", type=int, default=1, help="(default: %(default)s)")
+    add("--sounds", type=int, default=2000, help="number of invented sounds (default: %(default)s)")
+    add("--seed", type=int, default=1, help="seed of the invented sounds (default: %(default)s)")
     add("--port", type=int, default=8025, help="0: any that is free (default: %(default)s)")
-    add("--per-minute", type=int, default=PER_MINUTE, help="of the throttle (default: %(default)s)")
-    add("--per-day", type=int, default=PER_DAY, help="of the throttle (default: %(default)s)")
+    add("--per-minute", type=int, default=PER_MINUTE, help="maximum requests per minute (default: %(default)s)")
+    add("--per-day", type=int, default=PER_DAY, help="maximum requests in 24 hours (default: %(default)s)")
     add("--no-throttle", action="store_true", help="answer any number of requests")
     add("--speed", type=float, default=1.0, help="speed up the throttle's minutes by this factor")
-    add("--fault", action="append", default=[], metavar="KIND=SHARE", help=f"of requests: {', '.join(KINDS)}")
-    add("--storm", type=float, default=0.0, metavar="SHARE", help="of every kind of fault")
-    add("--nulls", type=float, default=0.0, metavar="SHARE", help="of sounds that are null for good")
-    add("--poison", type=float, default=0.0, metavar="SHARE", help="of sounds at which every page of a search fails")
+    add(
+        "--fault",
+        action="append",
+        default=[],
+        metavar="KIND=SHARE",
+        help=f"share of requests that fail in this way: {', '.join(KINDS)}",
+    )
+    add(
+        "--storm", type=float, default=0.0, metavar="SHARE", help="share of requests that fail, for every kind of fault"
+    )
+    add("--nulls", type=float, default=0.0, metavar="SHARE", help="share of sounds that are always null")
+    add(
+        "--poison",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="share of sounds whose search pages fail",
+    )
     add("--indexed", type=float, default=1.0, metavar="SHARE", help="of sounds that the search finds (default: 1, all)")
     add("--churn", type=int, default=0, help="sounds that go away, and that appear, during a crawl")
     add("--then", nargs="+", metavar="COMMAND", help="run these verbs of data_tools against it, in order, and end")

@@ -101,9 +101,8 @@ def format_table(rows: Iterable[Iterable[str]]) -> bytes:
 def format_problems(problems: Sequence[Problem], shown: int | None = SHOWN_PROBLEMS) -> Iterator[str]:
     """Yield problems as lines of text, by kind.
 
-    The first `shown` of each kind are complete (None: all). One line per kind counts the rest.
-
-    That line has the numbers of all lines of the file with such a problem: `lines 26-5226: 5201 more of: ...`.
+    The first `shown` problems of each kind have a line each (None: all). One more line counts the rest, with their line
+    numbers: `lines 26-5226: 5201 more of: ...`.
     """
     times: Counter[str] = Counter()
     others: dict[str, list[Problem]] = {}

@@ -40,7 +40,7 @@ class Finished(ABC):
     @property
     @abstractmethod
     def ranks_blind(self) -> bool:
-        """Whether the run has ranked the blind set by the same checkpoints."""
+        """Whether the blind set was ranked with the checkpoints of this entry."""
 
     @cached_property
     def provenance(self) -> record.Provenance | None:
@@ -74,7 +74,7 @@ class FinishedRun(Finished):
 
     @property
     def ranks_blind(self) -> bool:
-        """Whether the run has ranked the blind set by the same checkpoints."""
+        """Whether the blind set was ranked with the checkpoints of this entry."""
         return self.blind_scores is not None
 
     @cached_property

@@ -142,7 +142,7 @@ def _rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[str]]]:
             for name, one in zip(columns, values, strict=True):
                 if not isinstance(one, str) and type(one) is not int:
                     raise DataError(
-                        f"{where}: expects an object with {', '.join(columns)}; {name} is missing, or no text"
+                        f"{where}: expects an object with {', '.join(columns)}; {name} is missing or not a string"
                     )
             yield where, [str(one) for one in values]
     else:

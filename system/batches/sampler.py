@@ -42,7 +42,7 @@ class Item(NamedTuple):
 def require_known(moments: Iterable[Moment]) -> None:
     """Raise KitError for a moment whose windows are not known."""
     if blind := next((moment.id for moment in moments if moment.windows is None), None):
-        raise KitError(f"the moment {blind} has no windows, as a blind list has none; take a source of known moments")
+        raise KitError(f"the moment {blind} has no windows, as in a blind list; name a source with known windows")
 
 
 def items_of_moments(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[Item]:

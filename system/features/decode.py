@@ -132,7 +132,7 @@ def _ended() -> KitError:
 
 
 def groups(decoded: Decoded, fails: Callable[[str, AudioError], None], samples: int) -> Iterator[dict[str, np.ndarray]]:
-    """Group decoded waves for one computation: at most GROUP_CLIPS, or fewer with enough samples.
+    """Yield groups of decoded waves: a group ends at GROUP_CLIPS clips, or earlier at `samples` samples.
 
     samples: Number of samples at which a group with fewer clips is complete.
     fails: Called for clips that cannot be decoded.

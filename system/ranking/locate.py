@@ -148,8 +148,8 @@ def locate(
             start = ranker.model.score if isinstance(ranker.model.score, MomentScore) else MomentScore()
             score = fitted_score(start, series, known, ranker.name)
         elif not isinstance(ranker.model.score, MomentScore):
-            hint = "name a split with known moments with --fit"
-            raise KitError(f"{ranker.name} was never trained on windows, so that it needs a fit; {hint}")
+            hint = "name a split with known moments with --fit, to which it is fitted"
+            raise KitError(f"{ranker.name} was not trained on windows; {hint}")
         members.append((score, series_of(ranker, queries, sliding)[1]))
     return windows_of(*members[0], by, decoding) if len(members) == 1 else windows_of_several(members, decoding)
 

@@ -163,7 +163,7 @@ def _leave_out_nulls(value: Any) -> None:
 
 
 def _validate(value: Any) -> tuple[schema.Recipe | None, list[tuple[Keys, str]]]:
-    """Check a document by the schema. Returns: The recipe or None, and the mistakes."""
+    """Check a parsed YAML document by the schema; return the recipe or None, and the mistakes."""
     try:
         return schema.Recipe.model_validate(value), []
     except ValidationError as error:

@@ -178,7 +178,7 @@ def test_sounds_appear_and_vanish_over_time() -> None:
     assert len(answers._hidden) == 3
 
 
-def test_permanent_nulls_are_null_every_time() -> None:
+def test_sounds_marked_as_null_are_null_in_every_answer() -> None:
     answers = make_answers(2000, 5, 0.01, 0)
     sounds = every(answers)
     assert len(sounds) == 2000

@@ -313,7 +313,7 @@ def test_blend_refuses_validation_on_tested_recordings(files: Path, capsys: pyte
         (("good", "two_good", "two_poor"), "poor.jsonl and two_truth.jsonl have 1 recording in common (first 'x')"),
     ],
 )
-def test_shared_recordings_are_found_in_any_file_or_the_truth(
+def test_blend_refuses_recordings_shared_by_validation_and_test(
     files: Path, silent: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """silent: files without recordings."""

@@ -190,7 +190,7 @@ def test_encrypted_members_are_refused(members: Members) -> None:
     assert problem.endswith("is encrypted; pack it without a password")
 
 
-def test_package_is_compared_with_the_given_truth(
+def test_package_for_other_queries_than_the_truth_is_refused(
     here: Path, members: Members, capsys: pytest.CaptureFixture[str]
 ) -> None:
     matrix = read_scores(here / "run/scores/evaluation.npy")

@@ -147,7 +147,11 @@ def test_bad_lines_of_an_alternatives_file_are_refused(
             '{"clip": "dogs.wav", "caption": 0}\n',
             "line 1: expects an object with clip, caption, alternative; ",
         ),
-        ("a.jsonl", '{"clip": "dogs.wav", "caption": true, "alternative": "x"}\n', "caption is missing, or no text"),
+        (
+            "a.jsonl",
+            '{"clip": "dogs.wav", "caption": true, "alternative": "x"}\n',
+            "caption is missing or not a string",
+        ),
         ("a.jsonl", "[1]\n", "line 1: expects an object"),
         ("a.jsonl", "{\n", "a.jsonl, line 1: "),
         ("a.txt", "x", "a.txt: must be a .csv or .jsonl file; rename or convert it"),

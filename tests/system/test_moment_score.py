@@ -166,7 +166,7 @@ def test_moment_items_keep_their_windows() -> None:
     heard = Moment(id="1", text="A dog barks", clip="c", windows=[(1.0, 2.0)])
     elsewhere = Moment(id="2", text="A dog barks", clip="d", windows=[(1.0, 2.0)])
     assert items_of_moments([clip], [heard, elsewhere]) == [Item(clip, ("A dog barks",), (0,), None, ((1.0, 2.0),))]
-    with pytest.raises(KitError, match="the moment 3 has no windows, as a blind list has none"):
+    with pytest.raises(KitError, match="the moment 3 has no windows, as in a blind list"):
         items_of_moments([clip], [Moment(id="3", text="A dog barks", clip="c", windows=None)])
 
 

@@ -322,7 +322,7 @@ def test_moment_ranking_errors_are_reported_before_training(
     later = made | {"stages": {"only": first, "later": first | {"monitor": watched}}}
     path = tiny.write_recipe(tmp_path / "r.yaml", later)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
-    assert "has no windows, as a blind list has none; take a source of known moments" in capsys.readouterr().err
+    assert "has no windows, as in a blind list; name a source with known windows" in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.pt")), "its first stage is trained"
     made["rank"] = {"posterior": made["rank"]["posterior"] | {"fit": "blind"}}
     tiny.write_recipe(path, made)

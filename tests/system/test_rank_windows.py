@@ -134,7 +134,7 @@ def test_windows_of_a_blind_list_have_no_metrics(
 @pytest.mark.parametrize(
     ("model", "arguments", "said"),
     [
-        ("clips", ["--split", "evaluation"], "clips was never trained on windows, .* with --fit"),
+        ("clips", ["--split", "evaluation"], "clips was not trained on windows; .* with --fit"),
         ("own", ["--split", "evaluation", "--fit", "evaluation"], "--fit evaluation: is a test split"),
         ("own", ["--fit", "validation"], "--fit validation: is also ranked"),
         ("own", ["--split", "other"], "no moment of the split other .* moments: development, evaluation, validation"),
@@ -209,7 +209,7 @@ def test_mixed_known_and_blind_moments_are_refused(
     assert not (tmp_path / "a.truth.jsonl").exists()
 
 
-def test_unreadable_recordings_are_counted_or_left_out_of_a_fit(
+def test_unreadable_recordings_are_counted_and_skipped_by_a_fit(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone = [

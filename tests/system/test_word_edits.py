@@ -133,7 +133,9 @@ def exact(words: Sequence[str], rate: float, synonyms: Mapping[str, list[str]] |
 @pytest.mark.parametrize("synonyms", [None, {"b": ["x", "y"]}, {"a": ["x"], "c": ["y"]}, {"other": ["x"]}])
 @pytest.mark.parametrize("text", ["A, b. C", "b"])
 @pytest.mark.parametrize("rate", [0.4, 1.0])
-def test_word_edits_have_exact_frequencies(text: str, rate: float, synonyms: dict[str, list[str]] | None) -> None:
+def test_each_edited_text_occurs_with_its_exact_probability(
+    text: str, rate: float, synonyms: dict[str, list[str]] | None
+) -> None:
     draws, draw = 20_000, np.random.default_rng(3)
     seen = Counter(edited(text, rate, synonyms, draw) for _ in range(draws))
     expected = exact(words_of(text), rate, synonyms)

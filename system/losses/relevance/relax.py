@@ -133,7 +133,10 @@ class Relevance:
         self.distribution = self._distribution(corpus, folder)
         self.thresholds = self.distribution.percentiles
         if len(set(self.thresholds)) < len(self.thresholds):
-            log.warning("percentiles of CIDEr-D coincide (%s): the corpus is very small or uniform", self.thresholds)
+            log.warning(
+                "percentiles of CIDEr-D are equal (%s), so some factors are never used; use more captions",
+                self.thresholds,
+            )
         self.margin_factor = MarginFactor(self.thresholds, [point.factor for point in settings.relax])
         self._rows: dict[str, int] = {}  # row of a caption in the features
         self._features = self._corpus.features([])

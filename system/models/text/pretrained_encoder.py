@@ -76,7 +76,7 @@ class PreTrainedEncoder(TextEncoder):
         """Compute the vectors (N, V) of texts with the frozen model."""
 
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts as the tokenizer gets them."""
+        """Return the texts without characters that the recipe removes, for the tokenizer."""
         return list(texts)
 
     def _stored_vectors(self, texts: Sequence[str]) -> torch.Tensor:
@@ -272,7 +272,7 @@ class TokenEncoder(TransformerEncoder):
         self._longest = longest_input(tokenizer, model, max_tokens)
 
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts as the tokenizer gets them."""
+        """Return the texts without characters that the recipe removes, for the tokenizer."""
         return list(map(self.clean, texts))
 
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
