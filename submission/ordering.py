@@ -128,7 +128,7 @@ def _padded_rows(ranks: Ranks, counts: Ints) -> Ranks:
 def _require_columns(columns: Ints, rows: Ints, n_clips: int) -> None:
     """Raises SubmissionError if a relevant column is outside the matrix, or comes twice in a row."""
     if np.any((columns < 0) | (columns >= n_clips)):
-        raise SubmissionError(f"a relevant column is outside 0 to {n_clips - 1}")
+        raise SubmissionError(f"a column of a relevant clip is outside 0 to {n_clips - 1}")
     cells, times = np.unique(rows * n_clips + columns, return_counts=True)
     if np.any(times > 1):
         row = cells[times > 1][0] // n_clips

@@ -54,7 +54,7 @@ DATA = [
     ("crawl captions.csv --key-file key.txt", f"captions.csv{NO_STORE}"),
     (
         "crawl empty.csv --key-file key.txt",
-        "empty.csv: is an empty file, and no store of Freesound sounds; crawl takes",
+        "empty.csv: is an empty file, not a store of Freesound sounds; name a new store",
     ),
     ("status empty.csv", "empty.csv: not a store of Freesound sounds of format 3; name another file"),
     (

@@ -147,11 +147,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     models = f"folder, package ({', '.join(PACKAGES)}) or hub name (default: %(default)s)"
     add("--model", default=DEFAULT_MODEL, help=f"a sentence-transformers model: {models}")
     add("--threshold", type=float, default=0.2, help="scores above it count as captions in the report (default: 0.2)")
-    add("--folds", type=int, default=Fitting.folds, help=f"2 or more (default: {Fitting.folds})")
-    add("--epochs", type=int, default=Fitting.epochs, help=f"of training (default: {Fitting.epochs})")
-    add("--seed", type=int, default=0, help="of folds and networks (default: 0)")
-    add("--text-column", default="description", help="of a .csv file (default: description)")
-    add("--id-column", help="of a .csv file (default: id; without one, rows are numbered)")
+    add(
+        "--folds",
+        type=int,
+        default=Fitting.folds,
+        help=f"number of folds of cross-fitting, 2 or more (default: {Fitting.folds})",
+    )
+    add("--epochs", type=int, default=Fitting.epochs, help=f"epochs of training (default: {Fitting.epochs})")
+    add("--seed", type=int, default=0, help="seed of folds and networks (default: 0)")
+    add(
+        "--text-column",
+        default="description",
+        help="column of a .csv file with the descriptions (default: description)",
+    )
+    add("--id-column", help="column of a .csv file with ids (default: id; rows are numbered if it is missing)")
 
 
 def run(arguments: argparse.Namespace) -> int:

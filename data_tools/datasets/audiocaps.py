@@ -148,7 +148,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("root", type=Path, help="the folder with train.csv, val.csv and test.csv")
     add("--audio", type=Path, help="the folder with the audio, in <split>/ or directly (default: root)")
     add("--splits", nargs="+", choices=AUDIOCAPS_SPLITS, default=AUDIOCAPS_SPLITS, help="default: all")
-    add("--keep-missing", action="store_true", help="list clips whose audio is missing too")
+    add("--keep-missing", action="store_true", help="also put clips without audio into the manifest")
     add_manifest(parser)
 
 

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 async def read(client: Client, window: Window, narrowed: str | None) -> tuple[Window, Page] | Progress:
-    """Read a page of a time window; return it with the window that it answers, or the windows to read in its place.
+    """Read a page of a time window; return it with its window, or the smaller windows to read instead.
 
     If the API fails at a single second, the page has all of its sounds, read one by one.
     """

@@ -280,8 +280,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError("--refresh: goes neither with --since nor with --dry-run; run them one after the other")
     store = arguments.store
     if store.suffix.lower() in OF_TEXT and store.is_file() and not store.stat().st_size:
-        hint = f"crawl takes no list of words or ids; name the store to make, such as {store.with_suffix('.sqlite')}"
-        raise DataError(f"{store}: is an empty file, and no store of Freesound sounds; {hint}")
+        hint = f"name a new store, such as {store.with_suffix('.sqlite')} (crawl reads no lists of words or ids)"
+        raise DataError(f"{store}: is an empty file, not a store of Freesound sounds; {hint}")
     read_access(arguments)  # raises its errors before a store is created
     if arguments.refresh or arguments.since == "last":
         require_file(store, f"make it with python -m data_tools crawl {store}")

@@ -49,7 +49,7 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
 
 
 async def _walk(client: Client, store: Store, kind: str, condition: str | None) -> Counter[str]:
-    """Read again all sounds of a kind; with a condition, only those at times with another count than the store's."""
+    """Read all sounds of a kind again; with a condition, only time windows whose count differs from the store's."""
     narrowed = " ".join([kind, *grouped(store.fact("filter"))])
     windows = [Window(store.fact("from"), store.fact("until"), compared=condition is not None)]
     changes = Counter[str]()

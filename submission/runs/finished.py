@@ -89,7 +89,7 @@ class FinishedRun(Finished):
 
     @property
     def blind_scores(self) -> Path | None:
-        """The score matrix of the blind set that was ranked by the same checkpoints.
+        """The score matrix of the blind set, ranked with the checkpoints of this entry.
 
         None for no such set, or several.
         """
@@ -126,7 +126,7 @@ class FinishedMoments(Finished):
 
     @cached_property
     def blind(self) -> "FinishedMoments | None":
-        """The blind list whose windows this run has found in the same way; None for no such list, or several."""
+        """The blind list for which the run found windows with this entry's settings; None for no list, or several."""
         mine = self._settings(self.entry).model_copy(update={"data": ""})
         same = [
             name

@@ -64,7 +64,7 @@ class FeatureFiles(ExpertSettings):
         frames = read_frames(path, self.array)
         if frames.shape[1] != self.values:
             said = f"has frames of {frames.shape[1]} values, expected {self.values}"
-            raise AudioError(f"{path}: {said}; see the expert's setting values")
+            raise AudioError(f"{path}: {said}; correct the expert's setting `values`, or the file")
         return frames
 
     def load(self, device: "torch.device") -> Frames:

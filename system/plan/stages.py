@@ -51,7 +51,7 @@ def trained_model(where: str, folder: Path, made_before: Collection[Path]) -> It
 def stage_lines(
     name: str, stage: schema.Stage, contents: dict[str, Content], made_before: Collection[Path]
 ) -> Iterator[Row | Problem]:
-    """Yield a plan's rows on a stage, and problems of them.
+    """Yield the plan's rows about a stage, and the stage's problems.
 
     They are updates, data, initial model and augmentation.
     """

@@ -331,7 +331,7 @@ def content_security_policy(html: str) -> str:
 
 
 def http_log() -> logging.Logger:
-    """Return the server's log without errors of the HTTP parser.
+    """Return the server's logger, which drops errors of the HTTP parser.
 
     Such requests have been answered with 400, and a traceback of the parser helps nobody.
     """

@@ -23,7 +23,10 @@ SORTED_BY: dict[str, Callable[[RunOverview], Any]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="?", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
     parser.add_argument(
-        "--sort", choices=tuple(SORTED_BY), default="name", help="best or longest first (default: %(default)s)"
+        "--sort",
+        choices=tuple(SORTED_BY),
+        default="name",
+        help="order: by name, best validation or test result first, or longest first (default: %(default)s)",
     )
     add_json(parser)
 

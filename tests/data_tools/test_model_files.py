@@ -35,7 +35,7 @@ def cached(cache: Path, owned: str) -> Path:
     return folder / "snapshots" / COMMIT
 
 
-def test_model_folder_is_used_directly(cache: Path, tmp_path: Path) -> None:
+def test_model_folder_is_used_without_the_hub(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     assert local_folder(str(tmp_path / "m")) == fetch(str(tmp_path / "m")) == tmp_path / "m"
 

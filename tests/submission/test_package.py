@@ -237,7 +237,7 @@ def test_results_of_2025_use_the_given_annotations(here: Path, capsys: pytest.Ca
         (None, None),
     ],
 )
-def test_address_is_extracted_from_the_start_of_the_text(published: str | None, address: str | None) -> None:
+def test_web_address_is_read_from_the_start_of_a_text(published: str | None, address: str | None) -> None:
     assert extract_address(published) == address
 
 

@@ -130,7 +130,7 @@ def test_feature_files_are_read_unchanged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (np.zeros((3, VALUES + 1)), r"has frames of 13 values, expected 12; see the expert's setting values"),
+        (np.zeros((3, VALUES + 1)), r"has frames of 13 values, expected 12; correct the expert's setting `values`"),
         (np.zeros((0, VALUES)), r"shape \(0, 12\)"),
         (np.zeros(VALUES), r"shape \(12,\)"),
         (np.full((2, VALUES), np.nan), "has frames that are not finite"),

@@ -90,7 +90,7 @@ def test_indexed_pool_gives_exact_ranking(monkeypatch: pytest.MonkeyPatch) -> No
         assert [hit.score for hit in hits] == pytest.approx(scores, abs=1e-6)
 
 
-def test_last_clips_of_an_indexed_pool_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_of_the_last_clips_of_an_index_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("faiss")
     monkeypatch.setattr(index, "MIN_CLIPS", 3000)
     monkeypatch.setattr(model, "MAX_INDEXED", 15)

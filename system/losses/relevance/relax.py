@@ -165,7 +165,7 @@ class Relevance:
         shown = ", ".join(f"c{q:g} {c:.5f}" for q, c in zip(percents, distribution.percentiles, strict=True))
         seconds = time.perf_counter() - began
         log.info(
-            "CIDEr-D of %s pairs of captions in %.1f s: %s; stored in %s",
+            "CIDEr-D of %s pairs of captions in %.1f s, percentiles %s; stored in %s",
             f"{distribution.pairs:,}",
             seconds,
             shown,

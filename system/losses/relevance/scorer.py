@@ -50,10 +50,10 @@ class _NgramNumbers:
         return np.array(numbers, np.int64)[inverse]
 
     def occurrences(self, grams: np.ndarray, k: np.ndarray) -> np.ndarray:
-        """Return the number of the feature (n-gram, k) for the k-th occurrence of each n-gram.
+        """Number the occurrences of n-grams, so that two captions share a feature per clipped match.
 
-        For k = 1 it is the n-gram's own number. For higher k it is that of the n-gram followed by an extra word, with a
-        number counted down from the largest one.
+        The first occurrence has the number of the n-gram. The k-th has that of the n-gram with one more, artificial
+        word for k; artificial words are numbered downwards from the largest number.
         """
         features = grams.copy()
         features[k > 1] = self.grams(grams[k > 1], _LOW - k[k > 1])

@@ -59,7 +59,7 @@ class TextEncoder(nn.Module, ABC):
         """Return the number of tokens or words of each text."""
 
     def prepare(self, texts: Sequence[str]) -> None:
-        """Compute results for texts that do not change during training, before it begins."""
+        """Compute and store vectors of texts that do not change during training."""
 
     def identity(self) -> str | None:
         """Return the checksum of a pre-trained encoder; None for one from scratch.

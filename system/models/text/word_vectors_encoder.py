@@ -95,7 +95,7 @@ class WordVectorsEncoder(TextEncoder):
         return np.array(vector / np.linalg.norm(vector), np.float32)
 
     def prepare(self, texts: Sequence[str]) -> None:
-        """Compute results for texts that do not change during training."""
+        """Look up the vectors of these texts' words once, before training."""
         for text in texts:
             for word in words_of(text):
                 self._known(word)
