@@ -261,8 +261,8 @@ class HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         """Return an option's help, followed by its default."""
-        is_flag = action.nargs == 0 or not action.option_strings
-        if is_flag or action.required or not action.help or "default" in action.help:
+        needs_no_default = action.nargs == 0 or not action.option_strings or action.required
+        if needs_no_default or not action.help or "default" in action.help:
             return action.help
         return f"{action.help} (default: {'none' if action.default in (None, [], ()) else '%(default)s'})"
 

@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
 def add_edition(parser: argparse.ArgumentParser) -> None:
     """Add --edition, the option that every verb of this package takes."""
     years = ", ".join([*EDITIONS, *MOMENTS])
-    what = f"one of {years} (default: the edition of the run, scores or CSV, if known)"
+    what = f"one of {years} (default: that of the run, scores or CSV, if known; facts: all; convert to a CSV needs one)"
     parser.add_argument("--edition", metavar="YEAR", help=what)
 
 

@@ -365,7 +365,10 @@ def _lookup(name: str | int, editions: Mapping[str, EditionType]) -> EditionType
 
 
 def format_metric(metric: str, value: float, sign: str = "") -> str:
-    """Format a metric in the challenge's unit: per cent for moments, shares otherwise. sign: "+" shows both signs."""
+    """Format a metric in the challenge's unit: per cent for the metrics of moments, shares otherwise.
+
+    `mAP` without a rank is a metric of moments here. sign: "+" shows both signs.
+    """
     if any(metric in edition.metrics for edition in MOMENTS.values()):
         return f"{100 * value:{sign}.2f} %"
     return f"{value:{sign}.4f}"

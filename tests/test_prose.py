@@ -44,7 +44,7 @@ BANNED = {  # pattern: what to write instead
     r"\bbehind\b": "after",
     r"\bmend(s|ed|ing)?\b": "fix",
     r"\bhand(s|ed|ing)? in\b": "submit",
-    r"\bis none\b": "no X",
+    r"\bis (?-i:none)\b": "no X",
     r"\b(is|are) not there\b|\b(it|they) (is|are) there\b": "missing, present",
     r"\b(stands|stand|lies|lie) (in|at|above|below)\b": "is",
     r"\bthere are \{": "the fault and its value",
@@ -75,8 +75,13 @@ def python_texts(source: str) -> Iterator[Text]:
                 docstrings.add(node.body[0].value)  # type: ignore[attr-defined]
             if getattr(node, "name", "").startswith("test_"):
                 yield Text(node.lineno, "test", node.name)  # type: ignore[union-attr]
+    joined = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    for node in joined:
+        text = "".join(str(part.value) if isinstance(part, ast.Constant) else "{x}" for part in node.values)
+        yield Text(node.lineno, "message", text)
+    pieces = {part for node in joined for part in ast.walk(node)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in pieces:
             if node in docstrings:
                 yield Text(node.lineno, "docstring", node.value)
             elif node.value.count(" ") > 2:
@@ -89,7 +94,9 @@ def python_texts(source: str) -> Iterator[Text]:
 def markdown_texts(source: str) -> Iterator[Text]:
     """Yield paragraphs, list items and rows of tables without code."""
     without_code = re.sub(r"^```.*?^```$", lambda found: "\n" * found[0].count("\n"), source, flags=re.M | re.S)
-    for found in re.finditer(r"(?:^(?:\||[-*] |#)?.+\n?(?:^(?![-*] |\||#).+\n?)*)", without_code, re.MULTILINE):
+    for found in re.finditer(
+        r"(?:^(?:\||[-*>] |\d+\. |#)?.+\n?(?:^(?![-*>] |\d+\. |\||#).+\n?)*)", without_code, re.MULTILINE
+    ):
         text = re.sub(r"`[^`]*`", "`code`", found[0])
         yield Text(without_code.count("\n", 0, found.start()) + 1, "markdown", re.sub(r"\]\([^)]*\)", "]", text))
 
@@ -104,7 +111,7 @@ def faults(text: Text) -> Iterator[str]:
         yield f"begins with {first[1]}"
     line = " ".join(text.text.split())
     for pattern, better in BANNED.items():
-        if found := re.search(pattern, line):
+        if found := re.search(pattern, line, re.IGNORECASE):
             yield f"{found[0]!r}; write {better}"
     if text.kind == "markdown" and not text.text.startswith("|"):
         for sentence in re.split(r"(?<=[.!?:;])\s+", text.text):
@@ -156,6 +163,14 @@ def test_lines_of_markdown_are_short(root: Path) -> None:
 )
 def test_each_rule_finds_its_example(kind: str, text: str, fault: str) -> None:
     assert any(found.startswith(fault) for found in faults(Text(1, kind, text)))
+
+
+def test_faults_are_found_in_source_texts() -> None:
+    found = [fault for text in python_texts('x = f"there are {n} items"\n') for fault in faults(text)]
+    assert len(found) == 1
+    assert found[0].startswith("'there are {'")
+    page = "1. Plain.\n2. The file lies in\n   the folder.\n\n```\nbeside\n```\n| a | beside it |\n"
+    assert [text.line for text in markdown_texts(page) if list(faults(text))] == [2, 8]
 
 
 def test_plain_prose_has_no_fault() -> None:

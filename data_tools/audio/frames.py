@@ -74,6 +74,8 @@ def _frames(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
     version = np.lib.format.read_magic(file)
     if size > MAX_FRAME_VALUES * 8:
         raise _too_many(path, f"an array of {size:,} bytes")
+    if version not in ((1, 0), (2, 0), (3, 0)):
+        raise AudioError(f"{path}: is an array file of version {version}, and only 1 to 3 are read; save it again")
     newer = np.lib.format.read_array_header_2_0
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else newer
     with _PARSER:

@@ -13,7 +13,7 @@ from data_tools.cli import counted
 from data_tools.documents.problems import Problem
 from data_tools.files import require_file
 from submission.arrays import Ints, Values
-from submission.editions import MomentsEdition
+from submission.editions import MomentsEdition, format_metric
 from submission.errors import SubmissionError
 from submission.formats.columns import raise_first_problem
 from submission.formats.moments_jsonl import check_moments, windows_by_query
@@ -88,7 +88,10 @@ class MomentSummary:
             table += self._length_rows()
         if self.chance is not None:
             table.append(
-                ("trivial", f"{published_percent(self.chance):6.2f}  {self.primary} of whole recordings as the answers")
+                (
+                    "trivial",
+                    f"{published_percent(self.chance):6.2f} %  {self.primary} of whole recordings as the answers",
+                )
             )
         table += [("note", note) for note in self.notes]
         return [f"{name:12}{text}" for name, text in table]
@@ -122,7 +125,7 @@ class MomentSummary:
                 rows.append((name, "no query has a true window of this length"))
                 continue
             figures = metric_values(scores, self.values).items()
-            shown = "  ".join(f"{metric} {published_percent(value):.2f}" for metric, value in figures)
+            shown = "  ".join(f"{metric} {format_metric(metric, value)}" for metric, value in figures)
             rows.append((name, f"{shown}  ({counted(len(scores.qids), 'query')})"))
         return rows
 

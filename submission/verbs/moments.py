@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from data_tools.cli import counted
 from data_tools.documents.json_lines import Window
 from data_tools.files import require_other
-from submission.editions import MomentsEdition, get_moments_edition
+from submission.editions import MomentsEdition, format_metric, get_moments_edition
 from submission.errors import SubmissionError
 from submission.formats.moments_jsonl import (
     check_moments,
@@ -23,7 +23,6 @@ from submission.formats.moments_jsonl import (
 )
 from submission.formats.moments_truth import MomentTruth, read_moment_truth
 from submission.metrics.blend import weight_factors
-from submission.metrics.moment_metrics import published_percent
 from submission.metrics.moments_blend import SCALES, blend_moments, require_disjoint, search_moment_weights
 from submission.metrics.moments_summary import MomentSummary, summarise_moments, summarise_moments_file, truth_notes
 
@@ -158,7 +157,7 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
         validation = {str(path): read_moments(path, edition, truth) for path in arguments.validation}
         require_disjoint(parts, validation, truth)
         weights, best_score = search_moment_weights(validation, arguments.how, truth, edition)
-        print(f"searched on validation: {edition.metric} {published_percent(best_score):.2f} there")
+        print(f"searched on validation: {edition.metric} {format_metric(edition.metric, best_score)} there")
     answers = blend_moments(parts, arguments.how, edition, weights)
     write_scored_moments(arguments.out, answers, edition)
     factors = weight_factors(weights, len(parts))

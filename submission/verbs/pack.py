@@ -25,9 +25,10 @@ log = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     runs = "one system each: a finished run (and one of its ranked entries), or the runs of a blend"
     parser.add_argument("runs", nargs="+", metavar="RUN[:ENTRY][,RUN...]", help=runs)
-    about = "facts for the package that runs do not have; see submission/PACKAGE.md"
+    needed = "(default: none; required without --template)"
+    about = f"facts for the package that runs do not have; see submission/PACKAGE.md {needed}"
     parser.add_argument("--about", type=Path, metavar="ABOUT.yaml", help=about)
-    parser.add_argument("--out", type=Path, metavar="NAME.zip", help="the archive to write")
+    parser.add_argument("--out", type=Path, metavar="NAME.zip", help=f"the archive to write {needed}")
     parser.add_argument("--template", type=Path, metavar="ABOUT.yaml", help="write an --about file to fill in, and end")
     parser.add_argument("--report", type=Path, metavar="REPORT.pdf", help="the technical report")
     parser.add_argument("--style", default="label", help="how files are named: label, or task for 2022 to 2024")

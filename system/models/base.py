@@ -114,6 +114,21 @@ class EncoderKind(Strict):
             elif problem := content_problem(path) or file_problem(path):
                 yield name, f"{self.kind}: {path} {problem}; {FETCH_AGAIN}"
 
+    @property
+    def hub_model(self) -> str | None:
+        """Name of the hub model that it is built from; None for other encoders."""
+        return None
+
+    def file_problems(self) -> list[tuple[str, str]]:
+        """Return its missing or damaged weight files for `check`, each with the cure."""
+        problems = []
+        for path in self.weight_files().values():
+            if not path.is_file():
+                problems.append((str(path), f"published at {self.published_address()}"))
+            elif problem := content_problem(path) or file_problem(path):
+                problems.append((str(path), f"{problem}; {FETCH_AGAIN}"))
+        return problems
+
     def plan_facts(self) -> Facts:
         """Describe the encoder for `check`, and list its missing files."""
         return self.kind, []

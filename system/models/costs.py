@@ -92,10 +92,10 @@ def count_once(key: Hashable, network: "nn.Module", run: "Callable[[], torch.Ten
 
     The variants of a study share encoders.
     """
-    key = key, half, count_parameters(network, trainable=True), count_parameters(network, trainable=False)
-    if key not in _counted:
-        _counted[key] = count(network, run, half)
-    return _counted[key]
+    sizes = tuple(sorted((*p.shape, p.requires_grad) for p in network.parameters()))
+    if (key, half, sizes) not in _counted:
+        _counted[key, half, sizes] = count(network, run, half)
+    return _counted[key, half, sizes]
 
 
 def count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:

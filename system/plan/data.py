@@ -117,9 +117,8 @@ def _missing_inputs(source: schema.Source) -> Iterator[Problem]:
     except KitError as error:
         yield Problem(MISTAKE, f"make of {source.manifest}", str(error))
         return
-    if missing:
-        address = source.published or "a place that the recipe does not name"
-        yield Problem(MISSING, ", ".join(missing), f"published at {address}")
+    address = source.published or "a place that the recipe does not name"
+    yield from (Problem(MISSING, path, f"published at {address}") for path in missing)
 
 
 def feature_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row | Problem]:

@@ -21,14 +21,14 @@ class Row(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A problem of a recipe on this machine. kind: MISSING, MISTAKE or WARNING. cure: The fault, and how to fix it.
+    """A problem of a recipe on this machine. kind: MISSING, MISTAKE or WARNING. message: The fault and its cure.
 
-    Problems of the same kind with the same cure are printed as one.
+    Problems of the same kind with the same message are printed as one.
     """
 
     kind: str
     where: str
-    cure: str
+    message: str
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,14 @@ def section_lines(rows: list[Row]) -> Iterator[str]:
 def problem_lines(problems: list[Problem]) -> list[tuple[str, str]]:
     """Return the kind and the line of every problem, ordered by kind.
 
-    Problems with one cure are together.
+    Problems with one message are together.
     """
-    files: dict[tuple[str, str], list[str]] = {}
-    for kind, where, cure in problems:
-        files.setdefault((kind, cure), []).append(where)
-    lines = [(kind, f"{', '.join(dict.fromkeys(names))}: {cure}") for (kind, cure), names in files.items()]
+    where_by_message: dict[tuple[str, str], list[str]] = {}
+    for kind, where, message in problems:
+        where_by_message.setdefault((kind, message), []).append(where)
+    lines = [
+        (kind, f"{', '.join(dict.fromkeys(names))}: {message}") for (kind, message), names in where_by_message.items()
+    ]
     return sorted(lines, key=lambda line: (MISSING, MISTAKE, WARNING).index(line[0]))
 
 

@@ -1,4 +1,4 @@
-"""Plan of a recipe.
+"""Put a plan together.
 
 The plan of a recipe: data, features, model, stages, ranking, time and disk, and all problems.
 """

@@ -10,7 +10,7 @@ from data_tools.documents.strict import print_report
 from data_tools.errors import KitError
 from system.experiments.study import Cells, Study, load_study, progress_of_runs, run_folder, seconds_of
 from system.plan.estimates import GPUS
-from system.plan.lines import MISSING, MISTAKE, WARNING, Problem, ending, problem_lines, section_lines
+from system.plan.lines import MISSING, MISTAKE, WARNING, Plan, Problem, ending, problem_lines, section_lines
 from system.plan.machine import GIB, gpu_memory, machine_memory
 from system.plan.plan import plan
 from system.recipe.differing import differing
@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "plan for this number of torchrun processes (default: 1)"
     parser.add_argument("--ranks", type=positive, default=1, metavar="N", help=what)
     names = ", ".join(GPU_NAMES)
-    parser.add_argument("--gpu", choices=GPU_NAMES, metavar="NAME", help=f"plan for this GPU: {names}")
+    parser.add_argument(
+        "--gpu", choices=GPU_NAMES, metavar="NAME", help=f"plan for this GPU: {names} (default: the one here)"
+    )
     parser.add_argument(
         "--gpu-memory", type=float, metavar="GIB", help="plan for this GPU size (default: the one here)"
     )
@@ -97,7 +99,15 @@ def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> tupl
         changes = ", ".join(f"{key} {value!r}, not {before!r}" for key, before, value in differing(one, other))
         lines.append(f"cell {cell}: {changes or f'as {first}'}")
         lines += section_lines([row for row in plans[cell].rows if row not in plans[first].rows])
-    return [*lines, *_done_lines(study, cells, runs)], [one for cell in plans.values() for one in cell.problems]
+    return [*lines, *_done_lines(study, cells, runs)], _problems_of_cells(plans)
+
+
+def _problems_of_cells(plans: dict[str, Plan]) -> list[Problem]:
+    """Return the problems of all cells of a study; those that not every cell has begin with the cell's name."""
+    first, *others = plans.values()
+    common = [problem for problem in first.problems if all(problem in other.problems for other in others)]
+    some = [(cell, problem) for cell, plan in plans.items() for problem in plan.problems if problem not in common]
+    return [*common, *(one._replace(where=f"cell {cell}, {one.where}") for cell, one in some)]
 
 
 def _done_lines(study: Study, cells: Cells, runs: Path) -> Iterator[str]:

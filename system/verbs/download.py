@@ -48,12 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
                 state = "failed"
         print(f"{state:8} {file.path}  published at {file.address}")
     for part in (model.audio, model.text):
-        if not hasattr(part, "model"):  # only hub models, which have several files
+        if part.hub_model is None:  # its files were fetched above
             continue
         problems = [] if arguments.show else [problem for _, problem in part.missing_files()]
         if not problems:
             fact, missing = part.plan_facts()
-            print(*([f"{name}: {cure}" for name, cure in missing] or [fact]), sep="\n")
+            print(*([f"{name}: {cure}" for name, cure in missing] or [f"hub model {fact}"]), sep="\n")
         failed += problems
     if failed:
         raise KitError("\n".join(failed))

@@ -87,7 +87,8 @@ class RelevanceReport(Report):
 
 
 class PlanReport(Report):
-    """plan: All lines. missing, mistakes, warnings: The lines of these kinds. ok: Nothing is missing and no mistake.
+    """plan: The rows by section, without problems. missing, mistakes, warnings: Problems, as `PLACE: message`. ok:
+    Nothing is missing and no mistake.
 
     For a recipe that cannot be read, mistakes are `FILE:LINE: key: message`, and plan is empty."""
 

@@ -102,7 +102,11 @@ def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, wha
         out = "the run's folder itself (default: a new one, or the run to resume)"
         folder = parser.add_mutually_exclusive_group()
         folder.add_argument("--out", type=Path, help=out)
-        folder.add_argument("--name", type=_folder_name, help="name of the run's folder below --runs")
+        folder.add_argument(
+            "--name",
+            type=_folder_name,
+            help="name of the run's folder below --runs (default: date, recipe, seed and commit)",
+        )
         add_device_argument(parser)
         add_track_argument(parser)
 

@@ -19,7 +19,7 @@ _WRITE = """
 import sys
 from pathlib import Path
 import numpy as np
-from submission.blocks import spans
+from submission.blocks import block_slices
 from submission.formats.score_matrix import Labels, write_blocks
 size, seed = int(sys.argv[2]), int(sys.argv[3])
 names = [f"{number:06d}.wav" for number in range(size)]
@@ -27,7 +27,7 @@ texts = [f"a sound that is called {number} by those who listen to it" for number
 labels = Labels([f"q{n}" for n in range(size)], texts, names, names, [[name] for name in names], {"edition": "2024"})
 def blocks():
     draws = np.random.default_rng(seed)
-    for rows in spans(size, size):
+    for rows in block_slices(size, size):
         block = draws.random((rows.stop - rows.start, size), dtype=np.float32)
         numbers = np.arange(rows.start, rows.stop)
         block[np.arange(len(block)), numbers] = 1 - 8 * draws.random(len(block), dtype=np.float32) / size

@@ -212,3 +212,20 @@ def test_check_reports_damaged_frames_and_continues(tmp_path: Path, capsys: pyte
     assert sorted(corrupt) == sorted(set(names) - {f"{len(contents)}.npy"})
     assert main(["check", str(tmp_path / "m.jsonl")]) == 1
     assert "corrupt audio files (21)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("version", [(7, 0), (2, 9), (1, 3)])
+def test_unknown_version_of_an_array_file_is_refused(tmp_path: Path, version: tuple[int, int]) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.ones((3, 2), np.float32))
+    content = bytearray(path.read_bytes())
+    content[6:8] = bytes(version)
+    path.write_bytes(bytes(content))
+    with pytest.raises(AudioError, match="version"):
+        read_frames(path, None)
+
+
+def test_frames_in_fortran_order_keep_their_values(tmp_path: Path) -> None:
+    frames = np.arange(6, dtype=np.float32).reshape(3, 2)
+    np.save(tmp_path / "a.npy", np.asfortranarray(frames))
+    assert read_frames(tmp_path / "a.npy", None).tolist() == frames.tolist()

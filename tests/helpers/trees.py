@@ -33,7 +33,9 @@ def tree(floor: Path) -> str:
 
 def with_tree(floor: Path) -> str:
     """Return a floor's README with its present file tree."""
-    return BLOCK.sub(lambda match: match[1] + tree(floor) + match[2], (floor / "README.md").read_text())
+    text, count = BLOCK.subn(lambda match: match[1] + tree(floor) + match[2], (floor / "README.md").read_text())
+    assert count == 1, f"{floor}/README.md has no section `What is where` with a code block"
+    return text
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pytest
 from ranked import E2022, score_csv, small_matrix
 
 from submission.__main__ import main
-from submission.editions import EDITIONS, Edition, get_edition
+from submission.editions import EDITIONS, Edition, format_metric, get_edition
 from submission.errors import SubmissionError
 from submission.formats.ranked_csv import write_ranked_csv
 
@@ -72,3 +72,11 @@ def test_new_edition_needs_only_a_record(tmp_path: Path, truth_path: Path) -> No
     assert (tmp_path / "new.csv").read_bytes().startswith(b"query,f_1,f_2,f_3\n")
     summary = score_csv(tmp_path / "new.csv", truth_path, edition)
     assert list(summary.values) == ["R@1", "R@3", "mAP@3"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "sign", "text"),
+    [("mAP@10", 0.73594, "", "0.7359"), ("R1@0.7", 0.66667, "", "66.67 %"), ("mAP", -0.0123, "+", "-1.23 %")],
+)
+def test_metrics_are_printed_in_the_unit_of_the_challenge(metric: str, value: float, sign: str, text: str) -> None:
+    assert format_metric(metric, value, sign) == text

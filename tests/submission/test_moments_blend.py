@@ -231,7 +231,7 @@ def test_blend_verb_uses_weights_from_validation(files: Path, capsys: pytest.Cap
     searched = ["--validation", "val_good.jsonl", "val_poor.jsonl", "--truth", "val_truth.jsonl"]
     assert main(["blend", "good.jsonl", "poor.jsonl", *searched, "--out", "best.jsonl"]) == 0
     first, *shares, _ = capsys.readouterr().out.splitlines()
-    assert first == "searched on validation: R1@0.7 100.00 there"
+    assert first == "searched on validation: R1@0.7 100.00 % there"
     assert shares == ["  1.00  good.jsonl", "  0.00  poor.jsonl"]
     assert main(["check", "best.jsonl", "--queries", "truth.jsonl"]) == 0
     capsys.readouterr()

@@ -75,7 +75,7 @@ def test_score_verb_prints_per_cent_and_one_interval_per_figure(capsys: pytest.C
         assert lines[:2] == ["queries     12", "recordings  6"]
         assert lines[3].startswith("R1@0.7       50.00 %  95 % ")
         assert lines[4].startswith("mAP          75.00 %  95 % ")
-        assert "trivial       0.00  R1@0.7 of whole recordings as the answers" in lines
+        assert "trivial       0.00 %  R1@0.7 of whole recordings as the answers" in lines
         assert len(lines) == 9
     bare = output(capsys, "score", "bare.jsonl", "--truth", "truth.jsonl")
     assert bare == output(capsys, "score", "half.jsonl", "--truth", "truth.jsonl")
@@ -83,7 +83,7 @@ def test_score_verb_prints_per_cent_and_one_interval_per_figure(capsys: pytest.C
 
 def test_score_verb_prints_figures_by_length(capsys: pytest.CaptureFixture[str]) -> None:
     lines = output(capsys, "score", "half.jsonl", "--truth", "truth.jsonl", "--by-length")
-    figures = "R1@0.5 50.00  R1@0.7 50.00  mAP 75.00  mAP@0.5 75.00  mAP@0.75 75.00  (12 queries)"
+    figures = "R1@0.5 50.00 %  R1@0.7 50.00 %  mAP 75.00 %  mAP@0.5 75.00 %  mAP@0.75 75.00 %  (12 queries)"
     assert f"short       {figures}" in lines
     assert "middle      no query has a true window of this length" in lines
     found = report(capsys, "score", "half.jsonl", "--truth", "truth.jsonl", "--by-length")

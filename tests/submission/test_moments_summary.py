@@ -60,7 +60,10 @@ def test_figures_by_length_use_ranges_of_true_windows() -> None:
     assert {name: figures[f"mAP {name}"] for name in ("short", "middle")} == {"short": 1, "middle": 0.5}
     assert "mAP long" not in figures
     lines = "\n".join(summary.lines(by_length=True))
-    assert "short       R1@0.5 100.00  R1@0.7 100.00  mAP 100.00  mAP@0.5 100.00  mAP@0.75 100.00  (1 query)" in lines
+    assert (
+        "short       R1@0.5 100.00 %  R1@0.7 100.00 %  mAP 100.00 %  mAP@0.5 100.00 %  mAP@0.75 100.00 %  (1 query)"
+        in lines
+    )
     assert "long        no query has a true window of this length" in lines
     assert "short" not in "\n".join(summary.lines())
 

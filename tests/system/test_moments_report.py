@@ -11,6 +11,7 @@ from threads import one_thread  # noqa: F401  a fixture
 
 from submission.__main__ import main as submission
 from submission.metrics.moment_metrics import score_moments
+from submission.report.elements import figure
 from submission.runs.finished import FinishedMoments, open_finished_moments
 from system.__main__ import main
 
@@ -38,8 +39,12 @@ def test_moment_report_shows_the_metrics_of_the_run(made: Path, opened: Finished
     ranked = opened.ranked
     assert ranked.figures is not None
     assert ranked.random is not None
-    for value in (ranked.figures["R1@0.7"], ranked.figures["mAP"], ranked.random["mAP"]):
-        assert f"{value:.4f}" in html
+    for name, value in (
+        ("R1@0.7", ranked.figures["R1@0.7"]),
+        ("mAP", ranked.figures["mAP"]),
+        ("mAP", ranked.random["mAP"]),
+    ):
+        assert figure(name, value) in html
     assert "short, over 0 to 10 s" in html
     assert "This entry minus another" in html
 

@@ -204,3 +204,14 @@ def test_check_reports_all_mistakes_of_a_study(world: Path, tmp_path: Path, caps
     missing = tiny.recipe(tmp_path / "nowhere.jsonl", tmp_path)
     assert main(["check", str(write_study(tmp_path, tiny.write_recipe(tmp_path / "m.yaml", missing)))]) == 1
     assert "MISSING" in capsys.readouterr().out
+
+
+def test_problems_of_some_cells_name_the_cell(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    cells: dict[str, Any] = {"plain": {}, "large": {"stages.only.batch_size": 4000}}
+    study = {"name": "sizes", "recipe": str(recipe), "seeds": [1], "cells": cells}
+    path = tiny.write_recipe(tmp_path / "s.study.yaml", study)
+    assert main(["check", str(path), "--runs", str(tmp_path / "runs")]) == 1
+    output = capsys.readouterr().out
+    assert "MISTAKE  cell large, stage only: batch_size 4000 is more than the 48 items" in output
+    assert "cell plain, " not in output

@@ -175,14 +175,14 @@ MISSING = [
     "data/freesound/manifest.jsonl: make it with: python -m data_tools fetch data/freesound.sqlite",
     "data/freesound.sqlite, data/classified/scores.csv, data/dcase2025_task6_excluded_freesound_ids.csv, "
     "data/clotho/clotho_metadata_validation.csv, data/clotho/clotho_metadata_evaluation.csv: published at "
-    "freesound.org, by crawl and classify (README",
+    "freesound.org, by crawl and classify (data_tools",
     "data/clotho.jsonl: make it with: python -m data_tools clotho",
     "data/clotho: published at zenodo.org/records/4783391",
     "data/clotho.jsonl [validation]  missing",
     "data/clotho.jsonl [evaluation]  missing",
-    "torchopenl3_mel256_env_512.pth.tar: ",
-    "Cnn14_16k_mAP=0.438.pth: ",
-    "H.pth.tar: ",
+    "MISSING  data/weights/torchopenl3_mel256_env_512.pth.tar: ",
+    "MISSING  data/weights/Cnn14_16k_mAP=0.438.pth: ",
+    "MISSING  data/weights/H.pth.tar: ",
     "vggish-10086976.pth, data/weights/vggish_pca_params-970ea276.pth: ",
 ]
 

@@ -145,6 +145,10 @@ class HuggingFace(Segmented):
             if problem:
                 yield "model", f"audio model {self.model}: {problem}"
 
+    @property
+    def hub_model(self) -> str:
+        return self.model
+
     def plan_facts(self) -> Facts:
         """Describe the encoder for `check`, and list its missing files."""
         try:

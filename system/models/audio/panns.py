@@ -98,6 +98,5 @@ class Panns(AudioSettings, Resampled):
 
     def plan_facts(self) -> Facts:
         """Describe the encoder for `check`, and list its missing files."""
-        missing = [(str(self.weights), f"published at {self.published_address()}") for _ in self.missing_files()]
         source = "from scratch" if self.weights is None else f"from {self.weights}"
-        return f"{self.network}, {'trained' if self.trainable else 'frozen'}, {source}", missing
+        return f"{self.network}, {'trained' if self.trainable else 'frozen'}, {source}", self.file_problems()

@@ -201,6 +201,5 @@ class FromPublished(Segmented):
 
     def plan_facts(self) -> Facts:
         """Describe the encoder for `check`, and list its missing files."""
-        missing = [(str(self.weights), f"published at {self.published_address()}") for _ in self.missing_files()]
         source = "from scratch" if self.weights is None else f"from {self.weights}"
-        return f"{self.title}, {'trained' if self.trainable else 'frozen'}, {source}", missing
+        return f"{self.title}, {'trained' if self.trainable else 'frozen'}, {source}", self.file_problems()

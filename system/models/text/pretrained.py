@@ -83,6 +83,10 @@ class PreTrained(TextSettings):
             if problem:
                 yield "model", f"text model {self.model}: the folder {problem}; name one with a model"
 
+    @property
+    def hub_model(self) -> str:
+        return self.model
+
     def plan_facts(self) -> Facts:
         """Describe the encoder for `check`, and list its missing files."""
         return hub_facts(f"text model {self.model}", self.model, local_folder(self.model), installed_as(self.model))

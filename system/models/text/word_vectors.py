@@ -1,4 +1,4 @@
-"""Frozen word vectors."""
+"""Settings of frozen word vectors."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -76,5 +76,4 @@ class WordVectors(TextSettings):
 
     def plan_facts(self) -> Facts:
         """Describe the encoder for `check`, and list its missing files."""
-        missing = [(str(self.vectors), f"published at {self.published_address()}") for _ in self.missing_files()]
-        return f"word vectors {self.vectors}", missing
+        return f"word vectors {self.vectors}", self.file_problems()

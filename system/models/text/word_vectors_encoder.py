@@ -1,4 +1,4 @@
-"""Frozen word vectors."""
+"""Encoder of frozen word vectors."""
 
 import hashlib
 import re

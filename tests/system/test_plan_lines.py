@@ -1,0 +1,35 @@
+"""The printed form of a plan: sections, problems by kind, counts."""
+
+from system.plan.lines import MISSING, MISTAKE, WARNING, Problem, Row, ending, make_plan
+
+
+def test_facts_of_a_section_are_aligned_and_problems_follow() -> None:
+    lines = [
+        Row("data", "train", "a.jsonl"),
+        Problem(WARNING, "stage only", "too large"),
+        Row("data", "test", "b.jsonl"),
+    ]
+    plan = str(make_plan("recipe x, seed 1", lines)).splitlines()
+    assert plan[:4] == ["recipe x, seed 1", "data", "  train  a.jsonl", "  test   b.jsonl"]
+    assert plan[4:] == ["to fix", "  WARNING  stage only: too large", "1 WARNING", "nothing is missing"]
+
+
+def test_problems_are_ordered_by_kind_and_joined_by_message() -> None:
+    problems = [
+        Problem(WARNING, "stage a", "too large"),
+        Problem(MISTAKE, "rank b", "set csv: false"),
+        Problem(MISSING, "x.wav", "fetch it"),
+        Problem(MISSING, "y.wav", "fetch it"),
+        Problem(MISSING, "x.wav", "fetch it"),
+    ]
+    assert list(ending(problems)) == [
+        "to fix",
+        "  MISSING  x.wav, y.wav: fetch it",
+        "  MISTAKE  rank b: set csv: false",
+        "  WARNING  stage a: too large",
+        "1 MISSING, 1 MISTAKE, 1 WARNING",
+    ]
+
+
+def test_plan_without_problems_ends_with_nothing_is_missing() -> None:
+    assert list(ending([])) == ["nothing is missing"]
