@@ -197,7 +197,7 @@ def test_baseline_file_gives_published_figures(goldens: Path, tmp_path: Path) ->
     by_length = json.loads((goldens / "moments_2026.json").read_text())["castella_val"]["by_length"]
     for name, expected in by_length.items():
         line = next(line for line in lines if line.startswith(name))
-        assert f"R1@0.7 {expected['MR-R1']['0.7']:.2f}  mAP {expected['MR-mAP']['average']:.2f}  " in line
+        assert f"R1@0.7 {expected['MR-R1']['0.7']:.2f} %  mAP {expected['MR-mAP']['average']:.2f} %  " in line
         assert f"({expected['queries']} queries)" in line
     notes = "\n".join(summary.notes)
     assert "preds.jsonl: 9 x a window of no length (`check` names each)" in notes
