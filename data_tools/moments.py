@@ -101,7 +101,7 @@ def require_names(clips: Iterable[Clip]) -> None:
     for clip in clips:
         vid = PurePath(clip.file_name).stem
         if (other := clip_of.setdefault(vid, clip.id)) != clip.id:
-            raise DataError(f"{clip.id} and {other} are both called {vid} where they are published; rename a file")
+            raise DataError(f"{clip.id} and {other} would both have the published id {vid}; rename one of the files")
 
 
 def write_published(path: Path, queries: Iterable[tuple[Moment, Clip]]) -> None:

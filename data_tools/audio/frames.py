@@ -75,7 +75,7 @@ def _frames(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
     if size > MAX_FRAME_VALUES * 8:
         raise _too_many(path, f"an array of {size:,} bytes")
     if version not in ((1, 0), (2, 0), (3, 0)):
-        raise AudioError(f"{path}: is an array file of version {version}, and only 1 to 3 are read; save it again")
+        raise AudioError(f"{path}: has .npy version {version}; 1 to 3 can be read; save it again with numpy.save")
     newer = np.lib.format.read_array_header_2_0
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else newer
     with _PARSER:
@@ -96,7 +96,7 @@ def _frames(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
         raise AudioError(f"{path}: has frames that are not finite")
     if (peak := max(float(frames.max()), -float(frames.min()))) > MAX_FRAME:
         raise AudioError(
-            f"{path}: has frames of {peak:.0e}, and at most {MAX_FRAME:,.0f} can be stored; fetch it again"
+            f"{path}: holds a value of {peak:.0e}, above {MAX_FRAME:,.0f} (float16); fetch it again, or scale it"
         )
     return frames.astype(np.float32)
 

@@ -101,7 +101,7 @@ def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
         if count < fitting.folds:
             origin = counted(count, "clip") if label else f"{count} uploaders or distinct texts"
             raise DataError(
-                f"the {name} are of {origin}, fewer than {fitting.folds} folds; give more, or fewer --folds"
+                f"the {name} come from only {origin}, for {fitting.folds} folds; give more of them, or lower --folds"
             )
         dealing = GroupKFold(fitting.folds, shuffle=True, random_state=fitting.seed)
         for fold, (_, held_out) in enumerate(dealing.split(of_label, groups=texts.groups[of_label])):

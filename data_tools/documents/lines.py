@@ -69,5 +69,5 @@ def write_lines(path: Path, items: Iterable[Item], stored: Callable[[Item], Item
     """
     checked = unique_items(enumerate(items, 1), path)
     if not checked:
-        raise DataError(f"{path}: nothing to write")
+        raise DataError(f"{path}: not written, because nothing is left to write; check the input and the filters")
     write_text(path, "".join(stored(item).model_dump_json() + "\n" for item in checked))

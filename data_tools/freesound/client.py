@@ -185,7 +185,7 @@ class Client:
         try:
             found = parse_page(answer.body)
         except DataError as error:
-            raise AgainError(f"its answer cannot be read: {error}") from None
+            raise AgainError(f"the server's answer cannot be read: {error}") from None
         self._foreign = None
         return found
 

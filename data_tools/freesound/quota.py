@@ -40,11 +40,11 @@ class Clock:
         return time.time()
 
     def wall(self, seconds: float) -> float:
-        """Convert the API's seconds to real seconds."""
+        """Convert seconds of API time to real seconds (fewer, if a sandbox's time runs faster)."""
         return seconds / self.speed
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep for some of the API's seconds."""
+        """Sleep for seconds of API time, which runs faster with a sandbox."""
         await asyncio.sleep(self.wall(seconds))
 
 

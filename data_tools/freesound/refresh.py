@@ -49,7 +49,7 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
 
 
 async def _walk(client: Client, store: Store, kind: str, condition: str | None) -> Counter[str]:
-    """Read all sounds of a kind again; with a condition, only time windows whose count differs from the store's."""
+    """Read all sounds that match a filter again; with a condition, only upload periods whose counts differ."""
     narrowed = " ".join([kind, *grouped(store.fact("filter"))])
     windows = [Window(store.fact("from"), store.fact("until"), compared=condition is not None)]
     changes = Counter[str]()

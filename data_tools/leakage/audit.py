@@ -103,7 +103,7 @@ class Fingerprints(NamedTuple):
     without: dict[str, str]
 
     def sure(self, clips: Iterable[Clip]) -> list[Clip]:
-        """Return the clips with a sure fingerprint: an audit can exclude that they share a sound with each other."""
+        """Return the clips with distinct fingerprints, for which an audit would notice a shared sound."""
         unsure = frozenset(self.prints.unsure)
         return [clip for clip in clips if clip.id in self.prints and clip.id not in unsure]
 

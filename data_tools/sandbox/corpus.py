@@ -134,7 +134,7 @@ class Catalogue:
         return drawn
 
     def one_uniform(self, purpose: str, number: int) -> float:
-        """Return a value in [0, 1) for one number, like `uniform` but faster: in 2 microseconds, not 40."""
+        """Return one sound's pseudo-random value in [0, 1), as `uniform` does, but faster for a single number."""
         return float(self._drawn(purpose, number))
 
     def _drawn(self, purpose: str, number: Any) -> Any:

@@ -70,7 +70,7 @@ class QueryColumn:
 
 
 def _without_kinds(problems: list[Problem], *kinds: str) -> list[Problem]:
-    """Return the problems without those of these kinds."""
+    """Return the problems that are of none of the given kinds."""
     return [problem for problem in problems if problem.kind not in kinds]
 
 

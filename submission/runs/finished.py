@@ -102,7 +102,7 @@ class FinishedRun(Finished):
         return self.file(f"scores/{same[0]}.npy") if len(same) == 1 else None
 
     def _leaf_entries(self, entry: str) -> Iterator[record.RankSettings]:
-        """Yield the settings of the entries that rank by one model, in this entry and in the parts of a mean."""
+        """Yield the settings of every entry that ranks by one model: the entry itself, or the members of a mean."""
         settings = self.recipe.rank[entry]
         if settings.kind == "mean":
             for part in settings.of:

@@ -132,5 +132,5 @@ def audio_hard(batch: BatchScores) -> Indices:
 
 @choice
 def audio_easy(batch: BatchScores) -> Indices:
-    """Choose caption and clip of the item whose clip is least similar to the item's own."""
+    """Choose as negatives the caption and clip of the other item whose clip is least similar."""
     return _alike(batch, batch.clip_scores, -1)

@@ -253,7 +253,7 @@ def _scored(
 
 
 def truth_file(path: Path) -> Path:
-    """Return the path of the file of queries and true windows next to a file of windows."""
+    """Return the path of the truth (queries with true windows) that is stored next to a file of found windows."""
     return path.with_suffix(".truth.jsonl")
 
 

@@ -81,7 +81,7 @@ class _OpenedRun:
         return self._rank[name].ranker(self)
 
     def taught(self, teacher: str, clips: Sequence[Clip]) -> Taught:
-        """Raise KitError, since teachers only know the recipe's clips."""
+        """Always raise KitError: teachers' embeddings exist only for the recipe's clips."""
         raise KitError(f"the recipe {self.recipe_name} ranks with teachers, which only know the recipe's clips")
 
 

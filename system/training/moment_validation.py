@@ -29,7 +29,7 @@ from system.training.validation import watch
 
 
 def require_windows(recipe: schema.Recipe, data: Data) -> None:
-    """Raise KitError for moments that any stage cannot be trained or validated on.
+    """Raise KitError if a stage trains or validates on moments without windows.
 
     These are moments without windows, and moments in recordings with too many windows.
     """

@@ -72,7 +72,7 @@ def _read_embeddings(name: str, path: Path, clips: Sequence[Clip], data: Data) -
             kinds, ids, values = (content[key] for key in ("kind", "id", "embedding"))
             by_id = {(str(kind), str(id)): row for kind, id, row in zip(kinds, ids, values, strict=True)}
         if values.ndim != 2 or not np.isfinite(values.astype(np.float32)).all():
-            raise ValueError("its embeddings are not rows of finite numbers")
+            raise ValueError("its embeddings are not a matrix of finite numbers; write them again")
     except Exception as error:  # numpy and zipfile raise many kinds for a damaged header or member
         raise KitError(f"teacher {name}: {path} is no file of embeddings ({error}); {hint}") from error
 

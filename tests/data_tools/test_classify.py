@@ -259,9 +259,9 @@ def test_folds_keep_groups_and_training_skips_equal_texts() -> None:
 
 def test_too_few_groups_for_folds_are_refused() -> None:
     labels = [True] * 5 + [False] * 6
-    with pytest.raises(DataError, match="the descriptions are of 2 uploaders or distinct texts, fewer than 3 folds"):
+    with pytest.raises(DataError, match="the descriptions come from only 2 uploaders or distinct texts, for 3 folds"):
         assign_folds(as_texts(labels, range(11), [*range(5), 5, 5, 5, 6, 6, 6]), Fitting(folds=3))
-    with pytest.raises(DataError, match="the captions are of 1 clip, fewer than 2"):
+    with pytest.raises(DataError, match="the captions come from only 1 clip, for 2 folds"):
         assign_folds(as_texts(labels, range(11), [0] * 5 + list(range(1, 7))), Fitting(folds=2))
     same = as_texts([True] * 2 + [False] * 2, [0, 0, 1, 2], [0, 1, 2, 3])
     with pytest.raises(DataError, match="too few different texts: a fold leaves no caption"):

@@ -110,7 +110,7 @@ BAD = {
     "scalar": (npy(np.float32(1)), r"float32 of shape \(\), not frames"),
     "no values": (npy(FRAMES[:, :0]), r"shape \(6, 0\), not frames"),
     "three axes": (npy(FRAMES[None]), r"shape \(1, 6, 4\), not frames"),
-    "too loud": (npy(FRAMES * np.float32(1e30)), "at most 65,504 can be stored"),
+    "too loud": (npy(FRAMES * np.float32(1e30)), "above 65,504 \\(float16\\)"),
     "cut in the header": (npy()[:60], "cannot be read as frames"),
     "text": (b"<html>404</html>", "cannot be read as frames"),
     "nothing": (b"", "cannot be read as frames"),

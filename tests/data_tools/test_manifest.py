@@ -143,7 +143,7 @@ def test_missing_file_folder_and_empty_manifest_are_refused(tmp_path: Path) -> N
         read_manifest(tmp_path / "none.jsonl")
     with pytest.raises(DataError, match="is a folder; name a file"):
         read_manifest(tmp_path)
-    with pytest.raises(DataError, match="nothing to write"):
+    with pytest.raises(DataError, match="nothing is left to write"):
         write_manifest(tmp_path / "m.jsonl", [])
     with pytest.raises(DataError, match=r"line 2: the id .* is already on line 1"):
         write_manifest(tmp_path / "m.jsonl", [clip("a.wav"), clip("a.wav")])

@@ -48,7 +48,7 @@ def test_two_recordings_with_one_file_name_are_refused(tmp_path: Path) -> None:
     clips = [audio_clip(tmp_path / name, "same.wav", "own", "test", [], 9.0) for name in ("a", "b")]
     clips = [clip.model_copy(update={"id": f"own/{number}"}) for number, clip in enumerate(clips)]
     queries = [(Moment(id=clip.id, text="A dog", clip=clip.id, windows=None), clip) for clip in clips]
-    with pytest.raises(DataError, match=r"own/1 and own/0 .*same.*rename a file"):
+    with pytest.raises(DataError, match=r"own/1 and own/0 .*same; rename one of the files"):
         write_published(tmp_path / "list.jsonl", queries)
     assert not (tmp_path / "list.jsonl").exists()
 

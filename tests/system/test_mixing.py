@@ -172,7 +172,7 @@ def test_every_caption_is_joined_with_one_of_the_other_clip() -> None:
         assert len({text.split(" and ")[1] for text in two.captions}) == 2, "each once, if there are enough"
 
 
-def test_alternatives_and_edits_apply_to_mixtures(tmp_path: Path) -> None:
+def test_caption_alternatives_and_edits_apply_to_mixtures(tmp_path: Path) -> None:
     rows = [("rain.wav", 0, "rainfall"), ("dogs.wav", 0, "Barking"), ("dogs.wav", 1, "barks")]
     captions = {"file": str(table(tmp_path / "a.csv", augmented.ALTERNATIVES, *rows)), "probability": 0.5}
     plain = Augment.model_validate({"captions": captions})

@@ -163,7 +163,7 @@ def test_incompatible_window_options_are_refused(
     assert not (tmp_path / "a.jsonl").exists()
 
 
-def test_fit_needs_windows_and_rank_needs_one_model(
+def test_fit_without_windows_and_rank_of_two_models_are_refused(
     runs: Path, manifest: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["rank", str(runs / "clips"), "--audio", str(manifest), "--out", "a.npy"]

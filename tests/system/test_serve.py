@@ -602,7 +602,7 @@ def test_clip_file_with_changed_content_is_not_sent(tmp_path: Path, differs: str
 
 
 @pytest.mark.parametrize("position", range(5))
-def test_every_part_of_a_file_identity_is_checked(tmp_path: Path, position: int) -> None:
+def test_file_with_changed_size_time_or_inode_is_not_served(tmp_path: Path, position: int) -> None:
     """Device, inode, size, and the two times."""
     known = _Opened.of(str(write_tone(tmp_path / "a.wav")))
     assert known is not None
