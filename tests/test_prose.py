@@ -166,7 +166,8 @@ def test_each_rule_finds_its_example(kind: str, text: str, fault: str) -> None:
 
 
 def test_faults_are_found_in_source_texts() -> None:
-    found = [fault for text in python_texts('x = f"there are {n} items"\n') for fault in faults(text)]
+    source = 'x = f"there are {n} items"\n'  # prose: ok
+    found = [fault for text in python_texts(source) for fault in faults(text)]
     assert len(found) == 1
     assert found[0].startswith("'there are {'")
     page = "1. Plain.\n2. The file lies in\n   the folder.\n\n```\nbeside\n```\n| a | beside it |\n"
