@@ -214,12 +214,15 @@ def test_signals_end_the_wait_for_other_processes(
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
     command = [sys.executable, "-m", "system", "train", str(path), "--runs", str(tmp_path / "runs")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=ROOT, text=True) as process:
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(12)  # it imports torch, then waits
-        process.send_signal(sent)
-        assert process.wait(5) == 130
-        assert process.stderr is not None
-        assert "interrupted" in process.stderr.read()
+        try:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(20)  # it imports torch, then waits
+            process.send_signal(sent)
+            assert process.wait(10) == 130
+            assert process.stderr is not None
+            assert "interrupted" in process.stderr.read()
+        finally:
+            process.kill()  # without it a failed test would wait as long as the process does, ten minutes
 
 
 def start_differently(rank: int, port: int, path: str, folder: str, changes: list[list[str]]) -> None:
