@@ -162,7 +162,9 @@ def _require_valid(predictions: Mapping[str, Windows], truth: Mapping[str, Windo
         if len(windows) == 0:
             raise SubmissionError(f"the query {qid!r} has no window; each needs one or more")
         forms |= {len(window) for window in windows}
-        if len(forms) > 1 or not forms <= {2, 3}:
+        if not forms <= {2, 3}:
+            raise SubmissionError(f"query {qid!r}: a window must be [start, end] or [start, end, score]")
+        if len(forms) > 1:
             raise SubmissionError(f"query {qid!r}: only some windows have a score; give all a score, or none")
     if wrong := [qid for qid, windows in truth.items() if any(len(window) != 2 for window in windows)]:
         raise SubmissionError(f"query {wrong[0]!r}: a true window is [start, end]")
