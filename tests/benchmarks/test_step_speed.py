@@ -43,7 +43,7 @@ def test_sorted_chunks_against_padding_to_the_longest(encoder: SentenceTransform
         return encoder(texts).values
 
     def to_the_longest() -> torch.Tensor:
-        return encoder.embed_batch(texts).values
+        return encoder.embed_alike(texts).values
 
     def step(embed: Any) -> None:
         encoder.zero_grad()

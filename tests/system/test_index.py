@@ -24,9 +24,9 @@ class Drawn(TextEncoder):
     """Embeds a text by its number."""
 
     def forward(self, texts: Sequence[str]) -> Embedded:
-        return self.embed_batch(texts)
+        return self.embed_alike(texts)
 
-    def embed_batch(self, texts: Sequence[str]) -> Embedded:
+    def embed_alike(self, texts: Sequence[str]) -> Embedded:
         seeds = [int(text) if text.isdigit() else 0 for text in texts]
         return Embedded(torch.stack([torch.randn(32, generator=torch.manual_seed(seed)) for seed in seeds]))
 
@@ -56,7 +56,7 @@ def searched(count: int) -> Search:
 
 def expected(count: int, text: str, last: int) -> tuple[list[int], list[float]]:
     """Rank without an index."""
-    scores = cosine(pool(count), Drawn().embed_batch([text])).T.numpy()
+    scores = cosine(pool(count), Drawn().embed_alike([text])).T.numpy()
     names = [f"{number:05d}.wav" for number in np.random.default_rng(0).permutation(count)]
     rows = ranked_columns(scores, names, last)[0]
     return rows.tolist(), scores[0, rows].tolist()

@@ -265,4 +265,4 @@ def test_interrupted_text_embedding_resumes_after_its_last_part(
     again.prepare(captions)
     assert counted == [2]
     fresh = tokens("mean_tokens", tmp_path / "m", tmp_path / "fresh")
-    assert torch.allclose(again._stored_vectors(captions), fresh._stored_vectors(captions), atol=1e-5)
+    assert torch.allclose(again._kept(captions), fresh._kept(captions), atol=1e-5)

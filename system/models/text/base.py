@@ -58,4 +58,4 @@ class TextSettings(EncoderKind):
         with weights_left_out():
             encoder = self.build(vocabulary, Path()).train()
         caption = " ".join(islice(cycle(vocabulary), TOKENS))
-        return encoder, lambda: encoder.embed_batch([caption]).values
+        return encoder, lambda: encoder.embed_alike([caption]).values

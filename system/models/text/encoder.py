@@ -47,11 +47,11 @@ class TextEncoder(nn.Module, ABC):
         """
         order = torch.tensor(self.lengths(texts)).argsort(stable=True)
         size = suited_to(self.device, TEXTS_AT_ONCE) if self.caches_texts else QUERIES_AT_ONCE
-        parts = [self.embed_batch([texts[i] for i in rows.tolist()]) for rows in order.split(size)]
+        parts = [self.embed_alike([texts[i] for i in rows.tolist()]) for rows in order.split(size)]
         return joined(parts).rows(order.argsort().to(self.device))
 
     @abstractmethod
-    def embed_batch(self, texts: Sequence[str]) -> Embedded:
+    def embed_alike(self, texts: Sequence[str]) -> Embedded:
         """Embed some texts of similar length, padded to the longest."""
 
     @abstractmethod

@@ -79,7 +79,7 @@ class PreTrainedEncoder(TextEncoder):
         """Return the texts without characters that the recipe removes, for the tokenizer."""
         return list(texts)
 
-    def _stored_vectors(self, texts: Sequence[str]) -> torch.Tensor:
+    def _kept(self, texts: Sequence[str]) -> torch.Tensor:
         """Return the frozen model's vectors (N, V) of cleaned texts, stored or computed.
 
         Each is computed once. They are on the CPU.
@@ -88,14 +88,12 @@ class PreTrainedEncoder(TextEncoder):
         store_vectors(self.bank, dict(zip(keys, texts, strict=True)), self._frozen_vectors, f"by {self._name}")
         return torch.from_numpy(np.stack([self.bank.read(key)[0] for key in keys]))
 
-    def embed_batch(self, texts: Sequence[str]) -> Embedded:
+    def embed_alike(self, texts: Sequence[str]) -> Embedded:
         """Embed some texts of similar length, padded to the longest."""
         texts, (after,) = self._cleaned(texts), self._after
         if self.trained is not None:
             return Embedded(after(self._vectors(texts)))
-        return Embedded(
-            after(self._stored_vectors(texts).to(self.device) if self.caches_texts else self._frozen_vectors(texts))
-        )
+        return Embedded(after(self._kept(texts).to(self.device) if self.caches_texts else self._frozen_vectors(texts)))
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens or words of each text, for grouping by length."""
@@ -107,7 +105,7 @@ class PreTrainedEncoder(TextEncoder):
         """Compute results for texts that do not change during training."""
         unique = list(dict.fromkeys(self._cleaned(texts)))
         if self.trained is None and unique:
-            self._stored_vectors(unique)
+            self._kept(unique)
 
     def identity(self) -> str | None:
         """Return the checksum of the pre-trained encoder."""

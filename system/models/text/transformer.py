@@ -64,7 +64,7 @@ class Transformer(TextSettings):
                 """Return the number of tokens or words of each text, for grouping by length."""
                 return [len(self.numbers(text)) for text in texts]
 
-            def embed_batch(self, texts: Sequence[str]) -> Embedded:
+            def embed_alike(self, texts: Sequence[str]) -> Embedded:
                 """Embed some texts of similar length, padded to the longest."""
                 numbers = [torch.tensor(self.numbers(text) or [0]) for text in texts]
                 filled = nn.utils.rnn.pad_sequence(numbers, batch_first=True).to(self.device)

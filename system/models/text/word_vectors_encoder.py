@@ -48,9 +48,9 @@ class WordVectorsEncoder(TextEncoder):
 
     def forward(self, texts: Sequence[str]) -> Embedded:
         """Embed all texts together, since padding costs no computation."""
-        return self.embed_batch(texts)
+        return self.embed_alike(texts)
 
-    def embed_batch(self, texts: Sequence[str]) -> Embedded:
+    def embed_alike(self, texts: Sequence[str]) -> Embedded:
         """Embed some texts of similar length, padded to the longest."""
         words = [words_of(text) or [""] for text in texts]
         lengths = torch.tensor([len(caption) for caption in words])
