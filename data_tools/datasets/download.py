@@ -187,3 +187,11 @@ async def _write(answer: "ClientResponse", part: Path, have: int, address: str) 
             bar.advance(len(block))
             if file.tell() > (size or MAX_BYTES):
                 raise DataError(f"{address}: the server sends more than the {size or MAX_BYTES:,} bytes it may")
+
+
+def cure_of(path: Path, source: str) -> str:
+    """Return the way to a usable file: `source` if it is missing, a fault and FETCH_AGAIN if damaged, else ""."""
+    if not path.is_file():
+        return source
+    problem = content_problem(path) or file_problem(path)
+    return f"{problem}; {FETCH_AGAIN}" if problem else ""

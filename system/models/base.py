@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, TypeAlias
 from pydantic import AfterValidator, ValidationInfo
 
 from data_tools.classify.model_files import folder_problem
-from data_tools.datasets.download import FETCH_AGAIN, content_problem, file_problem
+from data_tools.datasets.download import FETCH_AGAIN, content_problem, cure_of, file_problem
 from data_tools.documents.strict import Size, Strict
 
 
@@ -121,13 +121,9 @@ class EncoderKind(Strict):
 
     def file_problems(self) -> list[tuple[str, str]]:
         """Return its missing or damaged weight files for `check`, each with the cure."""
-        problems = []
-        for path in self.weight_files().values():
-            if not path.is_file():
-                problems.append((str(path), f"published at {self.published_address()}"))
-            elif problem := content_problem(path) or file_problem(path):
-                problems.append((str(path), f"{problem}; {FETCH_AGAIN}"))
-        return problems
+        source = f"published at {self.published_address()}"
+        cures = [(str(path), cure_of(path, source)) for path in self.weight_files().values()]
+        return [(path, cure) for path, cure in cures if cure]
 
     def plan_facts(self) -> Facts:
         """Describe the encoder for `check`, and list its missing files."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from data_tools.cli import about, counted
-from data_tools.datasets.download import FETCH_AGAIN, content_problem, file_problem
+from data_tools.datasets.download import cure_of
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, in_split, read_manifest
 from data_tools.moments import read_moments
@@ -131,10 +131,8 @@ def feature_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row |
         size = f"{disk[name]:.2f} GiB in {recipe.banks}/, {about(seconds * expert.cost)} on two CPU cores"
         yield Row("features", name, f"{rate}, {size if seconds else 'disk unknown until the data is present'}")
         for path in expert.weight_files().values():
-            if not path.is_file():
-                yield Problem(MISSING, str(path), expert.weight_source())
-            elif problem := content_problem(path) or file_problem(path):
-                yield Problem(MISSING, str(path), f"{problem}; {FETCH_AGAIN}")
+            if cure := cure_of(path, expert.weight_source()):
+                yield Problem(MISSING, str(path), cure)
         for setting in expert.unpublished():
             cure = "it differs from the published file (checksum); delete it and run python -m system download RECIPE"
             yield Problem(WARNING, str(expert.weight_files()[setting]), cure)

@@ -3,7 +3,7 @@
 The lines of a plan: rows in sections, and problems, each with its cure.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,16 +38,6 @@ class Plan:
     title: str
     rows: list[Row]
     problems: list[Problem]
-
-    def __str__(self) -> str:
-        return "\n".join([self.title, *section_lines(self.rows), *ending(self.problems)])
-
-
-def make_plan(title: str, lines: Iterable[Row | Problem]) -> Plan:
-    """Build the plan from rows and problems in any order."""
-    every = list(lines)
-    rows = [line for line in every if isinstance(line, Row)]
-    return Plan(title, rows, [line for line in every if isinstance(line, Problem)])
 
 
 def section_lines(rows: list[Row]) -> Iterator[str]:

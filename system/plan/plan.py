@@ -10,7 +10,7 @@ from submission.editions import get_edition
 from system.models.base import EncoderKind
 from system.plan.data import data_lines, feature_lines, find_data
 from system.plan.estimates import ASSUMED_VOCABULARY, Content, Estimates
-from system.plan.lines import MISSING, MISTAKE, Plan, Problem, Row, make_plan
+from system.plan.lines import MISSING, MISTAKE, Plan, Problem, Row
 from system.plan.processes import process_lines
 from system.plan.stages import cost_lines, rate_lines, stage_lines, trained_model, updates_of
 from system.plan.totals import disk_lines, hour_lines, missing_seconds
@@ -54,7 +54,8 @@ def plan(
     missing = missing_seconds(recipe, estimates)
     lines += hour_lines(recipe, estimates, contents, missing, processes, gpu)
     lines += disk_lines(recipe, estimates, missing, runs, copies) if runs else ()
-    return make_plan(f"recipe {recipe.name}, seed {recipe.seed}", lines)
+    rows = [line for line in lines if isinstance(line, Row)]
+    return Plan(f"recipe {recipe.name}, seed {recipe.seed}", rows, [x for x in lines if isinstance(x, Problem)])
 
 
 def _model_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row | Problem]:

@@ -56,9 +56,17 @@ def hour_lines(
             (updates[name] or 0) * estimates.flops_of(share_of(stage, estimates, processes), stage.grad_cache_chunk)
             for name, stage in stages
         )
-        speeds = ", ".join(f"{name}s {about(flops / GPUS[name].flops)}" for name in ([gpu] if gpu else GPUS))
-        each = f"{about(frames / processes)} for missing frames, on two cores each; updates on {speeds}"
-        yield Row("time", f"{processes} processes", f"{each}, and the exchange of gradients (estimates)")
+        yield _row_of_processes(frames, flops, processes, gpu)
+
+
+def _row_of_processes(frames: float, flops: float, processes: int, gpu: str | None) -> Row:
+    """Return the row on the time with several processes.
+
+    frames: Seconds of one process on two cores. flops: Of all updates, of the process with the largest share.
+    """
+    speeds = ", ".join(f"{name}s {about(flops / GPUS[name].flops)}" for name in ([gpu] if gpu else GPUS))
+    each = f"{about(frames / processes)} for missing frames, on two cores each; updates on {speeds}"
+    return Row("time", f"{processes} processes", f"{each}, and the exchange of gradients (estimates)")
 
 
 def _on_gpus(recipe: schema.Recipe, flops: float) -> str:

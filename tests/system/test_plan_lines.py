@@ -1,17 +1,13 @@
 """The printed form of a plan: sections, problems by kind, counts."""
 
-from system.plan.lines import MISSING, MISTAKE, WARNING, Problem, Row, ending, make_plan
+from system.plan.lines import MISSING, MISTAKE, WARNING, Problem, Row, ending, section_lines
 
 
-def test_facts_of_a_section_are_aligned_and_problems_follow() -> None:
-    lines = [
-        Row("data", "train", "a.jsonl"),
-        Problem(WARNING, "stage only", "too large"),
-        Row("data", "test", "b.jsonl"),
-    ]
-    plan = str(make_plan("recipe x, seed 1", lines)).splitlines()
-    assert plan[:4] == ["recipe x, seed 1", "data", "  train  a.jsonl", "  test   b.jsonl"]
-    assert plan[4:] == ["to fix", "  WARNING  stage only: too large", "1 WARNING", "nothing is missing"]
+def test_facts_of_a_section_are_aligned_and_warnings_are_counted() -> None:
+    rows = [Row("data", "train", "a.jsonl"), Row("stages", "only", "4 updates"), Row("data", "test", "b.jsonl")]
+    assert list(section_lines(rows)) == ["data", "  train  a.jsonl", "  test   b.jsonl", "stages", "  only  4 updates"]
+    warnings = list(ending([Problem(WARNING, "stage only", "too large")]))
+    assert warnings == ["to fix", "  WARNING  stage only: too large", "1 WARNING", "nothing is missing"]
 
 
 def test_problems_are_ordered_by_kind_and_joined_by_message() -> None:
