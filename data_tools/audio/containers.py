@@ -16,13 +16,14 @@ from data_tools.audio.parts import Reheaded, after_tags, is_name, joined, mapped
 _ASF_START = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 
 
-def whole_sound(path: Path) -> Path | Reheaded | None:
+def whole_sound(path: Path, quick: bool = False) -> Path | Reheaded | None:
     """Return the file that libsndfile has to open to read all sound; None if only ffmpeg can read it.
 
     libsndfile trusts most headers: from a cut or joined file it reads a part of the sound, without an error.
 
     Args:
         path: A regular file, in any format.
+        quick: Trust an MP3 file's tag about its frames instead of counting them.
     Returns: the path; or the corrected file, which the caller closes. Corrected are streamed files without a size in
     their headers, MP3 files without the number of their frames, and Ogg files without the mark of their end.
     Raises AudioError for a file that ends before its sound does, and for one with more sound than its header states.
@@ -41,7 +42,7 @@ def whole_sound(path: Path) -> Path | Reheaded | None:
         if magic[:4] == b"OggS":
             return playable_ogg(path, file, start)
         if frame_of(magic[:4]):
-            return playable_mpeg(path, file, start)
+            return playable_mpeg(path, file, start, quick=quick)
         if magic[:4] == b"fLaC":
             return playable_flac(path, file, start)
     return path

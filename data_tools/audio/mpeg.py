@@ -48,17 +48,22 @@ def frame_of(header: bytes) -> _Frame | None:
     return _Frame(bytes([header[1] & 0xFE, header[2] & 0x0C]), size, layer, version == 3, header[3] >> 6 == 3)
 
 
-def playable_mpeg(path: Path, file: BinaryIO, start: int, end: int | None = None) -> Path | Reheaded | None:
+def playable_mpeg(
+    path: Path, file: BinaryIO, start: int, end: int | None = None, quick: bool = False
+) -> Path | Reheaded | None:
     """Return the file from which libsndfile reads all sound of an MPEG audio file; its frames are counted.
 
     Args:
         start, end: Offsets of the frames; end: None for the end of the file, a number for frames in a WAV file.
+        quick: Trust a Xing tag that states the number of frames and as many bytes as the file has.
     Returns: as `whole_sound`.
     """
     with mapped(file) as content:
         first = _first_of_two(content, start)
         if not first:
             return path  # not MPEG, or nothing to compare
+        if quick and first.layer == 3 and _states_its_bytes(content, start, first):
+            return path
         frames, is_complete = _count_frames(path, content, start, min(end or len(content), len(content)), first)
         stated, is_xing = _stated_frames(content[start : start + first.size], first)
         follows = start if stated is None else start + first.size
@@ -133,6 +138,14 @@ def _stated_frames(content: bytes, first: _Frame) -> tuple[int | None, bool]:
     if content[36:40] == b"VBRI" and len(content) >= 54:
         return int.from_bytes(content[50:54], "big"), False
     return None, False
+
+
+def _states_its_bytes(content: mmap.mmap, start: int, first: _Frame) -> bool:
+    """Return whether a Xing tag states the number of frames, and no more bytes than the file has."""
+    tag = start + 4 + _side_size(first)
+    head = content[tag : tag + 16]
+    states_both = head[:4] in (b"Xing", b"Info") and len(head) == 16 and head[7] & 3 == 3
+    return states_both and start + int.from_bytes(head[12:16], "big") <= len(content)
 
 
 def _side_size(frame: _Frame) -> int:

@@ -4,6 +4,7 @@ Resampling by soxr, or by the filters of resampy that published features were co
 """
 
 import math
+import threading
 from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
@@ -39,8 +40,29 @@ _KAISER: dict[Resampling, _Kaiser] = {
 }
 
 
-def resampler(rate: int, wanted: int, how: Resampling) -> Callable[[Wave, bool], Wave]:
+def resampled_samples(samples: int, rate: int, wanted: int, how: Resampling) -> int:
+    """Return the number of samples (at least 1) that a wave of `samples` samples has after resampling."""
+    exact = Fraction(samples * wanted, rate)
+    return max(1, math.floor(exact + Fraction(1, 2) if how == "soxr_hq" else exact))
+
+
+def turn_of(rate: int, wanted: int, how: Resampling) -> tuple[int, int]:
+    """Return the new and the old samples of a turn, after which a resampler's filter repeats its weights."""
+    factor = math.gcd(rate, wanted)
+    up, down = wanted // factor, rate // factor
+    finer = -(-MIN_PHASES // up) if _is_drifting(rate, wanted, how) else 1
+    return finer * up, finer * down
+
+
+def _is_drifting(rate: int, wanted: int, how: Resampling) -> bool:
+    """Return whether the clock of resampy up to 0.2.2 has rounding errors between these rates."""
+    return how == "kaiser_best_0.2" and Fraction(1 / (wanted / rate)) != Fraction(rate, wanted)
+
+
+def resampler(rate: int, wanted: int, how: Resampling, turns: int = 0) -> Callable[[Wave, bool], Wave]:
     """Return a function that resamples a wave block by block: it takes a block (N,) and whether it is the last.
+
+    turns: Number of turns of the filter before the first block, for a wave that is a later part of another one.
 
     Each call returns the finished samples. In total there are N * wanted / rate samples (rounded by soxr_hq, rounded
     down by the others), independent of the blocks. At equal rates the wave is unchanged. The values of `how`:
@@ -59,11 +81,9 @@ def resampler(rate: int, wanted: int, how: Resampling) -> Callable[[Wave, bool],
 
         stream = soxr.ResampleStream(rate, wanted, 1, dtype="float32", quality="HQ")
         return lambda block, last: stream.resample_chunk(np.ascontiguousarray(block), last=last)
-    factor = math.gcd(rate, wanted)
-    up, down = wanted // factor, rate // factor
-    if how == "kaiser_best_0.2" and Fraction(1 / (wanted / rate)) != Fraction(down, up):
-        finer = -(-MIN_PHASES // up)
-        return _Drifting(finer * up, finer * down, _KAISER[how])
+    up, down = turn_of(rate, wanted, how)
+    if _is_drifting(rate, wanted, how):
+        return _Drifting(up, down, _KAISER[how], turns)
     return _Polyphase(up, down, _KAISER[how])
 
 
@@ -116,10 +136,10 @@ class _Drifting(_Polyphase):
     less than 1e-6 in 30 s, 2e-5 in 5 minutes.
     """
 
-    def __init__(self, up: int, down: int, kaiser: _Kaiser) -> None:
+    def __init__(self, up: int, down: int, kaiser: _Kaiser, turns: int) -> None:
         super().__init__(up, down, kaiser, margin=2)  # for a drift of two samples: hours
         self.step = 1 / (up / down)
-        self.clock, self.turned = 0.0, 0
+        self.clock, self.turned = _clock_after(turns * up, self.step), turns
         edge = np.arange(-self.reach, self.reach + 1) * -up + self.reach * up
         self.wings, self.wing_slopes = (np.append(taps, 0.0)[edge] for taps in (self.weights, self.slopes))
 
@@ -151,6 +171,26 @@ class _Drifting(_Polyphase):
         drift: _Samples = clock[:-1] - (self.turned * self.down + whole) - phase / self.up
         self.clock, self.turned = float(clock[-1]), self.turned + turns
         return drift
+
+
+_CLOCK_BLOCK = 2**20  # new samples between two stored times of a clock
+_clocks: dict[float, list[float]] = {}  # by step, the times of a clock every _CLOCK_BLOCK new samples
+_growing = threading.Lock()  # held while a list of times grows
+
+
+def _clock_after(count: int, step: float) -> float:
+    """Return the sum of `count` steps as float64 arithmetic adds them up, one after another."""
+    times = _clocks.setdefault(step, [0.0])
+    blocks, rest = divmod(count, _CLOCK_BLOCK)
+    with _growing:
+        while len(times) <= blocks:
+            times.append(_added(times[-1], step, _CLOCK_BLOCK))
+    return _added(times[blocks], step, rest)
+
+
+def _added(start: float, step: float, count: int) -> float:
+    """Add a step `count` times to a number."""
+    return float(np.add.accumulate(np.concatenate([[start], np.full(count, step)]))[-1])
 
 
 @lru_cache(maxsize=8)

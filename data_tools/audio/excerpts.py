@@ -1,0 +1,107 @@
+"""Excerpts of audio files.
+
+An excerpt equals the same part of the whole file, decoded and resampled, within 1e-6 of full scale (between rates
+without a common factor of 100 Hz or more: 2e-5). Only the excerpt is decoded, with a margin on both sides.
+"""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from data_tools.audio.read import AudioError, decoded_blocks, is_direct, mixed_to_mono, opened
+from data_tools.audio.resampling import Resampling, Wave, resampled_samples, resampler, turn_of
+
+MARGIN = 400  # samples at the lower rate on each side: more than the reach of every filter of resampling.py
+# A frame of an MP3 file may use bits of up to 24 earlier frames (layer III: 255 bytes at 8 kbit/s), and overlaps with
+# one more. libmpg123 only decodes some frames before the sample that it jumps to.
+MP3_LEAD = 32 * 1152  # samples
+# It prints an error for each decoded frame whose earlier bits are missing. That happens in files with few bytes per
+# frame, on average or in parts. They are decoded from the start, at 2,000 times their speed, if they are short.
+FEW_BYTES, FEW_BYTES_VARIABLE = 170, 400  # constant: 37 kbit/s at 32 kHz; variable: 87 kbit/s
+SHORT = 600  # seconds
+
+
+class Sound(NamedTuple):
+    """Facts about an audio file that take long to find out.
+
+    samples: Per channel. rate: In Hz. direct: Whether libsndfile can jump within the file. If not, its header is
+    repaired, or ffmpeg decodes all of it, each time that it is read. lead: Samples that must be decoded before those
+    that are used, after a jump.
+    """
+
+    samples: int
+    rate: int
+    direct: bool
+    lead: int = 0
+
+    def samples_at(self, rate: int, resampling: Resampling) -> int:
+        """Return the number of samples that read_audio returns at another rate."""
+        return resampled_samples(self.samples, self.rate, rate, resampling)
+
+
+def sound_of(path: Path | str) -> Sound:
+    """Read the facts about an audio file from its headers. An MP3 file without a tag for its length is read whole.
+
+    Raises AudioError for a missing, empty or undecodable file, and for a cut one if its headers show it.
+    """
+    with opened(path, "quick") as file:
+        lead = _mp3_lead(path, file.frames, file.samplerate) if file.format == "MP3" else 0
+        return Sound(file.frames, file.samplerate, is_direct(path), lead)
+
+
+def _mp3_lead(path: Path | str, samples: int, rate: int) -> int:
+    """Return how many samples of an MP3 file must be decoded before those that are used: MP3_LEAD, or all."""
+    with Path(path).open("rb") as file:
+        is_variable = b"Xing" in file.read(4096)  # a tag that is called Info for a constant bit rate
+    bytes_per_frame = Path(path).stat().st_size * (1152 if rate >= 32_000 else 576) / samples
+    has_few = bytes_per_frame < (FEW_BYTES_VARIABLE if is_variable else FEW_BYTES)
+    return samples if has_few and samples < SHORT * rate else MP3_LEAD
+
+
+def read_excerpt(
+    path: Path | str, sound: Sound, rate: int, first: int, count: int, resampling: Resampling = "soxr_hq"
+) -> Wave:
+    """Read a part of an audio file as mono, resampled to a sample rate.
+
+    Args:
+        sound: Facts about the file, from sound_of.
+        rate: Sample rate of the result, in Hz.
+        first, count: The part, in samples of the result; it must be within `sound.samples_at`.
+    Returns: (count,) float32, full scale = 1.
+    Raises: AudioError if the file has changed since sound_of, and for samples that cannot be decoded. ValueError for a
+        resampling filter that is too long. OSError for a file that the system cannot read.
+    """
+    new, old = turn_of(sound.rate, rate, resampling)
+    margin = math.ceil(MARGIN * max(1.0, sound.rate / rate))
+    turns = max(0, (first * old // new - margin) // old)
+    begin = turns * old
+    end = min(sound.samples, (first + count) * old // new + margin + 1)
+    resample = resampler(sound.rate, rate, resampling, turns)
+    wave = np.empty((end - begin) * rate // sound.rate + new + 1, np.float32)
+    made = 0
+    for block, is_last in _decoded(path, sound, begin, end):
+        part = resample(block, is_last)
+        wave[made : made + len(part)] = part
+        made += len(part)
+    skipped = first - turns * new
+    if made == 0 and sound.samples_at(rate, resampling) == 1:  # too short for one sample: read_audio keeps the first
+        return block[:1]
+    return wave[skipped : skipped + count]
+
+
+def _decoded(path: Path | str, sound: Sound, begin: int, end: int) -> Iterator[tuple[Wave, bool]]:
+    """Yield samples `begin` to `end` of a file as mono blocks, each with whether it is the last."""
+    with opened(path, "none" if sound.direct else "quick") as file:
+        if (file.frames, file.samplerate) != (sound.samples, sound.rate):
+            raise AudioError(f"{path}: changed while it was in use; run the same command again")
+        done = max(0, begin - sound.lead)
+        if done:
+            file.seek(done)
+        for block in decoded_blocks(path, file, end - done):
+            useful = mixed_to_mono(block[max(0, begin - done) :])
+            done += len(block)
+            if len(useful):
+                yield useful, done == end

@@ -1,0 +1,161 @@
+"""Excerpts of audio files: equal to the same part of the whole file, in all formats that data sets have."""
+
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from test_ffmpeg import needs_ffmpeg
+
+from data_tools.audio.excerpts import Sound, read_excerpt, sound_of
+from data_tools.audio.read import AudioError, content_key, quick_sha256, read_audio
+from data_tools.audio.resampling import resampled_samples
+
+RATE = 32_000
+PLACES = 20
+FORMATS = {
+    "cbr.mp3": ["-c:a", "libmp3lame", "-b:a", "64k"],
+    "cbr320.mp3": ["-c:a", "libmp3lame", "-b:a", "320k"],
+    "joint.mp3": ["-c:a", "libmp3lame", "-b:a", "96k", "-joint_stereo", "1"],
+    "few_bits.mp3": ["-c:a", "libmp3lame", "-b:a", "32k", "-ac", "1"],
+    "vbr.mp3": ["-c:a", "libmp3lame", "-q:a", "5"],
+    "no_table.mp3": ["-c:a", "libmp3lame", "-q:a", "4", "-write_xing", "0"],
+    "vorbis.ogg": ["-c:a", "libvorbis", "-q:a", "2"],
+    "opus.opus": ["-c:a", "libopus", "-b:a", "64k"],
+    "aac.m4a": ["-c:a", "aac", "-b:a", "64k"],
+}
+
+
+def stereo(rate: int, seconds: float) -> np.ndarray:
+    """A gliding tone and noise of changing level in two different channels."""
+    draw, time = np.random.default_rng(rate), np.arange(int(rate * seconds)) / rate
+    left = 0.2 * np.sin(2 * np.pi * (200 + 100 * np.sin(0.7 * time)) * time)
+    left = left + 0.1 * draw.standard_normal(len(time)) * (0.5 + 0.5 * np.sin(3 * time))
+    return np.stack([left, 0.7 * left + 0.03 * draw.standard_normal(len(time))], axis=1).astype(np.float32)
+
+
+def largest_difference(path: Path, resampling: str = "soxr_hq", seconds: float = 2.0) -> float:
+    """Between excerpts at PLACES places, with both ends, and the whole file read at once."""
+    whole, sound = read_audio(path, RATE, resampling), sound_of(path)  # type: ignore[arg-type]
+    assert sound.samples_at(RATE, resampling) == len(whole)  # type: ignore[arg-type]
+    count = round(seconds * RATE)
+    spare = len(whole) - count
+    drawn = np.random.default_rng(1).integers(0, spare, PLACES - 5).tolist()
+    worst = 0.0
+    for first in (0, 1, 1152, spare - 1, spare, *drawn):
+        part = read_excerpt(path, sound, RATE, first, count, resampling)  # type: ignore[arg-type]
+        assert part.dtype == np.float32
+        assert part.shape == (count,)
+        worst = max(worst, float(np.abs(part - whole[first : first + count]).max()))
+    return worst
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("rate", [22_050, 32_000, 44_100, 48_000])
+@pytest.mark.parametrize("name", FORMATS)
+def test_excerpts_of_lossy_files_equal_the_whole_file(name: str, rate: int, tmp_path: Path) -> None:
+    wav, path = tmp_path / "sound.wav", tmp_path / name
+    soundfile.write(wav, stereo(rate, 27.3), rate)
+    subprocess.run(["ffmpeg", "-v", "error", "-i", wav, *FORMATS[name], path], check=True)
+    assert largest_difference(path) < 1e-5
+
+
+@pytest.mark.parametrize("rate", [8_000, 22_050, 32_000, 44_056, 44_100, 96_000])
+@pytest.mark.parametrize("suffix", [".wav", ".flac", ".aiff"])
+def test_excerpts_of_lossless_files_equal_the_whole_file(suffix: str, rate: int, tmp_path: Path) -> None:
+    path = tmp_path / f"sound{suffix}"
+    soundfile.write(path, stereo(rate, 12.1), rate)
+    assert largest_difference(path) < 1e-5
+
+
+@pytest.mark.parametrize("resampling", ["kaiser_best", "kaiser_best_0.2"])
+def test_excerpts_equal_the_whole_file_with_filters_of_resampy(resampling: str, tmp_path: Path) -> None:
+    path = tmp_path / "sound.flac"
+    soundfile.write(path, stereo(44_100, 41), 44_100)
+    assert largest_difference(path, resampling) == 0, "even the clock of resampy 0.2 is continued"
+
+
+def test_excerpts_of_real_recordings_equal_the_whole_file(shared: Path) -> None:
+    paths = sorted((shared / "data/esc10/audio").glob("*.flac"))[:10]
+    assert len(paths) == 10
+    assert max(largest_difference(path, seconds=1.0) for path in paths) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("samples", "rate", "wanted", "how", "expected"),
+    [
+        (3, 44_100, 22_050, "soxr_hq", 2),
+        (3, 44_100, 22_050, "kaiser_best", 1),
+        (1, 96_000, 16_000, "soxr_hq", 1),
+        (7, 32_000, 32_000, "soxr_hq", 7),
+        (10, 44_100, 32_000, "soxr_hq", 7),
+        (11, 44_100, 32_000, "soxr_hq", 8),
+    ],
+)
+def test_number_of_resampled_samples_matches_hand_values(
+    samples: int, rate: int, wanted: int, how: str, expected: int, tmp_path: Path
+) -> None:
+    assert resampled_samples(samples, rate, wanted, how) == expected  # type: ignore[arg-type]
+    soundfile.write(tmp_path / "short.wav", np.full(samples, 0.1), rate)
+    assert len(read_audio(tmp_path / "short.wav", wanted, how)) == expected  # type: ignore[arg-type]
+
+
+def test_changed_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sound.wav"
+    soundfile.write(path, stereo(32_000, 2), 32_000)
+    sound = sound_of(path)
+    assert sound == Sound(64_000, 32_000, True)
+    soundfile.write(path, stereo(32_000, 3), 32_000)
+    with pytest.raises(AudioError, match=r"sound\.wav: changed while it was in use"):
+        read_excerpt(path, sound, RATE, 0, 100)
+
+
+@needs_ffmpeg
+def test_cut_mp3_is_refused_at_once_or_when_its_end_is_read(tmp_path: Path) -> None:
+    wav, path = tmp_path / "sound.wav", tmp_path / "sound.mp3"
+    soundfile.write(wav, stereo(44_100, 20), 44_100)
+    subprocess.run(["ffmpeg", "-v", "error", "-i", wav, "-b:a", "64k", path], check=True)
+    sound, whole = sound_of(path), path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(AudioError, match=r"truncated, the header promises .* frames"):
+        sound_of(path)
+    assert len(read_excerpt(path, sound, RATE, RATE, RATE)) == RATE, "the beginning is undamaged"
+    with pytest.raises(AudioError, match="truncated"):
+        read_excerpt(path, sound, RATE, 15 * RATE, RATE)
+
+
+def test_excerpts_are_the_same_in_several_threads(tmp_path: Path) -> None:
+    path = tmp_path / "sound.flac"
+    soundfile.write(path, stereo(44_100, 20), 44_100)
+    sound, places = sound_of(path), range(0, 15 * RATE, 9_999)
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda first: read_excerpt(path, sound, RATE, first, RATE), places))
+    for first, part in zip(places, together, strict=True):
+        assert np.array_equal(part, read_excerpt(path, sound, RATE, first, RATE))
+
+
+def test_quick_sha256_depends_on_both_ends_and_the_size(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    content = draw.integers(0, 256, 300_000, np.uint8).tobytes()
+    paths = {name: tmp_path / name for name in ("one", "same", "start", "end", "longer", "middle")}
+    for path, data in zip(
+        paths.values(),
+        (content, content, b"x" + content[1:], content[:-1] + b"x", content + b"x", content[:150_000] * 2),
+        strict=True,
+    ):
+        path.write_bytes(data)
+    found = {name: quick_sha256(path) for name, path in paths.items()}
+    assert found["one"] == found["same"]
+    assert len({found[name] for name in ("one", "start", "end", "longer")}) == 4
+
+
+def test_quick_sha256_reads_files_with_silent_ends_whole(tmp_path: Path) -> None:
+    for name, level in (("one", 1), ("other", 2)):
+        wave = np.zeros(200_000, np.int16)
+        wave[100_000] = level
+        soundfile.write(tmp_path / f"{name}.wav", wave, 44_100)
+    one, other = tmp_path / "one.wav", tmp_path / "other.wav"
+    assert quick_sha256(one) == content_key(one)
+    assert quick_sha256(one) != quick_sha256(other)
