@@ -54,6 +54,16 @@ def absolute(path: str | os.PathLike[str]) -> str:
     return str(whole)
 
 
+def nearest_existing(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that exists."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the free bytes of the disk of a folder, which may not exist yet."""
+    return shutil.disk_usage(nearest_existing(folder)).free
+
+
 def require_other(out: Path, read: Iterable[Path | None]) -> None:
     """Raise DataError if the output file is one of the input files."""
     for path in read:

@@ -7,7 +7,7 @@ resolved.json (ResolvedRecipe), and the facts of a score matrix and of an export
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -234,6 +234,7 @@ class Provenance(Record):
         starts: Checksums of exported models by folder.
         teachers: By name, checksums of the files that identify their weights.
         augment: Checksums of files that change training data.
+        waveforms: Whether they were read from a bank, or from the audio files.
         started_in: Folder that relative paths of the recipe start from, relative to the run.
         sha256: Checksums of the run's files.
     """
@@ -256,6 +257,7 @@ class Provenance(Record):
     starts: dict[str, str]
     teachers: dict[str, dict[str, str]] = {}
     augment: dict[str, str] = {}
+    waveforms: Literal["bank", "files"] | None = None
     audio: dict[str, str] = {}
     contents: dict[str, str] = {}
     started_in: str | None = None

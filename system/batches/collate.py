@@ -11,12 +11,14 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from data_tools.manifest import Clip
 from system.batches.crops import Crops
 from system.batches.mixing import mixed
 from system.batches.sampler import Item, Sampler
 from system.batches.shares import chunks_of
 from system.batches.teachers import Teachers
 from system.compute.distributed import process_count, process_index
+from system.features.audio_files import BATCHES_AHEAD
 from system.features.build import Features
 from system.losses.relevance.relax import Relevance
 from system.models.batch import Batch, Series, Share
@@ -26,7 +28,6 @@ log = logging.getLogger(__name__)
 
 # B clips, T frames, D values in a frame, N captions
 
-READERS = 3  # number of threads, and of steps that they work ahead
 RESIDENT_SHARE = 0.5  # of the GPU's free memory that frames may take; the rest is for the step
 
 
@@ -107,16 +108,18 @@ def _key(features: Features, item: Item) -> str:
 
 def _frames(features: Features, expert: str, items: Sequence[Item], index: int, crops: Crops | None) -> np.ndarray:
     """Return the frames (T, D) of an item's clip or mixture, cut to the crops of its clips."""
-    item, added = items[index], items[index].added
-    frames = features.frames(expert, item.clip.id)
-    if crops is not None:
-        frames = crops.of(frames, index)
+    bank, added = features.banks[expert], items[index].added
+
+    def cropped(clip: Clip, is_added: bool) -> np.ndarray:
+        """Read the crop of a clip."""
+        key = features.keys[clip.id]
+        first, count = crops.range(bank.rows_of(key), index, is_added) if crops else (0, bank.rows_of(key))
+        return bank.part(key, first, count)
+
+    frames = cropped(items[index].clip, False)
     if added is None:
         return frames
-    other = features.frames(expert, added.clip.id)
-    if crops is not None:
-        other = crops.of(other, index, added=True)
-    return mixed(frames, other, added.decibels, added.offset)
+    return mixed(frames, cropped(added.clip, True), added.decibels, added.offset)
 
 
 def _padded(
@@ -127,7 +130,8 @@ def _padded(
     They are at least `width` frames wide.
     """
     bank = features.banks[expert]
-    frames = [_frames(features, expert, items, index, crops) for index in rows]
+    each_row = bank.threads.map if bank.threads else map
+    frames = list(each_row(lambda index: _frames(features, expert, items, index, crops), rows))
     lengths = np.array([len(f) for f in frames], np.int64)
     values = np.zeros((len(frames), max(width, lengths.max(initial=0)), bank.dim), bank.dtype)
     for row, f in zip(values, frames, strict=True):
@@ -240,10 +244,10 @@ class Feed:
         self.relevance, self.teachers = relevance, teachers
         keys = {features.keys[item.clip.id] for stream in sampler.streams for item in stream.items}
         mixes = sampler.augment is not None and sampler.augment.mixes
-        stays = not mixes and _fits(Resident.size(keys, features), device)
+        stays = not (mixes or features.waveforms == "files") and _fits(Resident.size(keys, features), device)
         self.resident = Resident(keys, features, device) if stays else None
         # One thread computes CIDEr-D; several read frames, since a batch of waves is 100 MB or more.
-        count = READERS if self.resident is None and relevance is None else 1
+        count = BATCHES_AHEAD if self.resident is None and relevance is None else 1
         self._workers, self._ahead_steps = ThreadPoolExecutor(count, "batches"), count
         self._ahead: dict[int, Future[Batch]] = {}
 

@@ -17,11 +17,11 @@ class Crops(NamedTuple):
     longest: int
     offsets: np.ndarray
 
-    def of(self, frames: np.ndarray, item: int, added: bool = False) -> np.ndarray:
-        """Cut a clip's frames (T, D) to at most `longest` frames, from the item's random position.
+    def range(self, length: int, item: int, added: bool = False) -> tuple[int, int]:
+        """Return the first frame and the number of frames, at most `longest`, from the item's random position.
 
-        item: The item's index. added: Whether this is the clip that is added to the item's own. Returns: A view.
+        length: Frames of the clip. item: The item's index. added: Whether it is the clip that is added to the item's.
         """
-        spare = max(0, len(frames) - self.longest)
+        spare = max(0, length - self.longest)
         first = min(int(self.offsets[item, int(added)] * (spare + 1)), spare)
-        return frames[first : first + self.longest]
+        return first, min(length, self.longest)

@@ -113,6 +113,7 @@ def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device
     Raises KitError for broken audio, and the errors of reading the sets.
     """
     from system.features.build import build_features
+    from system.features.contents import ContentKeys
 
     sets: dict[tuple[str, str], BlindSet] = {}
     opened = {}
@@ -121,7 +122,16 @@ def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device
         assert isinstance(entry, RankBlind)
         if (entry.audio, entry.queries) not in sets:
             clips, queries = _read(entry)
-            features = build_features(clips, dict(recipe.model.audio.experts), Path(recipe.banks), device=device)
+            content = ContentKeys(Path(recipe.banks))
+            features = build_features(
+                clips,
+                recipe.model.audio.experts,
+                Path(recipe.banks),
+                device=device,
+                content=content,
+                waveforms="files",
+                threads=recipe.decode_threads,
+            )
             broken = [features.broken[clip.id] for clip in clips if clip.id not in features.keys]
             if broken:
                 raise KitError(

@@ -74,7 +74,8 @@ def run_recipe(
         on_first(lambda: stack.enter_context(run.lock()))
         stack.enter_context(errors_noted(run.folder))
         on_first(lambda: make_missing(loaded.recipe, again=not run.provenance.exists()))
-        _train_and_rank(loaded, run, load_data(loaded.recipe, device=device), began, device, track)
+        data = load_data(loaded.recipe, device=device, waveforms=run.waveforms)
+        _train_and_rank(loaded, run, data, began, device, track)
     return run
 
 

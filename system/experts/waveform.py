@@ -13,6 +13,13 @@ from system.experts.base import Device, ExpertSettings, Frames
 FULL_SCALE = 32_768  # stored value of a sample of 1.0
 
 
+def as_stored(wave: np.ndarray) -> np.ndarray:
+    """Convert a wave (N,) float32 to 16-bit integers (N, 1)."""
+    limits = np.iinfo(np.int16)
+    scaled = wave * FULL_SCALE
+    return scaled.round(out=scaled).clip(limits.min, limits.max, out=scaled).astype(np.int16)[:, None]
+
+
 class Waveform(ExpertSettings):
     """Frames (N, 1): one frame per sample, 16-bit integers in units of 1 / 32,768; louder samples are clipped.
 
@@ -39,10 +46,4 @@ class Waveform(ExpertSettings):
 
     def load(self, device: Device) -> Frames:
         """Return a function that computes the frames of waves on a device."""
-        limits = np.iinfo(np.int16)
-
-        def samples(wave: np.ndarray) -> np.ndarray:
-            """Convert a wave to 16-bit integers (N, 1)."""
-            return (wave * FULL_SCALE).round().clip(limits.min, limits.max).astype(np.int16)[:, None]
-
-        return lambda waves: [samples(wave) for wave in waves]
+        return lambda waves: [as_stored(wave) for wave in waves]

@@ -16,6 +16,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator, KeysView
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from itertools import chain, count
 from pathlib import Path
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 
 class Bank:
     """Stored series by key, each (T, D) with T >= 1. Open with `open_bank`."""
+
+    threads: Executor | None = None  # that read in parallel; None: reading takes no computation
 
     def __init__(self, folder: Path, dim: int, dtype: np.dtype[Any], hint: str, verify: bool) -> None:
         self.folder, self.dim, self.dtype, self.hint = folder, dim, dtype, hint
@@ -71,6 +74,10 @@ class Bank:
         Raises KeyError for an unknown key, KitError if the series does not match its checksum.
         """
         return self._shard_of(key).read(key)
+
+    def part(self, key: str, first: int, count: int) -> np.ndarray:
+        """Return `count` rows of a stored series from row `first` on. Raises as `read` does."""
+        return self.read(key)[first : first + count]
 
     def _shard_of(self, key: str) -> Shard:
         """Return the shard that has the series of a key."""
@@ -133,6 +140,11 @@ class Bank:
             yield
         finally:
             release()
+
+    @property
+    def where(self) -> str:
+        """Place of its series, for messages."""
+        return f"in {self.folder}"
 
     @property
     def waiting(self) -> str:

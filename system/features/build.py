@@ -6,11 +6,13 @@ Any number of processes may compute for the same banks at the same time: see sha
 """
 
 import logging
-from collections.abc import Collection, Iterator
-from contextlib import closing
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -19,27 +21,35 @@ from data_tools.cli import SHOWN, counted, each, progress, ranks
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.experts.base import Device, ExpertSettings, Frames
+from system.experts.waveform import Waveform
+from system.features.audio_files import AudioFiles, decode_threads
 from system.features.bank import Bank, open_bank
 from system.features.contents import ContentKeys
 from system.features.decode import GROUP_CLIPS, GROUP_SECONDS, Decoders, decoders, groups
+from system.features.piece_bank import PieceBank
 from system.features.shared_work import SharedWork, shared_work
+from system.features.sounds import find_sounds
+from system.features.stored import waveforms_fit
 from system.moments.windows import Grid
 
 LENGTH_TOLERANCE = 2.0  # seconds, the error of published lengths, see the faults that `castella` reports
 BYTES_A_SECOND = 88_200  # of audio of unknown length: one channel of 16 bits at 44.1 kHz
+
+Waveforms = Literal["auto", "bank", "files"]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Features:
-    """Banks of several experts and the content keys of clips: the input of training and ranking.
+    """Frames of several experts and the content keys of clips: the input of training and ranking.
 
-    banks: Bank of each expert, by its name in the recipe. keys: Content key by clip id, without clips with broken
-    audio. broken: Reason by clip id. grids: Times of the frames, by the expert's name.
+    banks: Frames of each expert by content key, in a bank or read from audio files, by its name in the recipe. keys:
+    Content key by clip id, without clips with broken audio. broken: Reason by clip id. grids: Times of the frames, by
+    the expert's name.
     """
 
-    banks: dict[str, Bank]
+    banks: Mapping[str, Bank | AudioFiles | PieceBank]
     keys: dict[str, str] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
     grids: dict[str, Grid] = field(default_factory=dict)
@@ -47,6 +57,11 @@ class Features:
     def frames(self, expert: str, clip_id: str) -> np.ndarray:
         """Return the frames (T, D) float16 of a clip by an expert."""
         return self.banks[expert].read(self.keys[clip_id])
+
+    @property
+    def waveforms(self) -> Literal["bank", "files"]:
+        """Whether frames are stored in banks, or waveforms are decoded from audio files whenever they are read."""
+        return "files" if any(isinstance(bank, AudioFiles) for bank in self.banks.values()) else "bank"
 
 
 def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
@@ -62,15 +77,50 @@ def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
     return open_bank(banks / expert.key(), expert.dim, expert.dtype, expert.identity(), hint, verify)
 
 
+def _from_files(
+    clips: Collection[Clip],
+    experts: Mapping[str, ExpertSettings],
+    banks: Path,
+    strict: bool,
+    verify: bool,
+    content: ContentKeys | None,
+    threads: int | None,
+) -> Features:
+    """Return the waveforms of clips, which are decoded from their files whenever they are read. None is stored.
+
+    experts: One, of kind waveform. verify: Read all bytes of all files now, and warn of those that changed without
+    another size or time. content: Content keys of the files; None: their quick checksums.
+    """
+    ((name, expert),) = experts.items()
+    assert isinstance(expert, Waveform)
+    files = AudioFiles(expert, banks, ThreadPoolExecutor(threads or decode_threads(), "decoding"))
+    features = Features({name: files}, grids={name: Grid(1 / expert.frames_per_second, expert.first_centre)})
+    keys: dict[str, str] = {}
+    with closing(content) if content else nullcontext():
+        for clip, found in find_sounds(clips, banks, files.threads, verify):
+            try:
+                if found.sound is None:
+                    raise AudioError(found.reason)
+                key = content(clip.path) if content else found.quick_sha256
+                keys[clip.id] = files.add(key, clip.path, found.sound)
+            except AudioError as error:
+                _note_broken(features, clip, error, strict)
+    features.keys = {clip.id: keys[clip.id] for clip in clips if clip.id in keys}
+    _warn_of_broken(features)
+    return features
+
+
 def build_features(
     clips: Collection[Clip],
-    experts: dict[str, ExpertSettings],
+    experts: Mapping[str, ExpertSettings],
     banks: Path,
     strict: bool = False,
     verify: bool = False,
     device: "Device | None" = None,
     content: ContentKeys | None = None,
     workers: int | None = None,
+    waveforms: Waveforms = "bank",
+    threads: int | None = None,
 ) -> Features:
     """Compute the frames of these clips that are missing in the banks of the experts.
 
@@ -84,15 +134,27 @@ def build_features(
         device: None for this machine's. mps is replaced by the CPU, since experts may need float64.
         content: Content keys of the files; default: those stored in `banks`.
         workers: Number of processes that decode; None for threads of this one.
+        waveforms: Whether waveforms are stored in a bank, or decoded from the files whenever they are read. auto: In a
+            bank if the disk holds it.
+        threads: Number of threads that decode files; None: see decode_threads.
     """
     from system.compute.device import device_of
+    from system.compute.distributed import on_first
 
-    features = Features({name: bank_of(expert, banks, verify) for name, expert in experts.items()})
+    if not any(isinstance(expert, Waveform) for expert in experts.values()):
+        waveforms = "bank"
+    if waveforms == "auto":
+        waveforms = "bank" if on_first(lambda: waveforms_fit(clips, experts, banks)) else "files"
+    if waveforms == "files":
+        return _from_files(clips, experts, banks, strict, verify, content, threads)
+
+    stores = {name: bank_of(expert, banks, verify) for name, expert in experts.items()}
+    features = Features(stores)
     features.grids |= {name: Grid(1 / one.frames_per_second, one.first_centre) for name, one in experts.items()}
     with closing(content or ContentKeys(banks)) as content, decoders(workers) as decoding:
         if verify:
             content.delete_all()
-        build = _Build(features, clips, content, decoding, strict)
+        build = _Build(features, stores, clips, content, decoding, strict)
         build.look_up()
         while lacking := [name for name in experts if build.missing(name)]:
             # Open all weights before the first frame is computed: a damaged file is then reported in seconds, not after
@@ -105,9 +167,24 @@ def build_features(
     for name, expert in experts.items():
         if not expert.computed:
             warn_of_other_lengths(features, clips, name)
+    _warn_of_broken(features)
+    return features
+
+
+def _note_broken(features: Features, clip: Clip, error: AudioError, strict: bool) -> None:
+    """Leave out a clip with a broken audio file, with a warning. Raises KitError if `strict`."""
+    if strict:
+        raise KitError(str(error)) from error
+    features.keys.pop(clip.id, None)
+    if clip.id not in features.broken:
+        features.broken[clip.id] = str(error)
+        log.warning("skipped: %s", error)
+
+
+def _warn_of_broken(features: Features) -> None:
+    """Log the number of clips with broken audio."""
     if features.broken:
         log.warning("skipped %s with broken audio", counted(len(features.broken), "clip"))
-    return features
 
 
 @dataclass
@@ -115,6 +192,7 @@ class _Build:
     """One computation of missing frames. strict: Raise KitError for the first broken file."""
 
     features: Features
+    banks: dict[str, Bank]
     clips: Collection[Clip]
     content: ContentKeys
     decoding: Decoders
@@ -137,7 +215,7 @@ class _Build:
 
     def missing(self, name: str) -> dict[str, list[Clip]]:
         """Return the content keys without frames in the expert's bank, with their clips."""
-        bank, keys = self.features.banks[name], self.features.keys
+        bank, keys = self.banks[name], self.features.keys
         found: dict[str, list[Clip]] = {}
         for clip in self.clips:
             if (key := keys.get(clip.id)) and key not in bank:
@@ -148,7 +226,7 @@ class _Build:
         """Compute and store the missing frames of an expert."""
         from system.compute.device import memory_errors
 
-        bank, missing = self.features.banks[name], self.missing(name)
+        bank, missing = self.banks[name], self.missing(name)
         log.info("%s: computing the frames of %s", name, counted(len(missing), "clip"))
         costs = {key: _seconds(clips[0]) for key, clips in missing.items()}
         computed = 0
@@ -214,12 +292,7 @@ class _Build:
 
     def _broken(self, clip: Clip, error: AudioError) -> None:
         """Report a clip with a broken audio file, and leave it out. Raises KitError if `strict`."""
-        if self.strict:
-            raise KitError(str(error)) from error
-        self.features.keys.pop(clip.id, None)
-        if clip.id not in self.features.broken:
-            self.features.broken[clip.id] = str(error)
-            log.warning("skipped: %s", error)
+        _note_broken(self.features, clip, error, self.strict)
 
 
 def warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str) -> None:

@@ -9,10 +9,27 @@ from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import quote
 
+import numpy as np
+
 from data_tools.errors import KitError
+from data_tools.files import free_bytes
 from data_tools.manifest import Clip
 from system.experts.base import ExpertSettings
 from system.features.bank import keys_in
+
+LEFT_FREE = 10 * 2**30  # bytes of the disk that a bank leaves for checkpoints
+
+
+def bank_fits(banks: Path, size: float) -> bool:
+    """Return whether the disk of the banks' folder has so many bytes free, and LEFT_FREE more."""
+    return size + LEFT_FREE < free_bytes(banks)
+
+
+def waveforms_fit(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings], banks: Path) -> bool:
+    """Return whether the disk of the banks holds all waveforms of these clips that are not stored yet."""
+    missing = seconds_missing(clips, experts, banks)
+    sizes = (expert.rate * np.dtype(expert.dtype).itemsize * missing[name] for name, expert in experts.items())
+    return bank_fits(banks, sum(sizes))
 
 
 def seconds_missing(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings], banks: Path) -> dict[str, float]:

@@ -127,6 +127,12 @@ def feature_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row |
     experts = recipe.model.audio.experts
     disk = {name: size / GIB for name, size in estimates.bank_bytes.items()}
     for name, expert in experts.items():
+        if estimates.from_files:
+            files = (
+                f"{expert.rate} Hz, decoded from the audio files for each batch; nothing is stored in {recipe.banks}/"
+            )
+            yield Row("features", name, files)
+            continue
         rate = f"{expert.dim}-d, {expert.frames_per_second:.2f} frames/s at {expert.rate} Hz"
         size = f"{disk[name]:.2f} GiB in {recipe.banks}/, {about(seconds * expert.cost)} on two CPU cores"
         yield Row("features", name, f"{rate}, {size if seconds else 'disk unknown until the data is present'}")
@@ -136,7 +142,7 @@ def feature_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row |
         for setting in expert.unpublished():
             cure = "it differs from the published file (checksum); delete it and run python -m system download RECIPE"
             yield Problem(WARNING, str(expert.weight_files()[setting]), cure)
-    if seconds:
+    if seconds and not estimates.from_files:
         duration = about(seconds * sum(expert.cost for expert in experts.values()))
         totals = f"{seconds / 3600:.2f} h of audio, {sum(disk.values()):.2f} GiB, {duration} on two CPU cores"
         yield Row("features", "all", f"{totals} (estimates; stored frames are not computed again)")

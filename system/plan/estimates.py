@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,6 +18,8 @@ from data_tools.errors import sentences
 from data_tools.manifest import Clip
 from data_tools.words import vocabulary_of
 from system.experts.base import ExpertSettings
+from system.experts.waveform import Waveform
+from system.features.stored import bank_fits, seconds_missing
 from system.models.costs import Cost, UnknownSizeError, count_once, count_parameters, weights_left_out
 from system.plan.machine import GIB
 from system.recipe import schema
@@ -281,6 +284,17 @@ class Estimates:
         seconds = self.audio_seconds()
         experts = self.recipe.model.audio.experts.items()
         return {name: seconds * expert.frames_per_second * frame_bytes(expert) for name, expert in experts}
+
+    @cached_property
+    def from_files(self) -> bool:
+        """Whether waveforms are decoded from the audio files for each batch, and none is stored."""
+        experts = self.recipe.model.audio.experts
+        if not any(isinstance(expert, Waveform) for expert in experts.values()) or self.recipe.waveforms == "bank":
+            return False
+        stored = self.audio_seconds() - self.absent_seconds()
+        missing = min(seconds_missing(self.clips(), experts, Path(self.recipe.banks)).values())
+        size = sum(self.bank_bytes.values()) * (1 - max(0.0, stored - missing) / (self.audio_seconds() or 1.0))
+        return self.recipe.waveforms == "files" or not bank_fits(Path(self.recipe.banks), size)
 
     @property
     def run_bytes(self) -> float:

@@ -4,11 +4,12 @@ The memory and disk of this machine, and warnings if a recipe needs more.
 """
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from data_tools.files import free_bytes, nearest_existing
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -78,14 +79,9 @@ def full_disks(needs: Mapping[Path, float]) -> Iterator[tuple[str, str]]:
     """
     on_disk: dict[int, list[Path]] = {}
     for folder in needs:
-        on_disk.setdefault(_there(folder).stat().st_dev, []).append(folder)
+        on_disk.setdefault(nearest_existing(folder).stat().st_dev, []).append(folder)
     for folders in on_disk.values():
-        needed, free = sum(needs[folder] for folder in folders), shutil.disk_usage(_there(folders[0])).free
+        needed, free = sum(needs[folder] for folder in folders), free_bytes(folders[0])
         if needed > free:
             named = " and ".join(f"{folder}/" for folder in folders)
             yield named, f"about {needed / GIB:.1f} GiB will be written there; their disk has {free / GIB:.1f} GiB free"
-
-
-def _there(folder: Path) -> Path:
-    """Return the folder, or the nearest one above it that exists."""
-    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())

@@ -11,6 +11,7 @@ from data_tools.cli import about, counted
 from data_tools.errors import KitError
 from system.batches.augment import Augmentation
 from system.batches.augment_settings import Augment
+from system.plan.decoding import decoding_lines
 from system.plan.estimates import CORE_FLOPS, GPUS, Content, Estimates
 from system.plan.lines import MISSING, MISTAKE, WARNING, Problem, Row
 from system.plan.machine import GIB
@@ -141,7 +142,10 @@ def cost_lines(
     stored = f"{estimates.frame_bytes(stage) / GIB:.1f} GiB, stored on a GPU with at least twice as much memory free"
     if stage.augment and stage.augment.mix:
         stored = "read from the banks at every step, since clips are mixed"
-    yield Row("stages", f"{name} frames", stored)
+    if estimates.from_files:
+        yield from decoding_lines(name, stage, estimates)
+    else:
+        yield Row("stages", f"{name} frames", stored)
     yield Row("stages", f"{name} step", _step_text(stage, estimates))
     if cpu > LARGEST_MEMORY:
         fault = f"a step would take {cpu / GIB:,.0f} GiB, which no machine has; make layers or batch smaller"

@@ -18,7 +18,9 @@ from system.recipe import schema
 
 
 def missing_seconds(recipe: schema.Recipe, estimates: Estimates) -> dict[str, float]:
-    """Return how many seconds of audio have no stored frames yet, by expert."""
+    """Return how many seconds of audio have no stored frames yet, by expert; 0 for waveforms that are not stored."""
+    if estimates.from_files:
+        return dict.fromkeys(recipe.model.audio.experts, 0.0)
     missing = seconds_missing(estimates.clips(), recipe.model.audio.experts, Path(recipe.banks))
     return {name: estimates.absent_seconds() + seconds for name, seconds in missing.items()}
 
@@ -46,7 +48,8 @@ def hour_lines(
     frames = sum(missing[name] * expert.cost for name, expert in recipe.model.audio.experts.items())
     flops = sum((updates[name] or 0) * estimates.step_flops(stage) for name, stage in stages)
     training = flops / (cores * CORE_FLOPS)
-    yield Row("time", "frames", f"{about(frames)} for missing frames" if frames else "no frames are missing")
+    if not estimates.from_files:
+        yield Row("time", "frames", f"{about(frames)} for missing frames" if frames else "no frames are missing")
     yield Row("time", "updates", f"{about(training)} on this CPU's {cores} cores{_on_gpus(recipe, flops)}")
     yield Row(
         "time", "total", f"{about(frames + training)} on this CPU's {cores} cores (estimates, without validation)"

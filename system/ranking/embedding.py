@@ -5,6 +5,7 @@ Embed clips and captions with a model, and score them against each other; severa
 
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from system.batches.collate import collate
 from system.batches.sampler import Item
 from system.compute.distributed import gather_dealt, gather_objects, process_count, process_index
 from system.features.build import Features
+from system.models.batch import Batch
 from system.models.embeddings import Embedded, Embeddings, Ragged, joined, prepared, unit_vectors
 from system.models.gathered import gather_embeddings
 from system.models.retrieval import MAX_SCORES, RetrievalModel
@@ -79,16 +81,15 @@ def _embed_pool(
         groups, order = _batches(clips, features, model.device)
         embedded_batches: list[Embedded] = []
         norms: list[dict[str, torch.Tensor]] = []
+        read = _read_ahead([[clips[i] for i in group] for group in groups[process::processes]], features)
         for begin in range(0, len(groups), processes):  # groups of like length, one of each process
             batches: list[Embedded] = []
-            current = groups[begin : begin + processes]
-            for group in current[process : process + 1]:
-                batch = collate([Item(clips[i], ()) for i in group], features).to(model.device)
-                embedded, vectors = model.audio.embed_with_experts(batch.audio)
+            counts = [len(group) for group in groups[begin : begin + processes]]
+            if process < len(counts):
+                embedded, vectors = model.audio.embed_with_experts(next(read).to(model.device).audio)
                 batches.append(embedded)
                 norms.append({name: values.norm(dim=1).cpu() for name, values in vectors.items()})
-                bar.advance(len(group))
-            counts = [len(group) for group in current]
+                bar.advance(counts[process])
             embedded_batches += batches if processes == 1 else gather_embeddings(batches, counts, model.device)
         if processes > 1:
             norms = gather_dealt(norms)
@@ -96,6 +97,23 @@ def _embed_pool(
         names = norms[0] if norms else {}
         by_expert = {name: torch.cat([one[name] for one in norms])[back].numpy() for name in names}
         return EmbeddedPool(_in_order(embedded_batches, order), by_expert)
+
+
+def _read_ahead(groups: Sequence[Sequence[Clip]], features: Features) -> Iterator[Batch]:
+    """Yield the batch of each group of clips. A thread reads the next batch meanwhile."""
+
+    def read(group: Sequence[Clip]) -> Batch:
+        """Make the batch of these clips."""
+        return collate([Item(clip, ()) for clip in group], features)
+
+    with ThreadPoolExecutor(1, "batches") as reader:
+        ahead: Future[Batch] | None = None
+        for group in groups:
+            current, ahead = ahead, reader.submit(read, group)
+            if current is not None:
+                yield current.result()
+        if ahead is not None:
+            yield ahead.result()
 
 
 def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
@@ -144,8 +162,8 @@ def _batches(clips: Sequence[Clip], features: Features, device: torch.device) ->
     Returns: The clips of every batch, and the index of the clip of every row of all batches.
     Clips of similar length share a batch to reduce padding. Padding changes no embedding.
     """
-    first = next(iter(features.banks))
-    lengths = [len(features.frames(first, clip.id)) for clip in clips]
+    bank = next(iter(features.banks.values()))
+    lengths = [bank.rows_of(features.keys[clip.id]) for clip in clips]
     order = sorted(range(len(clips)), key=lengths.__getitem__)
     groups = _groups([lengths[i] for i in order], [clips[i].seconds or 0.0 for i in order])
     return [order[group] for group in groups], torch.tensor(order, device=device)

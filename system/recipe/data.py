@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from data_tools.audio.read import quick_sha256
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Joined, of_split, read_manifest
@@ -16,7 +17,7 @@ from data_tools.moments import Moment, read_moments
 from system.batches.augment import Augmentation
 from system.batches.sampler import Item, items_of, items_of_moments
 from system.experts.base import Device
-from system.features.build import Features, build_features
+from system.features.build import Features, Waveforms, build_features
 from system.recipe import schema
 from system.recipe.manifests import few_clips
 
@@ -46,6 +47,10 @@ class Data:
         if unit == "moment":
             return items_of_moments(self.readable_clips(source), self.moments[source])
         return items_of(self.readable_clips(source), unit)
+
+    def quick_sha256(self, clip: Clip) -> str:
+        """Return the quick_sha256 of a readable clip's file. It is the key of waveforms that are read from files."""
+        return self.features.keys[clip.id] if self.features.waveforms == "files" else quick_sha256(clip.path)
 
     def shared(self, some: list[str], others: list[str]) -> int:
         """Count the clips that both groups of data sources have.
@@ -88,10 +93,12 @@ def load_data(
     verify: bool = False,
     device: "Device | None" = None,
     workers: int | None = None,
+    waveforms: Waveforms | None = None,
 ) -> Data:
     """Read every data source, and compute the missing frames.
 
-    strict, verify, device, workers: See build_features.
+    strict, verify, device, workers: See build_features. waveforms: Their source
+    in a run that has begun; None: the recipe's setting.
     Raises KitError for a source without readable audio. Before any computation, it raises KitError for a source without
     any existing file, and for augmentation files that do not fit.
     """
@@ -108,7 +115,17 @@ def load_data(
             log.info("stage %s: %s", stage, note)
     everything = Joined({(source.manifest, source.split): clips[name] for name, source in recipe.data.items()}.values())
     experts = dict(recipe.model.audio.experts)
-    features = build_features(everything, experts, Path(recipe.banks), strict, verify, device, workers=workers)
+    features = build_features(
+        everything,
+        experts,
+        Path(recipe.banks),
+        strict,
+        verify,
+        device,
+        workers=workers,
+        waveforms=waveforms or recipe.waveforms,
+        threads=recipe.decode_threads,
+    )
     for name, source in recipe.data.items():
         if all(clip.id in features.broken for clip in clips[name]):
             _refuse(name, source, clips[name], features.broken[clips[name][0].id])

@@ -242,6 +242,8 @@ class Recipe(Strict):
     name: Name  # in the names of its runs; lower-case letters, digits and _
     seed: int = Field(ge=0, lt=2**31)  # seed of every random draw: weights, batches, dropout
     banks: str  # folder of the feature banks, shared by all recipes
+    waveforms: Literal["auto", "files", "bank"] = "auto"  # decode them for each batch, or once; auto: once if they fit
+    decode_threads: Positive | None = None  # threads that decode audio files; null: as many as the machine has cores
     data: Annotated[dict[Name, Source], Field(min_length=1)]  # sources of clips, by the names that stages and rank use
     relevance: Cider | None = None  # similarity between captions, for losses that use it
     model: Model  # encoders of clips and captions, and the score of their embeddings

@@ -23,6 +23,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from data_tools.documents.json_text import require_unharmed
 from data_tools.errors import KitError
@@ -71,6 +72,11 @@ class Run:
         It has the files to delete, and the command that restores them.
         """
         return repair_hint(self.folder, *damaged)
+
+    @property
+    def waveforms(self) -> Literal["bank", "files"] | None:
+        """Whether a run that has begun reads waveforms from a bank or from files; None for a new run."""
+        return read_provenance(self.folder).waveforms if self.provenance.exists() else None
 
     def read_provenance(self) -> Provenance:
         """Read the run's provenance, and verify the files whose checksums it holds.

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from data_tools.documents.json_text import sha256_of, write_json
 from data_tools.errors import KitError
@@ -113,10 +113,17 @@ def require_same(run: Run, current: dict[str, Any], others: Collection[str] = ()
         raise KitError(f"{run.folder}: {', '.join(changed)} changed since this run began{audio}; start a new run")
 
 
-def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str], gpu: str | None) -> None:
+def record_provenance(
+    run: Run,
+    loaded: Loaded,
+    text: str | None,
+    contents: Mapping[str, str],
+    gpu: str | None,
+    waveforms: Literal["bank", "files"],
+) -> None:
     """Write the provenance of a run: versions, machine, and checksums.
 
-    gpu: Its name.
+    gpu: Its name. waveforms: Their source.
     For a resumed run, raise KitError if something has changed, and add a new commit to the record. The checksum of
     resolved.json is added if the process was killed before it was written.
     """
@@ -145,6 +152,7 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapp
         cores=os.cpu_count(),
         threads=torch.get_num_threads(),
         gpu=gpu,
+        waveforms=waveforms,
         started_in=os.path.relpath(Path.cwd(), run.folder.resolve()),
         sha256={path.name: sha256_of(path) for path in (run.folder / "resolved.json", run.vocabulary, run.trained_on)},
         **current,

@@ -2,7 +2,7 @@
 
 Record the clips that a model, its starting model and its teachers were trained on, and refuse teachers that leak.
 
-<run or exported model>/trained_on.csv   id, freesound_id (may be empty), sha256 of the audio file
+<run or exported model>/trained_on.csv   id, freesound_id (may be empty), quick_sha256 of the audio file
 """
 
 import logging
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 
 class TrainedClip(NamedTuple):
-    """One row of the table. freesound_id: Empty if it is not known. sha256: Checksum of the audio file."""
+    """One row of the table. freesound_id: Empty if it is not known. quick_sha256: Of the audio file; see read.py."""
 
     id: str
     freesound_id: str
-    sha256: str
+    quick_sha256: str
 
 
 NOT_KNOWN = TrainedClip("(not known)", "", "")  # row for models whose training data are not known
@@ -47,7 +47,7 @@ def note_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
     if embeddings or recipe.model.audio.trained_on_captions:
         inherited.append(NOT_KNOWN)
     clips = [
-        TrainedClip(clip.id, clip.freesound_id or "", data.features.keys[clip.id])
+        TrainedClip(clip.id, clip.freesound_id or "", data.quick_sha256(clip))
         for source in recipe.trained_on
         for clip in data.readable_clips(source)
     ]
@@ -110,8 +110,8 @@ def _refuse(what: str, clips: list[TrainedClip], recipe: schema.Recipe, data: Da
 
 def _among(trained: list[TrainedClip], recipe: schema.Recipe, data: Data) -> Iterator[tuple[str, Clip]]:
     """Yield every ranked clip that a model was trained on, with its data source."""
-    contents, recordings = {one.sha256 for one in trained}, {one.freesound_id for one in trained} - {""}
+    contents, recordings = {one.quick_sha256 for one in trained}, {one.freesound_id for one in trained} - {""}
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
         for clip in data.readable_clips(source):
-            if data.features.keys[clip.id] in contents or (clip.freesound_id or "") in recordings:
+            if data.quick_sha256(clip) in contents or (clip.freesound_id or "") in recordings:
                 yield source, clip

@@ -62,7 +62,8 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
         contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
         refuse_leaks(recipe, data)
         note_trained_clips(recipe, run, data)
-        record_provenance(run, loaded, model.text.identity(), contents, gpu_of(model.device))
+        source = data.features.waveforms
+        record_provenance(run, loaded, model.text.identity(), contents, gpu_of(model.device), source)
     used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
     captions = [caption for name in sorted(used) for clip in data.readable_clips(name) for caption in clip.captions]
     model.text.prepare([*captions, *_more(sorted(used), data)])

@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
         on_first(lambda: stack.enter_context(folder.lock()))
         stack.enter_context(errors_noted(folder.folder))
         on_first(lambda: make_missing(loaded.recipe, again=not folder.provenance.exists()))
-        data = load_data(loaded.recipe, device=arguments.device)
+        data = load_data(loaded.recipe, device=arguments.device, waveforms=folder.waveforms)
         train(loaded, folder, data, prepare(loaded, folder, data, arguments.device), arguments.track)
         if is_first():
             print(f"trained: {folder.folder}")

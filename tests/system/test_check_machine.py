@@ -16,7 +16,6 @@ from plans import fact, plan
 
 from system.__main__ import main
 from system.features.build import build_features
-from system.plan import machine
 from system.plan.data import find_data
 from system.plan.estimates import CORE_FLOPS, Estimates
 from system.plan.machine import GIB, full_disks, gpu_memory, machine_memory
@@ -33,7 +32,7 @@ def settings(world: Path, tmp_path: Path) -> schema.Recipe:
 
 
 def disk_of(monkeypatch: pytest.MonkeyPatch, free: float) -> None:
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: Usage(0, 0, free))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(0, 0, free))
 
 
 def test_too_little_memory_is_a_warning_with_a_cure(settings: schema.Recipe) -> None:

@@ -172,7 +172,9 @@ def test_teacher_training_clips_match_by_freesound_id(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [list(row.values()) for _, row in read_table(distilled / "trained_on.csv", ["id", "freesound_id"])]
-    write_table(distilled / "trained_on.csv", ["id", "freesound_id", "sha256"], [[rows[0][0], "1234", rows[0][2]]])
+    write_table(
+        distilled / "trained_on.csv", ["id", "freesound_id", "quick_sha256"], [[rows[0][0], "1234", rows[0][2]]]
+    )
     clips = read_manifest(world)
     first = next(clip.id for clip in clips if clip.split == "evaluation")
     changed = [
@@ -438,7 +440,9 @@ def test_start_model_trained_on_ranked_clips_is_refused(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [list(row.values()) for _, row in read_table(distilled / "trained_on.csv", ["id", "freesound_id"])]
-    write_table(distilled / "trained_on.csv", ["id", "freesound_id", "sha256"], [[rows[0][0], "1234", rows[0][2]]])
+    write_table(
+        distilled / "trained_on.csv", ["id", "freesound_id", "quick_sha256"], [[rows[0][0], "1234", rows[0][2]]]
+    )
     clips = read_manifest(world)
     first = next(clip.id for clip in clips if clip.split == "evaluation")
     changed = [clip.model_copy(update={"freesound_id": "1234" if clip.id == first else None}) for clip in clips]

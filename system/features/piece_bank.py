@@ -1,0 +1,61 @@
+"""Bank of pieces of recordings."""
+
+from collections.abc import KeysView
+from concurrent.futures import Executor
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from system.features.audio_files import AudioFiles
+from system.features.bank import Bank
+from system.moments.windows import Grid
+
+MARK = "@"  # between a recording's key and a piece's number
+
+
+class PieceBank:
+    """The series of a bank cut into pieces. The key of a piece is its recording's, MARK, and its number from 0."""
+
+    def __init__(self, bank: "Bank | AudioFiles | PieceBank", grid: Grid, seconds: float, hop: float) -> None:
+        """grid: Times of the bank's frames. seconds: Length of a piece. hop: See pieces_of."""
+        self._bank, self._grid, self._seconds, self._hop = bank, grid, seconds, hop
+        self.where: str = bank.where
+        self.dim: int = bank.dim
+        self.dtype: np.dtype[Any] = bank.dtype
+        self.threads: Executor | None = bank.threads
+
+    def keys(self) -> KeysView[str]:
+        """Return the keys of the whole recordings."""
+        return self._bank.keys()
+
+    def rows_of(self, key: str) -> int:
+        """Return the number of frames of a piece."""
+        recording, _, number = key.rpartition(MARK)
+        first, behind = self._range(int(number), self._bank.rows_of(recording))
+        return behind - first
+
+    def read(self, key: str) -> np.ndarray:
+        """Return the frames of a piece."""
+        return self.part(key, 0, self.rows_of(key))
+
+    def part(self, key: str, first: int, count: int) -> np.ndarray:
+        """Return `count` frames of a piece from its frame `first` on."""
+        recording, _, number = key.rpartition(MARK)
+        begin, _ = self._range(int(number), self._bank.rows_of(recording))
+        return self._bank.part(recording, begin + first, count)
+
+    def _range(self, number: int, frames: int) -> tuple[int, int]:
+        """Return the first frame of a piece, and the frame after its last.
+
+        They are the frames with centres in the piece, or the one frame nearest to its middle.
+        """
+        middle = (number + 0.5) * self._hop
+        first, behind = (
+            min(max(ceil((edge - self._grid.first) / self._grid.hop), 0), frames)
+            for edge in (middle - self._seconds / 2, middle + self._seconds / 2)
+        )
+        if first < behind:
+            return first, behind
+        nearest = min(max(round((middle - self._grid.first) / self._grid.hop), 0), frames - 1)
+        return nearest, nearest + 1

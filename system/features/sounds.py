@@ -1,0 +1,112 @@
+"""Facts about audio files.
+
+Look up the quick_sha256, the length and the sample rate of many audio files, and store them in the folder of the banks.
+"""
+
+import logging
+from collections.abc import Collection, Iterator
+from concurrent.futures import Executor
+from contextlib import closing, suppress
+from itertools import chain, islice
+from pathlib import Path
+from typing import NamedTuple
+
+from data_tools.audio.excerpts import Sound, sound_of
+from data_tools.audio.read import AudioError, content_key, quick_sha256
+from data_tools.cli import each, ranks
+from data_tools.manifest import Clip
+from system.features.file_facts import FileFacts
+
+COLUMNS = [
+    "quick_sha256 text",
+    "samples integer",
+    "rate integer",
+    "direct integer",
+    "lead integer",
+    "reason text",
+    "sha256 text",
+]
+OPENED_TOGETHER = 256  # files that all threads open before their facts are stored
+
+log = logging.getLogger(__name__)
+
+
+class FoundSound(NamedTuple):
+    """Facts about an audio file.
+
+    sound: None for a broken file. reason: Why it is broken. sha256: Of all bytes, if --verify has read them.
+    """
+
+    quick_sha256: str = ""
+    sound: Sound | None = None
+    reason: str = ""
+    sha256: str | None = None
+
+
+def find_sounds(
+    clips: Collection[Clip], banks: Path, threads: Executor, verify: bool = False
+) -> Iterator[tuple[Clip, FoundSound]]:
+    """Yield each clip with the facts about its audio file. They are stored while its size and time are unchanged.
+
+    Each of several processes begins at another clip, so that only one reads a file.
+    verify: Read all bytes again. Log a warning for a file whose bytes have changed, but not its size and time.
+    """
+    (number, count), total = ranks(), len(clips)
+    start = number * total // count
+    ordered = each(chain(islice(clips, start, None), islice(clips, start)), "audio files", "clip", total)
+    with closing(_facts_in(banks)) as facts:
+        while group := list(islice(ordered, OPENED_TOGETHER)):
+            stored = {clip.path: _stored(facts, clip.path) for clip in group}
+            unknown = [path for path, found in stored.items() if verify or found is None]
+            for path, found in zip(unknown, threads.map(lambda path: _read(path, verify), unknown), strict=True):
+                _warn_of_change(path, stored[path], found)
+                stored[path] = found
+                _store(facts, path, found)
+            yield from ((clip, stored[clip.path] or FoundSound()) for clip in group)
+
+
+def note_broken(path: str, banks: Path, error: AudioError) -> None:
+    """Store that a file is broken, so that `find_sounds` reports it."""
+    with closing(_facts_in(banks)) as facts:
+        _store(facts, path, FoundSound(reason=str(error)))
+
+
+def _facts_in(banks: Path) -> FileFacts:
+    """Open the stored facts about audio files."""
+    return FileFacts(banks / "contents.sqlite", "sounds", COLUMNS)
+
+
+def _stored(facts: FileFacts, path: str) -> FoundSound | None:
+    """Return the stored facts about a file; None if there are none, or if it has changed."""
+    try:
+        row = facts.get(path, Path(path).stat())
+    except FileNotFoundError:
+        return FoundSound(reason=f"{path}: no such audio file")
+    if row is None:
+        return None
+    key, samples, rate, direct, lead, reason, sha256 = row
+    return FoundSound(key, None if reason else Sound(samples, rate, bool(direct), lead), reason or "", sha256)
+
+
+def _store(facts: FileFacts, path: str, found: FoundSound) -> None:
+    """Store facts about a file that exists."""
+    sound = found.sound or Sound(0, 0, False)
+    with suppress(FileNotFoundError):
+        row = [found.quick_sha256, *map(int, sound), found.reason, found.sha256]
+        facts.put(path, Path(path).stat(), row)
+
+
+def _read(path: str, verify: bool) -> FoundSound:
+    """Read the facts about a file."""
+    try:
+        return FoundSound(quick_sha256(path), sound_of(path), "", content_key(path) if verify else None)
+    except AudioError as error:
+        return FoundSound(reason=str(error))
+
+
+def _warn_of_change(path: str, before: FoundSound | None, found: FoundSound) -> None:
+    """Log a warning for a file that has changed while its size and modification time are the same."""
+    if before is None or before.sound is None or found.sound is None:
+        return
+    if before.quick_sha256 != found.quick_sha256 or before.sha256 not in (None, found.sha256):
+        log.warning("%s: its content changed, but not its size and modification time", path)

@@ -1,0 +1,89 @@
+"""Decoding speed in a plan.
+
+How many crops of audio files this machine decodes per second, and how many a training step needs.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle, islice
+from pathlib import Path
+
+from data_tools.audio.excerpts import read_excerpt, sound_of
+from data_tools.audio.read import AudioError
+from data_tools.manifest import Clip
+from system.experts.waveform import Waveform
+from system.features.audio_files import BATCHES_AHEAD, decode_threads
+from system.plan.estimates import CORE_FLOPS, GPUS, Estimates
+from system.plan.lines import Row
+from system.plan.machine import GIB
+from system.recipe import schema
+
+TRIED_FILES = 64  # evenly spread over a stage's clips
+TRIED_SECONDS = 1.0
+
+
+def decoding_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Iterator[Row]:
+    """Yield a plan's rows on the crops that are decoded for a stage's batches: memory and speed."""
+    longest = estimates.load(stage).longest
+    limit = estimates.recipe.model.audio.training_frames
+    for expert in estimates.recipe.model.audio.experts.values():
+        assert isinstance(expert, Waveform)
+        samples = round(longest * expert.rate) if limit is None else min(limit, round(longest * expert.rate))
+        size = (BATCHES_AHEAD + 1) * stage.batch_size * samples * 2 / GIB
+        yield Row(
+            "stages", f"{name} frames", f"decoded for each batch, {BATCHES_AHEAD} ahead: {size:.1f} GiB of memory"
+        )
+        clips = [clip for source in stage.train.data for clip in estimates.found[source].clips]
+        threads = estimates.recipe.decode_threads or decode_threads()
+        speed = crops_per_second(clips, expert, samples, threads)
+        yield Row("stages", f"{name} decoding", _speed_text(stage, estimates, speed, threads))
+
+
+def _speed_text(stage: schema.Stage, estimates: Estimates, speed: float | None, threads: int) -> str:
+    """Describe how many crops per second are decoded and needed, and where training waits for them."""
+    flops = estimates.step_flops(stage)
+    needed = {f"this CPU's {os.cpu_count() or 1} cores": (os.cpu_count() or 1) * CORE_FLOPS}
+    if stage.precision != "float32":
+        needed |= {name: gpu.flops for name, gpu in GPUS.items()}
+    crops = {name: stage.batch_size * per_second / flops for name, per_second in needed.items()}
+    asked = "crops per second needed by " + ", ".join(f"{name} {count:.3g}" for name, count in crops.items())
+    if speed is None:
+        return f"not measured, no audio here; {asked}"
+    waiting = [name for name, count in crops.items() if count > speed]
+    cores = {name: -(-crops[name] * threads // speed) for name in waiting}
+    cure = ", ".join(f"{name} ({count:.0f} threads would do)" for name, count in cores.items())
+    ends = f"waiting for audio: {cure}" if waiting else "no waiting for audio"
+    return f"{speed:.3g} crops per second decoded here by {threads} threads (measured); {asked}; {ends}"
+
+
+def crops_per_second(clips: Sequence[Clip], expert: Waveform, samples: int, threads: int) -> float | None:
+    """Measure for a second how many crops of some clips are decoded per second; None without readable files.
+
+    samples: Length of a crop at the expert's rate.
+    """
+    some = clips[:: max(1, len(clips) // TRIED_FILES)]
+    paths = [clip.path for clip in some if Path(clip.path).is_file()][:TRIED_FILES]
+
+    def decode(numbered: tuple[int, str]) -> bool:
+        """Decode one crop. Returns: Whether the file is readable."""
+        number, path = numbered
+        try:
+            sound = sound_of(path)
+            spare = max(0, sound.samples_at(expert.rate, expert.resampling) - samples)
+            count = min(samples, sound.samples_at(expert.rate, expert.resampling))
+            read_excerpt(path, sound, expert.rate, number * 7919 % (spare + 1), count, expert.resampling)
+        except (AudioError, OSError):
+            return False
+        return True
+
+    began, done = time.perf_counter(), 0
+    with ThreadPoolExecutor(threads) as pool:
+        todo = enumerate(cycle(paths))
+        while paths and (seconds := time.perf_counter() - began) < TRIED_SECONDS:
+            decoded = sum(pool.map(decode, islice(todo, 4 * threads)))
+            if not decoded and not done:
+                return None
+            done += decoded
+    return done / seconds if paths and done else None

@@ -1,0 +1,240 @@
+"""Waveforms that are decoded from audio files for each batch, instead of from a bank."""
+
+import json
+import os
+import re
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import augmented
+import numpy as np
+import pytest
+import several
+import soundfile
+import tiny
+from outcomes import digest, lines
+from plans import fact, plan
+from safetensors.numpy import load_file
+from threads import one_thread  # noqa: F401  a fixture
+
+from data_tools.manifest import Clip, read_manifest, write_manifest
+from system.__main__ import main
+from system.experts import Waveform
+from system.features.build import build_features
+from system.features.contents import ContentKeys
+from system.features.file_facts import FileFacts
+from system.features.stored import waveforms_fit
+from system.recipe.load import load_recipe
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+WAVEFORM = {"waveform": Waveform(kind="waveform", sample_rate=16_000)}
+
+
+@pytest.fixture
+def mp3s(tmp_path: Path) -> Path:
+    """The tiny world as MP3 and FLAC files at 16 and 44.1 kHz, 1.7 to 11 s, longer than a crop."""
+    manifest = tiny.make_world(tmp_path / "world", {"development": 24, "validation": 16, "evaluation": 12})
+    clips = []
+    for number, clip in enumerate(read_manifest(manifest)):
+        wave, rate = soundfile.read(clip.path)
+        path = Path(clip.path).with_suffix(".mp3" if number % 2 else ".flac")
+        soundfile.write(path, np.tile(wave, 8), 44_100 if number % 3 else rate)
+        Path(clip.path).unlink()
+        clips.append(clip.model_copy(update={"path": str(path)}))
+    write_manifest(manifest, clips)
+    return manifest
+
+
+def recipe(manifest: Path, folder: Path, waveforms: str, **changes: Any) -> Path:
+    """A recipe with a small network of PANNs on crops of 0.8 s."""
+    folder.mkdir(exist_ok=True)
+    stage = tiny.stage(epochs=2, steps_per_epoch=3, **changes)
+    content = tiny.recipe(manifest, folder, only=stage) | {"waveforms": waveforms, "decode_threads": 2}
+    content["model"]["audio"] = tiny.panns(max_seconds=0.8)
+    return tiny.write_recipe(folder / "recipe.yaml", content)
+
+
+def trained(path: Path, out: Path) -> dict[str, np.ndarray]:
+    """Train a recipe. Returns: The weights after its last epoch."""
+    assert main(["train", str(path), "--out", str(out)]) == 0
+    return load_file(out / "only/e0002.safetensors")
+
+
+def test_files_and_bank_train_alike(mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny.narrowed(monkeypatch)
+    trained(recipe(mp3s, tmp_path / "bank", "bank"), tmp_path / "one")
+    trained(recipe(mp3s, tmp_path / "files", "files"), tmp_path / "two")
+    assert not list((tmp_path / "files/banks").glob("waveform-*")), "nothing is stored"
+    losses = np.array([[line["loss"] for line in lines(tmp_path / name)] for name in ("one", "two")])
+    print(f"largest difference of a mean loss: {np.abs(losses[0] - losses[1]).max():.1e} of {losses[0].mean():.2f}")
+    assert losses[0, 0] == pytest.approx(losses[1, 0], rel=1e-3)
+    assert losses[0] == pytest.approx(losses[1], rel=3e-2), "AdamW makes much of small differences"
+    assert abs(losses[0, 0] - losses[0, 1]) > 0.05, "training changes it"
+    one, two = (json.loads((tmp_path / name / "provenance.json").read_text()) for name in ("one", "two"))
+    assert (one["waveforms"], two["waveforms"]) == ("bank", "files")
+
+
+def test_files_and_bank_train_to_equal_weights_without_resampling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny.narrowed(monkeypatch)
+    manifest = tiny.make_world(tmp_path / "world", {"development": 16, "validation": 8, "evaluation": 8})
+    for clip in read_manifest(manifest):
+        wave, _ = soundfile.read(clip.path)
+        soundfile.write(clip.path, np.tile(wave, 3), 32_000)  # the network's rate
+    bank = trained(recipe(manifest, tmp_path / "bank", "bank"), tmp_path / "one")
+    files = trained(recipe(manifest, tmp_path / "files", "files"), tmp_path / "two")
+    assert all(np.array_equal(bank[name], files[name]) for name in bank)
+
+
+def test_parts_of_files_differ_from_a_bank_by_one_step_at_most(mp3s: Path, tmp_path: Path) -> None:
+    clips, banks = read_manifest(mp3s), tmp_path / "banks"
+    bank, files = (build_features(clips, WAVEFORM, banks, waveforms=source) for source in ("bank", "files"))  # type: ignore[arg-type]
+    draw, differing, samples = np.random.default_rng(0), 0, 0
+    for clip in clips:
+        whole = bank.frames("waveform", clip.id)
+        assert np.array_equal(files.frames("waveform", clip.id), whole)
+        first = int(draw.integers(0, len(whole) - 8000))
+        part = files.banks["waveform"].part(files.keys[clip.id], first, 8000)
+        steps = np.abs(part.astype(int) - whole[first : first + 8000])
+        assert steps.max() <= 1
+        differing, samples = differing + int((steps > 0).sum()), samples + steps.size
+    print(f"{differing} of {samples:,} samples differ by one 16-bit step")
+    assert differing < samples / 100
+
+
+def test_killed_and_resumed_run_on_files_matches_uninterrupted(
+    mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny.narrowed(monkeypatch)
+    path = recipe(mp3s, tmp_path / "files", "files")
+    trained(path, tmp_path / "run")
+    augmented.killed_and_resumed(path, tmp_path / "again", 5, monkeypatch)
+    assert digest(tmp_path / "again") == digest(tmp_path / "run")
+    assert lines(tmp_path / "again") == lines(tmp_path / "run")
+
+
+def test_run_on_files_ranks_and_embeds(mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny.narrowed(monkeypatch)
+    run = tmp_path / "run"
+    assert main(["run", str(recipe(mp3s, tmp_path / "files", "files")), "--out", str(run)]) == 0
+    result = json.loads((run / "result.json").read_text())
+    assert result["rank"]["evaluation"]["mAP@10"] > 0.1
+    queries = tmp_path / "queries.jsonl"
+    queries.write_text('{"id": "1", "text": "a low tone", "relevant": null}\n')
+    audio = Path(read_manifest(mp3s)[-1].path).parent
+    ranked = ["rank", run, "--audio", audio, "--queries", queries, "--out", tmp_path / "scores.npy"]
+    assert main([*map(str, ranked), "--cache", str(tmp_path / "cache")]) == 0
+    assert np.load(tmp_path / "scores.npy").shape == (1, 12)
+    assert not list(tmp_path.rglob("waveform-*"))
+
+
+def test_begun_run_keeps_its_source_when_the_disk_fills(
+    mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny.narrowed(monkeypatch)
+    path = recipe(mp3s, tmp_path / "auto", "auto")
+    monkeypatch.setattr("system.features.stored.free_bytes", lambda folder: 2**40)
+    augmented.killed_and_resumed(path, tmp_path / "run", 5, monkeypatch)
+    noted = json.loads((tmp_path / "run/provenance.json").read_text())
+    assert noted["waveforms"] == "bank"
+    clips, experts = read_manifest(mp3s), load_recipe(path).recipe.model.audio.experts
+    monkeypatch.setattr("system.features.stored.free_bytes", lambda folder: 10 * 2**30 + 1000)
+    assert waveforms_fit(clips, experts, tmp_path / "auto/banks"), "all are stored already"
+    (tmp_path / "auto/banks/contents.sqlite").unlink()
+    assert not waveforms_fit(clips, experts, tmp_path / "auto/banks")
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0, "it does not change to files"
+    assert json.loads((tmp_path / "run/provenance.json").read_text())["waveforms"] == "bank"
+
+
+@pytest.mark.collapses
+def test_damaged_file_ends_the_run_by_name_and_is_left_out_of_the_next(
+    mp3s: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tiny.narrowed(monkeypatch)
+    path = recipe(mp3s, tmp_path / "files", "files")
+    damaged = next(Path(clip.path) for clip in read_manifest(mp3s) if clip.path.endswith("development 002.flac"))
+    content = damaged.read_bytes()
+    third = len(content) // 3
+    damaged.write_bytes(content[:third] + bytes(third) + content[2 * third :])
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 1
+    assert re.search(
+        rf"error: {re.escape(str(damaged))}: .*; start a new run, which leaves the file out", capsys.readouterr().err
+    )
+    caplog.clear()
+    assert main(["train", str(path), "--out", str(tmp_path / "next")]) == 0
+    assert "skipped 1 clip with broken audio" in caplog.text
+
+
+def test_verify_reads_all_bytes_and_warns_of_a_silent_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "one.wav"
+    wave = np.random.default_rng(0).uniform(-0.5, 0.5, 200_000)
+    soundfile.write(path, wave, 16_000)
+    status = path.stat()
+    clips = [Clip(id="one", path=str(path), captions=[])]
+    build_features(clips, WAVEFORM, tmp_path / "banks", verify=True, waveforms="files")
+    wave[100_000] = 0.9
+    soundfile.write(path, wave, 16_000)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    build_features(clips, WAVEFORM, tmp_path / "banks", waveforms="files")
+    assert "its content changed" not in caplog.text, "the ends are the same"
+    build_features(clips, WAVEFORM, tmp_path / "banks", verify=True, waveforms="files")
+    assert "one.wav: its content changed, but not its size and modification time" in caplog.text
+
+
+def test_clips_with_equal_content_share_a_key_and_others_do_not(tmp_path: Path) -> None:
+    wave = np.random.default_rng(0).uniform(-0.5, 0.5, 200_000)
+    for name, sample in (("one", 0.1), ("same", 0.1), ("edited", 0.2)):
+        wave[100_000] = sample
+        soundfile.write(tmp_path / f"{name}.wav", wave, 16_000)
+    clips = [Clip(id=name, path=str(tmp_path / f"{name}.wav"), captions=[]) for name in ("one", "same", "edited")]
+    features = build_features(clips, WAVEFORM, tmp_path / "banks", waveforms="files")
+    assert features.keys["one"] == features.keys["same"] != features.keys["edited"]
+    found = {name: features.frames("waveform", name)[100_000, 0] / 32_768 for name in features.keys}
+    assert found == pytest.approx({"one": 0.1, "same": 0.1, "edited": 0.2}, abs=1e-4)
+
+
+def test_content_keys_are_written_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [tmp_path / f"{number}.wav" for number in range(2500)]
+    for number, path in enumerate(paths):
+        path.write_bytes(str(number).encode())
+    flushes: list[int] = []
+    flush = FileFacts.flush
+    monkeypatch.setattr(FileFacts, "flush", lambda facts: flushes.append(len(facts._new)) or flush(facts))
+    with closing(ContentKeys(tmp_path / "banks")) as keys:
+        first = [keys(str(path)) for path in paths]
+    assert flushes == [1000, 1000, 500]
+    monkeypatch.setattr(ContentKeys, "read_key", lambda keys, path: pytest.fail("it was stored"))
+    with closing(ContentKeys(tmp_path / "banks")) as keys:
+        assert [keys(str(path)) for path in paths] == first
+
+
+@pytest.mark.slow
+def test_two_processes_decode_only_their_share_and_train_as_one(mp3s: Path, tmp_path: Path) -> None:
+    path = recipe(mp3s, tmp_path / "files", "files")
+    for processes in (1, 2):
+        out = tmp_path / f"run{processes}"
+        finished = several.together(processes, [["train", path, "--out", out]], tmp_path)
+        assert finished.returncode == 0, finished.stderr
+    one, two = (load_file(tmp_path / f"run{n}/only/e0002.safetensors") for n in (1, 2))
+    assert max(float(np.abs(one[name] - two[name]).max()) for name in one) < 1e-4
+
+
+def test_plan_of_files_has_no_bank_and_says_who_waits(mp3s: Path, tmp_path: Path) -> None:
+    path = recipe(mp3s, tmp_path / "files", "files")
+    shown = plan(load_recipe(path).recipe)
+    assert "decoded from the audio files for each batch; nothing is stored" in fact(shown, "waveform")
+    assert "3 ahead" in fact(shown, "only frames")
+    text = fact(shown, "only decoding")
+    assert "crops per second decoded here by 2 threads (measured)" in text
+    assert "needed by this CPU's" in text
+    for clip in read_manifest(mp3s):
+        Path(clip.path).unlink()
+    shown = plan(load_recipe(path).recipe)
+    assert fact(shown, "only decoding").startswith("not measured, no audio here")
