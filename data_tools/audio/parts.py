@@ -12,7 +12,7 @@ from typing import BinaryIO
 from data_tools.errors import DataError
 
 MAGICS = (b"RIFF", b"RIFX", b"RF64", b"BW64", b"FORM", b"riff", b"caff", b".snd", b"OggS", b"fLaC")
-DECODE_ALL = "export the file again, or decode all of it into a FLAC file by another program"
+DECODE_ALL = "export the file again, or convert all of it to FLAC with another program"
 _FOREIGN_MAGICS = (b"dns.", b"\x30\x26\xb2\x75", b"\x1a\x45\xdf\xa3", b"wvpk", b"MAC ")  # AU, WMA, WebM, WavPack, APE
 
 
@@ -67,7 +67,7 @@ def mapped(file: BinaryIO) -> mmap.mmap:
 
 def truncated(path: Path, problem: str) -> AudioError:
     """Return the error for a file that ends too early. problem: The evidence for it."""
-    return AudioError(f"{path}: truncated, {problem}; fetch the file again")
+    return AudioError(f"{path}: truncated, {problem}; copy or download the file again")
 
 
 def longer(path: Path, stated: str) -> AudioError:

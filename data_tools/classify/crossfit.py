@@ -101,7 +101,7 @@ def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
         if count < fitting.folds:
             origin = counted(count, "clip") if label else f"{count} uploaders or distinct texts"
             raise DataError(
-                f"the {name} come from only {origin}, for {fitting.folds} folds; give more of them, or lower --folds"
+                f"the {name} come from only {origin}, too few for {fitting.folds} folds; give more, or lower --folds"
             )
         dealing = GroupKFold(fitting.folds, shuffle=True, random_state=fitting.seed)
         for fold, (_, held_out) in enumerate(dealing.split(of_label, groups=texts.groups[of_label])):
@@ -119,7 +119,8 @@ def training_texts(texts: Texts, folds: np.ndarray, fold: int) -> np.ndarray:
     held_out[texts.rows[folds == fold]] = True
     chosen = np.flatnonzero((folds != fold) & ~held_out[texts.rows])
     if len(np.unique(texts.labels[chosen])) < 2:
-        raise DataError("too few different texts: a fold leaves no caption or no description to learn from; give more")
+        problem = "too few different texts: without one fold, no caption or no description is left to learn from"
+        raise DataError(f"{problem}; give more texts")
     return chosen
 
 

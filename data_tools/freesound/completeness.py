@@ -116,7 +116,7 @@ def fallen(store: Store, window: Window, count: int) -> Window | None:
     if window.attempt + 1 < ATTEMPTS:
         return replace(window, attempt=window.attempt + 1)
     _require_lasting(store, known, count)
-    log.warning("%s: the API has counted %d instead of %d sounds for days; it is accepted", store.path, count, known)
+    log.warning("%s: the API has counted %d instead of %d sounds for days; accepting that", store.path, count, known)
     return None
 
 
@@ -137,7 +137,7 @@ def _require_lasting(store: Store, known: int, count: int) -> None:
     store.set_facts(fallen=since, fallen_to=count)
     store.forget_missing(store.fact("checked", 0))  # by searches since the last time that the counts matched
     raise DataError(
-        f"{store.path}: the API counts {count} sounds where it had {known}; its index may be in the middle of a "
+        f"{store.path}: the API counts {count} sounds instead of {known}; its index may be in the middle of a "
         f"rebuild. No sound was marked as missing; run the same command in some hours"
     )
 

@@ -152,4 +152,5 @@ class Quota:
         if wait > 2 * MINUTE and until > self._reported_until + self._clock.wall(MINUTE):
             self._reported_until = until
             at = datetime.fromtimestamp(until, UTC)
-            log.info("no request is left; continues at %s UTC (it may be stopped meanwhile)", f"{at:%d %B %H:%M}")
+            shown = f"{at:%d %B %H:%M}"
+            log.info("the request limit is reached; continuing at %s UTC (you may stop the command until then)", shown)

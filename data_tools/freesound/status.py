@@ -114,7 +114,7 @@ def _lines(report: StatusReport) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("store", type=Path, metavar="STORE", help="made by crawl")
+    parser.add_argument("store", type=Path, metavar="STORE", help="SQLite file made by crawl")
     gaps = "write everything that the API could not deliver"
     parser.add_argument("--list", type=ending_in(".csv"), metavar="FILE.csv", help=gaps)
     add_json(parser)

@@ -131,7 +131,8 @@ def _require_ranks(
     listed = np.count_nonzero(array < NEVER, axis=-1)
     if np.any(totals < np.maximum(1, listed)):
         wrong = np.argmax(totals < np.maximum(1, listed))
-        raise SubmissionError(f"{listed.flat[wrong]} ranks are given for {totals.flat[wrong]} relevant clips")
+        cure = "give at least 1 relevant clip per query, and at most as many ranks"
+        raise SubmissionError(f"{listed.flat[wrong]} ranks are given for {totals.flat[wrong]} relevant clips; {cure}")
     return array, totals
 
 

@@ -125,7 +125,7 @@ class RankedResult(Record):
     def _has_its_figure(self) -> Self:
         """Check that the figures include the primary metric."""
         if self.metric not in self.figures:
-            raise ValueError(f"it has no {self.metric}")
+            raise ValueError(f"its figures lack its metric {self.metric}")
         return self
 
     @property

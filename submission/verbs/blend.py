@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = "average raw scores, standardised scores (not for moments) or ranks (default %(default)s)"
     parser.add_argument("--how", choices=tuple(SCALES), default="raw", help=how)
     weighting = parser.add_mutually_exclusive_group()
-    weighting.add_argument("--weights", nargs="+", type=float, metavar="W", help="one per file (default: equal)")
+    weighting.add_argument("--weights", nargs="+", type=float, metavar="W", help="weight of each file (default: equal)")
     searched = "the same models' files of a validation split, in the same order: search the weights on them"
     weighting.add_argument("--validation", nargs="+", type=Path, metavar="SCORES", help=searched)
     truth = "for moments: the true windows of --validation (.jsonl)"
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     named = [*arguments.scores, *(arguments.validation or ())]
     require_other(arguments.out, [*named, arguments.truth])
     if len(arguments.scores) < 2:
-        raise SubmissionError("a blend needs two or more files")
+        raise SubmissionError("a blend needs two or more files; give more")
     if arguments.validation and len(arguments.validation) != len(arguments.scores):
         raise SubmissionError(f"--validation needs {len(arguments.scores)} files, one per model, in the same order")
     for paths in (arguments.scores, arguments.validation or []):

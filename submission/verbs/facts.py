@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.edition is None:
         for edition in all_editions():
             print(f"{edition.name:8}task {edition.task:4}{FILES[edition.output]}; figure {edition.metric}")
-        log.info("--edition YEAR prints all facts of one, with their sources")
+        log.info("add --edition YEAR to print all facts of that edition, with their sources")
         return 0
     edition = get_any_edition(arguments.edition)
     for name, (sure, where) in edition.sources.items():

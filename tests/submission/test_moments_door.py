@@ -234,10 +234,10 @@ def test_facts_verb_prints_sources_of_the_moments_edition(capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("score half.jsonl", "half.jsonl is scored against true windows; add --truth castella_test_release.jsonl"),
+        ("score half.jsonl", "half.jsonl needs true windows; add --truth FILE, such as castella_test_release.jsonl"),
         ("score gone.jsonl --truth truth.jsonl", "gone.jsonl: no such file; correct the path"),
         ("score half.jsonl --truth gone.jsonl", "gone.jsonl: no such file; correct the path"),
-        ("score half.jsonl --truth blind.jsonl", "blind.jsonl has no relevant_windows, so there is nothing to score"),
+        ("score half.jsonl --truth blind.jsonl", "blind.jsonl has no relevant_windows to score against"),
         ("score half.jsonl --truth captions.csv", "captions.csv: line 1: not JSON"),
         (
             "score half.jsonl --truth half.jsonl",
@@ -246,7 +246,7 @@ def test_facts_verb_prints_sources_of_the_moments_edition(capsys: pytest.Capture
         ("score half.jsonl --truth truth.jsonl --edition 2025", "edition 2025 ranks clips, not moments"),
         ("score half.jsonl --truth truth.jsonl --annotations x.csv", "--annotations does not work with moments"),
         ("score half.jsonl --truth truth.jsonl --direction audio-to-text", "--direction does not work with moments"),
-        ("score good.csv --truth captions.csv --by-length", "--by-length only works with moments, good.csv ranks"),
+        ("score good.csv --truth captions.csv --by-length", "--by-length only works with moments, but good.csv ranks"),
         ("score good.csv --truth captions.csv --edition 2026", "edition 2026 expects windows of moments"),
         ("compare half.jsonl s.npy --truth truth.jsonl", "s.npy ranks clips; moments (.jsonl) can only be compared"),
         ("check half.jsonl --scores s.npy", "--scores does not work with moments (.jsonl); leave it out"),
@@ -255,7 +255,7 @@ def test_facts_verb_prints_sources_of_the_moments_edition(capsys: pytest.Capture
         ("check half.jsonl --edition 2022", "edition 2022 ranks clips, not moments; choose one of: 2026"),
         ("check good.csv --edition 2026", "edition 2026 expects windows of moments (.jsonl), but these are clips"),
         ("write half.jsonl --out out.csv", "out.csv: a submission of moments is JSON lines; choose a name"),
-        ("write half.jsonl --out half.jsonl", "half.jsonl would overwrite half.jsonl, which is read"),
+        ("write half.jsonl --out half.jsonl", "half.jsonl would overwrite the input file half.jsonl"),
         ("write half.jsonl --out all.jsonl", "all.jsonl already exists and has scores, which would be lost; choose"),
         ("write half.jsonl --out truth.jsonl", "truth.jsonl already exists and is not a file of moments"),
         ("write half.jsonl --out x.jsonl --ranked", "--ranked does not work with moments (.jsonl); leave it out"),
