@@ -120,7 +120,7 @@ def readable_seconds(path: Path | str) -> float | None:
 
 
 def check_audio(path: Path | str) -> str | None:
-    """Decode a whole audio file and describe why it has no sound, if so. Raises as read_audio.
+    """Decode a whole audio file; return why it has no sound, such as "silent", or None. Raises as read_audio.
 
     Returns: a description of a file without sound after averaging its channels, such as "silent"; None for any other
     file. A file shorter than SHORTEST is without sound, as is one whose samples vary by at most two 16-bit steps,
@@ -143,7 +143,7 @@ def check_audio(path: Path | str) -> str | None:
 
 
 def peaks(path: Path | str, parts: int) -> Wave:
-    """Return the peak level of each of `parts` equal parts of a file, for a picture of it.
+    """Return the peak level of each of `parts` equal parts of a file, to draw its waveform.
 
     Returns (parts,) float32: the greatest magnitude in any channel, full scale = 1; 0 for a part without a sample. Only
     the beginning of a part is read if it is longer than PEAK_SAMPLES, so that hours take no longer than a minute.
@@ -242,7 +242,7 @@ def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
 
 
 def _require_bytes(path: Path | str) -> None:
-    """Raise OSError if the system cannot read a file to its end: libsndfile takes that for damage or for the end."""
+    """Raise OSError if the system cannot read a whole file, which libsndfile would report as damage or as its end."""
     sha256_of(Path(path))
 
 

@@ -141,6 +141,7 @@ def _metadata(path: Path) -> dict[str, dict[str, str]]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     add = parser.add_argument
     add("root", type=Path, help="Clotho's folder, with its CSV files and audio")
     add_manifest(parser)
@@ -151,6 +152,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     clips, counts = read_clotho(
         arguments.root, list(dict.fromkeys(arguments.splits)), keep_missing=arguments.keep_missing
     )

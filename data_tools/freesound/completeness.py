@@ -60,7 +60,7 @@ async def _whole_page(client: Client, window: Window, narrowed: str | None) -> P
 
 
 async def one_by_one(client: Client, window: Window, narrowed: str | None) -> Page:
-    """Return the sounds of one second, each by a search of its own; None for a sound at which the API fails."""
+    """Return the sounds of one second, with one search per sound; None for a sound for which the API fails."""
     sounds: list[Sound | None] = []
     while True:
         try:
@@ -87,7 +87,7 @@ async def count_of(client: Client, window: Window, narrowed: str | None) -> int:
 
 
 async def compare_parts(client: Client, store: Store, window: Window, narrowed: str | None) -> Progress:
-    """Compare the store's counts with the API's, part by part, because the API fails at pages of the whole."""
+    """Compare the store's counts with the API's for parts of a window, if the API fails for the whole window."""
     parts = store.parts(window, PART)
     counts = [await count_of(client, part, narrowed) for part in parts]
     if again := fallen(store, window, sum(counts)):
@@ -149,7 +149,7 @@ def mark_complete(store: Store, last: int) -> None:
 
 
 async def look_up(client: Client, store: Store, ids: Sequence[int]) -> dict[int, Sound | None]:
-    """Ask for the current metadata of sounds, PAGE_SIZE a request, and store it; returns as Client.sounds does."""
+    """Ask for the current metadata of sounds, PAGE_SIZE per request, and store it; returns as Client.sounds does."""
     results: dict[int, Sound | None] = {}
     for start in range(0, len(ids), PAGE_SIZE):
         sounds = await client.sounds(ids[start : start + PAGE_SIZE], store.fact("filter"))

@@ -62,7 +62,7 @@ def _is_complete(store: Store) -> bool:
 
 
 async def _read_nulls(client: Client, store: Store, workers: int) -> None:
-    """Read again around the sounds that the API could not give: it may have been repaired."""
+    """Read again the times of sounds that the API returned as null: it may have been repaired."""
     nulls = store.nulls()
     with transaction(store.database):
         for null in nulls:
@@ -253,6 +253,7 @@ def _day(second: int) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     add = parser.add_argument
     add("store", type=Path, metavar="STORE", help="SQLite file of the crawl, to create or continue")
     add("--since", metavar="DATE", help="only sounds uploaded since this date, or since the `last` crawl")
@@ -275,6 +276,7 @@ def _check_filter(text: str) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     if arguments.filter is not None:
         _check_filter(arguments.filter)
     if arguments.refresh and (arguments.since or arguments.dry_run):

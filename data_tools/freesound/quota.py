@@ -101,7 +101,7 @@ class Quota:
         return Used(minute, day, max(0.0, self._wait(now)))
 
     def seconds_for(self, requests: int) -> float:
-        """Return the least time that this many more requests take, from now."""
+        """Return the minimum time in seconds, from now, for this many more requests."""
         used = self.used()
         today = max(0, self.per_day - used.day)
         if requests > today:
@@ -116,7 +116,7 @@ class Quota:
         return max(used.wait, wait + minutes * MINUTE)
 
     def _counted_to(self, later: int, now: float) -> float | None:
-        """Return until when the request with this many later ones counts against the limits; None without it.
+        """Return when the request with `later` requests after it stops counting against the limits; None if missing.
 
         While the clock was ahead, times were stored that no request can have yet.
         """

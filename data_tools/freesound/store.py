@@ -129,7 +129,7 @@ class Facts:
         return row[0] if row else default
 
     def set_facts(self, **facts: float | str) -> None:
-        """Store numbers or texts about the whole, by name."""
+        """Store numbers or texts about the whole database, by name."""
         self.database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
 
 
@@ -254,7 +254,7 @@ class Store(Facts):
         return [Window(first, last, compared=True) for first, last in zip(begins, ends, strict=True)]
 
     def known(self, window: Window, condition: str | None = None) -> int:
-        """Return the number of sounds in a time window that are stored and not missing, or null.
+        """Return the number of stored sounds in a time window, without missing ones and with null items.
 
         With a condition: only stored sounds that meet it.
         """

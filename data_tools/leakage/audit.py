@@ -195,7 +195,7 @@ def _forbidden(clips: Iterable[Clip], exclusions: Exclusions) -> list[Overlap]:
 
 
 def _pairwise(kind: str, clips: Sequence[Clip], shared: str, audited: Collection[str]) -> list[Overlap]:
-    """Return the overlaps of clips that share a value: each clip with the splits after its own."""
+    """Return the overlaps between splits of clips that share a value, once per clip and later split."""
     splits: dict[str, list[Clip]] = {}
     for clip in clips:
         splits.setdefault(_split(clip), []).append(clip)
@@ -291,6 +291,7 @@ def _format_compared(fingerprints: Fingerprints | None) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     add = parser.add_argument
     add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="manifests to audit, also against each other")
     against = "manifests to compare with; overlaps among these are not listed"

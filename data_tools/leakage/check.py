@@ -247,6 +247,7 @@ def _format_fault(fault: MomentFault) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     add = parser.add_argument
     add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="manifests to check together")
     moments = "files of moments too, the kit's of these manifests or as published (_release.jsonl, json/en/*.json)"

@@ -46,7 +46,7 @@ class Faults:
         return [None if self.rng.random() < 0.1 else item for item in results]
 
     def cut(self, body: bytes) -> bytes:
-        """Return a beginning of the body, at most all but one byte."""
+        """Cut a body at a random byte; return its beginning."""
         return body[: self.rng.randrange(len(body))]
 
 

@@ -59,7 +59,7 @@ class Group:
 
 
 def found(corpus: Catalogue, text: str | None) -> Numbers:
-    """Return the numbers of the sounds that match a filter; all without one. Raises FilterError, UnsupportedError."""
+    """Return the numbers of sounds that match a filter; None: of all sounds. Raises FilterError, UnsupportedError."""
     numbers: Numbers = np.arange(corpus.size)
     return numbers if text is None else numbers[_Parser(corpus, text).whole()(numbers)]
 

@@ -150,6 +150,6 @@ def _group_sums(samples: Values, groups: Groups | None) -> tuple[Values, Ints]:
 
 
 def _split(total: int, width: int) -> Iterable[int]:
-    """Split a total into parts so small that a part x width has a limited number of elements."""
+    """Split a total into parts, so that an array of (part, width) fits into memory."""
     size = max(1, _MAX_DRAWN // width)
     return (min(size, total - start) for start in range(0, total, size))

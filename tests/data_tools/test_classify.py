@@ -17,7 +17,7 @@ from data_files import failure
 
 from data_tools.__main__ import main
 from data_tools.classify import classifier, crossfit, embed
-from data_tools.classify.classifier import make_network, score, thread_a_network, train
+from data_tools.classify.classifier import make_network, network_threads, score, train
 from data_tools.classify.crossfit import (
     WEIGHTINGS,
     CrossFit,
@@ -330,10 +330,10 @@ def test_separable_classes_are_learnt_and_random_ones_are_not() -> None:
 
 def test_networks_use_one_thread_and_restore_the_callers_threads() -> None:
     torch.set_num_threads(3)
-    with thread_a_network() as pool:
+    with network_threads() as pool:
         assert list(pool.map(lambda _: torch.get_num_threads(), range(3))) == [1, 1, 1]
     assert torch.get_num_threads() == 3
-    with pytest.raises(KeyError), thread_a_network():
+    with pytest.raises(KeyError), network_threads():
         raise KeyError
     assert torch.get_num_threads() == 3
 
