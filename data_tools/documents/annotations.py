@@ -192,7 +192,8 @@ def _read_one(
         annotations.fault(where, TWO_LENGTHS, f"the recording {vid!r} has {lengths[0]} here and {lengths[1]} before")
     if content.get("caption"):
         if fault := fault_of_text(content, "caption"):
-            raise DataError(f"{source}: {fault[0]}")
+            problem, _ = fault
+            raise DataError(f"{source}: {problem}")
         annotations.captions[vid] = content["caption"]
     if not is_asked:
         return

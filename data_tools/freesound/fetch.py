@@ -159,7 +159,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("store", type=Path, metavar="STORE", help="SQLite file made by crawl")
     add("--scores", type=Path, required=True, help="the file scores.csv made by classify")
-    add("--threshold", type=float, default=0.2, help="fetch scores above this (default: %(default)s, the paper's)")
+    threshold = "fetch only sounds that score above this (default: %(default)s, the paper's)"
+    add("--threshold", type=float, default=0.2, help=threshold)
     weighting = "scores to use: those trained with this weighting of the classes (default: %(default)s)"
     add("--weighting", choices=WEIGHTINGS, default=WEIGHTINGS[0], help=weighting)
     lists = "ids never to be fetched: CSV with sound_id or id, WavCaps' JSON, or a manifest; `none` for no list"

@@ -60,7 +60,8 @@ async def _walk(client: Client, store: Store, kind: str, condition: str | None) 
             continue
         progress, changed = store.renew(*answer, condition)
         if progress.uneven:
-            raise DataError(f"{store.path}: the API lists fewer or more sounds than it counts; run the command later")
+            problem = "the API lists fewer or more sounds than it counts"
+            raise DataError(f"{store.path}: {problem}; run the command again later")
         windows += progress.windows
         changes += changed
     return changes

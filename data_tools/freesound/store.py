@@ -68,7 +68,7 @@ def naming(path: Path) -> Iterator[None]:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: from a damaged schema, which is quoted
         hint = "check that it is intact, that it and its folder are writable, and that the disk has space"
-        raise DataError(f"{path}: SQLite cannot use it ({error}); {hint}") from None
+        raise DataError(f"{path}: SQLite cannot use this file ({error}); {hint}") from None
 
 
 @contextmanager
@@ -155,7 +155,8 @@ class Store(Facts):
             if create and not self.database.execute("SELECT 1 FROM sqlite_master").fetchone():
                 self.database.executescript(_SCHEMA)
             if self.database.execute("PRAGMA application_id").fetchone() != (FORMAT,):
-                raise DataError(f"{path}: not a store of Freesound sounds of format {FORMAT & 255}; give another file")
+                version = FORMAT & 255
+                raise DataError(f"{path}: not a store of Freesound sounds of format {version}; give another file")
             for pragma in ["query_only = ON"] if read_only else ["journal_mode = WAL", "synchronous = NORMAL"]:
                 self.database.execute(f"PRAGMA {pragma}")
 

@@ -153,7 +153,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="share of sounds that searches find (default: 1, all)",
     )
     add("--churn", type=int, default=0, help="number of sounds that are deleted, and added, during a crawl")
-    add("--then", nargs="+", metavar="COMMAND", help="run these commands of data_tools against it, then stop")
+    then = "run these commands of data_tools against the sandbox, one after the other, then stop"
+    add("--then", nargs="+", metavar="COMMAND", help=then)
 
 
 def run(arguments: argparse.Namespace) -> int:

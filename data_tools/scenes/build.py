@@ -135,7 +135,7 @@ def _metadata(scene: Scene) -> list[str]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb to its parser."""
     add = parser.add_argument
-    add("out", type=Path, help="output folder; the same arguments complete an interrupted one")
+    add("out", type=Path, help="output folder; run again with the same arguments to complete it")
     add("--seed", type=int, required=True, help="seed of the random choices; the same seed gives the same scenes")
     for split, count in DEFAULT_COUNTS.items():
         of_moments = f"number of clips (default: {count}; with --moments {MOMENT_COUNTS[split]})"

@@ -48,7 +48,7 @@ class FolderSettings:
         if self.seed < 0:
             raise DataError(f"the seed {self.seed} is negative; use 0 or more")
         if not self.counts:
-            raise DataError(f"no {clip}s are asked for; ask for 1 or more in a split")
+            raise DataError(f"no {clip}s are asked for in any split; ask for 1 or more")
         if any(count < 0 for count in self.counts.values()):
             raise DataError(f"a number of {clip}s is negative; use 0 or more")
         if not 0 <= self.held_out <= MAX_HELD_OUT:

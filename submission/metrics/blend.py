@@ -153,7 +153,8 @@ def _require_same_labels(parts: Mapping[str, ScoreMatrix]) -> None:
     for name, part in parts.items():
         for field in ("query_ids", "query_texts", "clip_ids", "file_names", "relevant"):
             if getattr(part, field) != getattr(first, field):
-                problem = f"differ in their {field.replace('_', ' ')} or the order of these"
+                labels = "relevant clips" if field == "relevant" else field.replace("_", " ")
+                problem = f"differ in their {labels} or the order of these"
                 raise SubmissionError(f"the scores {name} and {first_name} {problem}; blend scores with the same ones")
 
 

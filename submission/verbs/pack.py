@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = f"facts for the package that runs do not have; see submission/PACKAGE.md {needed}"
     parser.add_argument("--about", type=Path, metavar="ABOUT.yaml", help=about)
     parser.add_argument("--out", type=Path, metavar="NAME.zip", help=f"the archive to write {needed}")
-    parser.add_argument("--template", type=Path, metavar="ABOUT.yaml", help="only write a file to fill in for --about")
+    parser.add_argument("--template", type=Path, metavar="ABOUT.yaml", help="only write a file to fill in, for --about")
     parser.add_argument("--report", type=Path, metavar="REPORT.pdf", help="technical report to add to the package")
     parser.add_argument("--style", default="label", help="file names in the package: label, or task (2022 to 2024)")
 

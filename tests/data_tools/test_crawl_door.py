@@ -118,7 +118,7 @@ def test_verbs_refuse_invalid_arguments_and_stores(
         (["export", empty, "--out", tmp_path / "a.csv"], "has no sounds yet"),
         (["export", blank, "--out", tmp_path / "a.csv"], "not a store of Freesound sounds of format"),
         (["status", blank], "not a store of Freesound sounds of format"),
-        (["status", damaged], "damaged: SQLite cannot use it (no such table: windows)"),
+        (["status", damaged], "damaged: SQLite cannot use this file (no such table: windows)"),
     ]
     for arguments, output in cases:
         assert main([str(argument) for argument in arguments]) == 1

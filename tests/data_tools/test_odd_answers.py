@@ -329,7 +329,7 @@ def one_error(done: subprocess.CompletedProcess[str], *output: object) -> None:
 def test_full_disk_during_a_crawl_is_reported_and_resumed(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with serving("--sounds", "1500", "--no-throttle") as settings:
-        one_error(limited(400_000, "crawl", path, *UNLIMITED, settings=settings), path, "SQLite cannot use it")
+        one_error(limited(400_000, "crawl", path, *UNLIMITED, settings=settings), path, "SQLite cannot use this file")
         files = len(stored(path))
         assert 0 < files < 1500
         assert limited(10**9, "crawl", path, *UNLIMITED, settings=settings).returncode == 0
@@ -379,7 +379,7 @@ def test_invalid_databases_are_refused(
     for arguments, path, why in cases:
         assert main([str(argument) for argument in arguments]) == 1
         errors = capsys.readouterr().err
-        assert errors.startswith(f"error: {path}: SQLite cannot use it ({why})")
+        assert errors.startswith(f"error: {path}: SQLite cannot use this file ({why})")
         assert len(errors.splitlines()) == 1
 
 

@@ -363,5 +363,5 @@ def test_edition_2026_agrees_with_the_metrics() -> None:
                           (1999, "edition 1999 is unknown; choose one of: 2026")):  # fmt: skip
         with pytest.raises(SubmissionError, match=message):
             get_moments_edition(name)
-    with pytest.raises(SubmissionError, match=r"edition 2026 expects windows of moments"):
+    with pytest.raises(SubmissionError, match=r"edition 2026 is for windows of moments"):
         get_edition(2026)
