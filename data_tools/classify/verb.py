@@ -147,7 +147,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, help="output folder; embeddings from an earlier run in it are reused")
     models = f"folder, package ({', '.join(PACKAGES)}) or hub name (default: %(default)s)"
     add("--model", default=DEFAULT_MODEL, help=f"a sentence-transformers model: {models}")
-    add("--threshold", type=float, default=0.2, help="count higher scores as captions in the report (default: 0.2)")
+    threshold = "score above which a text counts as a caption in the report (default: 0.2)"
+    add("--threshold", type=float, default=0.2, help=threshold)
     add(
         "--folds",
         type=int,

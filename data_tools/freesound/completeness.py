@@ -116,7 +116,8 @@ def fallen(store: Store, window: Window, count: int) -> Window | None:
     if window.attempt + 1 < ATTEMPTS:
         return replace(window, attempt=window.attempt + 1)
     _require_lasting(store, known, count)
-    log.warning("%s: the API has counted %d instead of %d sounds for days; accepting that", store.path, count, known)
+    message = "%s: the API has counted %d instead of %d sounds for days; accepting the new count"
+    log.warning(message, store.path, count, known)
     return None
 
 

@@ -47,7 +47,9 @@ def read_frame_scores(path: Path) -> dict[str, FrameScores]:
             qids, lengths, edges, frames = (file[name] for name in ARRAYS)
         _require_consistent(qids, lengths, edges, frames)
     except Exception as error:  # numpy and zipfile raise many kinds of errors for damaged files
-        raise SubmissionError(f"{path}: cannot be read as probabilities of frames ({error}); rank again") from None
+        raise SubmissionError(
+            f"{path}: cannot be read as probabilities of frames ({error}); rank the run again"
+        ) from None
     ends = np.cumsum(lengths)
     parts = zip(np.split(edges, (ends + np.arange(1, len(ends) + 1))[:-1]), np.split(frames, ends[:-1]), strict=True)
     return {str(qid): FrameScores(*part) for qid, part in zip(qids, parts, strict=True)}

@@ -155,7 +155,8 @@ def _require_same_labels(parts: Mapping[str, ScoreMatrix]) -> None:
             if getattr(part, field) != getattr(first, field):
                 labels = "relevant clips" if field == "relevant" else field.replace("_", " ")
                 problem = f"differ in their {labels} or the order of these"
-                raise SubmissionError(f"the scores {name} and {first_name} {problem}; blend scores with the same ones")
+                cure = "blend scores of the same queries and clips, in the same order"
+                raise SubmissionError(f"the scores {name} and {first_name} {problem}; {cure}")
 
 
 def weight_factors(weights: Sequence[float] | None, n_parts: int) -> Values:

@@ -183,7 +183,7 @@ def open_finished(text: str) -> FinishedRun:
         cure = f"give a run that ranks clips; python -m submission report {folder} shows this one"
         raise SubmissionError(f"{folder}: the run ranks moments, not clips; {cure}")
     if not result.rank:
-        raise SubmissionError(f"{folder}: the run ranked nothing; add an entry to rank in its recipe")
+        raise SubmissionError(f"{folder}: the run ranked nothing; add an entry under the key rank of its recipe")
     if entry in result.blind:
         hint = f"use {folder}/scores/{entry}.npy and {folder}/submission/{entry}.csv"
         raise SubmissionError(f"{folder}: {entry!r} ranks a blind set, which has no figures; {hint}")

@@ -45,7 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
     if any(map(is_moments, named)):
         return blend_moment_files(arguments)
     if arguments.truth:
-        raise SubmissionError("--truth only works with moments (.jsonl); score matrices contain it, so leave it out")
+        raise SubmissionError(
+            "--truth only works with moments (.jsonl); score matrices contain their truth, so leave it out"
+        )
     parts = {str(path): read_scores(path) for path in arguments.scores}
     weights = arguments.weights
     if arguments.validation:

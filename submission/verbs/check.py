@@ -39,7 +39,7 @@ MOMENTS_NOT_COMPARED = "note: its queries were not compared; add --truth, or --q
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb to its parser."""
-    parser.add_argument("file", metavar="FILE", type=Path, help="file to check: an edition's, or a package (.zip)")
+    parser.add_argument("file", metavar="FILE", type=Path, help="submission or package (.zip) to check")
     parser.add_argument("--all", action="store_true", help=f"print all problems, not {SHOWN_PROBLEMS} of each kind")
     add_ranked(parser)
     add_reference_arguments(parser)

@@ -22,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("system", metavar="SYSTEM", help=SYSTEM_HELP)
     add_truth_arguments(parser)
     add_json(parser)
-    parser.add_argument("--per-query", metavar="FILE.csv", type=Path, help="write the figures of each query to it")
+    per_query = "also write the figures of each query to this file"
+    parser.add_argument("--per-query", metavar="FILE.csv", type=Path, help=per_query)
     by_length = "for moments: also the figures of short, middle and long true windows"
     parser.add_argument("--by-length", action="store_true", help=by_length)
 

@@ -14,7 +14,7 @@ SCORES = {
     "a_1": FrameScores(np.array([0.0, 1.0, 2.0]), np.array([0.25, 0.75], np.float32)),
     "a_2": FrameScores(np.array([0.0, 0.5]), np.array([1.0], np.float32)),
 }
-SENTENCE = r"^\S+frames\.npz: cannot be read as probabilities of frames \(.*\); rank again$"
+SENTENCE = r"^\S+frames\.npz: cannot be read as probabilities of frames \(.*\); rank the run again$"
 
 
 @pytest.fixture

@@ -57,7 +57,10 @@ def test_folder_with_user_files_is_refused_as_run_folder(
         (lambda result: result["rank"].update(evaluation={}), "rank.evaluation.metric"),
         (lambda result: result["rank"]["evaluation"].update(interval=[0.1, 0.2, 0.3]), "rank.evaluation.interval"),
         (lambda result: result["rank"]["evaluation"].update(metric=None), "rank.evaluation.metric"),
-        (lambda result: result["rank"]["evaluation"].pop("mAP@10"), "rank.evaluation: its figures lack its metric mAP@10"),
+        (
+            lambda result: result["rank"]["evaluation"].pop("mAP@10"),
+            "rank.evaluation: its figures lack its metric mAP@10",
+        ),
         (lambda result: result.update(sha256={"/etc/passwd": "0"}), "sha256"),
         (lambda result: result.update(sha256={"../other": "0"}), "sha256"),
     ],
