@@ -218,7 +218,7 @@ def _reader_is_gone() -> bool:
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add the option --json: print one JSON document."""
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead; its form is in schemas/")
+    parser.add_argument("--json", action="store_true", help="print one JSON document; its schema is in schemas/")
 
 
 def ending_in(*suffixes: str) -> Callable[[str], Path]:
@@ -228,7 +228,7 @@ def ending_in(*suffixes: str) -> Callable[[str], Path]:
         """Return the path of an option. Raises argparse's error for another suffix."""
         path = Path(text)
         if path.suffix not in suffixes or path.is_dir():
-            raise argparse.ArgumentTypeError(f"{text}: name a file that ends in {' or '.join(suffixes)}")
+            raise argparse.ArgumentTypeError(f"{text}: give a file name that ends in {' or '.join(suffixes)}")
         return path
 
     return checked
@@ -349,9 +349,9 @@ class Lines:
         now = self.clock()
         if now - self._said >= PROGRESS_SECONDS:
             self._said = now
-            log.info("%s", self.line(now - self._began, note))
+            log.info("%s", self.progress_text(now - self._began, note))
 
-    def line(self, seconds: float, note: str = "") -> str:
+    def progress_text(self, seconds: float, note: str = "") -> str:
         """Return e.g. `reading: 3 of 10 clips, about 2.0 min left`. seconds: This process's run time."""
         size, unit = (MIB, "MiB") if self.unit == "byte" else (1, f"{self.unit}s")
         total = "" if self.total is None else f" of {round(self.total / size):,}"

@@ -93,6 +93,7 @@ def kit_errors(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except (OSError, ModuleNotFoundError, MemoryError) as error:
-            raise KitError("\n".join(sentences(error))) from error
+            message = "\n".join(sentences(error))
+            raise KitError(message) from error
 
     return wrapped

@@ -68,7 +68,7 @@ def require_other(out: Path, read: Iterable[Path | None]) -> None:
     """Raise DataError if the output file is one of the input files."""
     for path in read:
         if path and path.exists() and out.exists() and out.samefile(path):
-            raise DataError(f"{out} would overwrite {path}, which is read; choose another name")
+            raise DataError(f"{out} would overwrite the input file {path}; choose another name")
 
 
 def read_text(path: Path, fallback_encoding: str | None = None) -> str:
@@ -80,10 +80,10 @@ def read_text(path: Path, fallback_encoding: str | None = None) -> str:
     require_file(path)
     data = path.read_bytes()
     if not data.strip():
-        raise DataError(f"{path}: the file is empty")
+        raise DataError(f"{path}: the file is empty; give another file")
     if b"\0" in data:
         line = data.count(b"\n", 0, data.index(b"\0")) + 1
-        raise DataError(f"{path}, line {line}: not UTF-8, but with NUL characters, as UTF-16 has; save it as UTF-8")
+        raise DataError(f"{path}, line {line}: not UTF-8 but probably UTF-16 (has NUL characters); save it as UTF-8")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

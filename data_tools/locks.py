@@ -15,18 +15,18 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def lock(file: Path, busy: str, wait: bool = False) -> Iterator[None]:
+def lock(file: Path, busy_message: str, wait: bool = False) -> Iterator[None]:
     """Hold a lock file, which remains after its release; a process that ends, even by a kill, releases its locks.
 
     Args:
-        busy: Message if another process holds the lock; "" to wait without a message.
+        busy_message: Message if another process holds the lock; "" to wait without a message.
         wait: Log the message and wait, instead of raising it as DataError.
     """
     release = take_lock(file)
     if release is None and not wait:
-        raise DataError(busy)
-    if release is None and busy:
-        log.info(busy)
+        raise DataError(busy_message)
+    if release is None and busy_message:
+        log.info(busy_message)
     release = release or take_lock(file, timeout=-1)
     try:
         yield

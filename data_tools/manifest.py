@@ -14,7 +14,6 @@ from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from data_tools.documents.json_text import StoredLines
 from data_tools.documents.lines import Line, Text, item_of, read_lines, unique_items, write_lines
@@ -35,9 +34,9 @@ LARGE = 64 << 20  # bytes above which the clips of a manifest are read on demand
 
 
 def _freesound_id(text: str) -> str:
-    """Return a Freesound id. Raises pydantic's error for text that is no number."""
+    """Return a Freesound id. Raises ValueError for text that is not a number."""
     if not is_freesound_id(text):
-        raise PydanticCustomError("freesound_id", "should be a Freesound id, which is a number")
+        raise ValueError("not a Freesound id, which is a number; correct it")
     return text
 
 
@@ -339,7 +338,7 @@ def read_queries(path: Path | str) -> list[Query]:
         return queries
     if path.suffix == ".csv":
         return list(_csv_queries(path))
-    raise DataError(f"{path}: queries are read from .jsonl or .csv files")
+    raise DataError(f"{path}: not a file of queries; use one that ends in .jsonl or .csv")
 
 
 def write_queries(path: Path | str, queries: Iterable[Query]) -> None:
@@ -353,7 +352,7 @@ def _csv_queries(path: Path) -> Iterator[Query]:
     first = rows[0][1]
     if ("caption" in first) == ("file_name" in first):
         raise DataError(
-            f"{path}: expects the column caption, or file_name, caption_1 ..; the first line has {', '.join(first)}"
+            f"{path}: needs the column caption, or file_name, caption_1 ..; the first line has {', '.join(first)}"
         )
     columns = ["caption"] if "caption" in first else caption_columns(path, first)
     for row, (line, values) in enumerate(rows, 1):

@@ -10,7 +10,6 @@ from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, Strict
-from pydantic_core import PydanticCustomError
 
 from data_tools.cli import counted
 from data_tools.documents.lines import Line, Text, read_lines, unique_items, write_lines
@@ -26,9 +25,9 @@ Second = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def _in_order(window: tuple[float, float]) -> tuple[float, float]:
-    """Return a window. Raises pydantic's error if it does not end after its start."""
+    """Return a window. Raises ValueError if it does not end after its start."""
     if window[1] <= window[0]:
-        raise PydanticCustomError("window", "should end after it starts")
+        raise ValueError("the window must end after it starts")
     return window
 
 
@@ -84,9 +83,9 @@ def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[
         count = counted(len(given), "moment", ",")
         raise DataError(f"all windows of {count} begin after the end of their recording; {hint}")  # prose: ok
     if n_outside:
-        without = counted(len(given) - len(remaining), "moment", ",")
-        text = f"{counted(n_outside, 'window', ',')} and {without} without another"
-        log.warning("left out: %s, which begin after the end of their recording; %s", text, hint)
+        outside, dropped = counted(n_outside, "window", ","), counted(len(given) - len(remaining), "moment", ",")
+        message = "left out %s that begin after the end of their recording, and %s without any other window; %s"
+        log.warning(message, outside, dropped, hint)
     return remaining
 
 

@@ -38,7 +38,7 @@ def audio_tree(folder: Path) -> tuple[list[str], list[str]]:
     audio = _require_utf8(folder, [name for name in files if is_audio_name(name)])
     by_file = _by_key(audio, lambda name: os.path.realpath(folder / name))
     if same := [" = ".join(names) for names in by_file.values() if len(names) > 1]:
-        log.warning("%s: files with several names, such as links (%d): %s", folder, len(same), some(same))
+        log.warning("%s: several names for the same file, such as links (%d): %s", folder, len(same), some(same))
     return audio, [name for name in files if not is_audio_name(name)]
 
 
@@ -72,7 +72,7 @@ def tree_files(folder: Path) -> list[str]:
             else:
                 (files if found.is_file() else skipped).append((inner / entry.name).as_posix())
     if skipped:
-        log.warning("%s: skipped links to nothing or to a folder listed before: %s", folder, some(skipped))
+        log.warning("%s: skipped broken links, and links to folders that are already listed: %s", folder, some(skipped))
     return sorted(files)
 
 
@@ -91,7 +91,7 @@ def _require_utf8(folder: Path, names: list[str]) -> list[str]:
     for name in names:
         if not is_utf8(name):
             raise DataError(
-                f"{folder}: the file name {name!a} is not UTF-8; rename it, or unpack again with UTF-8 names"
+                f"{folder}: the file name {name!a} is not UTF-8; rename it, or unpack the archive with UTF-8 names"
             )
     return names
 

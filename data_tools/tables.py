@@ -45,8 +45,8 @@ def read_table(
     records = _records(path, read_text(path, fallback_encoding), delimiter, quoting, hint)
     _, header, lines = next(records)
     if len(lines) > 1:
-        problem = f"a quote opens a column's name and closes on line {len(lines)}"
-        raise DataError(f"{path}, line 1: {problem}; write the names on one line")
+        header_problem = f"a quote opens a column's name and closes on line {len(lines)}"
+        raise DataError(f"{path}, line 1: {header_problem}; write all column names on one line")
     _check_header(path, header, columns)
     rows: list[tuple[int, list[str]]] = []
     swallowing = []
@@ -61,9 +61,9 @@ def read_table(
             raise DataError(f"{path}, line {line}: {problem}; {_quoting_cure(hint)}, or write the cell on one line")
     _require_width(path, header, rows, delimiter)
     if not rows:
-        raise DataError(f"{path}: a header and no rows")
+        raise DataError(f"{path}: has a header but no rows; add rows")
     if swallowing:
-        message = "%s, line %s: a quote opens a cell and closes some rows later; read as text, each line as a row (%d)"
+        message = "%s, line %s: unclosed quotes (%d); each line was read as a row, with its quotes as text"
         log.warning(message, path, shortened(map(str, swallowing)), len(swallowing))
     return [(line, dict(zip(header, values, strict=True))) for line, values in rows]
 
@@ -159,7 +159,7 @@ def _check_header(path: Path, header: list[str], columns: Iterable[str]) -> None
     if missing := [name for name in columns if name not in header]:
         raise DataError(f"{path}: no column {', '.join(missing)}; the first line has {', '.join(header)}")
     if len(set(header)) < len(header):
-        raise DataError(f"{path}, line 1: a column is named twice; the first line has {', '.join(header)}")
+        raise DataError(f"{path}, line 1: two columns have the same name; the first line has {', '.join(header)}")
 
 
 def _require_width(path: Path, header: list[str], rows: Iterable[tuple[int, list[str]]], delimiter: str) -> None:
@@ -175,8 +175,9 @@ def _require_width(path: Path, header: list[str], rows: Iterable[tuple[int, list
         )
         faults.append(f"{path}, line {line}: {problem}")
     if faults:
-        rest = [f"{path}: {len(faults)} such lines in all"] if len(faults) > MAX_ROWS else []
-        raise DataError("\n".join(faults[:MAX_ROWS] + rest))
+        total = [f"{path}: {len(faults)} such lines in all"] if len(faults) > MAX_ROWS else []
+        message = "\n".join(faults[:MAX_ROWS] + total)
+        raise DataError(message)
 
 
 def shortened(names: Iterable[str]) -> str:
@@ -197,10 +198,10 @@ def caption_columns(path: Path, row: Mapping[str, str]) -> list[str]:
     names = [name for name in row if re.fullmatch("caption_[1-9][0-9]*", name)]
     if long := [name for name in names if len(name) > len("caption_") + MAX_DIGITS]:
         problem = f"the column {long[0][:40]}.. has a number of more than {MAX_DIGITS} digits"
-        raise DataError(f"{path}: {problem}; correct it")
+        raise DataError(f"{path}: {problem}; rename the column")
     ordered = [f"caption_{number}" for number in range(1, len(names) + 1)]
     if not names or set(names) != set(ordered):
-        raise DataError(f"{path}: expects columns caption_1, caption_2 .. without a gap; found {shortened(row)}")
+        raise DataError(f"{path}: needs the columns caption_1, caption_2 .. without a gap; found {shortened(row)}")
     return ordered
 
 

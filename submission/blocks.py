@@ -27,7 +27,7 @@ def row_blocks(values: Floats) -> Iterator[slice]:
 
 
 def block_slices(rows: int, columns: int) -> Iterator[slice]:
-    """Yield blocks for this number of rows and columns; see row_blocks."""
+    """Yield slices that divide the rows of a matrix of this shape into blocks; see row_blocks."""
     size = max(1, min(MAX_ROWS, MAX_NUMBERS // max(1, columns)))
     return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
 

@@ -324,8 +324,7 @@ def get_edition(name: str | int) -> Edition:
     """Return the edition of one year, or `custom`. Raises SubmissionError, with the known names, for any other."""
     if str(name) in MOMENTS:
         raise SubmissionError(
-            f"edition {name} expects windows of moments (.jsonl), but these are clips; "
-            f"choose one of: {', '.join(EDITIONS)}"
+            f"edition {name} is for windows of moments (.jsonl), not for clips; choose one of: {', '.join(EDITIONS)}"
         )
     return _lookup(name, EDITIONS)
 

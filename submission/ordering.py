@@ -128,11 +128,11 @@ def _padded_rows(ranks: Ranks, counts: Ints) -> Ranks:
 def _require_columns(columns: Ints, rows: Ints, n_clips: int) -> None:
     """Raises SubmissionError if a relevant column is outside the matrix, or comes twice in a row."""
     if np.any((columns < 0) | (columns >= n_clips)):
-        raise SubmissionError(f"a column of a relevant clip is outside 0 to {n_clips - 1}")
+        raise SubmissionError(f"the column of a relevant clip is outside 0 to {n_clips - 1}; correct it")
     cells, times = np.unique(rows * n_clips + columns, return_counts=True)
     if np.any(times > 1):
         row = cells[times > 1][0] // n_clips
-        raise SubmissionError(f"row {row} of the scores has the same relevant column twice")
+        raise SubmissionError(f"row {row} of the scores has the same relevant column twice; list it once")
 
 
 def _name_order(names: Sequence[str]) -> Ints:

@@ -22,14 +22,14 @@ NO_MANIFEST = (
     ": is not a manifest, one line of JSON per clip; make one with python -m data_tools clotho, audiocaps or table"
 )
 NO_RECIPE = " is no recipe, whose name ends in .yaml; shipped ones are in recipes/"
-NO_STORE = ": is no store of Freesound sounds, or damaged at its beginning; name one that python -m data_tools crawl"
-NO_PART = " column 1 (char {})); name a part of WavCaps, such as fsd_final.json"
+NO_STORE = ": not a store of Freesound sounds, or damaged at its beginning; give one made by python -m data_tools crawl"
+NO_PART = " column 1 (char {})); give a JSON file of WavCaps, such as fsd_final.json"
 NO_CLOTHO = "name Clotho's folder as published, and the --splits that it has"
 NO_CSV = "is YAML, such as a recipe, not a CSV, score matrix or package; to check a recipe: python -m system check"
 NO_MODEL = "is neither a run (resolved.json) nor an exported model (model.safetensors); name such a folder"
 SPLITS = "it has development, evaluation, validation"
 OTHER_SET = "none of its queries is known: it belongs to another split or data set; give the captions that it answers"
-JSONL = "argument --out: {}: name a file that ends in .jsonl"
+JSONL = "argument --out: {}: give a file name that ends in .jsonl"
 
 DATA = [
     # a path that names nothing, a folder for a file, a file for a folder
@@ -44,7 +44,7 @@ DATA = [
     ("clotho captions.csv --out x.jsonl", f"captions.csv{IS_FILE}"),
     ("blind nowhere --out x.jsonl", "nowhere: no such folder; correct the path"),
     ("blind captions.csv --out x.jsonl", f"captions.csv{IS_FILE}"),
-    ("blind empty --out x.jsonl", "empty: no audio files in this folder; unpack the set and name the folder"),
+    ("blind empty --out x.jsonl", "empty: no audio files in this folder; unpack the data set and give its folder"),
     ("scenes manifest.jsonl --seed 1", f"manifest.jsonl{IS_FILE}"),
     ("status nowhere.sqlite", "nowhere.sqlite: no such file; make it with python -m data_tools crawl nowhere.sqlite"),
     ("status recipe.yaml", f"recipe.yaml{NO_STORE}"),
@@ -54,15 +54,18 @@ DATA = [
     ("crawl captions.csv --key-file key.txt", f"captions.csv{NO_STORE}"),
     (
         "crawl empty.csv --key-file key.txt",
-        "empty.csv: is an empty file, not a store of Freesound sounds; name a new store",
+        "empty.csv: is an empty file, not a store of Freesound sounds; give a new store",
     ),
-    ("status empty.csv", "empty.csv: not a store of Freesound sounds of format 3; name another file"),
+    ("status empty.csv", "empty.csv: not a store of Freesound sounds of format 3; give another file"),
     (
         "wavcaps captions.csv --audio audio --out x.jsonl",
         f"captions.csv: not JSON (Expecting value: line 1{NO_PART.format(0)}",
     ),
     ("wavcaps manifest.jsonl --audio audio --out x.jsonl", "manifest.jsonl: not JSON (Extra data: line 2 "),
-    ("wavcaps scores.json --audio audio --out x.jsonl", "scores.json: not a WavCaps file, which is {'num_captions_"),
+    (
+        "wavcaps scores.json --audio audio --out x.jsonl",
+        "scores.json: not a JSON file of WavCaps: expects {",
+    ),
     ("wavcaps audio --audio audio --out x.jsonl", f"audio{IS_FOLDER}"),
     ("clotho audio --out x.jsonl", f"audio/clotho_captions_development.csv: no such file; {NO_CLOTHO}"),
     ("clotho manifest.jsonl --out x.jsonl", f"manifest.jsonl{IS_FILE}"),
@@ -80,7 +83,7 @@ DATA = [
     ("table captions.csv --audio file_name --caption caption --out x.jsonl", "no column caption; the first line has"),
     (
         "table captions.csv --audio file_name --caption caption_1 --folder nowhere --out x.jsonl",
-        "none of the table's 24 audio files can be read here",
+        "cannot read any of the table's 24 audio files in this folder",
     ),
     ("classify captions.csv --text-column words --captions captions.csv --out x", "no column words; the first line"),
     ("check broken/no_id.jsonl", "broken/no_id.jsonl, line 1: not a clip (id: is missing)"),
@@ -97,11 +100,11 @@ DATA = [
     ("table captions.csv --audio file_name --caption caption_1 --out x.csv", JSONL.format("x.csv")),
     ("queries blind.csv --out x.txt", JSONL.format("x.txt")),
     ("queries blind.csv --out blind.csv", JSONL.format("blind.csv")),
-    ("queries manifest.jsonl --out manifest.jsonl", "manifest.jsonl would overwrite manifest.jsonl, which is re"),
-    ("check manifest.jsonl --quick --list notes", "argument --list: notes: name a file that ends in .csv"),
-    ("scenes notes --seed 1", "notes: holds files but no scenes.json; choose a new or empty folder"),
+    ("queries manifest.jsonl --out manifest.jsonl", "manifest.jsonl would overwrite the input file manifest.jsonl"),
+    ("check manifest.jsonl --quick --list notes", "argument --list: notes: give a file name that ends in .csv"),
+    ("scenes notes --seed 1", "notes: contains files but no scenes.json; choose a new or empty folder"),
     # Freesound
-    ("crawl store.sqlite", "no API key: set FREESOUND_API_KEY, or name a file of mode 600 by --key-file"),
+    ("crawl store.sqlite", "no API key: set the variable FREESOUND_API_KEY, or give a file of mode 600 by --key-file"),
     ("crawl store.sqlite --key-file nowhere.txt", "nowhere.txt: no such file; write the key into it"),
     ("crawl store.sqlite --key-file key.txt --since yesterday", "--since yesterday: expects `last` or a date such as"),
     ("crawl store.sqlite --key-file key.txt --since 2999-01-01", "--since 2999-01-01: is in the future"),
@@ -129,15 +132,18 @@ SUBMISSION = [
     ("report recipe.yaml --out x.html", f"recipe.yaml{IS_FILE}"),
     ("report audio", "audio: not a finished run (no result.json); give the folder of a run, which python -m"),
     ("pack recipe.yaml --about about.yaml --out x.zip", f"recipe.yaml{IS_FILE}"),
-    ("pack nowhere --about about.yaml --out x.zip", "nowhere: no such folder; name a finished run"),
+    ("pack nowhere --about about.yaml --out x.zip", "nowhere: no such folder; give the folder of a finished run"),
     ("pack run --about nowhere.yaml --out x.zip", "no such file; python -m submission pack RUN --template writes one"),
     ("pack run --about recipe.yaml --out x.zip", "recipe.yaml: must have the keys authors and systems"),
-    ("pack run --out x.zip", "give --about ABOUT.yaml and --out NAME.zip; --template ABOUT.yaml writes the first"),
-    ("pack run --about about.yaml --out x.tar", "x.tar: a package is NAME.zip"),
+    ("pack run --out x.zip", "give --about ABOUT.yaml and --out NAME.zip; --template ABOUT.yaml writes an ABOUT.yaml"),
+    ("pack run --about about.yaml --out x.tar", "x.tar: the name of a package must end in .zip"),
     ("pack run --template notes/old.txt", "notes/old.txt already exists; choose another file"),
-    ("report run --out x.pdf", "x.pdf: the report is a page; give it a name that ends in .html"),
+    ("report run --out x.pdf", "x.pdf: the report is an HTML page; give a name that ends in .html"),
     ("report run:nothing --out x.html", "run: no ranked entry 'nothing'; choose one of evaluation"),
-    ("score ranked.csv", "ranked.csv is scored against captions; add --truth clotho_captions_evaluation.csv"),
+    (
+        "score ranked.csv",
+        "ranked.csv needs captions to be scored; add --truth FILE, such as clotho_",
+    ),
     ("score ranked.csv --truth other.csv", f"ranked.csv: whole file: {OTHER_SET}"),
     ("check ranked.csv --edition 2022 --truth other.csv", f"whole file: {OTHER_SET}"),
     ("score ranked.csv --truth manifest.jsonl", "manifest.jsonl: line 1: JSON, such as a manifest, not a CSV; give or"),
@@ -159,11 +165,14 @@ SUBMISSION = [
     ("write scores.npy --out nowhere/x.csv", "nowhere/x.csv: no such file or folder; correct the path"),
     (
         "write ranked.csv --out x.csv",
-        "ranked.csv is not a score matrix (.npy); `convert` converts a CSV to another edition",
+        "ranked.csv is not a score matrix (.npy); use `convert` for a CSV",
     ),
-    ("convert ranked.csv --out x.npy", "ranked.csv: a ranked CSV has no scores; use the score matrix (.npy)"),
+    (
+        "convert ranked.csv --out x.npy",
+        "ranked.csv: a ranked CSV has no scores, which x.npy needs; use the score matrix (.npy)",
+    ),
     ("blend scores.npy --out x.npy", "a blend needs two or more files"),
-    ("blend scores.npy run/scores/evaluation.npy --out scores.npy", "would overwrite scores.npy, which is read"),
+    ("blend scores.npy run/scores/evaluation.npy --out scores.npy", "would overwrite the input file scores.npy"),
 ]
 SYSTEM = [
     ("check nowhere.yaml", "nowhere.yaml: no such file; shipped ones are in recipes/"),
@@ -181,7 +190,10 @@ SYSTEM = [
     ("rank run --audio blind.csv --queries audio --out x.npy", f"blind.csv{NO_MANIFEST}"),
     ("rank run --audio captions.csv --queries blind.csv --out x.npy", f"captions.csv{NO_MANIFEST}"),
     ("rank run --audio audio --queries nowhere.csv --out x.npy", "nowhere.csv: no such file; correct the path"),
-    ("rank run --audio audio --queries recipe.yaml --out x.npy", "queries are read from .jsonl or .csv files"),
+    (
+        "rank run --audio audio --queries recipe.yaml --out x.npy",
+        "not a file of queries; use one that ends in .jsonl",
+    ),
     ("rank run --audio audio --out x.npy", "audio has no captions as queries; name a file of queries with --queries"),
     ("rank run --audio manifest.jsonl --split train --out x.npy", f"manifest.jsonl has no split train, {SPLITS}"),
     ("search run manifest.jsonl tone --split train", f"manifest.jsonl has no split train, {SPLITS}"),
@@ -235,7 +247,7 @@ SYSTEM = [
     ("train recipe.yaml --runs captions.csv", f"captions.csv{IS_FILE}"),
     ("study two.study.yaml --runs captions.csv", f"captions.csv{IS_FILE}"),
     # models of the hub, without a network
-    ("word_vectors nobody/nothing --out x.bin", "text model nobody/nothing: it is no folder, nor in the cache "),
+    ("word_vectors nobody/nothing --out x.bin", "text model nobody/nothing: not a folder, not in the cache "),
 ]
 CASES = [
     pytest.param(floor, line, words, id=f"{floor} {line}")
@@ -340,7 +352,7 @@ def test_failed_run_keeps_computed_frames(desk: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.usefixtures("desk")
 def test_missing_hub_model_without_network_is_refused(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    missing = "text model nobody/nothing: it is no folder, nor in the cache "
+    missing = "text model nobody/nothing: not a folder, not in the cache "
     assert missing in sentence("system", "run hub.yaml", capsys)
     assert not (desk / "banks").exists(), "before any frame is computed"
     line = "classify blind.csv --text-column caption --captions captions.csv --model nobody/nothing --out x"

@@ -126,7 +126,7 @@ def _find_sound(path: Path, file: BinaryIO, layout: _Layout, start: int) -> _Sou
         if name == b"ds64":
             large = body + 8
         at = _next_chunk(file, layout, body, size)
-    raise AudioError(f"{path}: no sound data in its first {_MAX_CHUNKS:,} chunks; fetch the file again")
+    raise AudioError(f"{path}: no sound data in its first {_MAX_CHUNKS:,} chunks; copy or download the file again")
 
 
 def _chunk(file: BinaryIO, layout: _Layout, at: int) -> tuple[bytes | None, int, int]:
@@ -209,8 +209,8 @@ def _refuse_longer(path: Path, file: BinaryIO, sound: _Sound, end: int) -> None:
     if is_container(rest.lstrip(b"\0")[:8]):
         raise joined(path, "audio")
     if len(rest) > _MAX_TRAILER and rest.strip(b"\0"):
-        more = f"{end - at:,} bytes that are no chunk or tag follow the {sound.size:,} bytes of sound"
-        raise AudioError(f"{path}: {more} that its header states; {DECODE_ALL}")
+        stated = f"the {sound.size:,} bytes of sound that its header states"
+        raise AudioError(f"{path}: {end - at:,} bytes of unknown content follow {stated}; {DECODE_ALL}")
 
 
 def playable_au(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded:

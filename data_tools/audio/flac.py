@@ -75,8 +75,8 @@ def _count_samples(path: Path, source: Reheaded) -> int:
             except soundfile.LibsndfileError as error:
                 count += int(np.isfinite(block[:, 0]).sum())
                 if "lost sync" in str(error):
-                    problem = f"damaged or cut after {count:,} samples, or followed by other bytes"
-                    raise AudioError(f"{path}: {problem}; fetch the file again") from None
+                    problem = f"damaged or cut after {count:,} samples, or followed by bytes that are not FLAC"
+                    raise AudioError(f"{path}: {problem}; copy or download the file again") from None
                 return count
             count += read
             if read < len(block):

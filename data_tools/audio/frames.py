@@ -16,6 +16,7 @@ from data_tools.errors import located
 MAX_FRAME_VALUES = 2**28  # per array: 1 GiB as float32; 4 days of a frame per second with 768 values
 _PARSER = Lock()  # numpy parses headers by ast, which up to Python 3.11 may fail in concurrent threads
 MAX_FRAME = 65_504.0  # greatest magnitude: that of float16, the type of banks
+_SAVE_AGAIN = "copy, download or save the file again"
 
 
 def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
@@ -32,7 +33,7 @@ def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
         that are not frames.
     """
     if not holds_frames(path):
-        raise AudioError(f"{path}: is no file of published frames ({' or '.join(FRAME_SUFFIXES)})")
+        raise AudioError(f"{path}: not a file of published frames; use one that ends in {' or '.join(FRAME_SUFFIXES)}")
     require_file(path)
     try:
         if zipfile.is_zipfile(path):
@@ -46,7 +47,7 @@ def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise located(error, path) from error  # an error of the disk: the file may be intact
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise AudioError(f"{path}: cannot be read as frames ({reason}); fetch it again") from None
+        raise AudioError(f"{path}: cannot be read as frames ({reason}); {_SAVE_AGAIN}") from None
 
 
 def _archived_frames(path: Path | str, array: str | None) -> np.ndarray:
@@ -55,17 +56,17 @@ def _archived_frames(path: Path | str, array: str | None) -> np.ndarray:
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         if len(set(names)) < len(names):
-            raise AudioError(f"{path}: holds two arrays of one name ({', '.join(names)[:200]}); fetch it again")
+            raise AudioError(f"{path}: has two arrays of the same name ({', '.join(names)[:200]}); {_SAVE_AGAIN}")
         if array is not None and f"{array}.npy" not in names:
-            raise AudioError(f"{path}: has no array {array!r}; name it by the expert's setting array")
+            raise AudioError(f"{path}: has no array {array!r}; set `array` of its expert in the recipe")
         for name in names if array is None else [f"{array}.npy"]:
             if not name.endswith(".npy"):
-                raise AudioError(f"{path}: holds {name!r}, which is no array; fetch it again")
+                raise AudioError(f"{path}: contains {name!r}, which is not an array (.npy); {_SAVE_AGAIN}")
             with archive.open(name) as file:
                 frames = _frames(path, file, archive.getinfo(name).file_size)
             first = frames if first is None else first
     if first is None:
-        raise AudioError(f"{path}: holds no array; fetch it again")
+        raise AudioError(f"{path}: contains no array; {_SAVE_AGAIN}")
     return first
 
 
@@ -75,32 +76,33 @@ def _frames(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
     if size > MAX_FRAME_VALUES * 8:
         raise _too_many(path, f"an array of {size:,} bytes")
     if version not in ((1, 0), (2, 0), (3, 0)):
-        raise AudioError(f"{path}: has .npy version {version}; 1 to 3 can be read; save it again with numpy.save")
+        raise AudioError(f"{path}: has .npy version {version}, only 1 to 3 can be read; save it again with numpy.save")
     newer = np.lib.format.read_array_header_2_0
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else newer
     with _PARSER:
         shape, is_fortran, dtype = read_header(file)
     if dtype.hasobject:
-        raise AudioError(f"{path}: cannot be read as frames (it holds pickled objects); fetch it again")
+        raise AudioError(f"{path}: contains pickled objects, not frames; save it as an array of numbers")
     if len(shape) != 2 or 0 in shape or dtype.kind not in "fiu":
-        raise AudioError(f"{path}: holds {dtype} of shape {shape}, not frames of numbers")
+        cure = "save the frames as numbers of shape (time, dimension)"
+        raise AudioError(f"{path}: contains {dtype} of shape {shape}, not frames of numbers; {cure}")
     if math.prod(shape) > MAX_FRAME_VALUES:
         raise _too_many(path, f"{dtype} of shape {shape}")
     stated, present = math.prod(shape) * dtype.itemsize, size - file.tell()
     if stated != present:
-        problem = f"its header states {dtype} of shape {shape}, {stated:,} bytes, and {present:,} are present"
-        raise AudioError(f"{path}: {problem}; fetch it again")
+        problem = f"its header states {dtype} of shape {shape}, {stated:,} bytes, but {present:,} are present"
+        raise AudioError(f"{path}: {problem}; {_SAVE_AGAIN}")
     frames = np.frombuffer(file.read(stated), dtype).reshape(shape, order="F" if is_fortran else "C")
     file.read(1)  # reads up to the end, so that zipfile compares the checksum
     if not np.isfinite(frames).all():
-        raise AudioError(f"{path}: has frames that are not finite")
+        raise AudioError(f"{path}: has frames that are not finite (NaN or infinity); compute them again")
     if (peak := max(float(frames.max()), -float(frames.min()))) > MAX_FRAME:
         raise AudioError(
-            f"{path}: holds a value of {peak:.0e}, above {MAX_FRAME:,.0f} (float16); fetch it again, or scale it"
+            f"{path}: contains a value of {peak:.0e}, above the maximum of {MAX_FRAME:,.0f} (float16); scale its values"
         )
     return frames.astype(np.float32)
 
 
 def _too_many(path: Path | str, size: str) -> AudioError:
     """Return the error for a file with more values than may be read."""
-    return AudioError(f"{path}: holds {size}, more than the {MAX_FRAME_VALUES:,} values that are read; split it")
+    return AudioError(f"{path}: holds {size}, more than the {MAX_FRAME_VALUES:,} values that can be read; split it")

@@ -105,7 +105,7 @@ def _count_frames(path: Path, content: mmap.mmap, at: int, end: int, first: _Fra
 
 
 def next_sound(content: mmap.mmap, at: int, end: int) -> int:
-    """Return the offset of the next sound: a container of audio here (after zeros), or else the next two MPEG frames.
+    """Return the offset of the next sound: an audio container at `at` (after zeros), or else two MPEG frames.
 
     The two frames must be in sequence and of one kind: the bytes of a tag look like that once in a billion. Returns
     `end` if nothing follows.

@@ -69,7 +69,7 @@ def _last_pages(path: Path, content: mmap.mmap, at: int) -> list[_Page]:
         before = last.get(page.stream)
         if before and page.number != (before.number + 1) % 2**32:
             order = f"Ogg page {page.number} follows page {before.number}"
-            raise AudioError(f"{path}: incomplete, {order}: pages are missing or swapped; fetch the file again")
+            raise AudioError(f"{path}: pages are missing or swapped ({order}); copy or download the file again")
         last[page.stream] = page
         at += page.size
     return list(last.values())
@@ -86,7 +86,7 @@ def _page_at(path: Path, content: mmap.mmap, at: int) -> _Page | None:
         raise truncated(path, "its last Ogg page is not complete")
     number = int.from_bytes(header[18:22], "little")
     if _checksum(header[:22] + bytes(4) + content[at + 26 : at + size]) != header[22:26]:
-        raise AudioError(f"{path}: damaged, Ogg page {number} has a wrong checksum; fetch the file again")
+        raise AudioError(f"{path}: damaged, Ogg page {number} has a wrong checksum; copy or download the file again")
     return _Page(header[5], header[14:18], number, at, size, sizes[-1:] == b"\xff")
 
 
@@ -108,7 +108,7 @@ def _refuse_second(path: Path, content: mmap.mmap, at: int) -> None:
 
 
 def _with_ends(content: mmap.mmap, open_ends: list[_Page]) -> bytes:
-    """Return the Ogg file with the mark of the end on these pages."""
+    """Return the Ogg file with the end-of-stream mark set on these pages."""
     marked = bytearray(content)
     for page in open_ends:
         marked[page.at + 5] |= _END
@@ -120,5 +120,5 @@ def _with_ends(content: mmap.mmap, open_ends: list[_Page]) -> bytes:
 @cache
 def _warn_of_missing_end(path: Path) -> None:
     """Warn that an Ogg file may be cut, because its end is not marked; once per file."""
-    cure = "compare its length with that of the original; `ffmpeg -i in.ogg -c copy out.ogg` writes the mark"
-    log.warning("%s: no mark of the end: cut between two Ogg pages, or written without the mark; %s", path, cure)
+    cure = "compare its length with the original's; if complete, `ffmpeg -i in.ogg -c copy out.ogg` adds the mark"
+    log.warning("%s: has no end-of-stream mark, so the file may be cut; %s", path, cure)

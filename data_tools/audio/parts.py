@@ -12,7 +12,7 @@ from typing import BinaryIO
 from data_tools.errors import DataError
 
 MAGICS = (b"RIFF", b"RIFX", b"RF64", b"BW64", b"FORM", b"riff", b"caff", b".snd", b"OggS", b"fLaC")
-DECODE_ALL = "export the file again, or decode all of it into a FLAC file by another program"
+DECODE_ALL = "export the file again, or convert all of it to FLAC with another program"
 _FOREIGN_MAGICS = (b"dns.", b"\x30\x26\xb2\x75", b"\x1a\x45\xdf\xa3", b"wvpk", b"MAC ")  # AU, WMA, WebM, WavPack, APE
 
 
@@ -66,8 +66,8 @@ def mapped(file: BinaryIO) -> mmap.mmap:
 
 
 def truncated(path: Path, problem: str) -> AudioError:
-    """Return the error for a file that ends too early. problem: The evidence for it."""
-    return AudioError(f"{path}: truncated, {problem}; fetch the file again")
+    """Return the error for a file that ends too early. problem: How this was noticed."""
+    return AudioError(f"{path}: truncated, {problem}; copy or download the file again")
 
 
 def longer(path: Path, stated: str) -> AudioError:
@@ -82,7 +82,7 @@ def joined(path: Path, kind: str) -> AudioError:
 
 
 def after_tags(file: BinaryIO | mmap.mmap, at: int) -> int:
-    """Return the offset after the tags at an offset, by their stated sizes: ID3, APE, Lyrics3.
+    """Skip the tags (ID3, APE, Lyrics3) at an offset, by their stated sizes; return the offset after them.
 
     Sources: id3.org (ID3v1, ID3v2, Lyrics3); wiki.hydrogenaud.io/index.php?title=APEv2_specification.
     """
@@ -110,7 +110,7 @@ def _tag_size(file: BinaryIO | mmap.mmap, at: int) -> int:
 
 
 def is_container(head: bytes) -> bool:
-    """Return whether these first bytes start a container of audio. MP4 is recognised without the zeros of its size."""
+    """Return whether a file starts as an audio container. MP4 is recognised without the zeros of its size."""
     return head[:4] in MAGICS or head[:4] in _FOREIGN_MAGICS or head[1:5] == b"ftyp"
 
 

@@ -60,9 +60,9 @@ FRAME_SUFFIXES = (".npz", ".npy")  # of files of published frames in place of au
 def require_file(path: Path | str) -> None:
     """Raise AudioError for a missing file, a folder, and a pipe or device, which cannot be read twice."""
     if Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
-        raise AudioError(f"{path}: is a pipe or a device; name a regular file")
+        raise AudioError(f"{path}: is a pipe or a device; give a regular file")
     if not Path(path).is_file():
-        raise AudioError(f"{path}: no such file")
+        raise AudioError(f"{path}: no such file; correct the path")
 
 
 def holds_frames(path: Path | str) -> bool:
@@ -88,17 +88,17 @@ def read_audio(
     with opened(path) as file:
         max_frames = file.frames if seconds is None else min(file.frames, round(seconds * file.samplerate))
         if max_frames * file.channels > MAX_VALUES:
-            limit = f"the {MAX_VALUES:,} values that are read at a time; cut it into shorter files"
-            raise AudioError(f"{path}: {_size(file)} are more than {limit}")
+            limit = f"{MAX_VALUES:,} values (samples x channels)"
+            raise AudioError(f"{path}: {_size(file)} are more than {limit}; cut it into shorter files")
         if max_frames * sample_rate > MAX_SAMPLES * file.samplerate:
             raise AudioError(
-                f"{path}: {_size(file)} are more than {MAX_SAMPLES:,} samples at {sample_rate:,} Hz, which is the most "
-                "that is read; cut it into shorter files"
+                f"{path}: {_size(file)} are too long, at most {MAX_SAMPLES:,} samples at {sample_rate:,} Hz can be "
+                "read; cut it into shorter files"
             )
         try:
             resample = resampler(file.samplerate, sample_rate, resampling)
         except ValueError as error:
-            raise AudioError(f"{path}: {_size(file)} cannot be brought to {sample_rate:,} Hz: {error}") from error
+            raise AudioError(f"{path}: {_size(file)} cannot be resampled to {sample_rate:,} Hz: {error}") from error
         wave = np.empty(max_frames * sample_rate // file.samplerate + 1, np.float32)
         read = made = 0
         for block in decoded_blocks(path, file, max_frames):
@@ -130,7 +130,7 @@ def readable_seconds(path: Path | str) -> float | None:
 
 
 def check_audio(path: Path | str) -> str | None:
-    """Decode a whole audio file and describe why it has no sound, if so. Raises as read_audio.
+    """Decode a whole audio file; return why it has no sound, such as "silent", or None. Raises as read_audio.
 
     Returns: a description of a file without sound after averaging its channels, such as "silent"; None for any other
     file. A file shorter than SHORTEST is without sound, as is one whose samples vary by at most two 16-bit steps,
@@ -153,7 +153,7 @@ def check_audio(path: Path | str) -> str | None:
 
 
 def peaks(path: Path | str, parts: int) -> Wave:
-    """Return the peak level of each of `parts` equal parts of a file, for a picture of it.
+    """Return the peak level of each of `parts` equal parts of a file, to draw its waveform.
 
     Returns (parts,) float32: the greatest magnitude in any channel, full scale = 1; 0 for a part without a sample. Only
     the beginning of a part is read if it is longer than PEAK_SAMPLES, so that hours take no longer than a minute.
@@ -227,12 +227,13 @@ def decoded_blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -
         if len(samples) < count:
             _require_bytes(path)
             done += len(samples)
-            raise AudioError(f"{path}: truncated, {done} of {file.frames} samples can be read; fetch the file again")
+            readable = f"only {done} of {file.frames} samples can be read"
+            raise AudioError(f"{path}: truncated, {readable}; copy or download the file again")
         peak = np.abs(samples).max()
         if not np.isfinite(peak):
             raise AudioError(f"{path}: has NaN or infinite samples; export the file again")
         if peak > MAX_PEAK:
-            raise AudioError(f"{path}: has samples of {peak:.0e} times full scale; export the file again")
+            raise AudioError(f"{path}: has samples of {peak:.0e} times full scale, too large; export the file again")
         done += len(samples)
         yield samples
     if done == file.frames and file.format == "FLAC":
@@ -275,26 +276,26 @@ def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.Soun
 
     require_file(path)
     if not Path(path).stat().st_size:
-        raise AudioError(f"{path}: the file is empty (0 bytes); fetch it again")
+        raise AudioError(f"{path}: the file is empty (0 bytes); copy or download it again")
     try:
         with _source(path, checks) as source, _sequential_file()(source) as file:
             if file.format not in _FORMATS:
-                raise AudioError(f"{path}: the format {file.format_info} is not read; convert it to WAV or FLAC")
+                raise AudioError(f"{path}: the format {file.format_info} is not supported; convert it to WAV or FLAC")
             if not file.frames:
-                raise AudioError(f"{path}: has no samples; fetch the file again")
+                raise AudioError(f"{path}: contains no samples; copy or download the file again")
             if file.frames > _MAX_STATED:
-                raise AudioError(f"{path}: its header states no length, or one that cannot be; export the file again")
+                raise AudioError(f"{path}: its header states no length, or an impossible one; export the file again")
             if not MIN_RATE <= file.samplerate <= MAX_RATE:
-                rates = f"{MIN_RATE:,} to {MAX_RATE:,} Hz; export the file again"
-                raise AudioError(f"{path}: a rate of {file.samplerate:,} Hz, not one of {rates}")
+                rates = f"{MIN_RATE:,} to {MAX_RATE:,} Hz"
+                raise AudioError(f"{path}: its rate is {file.samplerate:,} Hz, not {rates}; export the file again")
             if file.format == "OGG":
                 file.seek(0)  # without it, libsndfile reads the encoder's delay of Opus that starts late
             yield file
     except soundfile.LibsndfileError:
         _require_bytes(path)
         if holds_frames(path):
-            raise AudioError(f"{path}: contains published frames, which only the expert feature_files reads") from None
-        raise AudioError(f"{path}: cannot be decoded; fetch it again, or convert it to WAV or FLAC") from None
+            raise AudioError(f"{path}: contains published frames, not audio; use the expert feature_files") from None
+        raise AudioError(f"{path}: cannot be decoded; download it again, or convert it to WAV or FLAC") from None
     except OSError as error:
         raise located(error, error.filename or path) from error
 
@@ -313,7 +314,7 @@ def is_direct(path: Path | str) -> bool:
 
 
 def _require_bytes(path: Path | str) -> None:
-    """Raise OSError if the system cannot read a file to its end: libsndfile takes that for damage or for the end."""
+    """Raise OSError if the system cannot read a whole file, which libsndfile would report as damage or as its end."""
     sha256_of(Path(path))
 
 
@@ -347,5 +348,5 @@ def _by_ffmpeg(path: Path | str) -> Iterator[str]:
         finished = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
         if finished.returncode or finished.stderr.strip():
             reason = (finished.stderr.strip() or "it gave no reason").splitlines()[-1][:200]
-            raise AudioError(f"{path}: cannot be decoded by ffmpeg ({reason}); fetch it again, or convert it to FLAC")
+            raise AudioError(f"{path}: cannot be decoded by ffmpeg ({reason}); copy it again, or convert it to FLAC")
         yield wav

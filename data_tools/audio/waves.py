@@ -32,13 +32,13 @@ def _checked(one: Any, number: int) -> np.ndarray:
     wave = np.asarray(_on_cpu(one))
     shape = f"wave {number} has shape {wave.shape} and type {wave.dtype}"
     if wave.dtype.kind != "f" or wave.ndim not in (1, 2) or not wave.size:
-        raise KitError(f"{shape}; give (samples,) or (samples, channels) of floats with full scale 1")
+        raise KitError(f"{shape}; it must be (samples,) or (samples, channels), of floats with full scale 1")
     if wave.ndim == 2 and wave.shape[1] > wave.shape[0]:
         raise KitError(f"{shape}: more channels than samples; transpose it to (samples, channels)")
     with np.errstate(over="ignore"):
         samples = wave.astype(np.float32)
     if not np.isfinite(samples).all():
-        raise KitError(f"wave {number} has NaN or infinite samples, or too large ones for 32 bits; correct it")
+        raise KitError(f"wave {number} has samples that are NaN, infinite or too large for 32 bits; correct them")
     return samples
 
 
@@ -52,7 +52,7 @@ def write_waves(waves: Sequence[np.ndarray], rate: int | None, folder: Path) -> 
     import soundfile
 
     if not isinstance(rate, Integral) or not MIN_RATE <= rate <= MAX_RATE:
-        raise KitError(f"the rate of waves is {rate!r}; give a whole number from {MIN_RATE:,} to {MAX_RATE:,} Hz")
+        raise KitError(f"the rate of the waves is {rate!r}; give a whole number from {MIN_RATE:,} to {MAX_RATE:,} Hz")
     paths = [folder / f"{number}.wav" for number in range(len(waves))]
     for path, wave in zip(paths, waves, strict=True):
         soundfile.write(path, wave, int(rate), "FLOAT")

@@ -86,7 +86,7 @@ def _loaded(vectors: np.ndarray, rows: np.ndarray) -> torch.Tensor:
 
 
 @contextmanager
-def thread_a_network() -> Iterator[ThreadPoolExecutor]:
+def network_threads() -> Iterator[ThreadPoolExecutor]:
     """Yield a pool with one thread per core, each for a whole network.
 
     Layers this small gain little from several threads, and lose much if other work takes one of the cores.

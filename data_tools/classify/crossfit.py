@@ -64,7 +64,7 @@ def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
     vectors: (rows, D), memory-mapped or not. Raises DataError for fewer groups of a class than folds, and if a fold
     leaves no text of a class for training.
     """
-    from data_tools.classify.classifier import score, thread_a_network, train
+    from data_tools.classify.classifier import network_threads, score, train
 
     folds = assign_folds(texts, fitting)
     chosen = [training_texts(texts, folds, fold) for fold in range(fitting.folds)]
@@ -80,7 +80,7 @@ def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
         scores[weighting][in_fold] = score(trained, vectors, texts.rows[in_fold])
 
     networks = list(product(WEIGHTINGS, range(fitting.folds)))
-    with thread_a_network() as pool:
+    with network_threads() as pool:
         for _ in each(pool.map(fit, networks), "training", "network", len(networks)):
             pass
     left_out = [int((folds != fold).sum()) - len(learnt) for fold, learnt in enumerate(chosen)]
@@ -101,7 +101,7 @@ def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
         if count < fitting.folds:
             origin = counted(count, "clip") if label else f"{count} uploaders or distinct texts"
             raise DataError(
-                f"the {name} come from only {origin}, for {fitting.folds} folds; give more of them, or lower --folds"
+                f"the {name} come from only {origin}, too few for {fitting.folds} folds; give more, or lower --folds"
             )
         dealing = GroupKFold(fitting.folds, shuffle=True, random_state=fitting.seed)
         for fold, (_, held_out) in enumerate(dealing.split(of_label, groups=texts.groups[of_label])):
@@ -110,7 +110,7 @@ def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
 
 
 def training_texts(texts: Texts, folds: np.ndarray, fold: int) -> np.ndarray:
-    """Return the indices of a fold's training texts: those of the other folds, minus texts equal to one of its own.
+    """Return the indices of a fold's training texts: those of the other folds, except texts that its fold also has.
 
     Omitting texts, instead of joining groups with a common text, keeps the folds even: with real uploaders, short texts
     such as "rain" would join most groups into one.
@@ -119,7 +119,8 @@ def training_texts(texts: Texts, folds: np.ndarray, fold: int) -> np.ndarray:
     held_out[texts.rows[folds == fold]] = True
     chosen = np.flatnonzero((folds != fold) & ~held_out[texts.rows])
     if len(np.unique(texts.labels[chosen])) < 2:
-        raise DataError("too few different texts: a fold leaves no caption or no description to learn from; give more")
+        problem = "too few different texts: without one fold, no caption or no description is left to learn from"
+        raise DataError(f"{problem}; give more texts")
     return chosen
 
 

@@ -40,9 +40,10 @@ def read_description_table(path: Path, text_column: str, id_column: str | None) 
     for number, (line, row) in enumerate(rows, 1):
         name = row[id_column].strip() if id_column else str(number)
         if not name:
-            raise DataError(f"{path}, line {line}: the {id_column} is empty; fill it in or remove the row")
+            raise DataError(f"{path}, line {line}: the column {id_column} is empty; fill it in or remove the row")
         if name in line_of:
-            raise DataError(f"{path}, line {line}: the {id_column} {name!r} is already on line {line_of[name]}")
+            first = f"is already on line {line_of[name]}"
+            raise DataError(f"{path}, line {line}: the {id_column} {name!r} {first}; keep one of the rows")
         line_of[name] = line
         yield Description(name, row[text_column], row.get("username") or None)
 
@@ -84,6 +85,6 @@ def read_captions(paths: Sequence[Path]) -> tuple[list[Caption], int]:
             ]
     if not captions:
         raise DataError(
-            f"{', '.join(map(str, paths))}: all captions are of test splits; classify needs those of another split"
+            f"{', '.join(map(str, paths))}: all captions are of test splits; give captions of another split"
         )
     return captions, left_out

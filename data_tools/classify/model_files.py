@@ -25,7 +25,7 @@ AUDIO_SETTINGS = ("config.json", "preprocessor_config.json", "processor_config.j
 WEIGHTLESS = ("Pooling", "Normalize", "BoW", "Dropout", "WordWeights")
 
 
-def local_folder(name: str, what: str = "text model") -> Path | None:
+def local_folder(name: str, kind: str = "text model") -> Path | None:
     """Find the folder of a model by folder, package or hub name, without the network.
 
     None if the model is not on this machine.
@@ -41,7 +41,7 @@ def local_folder(name: str, what: str = "text model") -> Path | None:
             return Path(import_module(PACKAGES[name]).get_model_path())
         except ModuleNotFoundError:
             hint = f"install it (pip install {name}) or name another model"
-            raise DataError(f"{what} {name}: the package of that name is not installed; {hint}") from None
+            raise DataError(f"{kind} {name}: the Python package {name} is not installed; {hint}") from None
     return next((folder for owned in _hub_names(name) if (folder := _cached(owned))), None)
 
 
@@ -52,33 +52,33 @@ def installed_as(name: str) -> str:
     return f"; an installed package contains it: use {package} instead" if is_installed else ""
 
 
-def fetch(name: str, what: str = "text model") -> Path:
+def fetch(name: str, kind: str = "text model") -> Path:
     """Return the folder of a model; download it into the hub's cache if it is not on this machine.
 
     Raises DataError if the download fails: at once without a network.
     """
-    if folder := local_folder(name, what):
+    if folder := local_folder(name, kind):
         return folder
     from huggingface_hub import constants, snapshot_download
 
-    hint = "fetch it while online (python -m system download RECIPE), or name a folder that holds"
-    hint = f"{hint} {name}{installed_as(name)}"
+    hint = f"download it while online (python -m system download RECIPE), or give a folder that contains {name}"
+    hint += installed_as(name)
     if _is_path(name):
-        raise DataError(f"{what} {name}: no such folder; name one that holds a model, or a hub name")
+        raise DataError(f"{kind} {name}: no such folder; give a folder that contains a model, or a Hugging Face name")
     if not _answers(constants.ENDPOINT):
-        here = f"it is no folder, nor in the cache {constants.HF_HUB_CACHE}"
-        raise DataError(f"{what} {name}: {here}, and {constants.ENDPOINT} does not answer; {hint}")
+        problem = f"not a folder, not in the cache {constants.HF_HUB_CACHE}, and {constants.ENDPOINT} does not answer"
+        raise DataError(f"{kind} {name}: {problem}; {hint}")
     for owned in _hub_names(name):
         try:
             folder = Path(snapshot_download(owned, allow_patterns=[*CONFIGURATION, "*.safetensors"]))
             if missing := modules_without_weights(folder):  # weights in torch's own format, all or some
                 snapshot_download(owned, allow_patterns=[f"{module}pytorch_model*.bin" for module in missing])
             if missing := modules_without_weights(folder):
-                raise DataError(f"{missing[0] or 'it'} has no {' or '.join(WEIGHTS)}")
+                raise DataError(f"{missing[0] or 'the model'} has no weights ({' or '.join(WEIGHTS)})")
             return folder
         except Exception as error:  # the library raises many kinds for unknown names and broken connections
             reason = first_line(error)
-    raise DataError(f"{what} {name}: {constants.ENDPOINT} does not give it ({reason}); {hint}")
+    raise DataError(f"{kind} {name}: cannot be downloaded from {constants.ENDPOINT} ({reason}); {hint}")
 
 
 def folder_problem(folder: Path) -> str | None:

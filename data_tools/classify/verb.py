@@ -61,7 +61,7 @@ def classify(
     scored = [item for item in described if item.cleaned.text]
     learnt = [(clip, cleaned.text) for clip, cleaned in captioned if cleaned.text]
     if not scored:
-        raise DataError("no description has a word in it; nothing can be classified")
+        raise DataError("no description contains a word, so none can be classified; check the file and --text-column")
 
     words = [*(item.cleaned.text for item in scored), *(text for _, text in learnt)]
     with _timed(seconds, "embedding"):
@@ -140,13 +140,15 @@ def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     add = parser.add_argument
-    add("descriptions", type=Path, help="the crawl's store, or a .csv file")
-    add("--captions", type=Path, nargs="+", required=True, help="Clotho's captions (.csv) or manifests (.jsonl)")
-    add("--out", type=Path, required=True, help="the folder to write; embeddings in it are used again")
+    add("descriptions", type=Path, help="the descriptions: a store made by crawl, or a .csv file")
+    add("--captions", type=Path, nargs="+", required=True, help="captions to learn from (.csv or .jsonl manifest)")
+    add("--out", type=Path, required=True, help="output folder; embeddings from an earlier run in it are reused")
     models = f"folder, package ({', '.join(PACKAGES)}) or hub name (default: %(default)s)"
     add("--model", default=DEFAULT_MODEL, help=f"a sentence-transformers model: {models}")
-    add("--threshold", type=float, default=0.2, help="scores above it count as captions in the report (default: 0.2)")
+    threshold = "score above which a text counts as a caption in the report (default: 0.2)"
+    add("--threshold", type=float, default=0.2, help=threshold)
     add(
         "--folds",
         type=int,
@@ -154,16 +156,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"number of folds of cross-fitting, 2 or more (default: {Fitting.folds})",
     )
     add("--epochs", type=int, default=Fitting.epochs, help=f"epochs of training (default: {Fitting.epochs})")
-    add("--seed", type=int, default=0, help="seed of folds and networks (default: 0)")
+    add("--seed", type=int, default=0, help="random seed of the folds and networks (default: 0)")
     add(
         "--text-column",
         default="description",
-        help="column of a .csv file with the descriptions (default: description)",
+        help="in a .csv file: column with the descriptions (default: description)",
     )
-    add("--id-column", help="column of a .csv file with ids (default: id; rows are numbered if it is missing)")
+    add("--id-column", help="in a .csv file: column with the ids (default: id; without it, rows are numbered)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     fitting = _fitting(arguments)
     require_file(arguments.descriptions, "make a store with python -m data_tools crawl")
     captions, left_out = read_captions(arguments.captions)

@@ -83,8 +83,8 @@ def read_audiocaps(
         unclear = sorted({stem for item in published for stem in item.stems if stem in files and owners[stem] > 1})
         counts.append(f"{line}; names of several clips, not used: {some(unclear)}" if unclear else line)
     if not clips:
-        hint = "name the folder by --audio, or list all clips by --keep-missing"
-        raise DataError(f"{audio or root}: no audio by the names {_NAMES}; {hint}")
+        hint = "give the folder of the audio by --audio, or list all clips by --keep-missing"
+        raise DataError(f"{audio or root}: no audio file is named {_NAMES}; {hint}")
     return clips, counts
 
 
@@ -130,9 +130,9 @@ def _recordings(path: Path) -> list[_Recording]:
         check_caption(row["caption"], where)
         youtube_id, start, number = row["youtube_id"], row["start_time"], row["audiocap_id"]
         if not youtube_id.strip():
-            raise DataError(f"{where}: the youtube_id is empty")
+            raise DataError(f"{where}: the youtube_id is empty; fill it in or remove the row")
         if not re.fullmatch("[0-9]{1,9}", start):
-            raise DataError(f"{where}: the start_time {start[:40]!r} is not a number of whole seconds")
+            raise DataError(f"{where}: the start_time {start[:40]!r} is not a number of whole seconds; correct it")
         if lines.setdefault(number, line) != line:
             raise DataError(
                 f"{where}: the audiocap_id {number[:40]!r} is already on line {lines[number]}; keep one row"
@@ -144,15 +144,17 @@ def _recordings(path: Path) -> list[_Recording]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     add = parser.add_argument
-    add("root", type=Path, help="the folder with train.csv, val.csv and test.csv")
-    add("--audio", type=Path, help="the folder with the audio, in <split>/ or directly (default: root)")
-    add("--splits", nargs="+", choices=AUDIOCAPS_SPLITS, default=AUDIOCAPS_SPLITS, help="default: all")
+    add("root", type=Path, help="AudioCaps' folder, with train.csv, val.csv and test.csv")
+    add("--audio", type=Path, help="folder with the audio, in <split>/ or directly (default: root)")
+    add("--splits", nargs="+", choices=AUDIOCAPS_SPLITS, default=AUDIOCAPS_SPLITS, help="splits to read (default: all)")
     add("--keep-missing", action="store_true", help="also put clips without audio into the manifest")
     add_manifest(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     splits = list(dict.fromkeys(arguments.splits))
     clips, counts = read_audiocaps(arguments.root, arguments.audio, splits, arguments.keep_missing)
     write_manifest(arguments.out, clips)

@@ -34,17 +34,19 @@ def folder_clips(folder: Path, source: str) -> tuple[list[Clip], list[str]]:
     if others:
         log.warning("%s: skipped files that are not audio (%d): %s", folder, len(others), some(others))
     if not names:
-        raise DataError(f"{folder}: no audio files in this folder; unpack the set and name the folder that holds them")
+        raise DataError(f"{folder}: no audio files in this folder; unpack the data set and give its folder")
     return [audio_clip(folder, name, source, "blind", [], readable_seconds(folder / name)) for name in names], others
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     parser.add_argument("folder", type=Path, help="the folder that holds the audio files")
     add_manifest(parser)
-    parser.add_argument("--name", default="blind", help="the clips' source name (default: blind)")
+    parser.add_argument("--name", default="blind", help="name of the clips' source, for their ids (default: blind)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     clips, unreadable = read_blind(arguments.folder, check_source(arguments.name))
     write_manifest(arguments.out, clips)
     note = f", {unreadable} with unreadable audio (`check` names them)" if unreadable else ""

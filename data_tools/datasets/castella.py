@@ -83,8 +83,8 @@ def read_castella(
         published.counts.append(_count(split, annotations, present.keys(), clips.keys(), suffixes))
     if not published.clips:
         expected = f"<id>{suffixes[0]}"
-        hint = "name the folder by --audio or --features, or list all recordings by --keep-missing"
-        raise DataError(f"{audio or root}: no {expected} of a recording, here or in a folder of its split; {hint}")
+        hint = "give the folder by --audio or --features, or list all recordings by --keep-missing"
+        raise DataError(f"{audio or root}: no file {expected} of any recording, here or in <split>/; {hint}")
     return published
 
 
@@ -98,20 +98,20 @@ def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
         annotations = read_annotations(path)
         name = SPLIT_OF_NAME.search(path.stem)
         if not annotations.is_blind and not name:
-            raise DataError(f"{path}: its name has no split; let it end in _train, _val or _test, or with _release")
+            raise DataError(f"{path}: the file name states no split; rename it to end in _train, _val or _test")
         if annotations.is_blind and name:
-            hint = f"its name has the split {name[1]}, whose windows are known; rename a blind list"
-            raise DataError(f"{path}: no query has relevant_windows; {hint}")
+            problem = f"no query has relevant_windows, which the split {name[1]} in the file name needs"
+            raise DataError(f"{path}: {problem}; add them, or rename the file if it is a blind list")
         split = cast(Split, "blind" if not name else name[1])
         if split not in by_split:
             by_split[split] = path, annotations
         elif path.suffix == ".json":
-            log.info("%s: not used, since %s has the split %s", path, by_split[split][0], split)
+            log.info("%s: not used, because %s contains the same split (%s)", path, by_split[split][0], split)
         else:
-            raise DataError(f"{path} and {by_split[split][0]} have the split {split}; name a folder with one data set")
+            raise DataError(f"{path} and {by_split[split][0]} both have the split {split}; remove one of them")
     if not by_split:
-        hint = "name the folder with castella_test_release.jsonl or json/en/test.json"
-        raise DataError(f"{root}: no queries with windows as CASTELLA publishes them; {hint}")
+        hint = "give the folder with castella_test_release.jsonl or json/en/test.json"
+        raise DataError(f"{root}: contains no queries in CASTELLA's format; {hint}")
     return by_split
 
 
@@ -140,22 +140,24 @@ def _count(split: str, annotations: Annotations, present: Set[str], listed: Set[
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     add = parser.add_argument
-    add("root", type=Path, help="the folder with the published annotations")
+    add("root", type=Path, help="folder with the published annotations")
     files = parser.add_mutually_exclusive_group()
-    files.add_argument("--audio", type=Path, help="the folder with the audio, in <split>/ or directly (default: root)")
+    files.add_argument("--audio", type=Path, help="folder with the audio, in <split>/ or directly (default: root)")
     features = "published features in place of audio: <vid>.npz in <split>/ or directly, for the expert feature_files"
     files.add_argument("--features", type=Path, help=features)
-    keep_help = "list recordings whose file is missing too; those of a blind list always are"
+    keep_help = "also list recordings whose file is missing, as those of a blind list always are"
     add("--keep-missing", action="store_true", help=keep_help)
-    add("--name", default="castella", help="the recordings' source name (default: castella)")
+    add("--name", default="castella", help="name of the recordings' source, for their ids (default: castella)")
     add_manifest(parser)
-    add("--moments", type=ending_in(".jsonl"), required=True, help="the file of queries and windows to write (.jsonl)")
+    add("--moments", type=ending_in(".jsonl"), required=True, help="the file of moments to write (.jsonl)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     if arguments.out.absolute() == arguments.moments.absolute():
-        raise DataError(f"--out and --moments are both {arguments.out}; give two names")
+        raise DataError(f"--out and --moments are both {arguments.out}; give different names")
     source, features = check_source(arguments.name), arguments.features
     if features is not None:
         require_folder(features)
@@ -164,7 +166,8 @@ def run(arguments: argparse.Namespace) -> int:
     for out in (arguments.out, arguments.moments):
         require_other(out, published.files)
     if not published.moments:
-        raise DataError(f"{arguments.root}: no query has a window left; `check --moments` lists the faults")
+        problem = "no query of a listed recording has a valid window"
+        raise DataError(f"{arguments.root}: {problem}; `check MANIFEST --moments FILE` lists the faults of a file")
     write_moments(arguments.moments, published.moments)
     write_manifest(arguments.out, published.clips)
     print(*published.counts, sep="\n")

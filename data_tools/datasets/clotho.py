@@ -46,9 +46,9 @@ def read_clotho(
         counts.append(f"{count}; {note}" if note else count)
         similar += [note] if note else []
     if not keep_missing and not any(Path(clip.path).is_file() for clip in clips):
-        problem = "; ".join([f"no audio of {counted(len(clips), 'clip', ',')}", *similar])
-        hint = "rename the files" if similar else "unpack Clotho's archives of audio there"
-        raise DataError(f"{Path(clips[0].path).parent}: {problem}; {hint}, or list all clips by --keep-missing")
+        problem = "; ".join([f"the audio of all {counted(len(clips), 'clip', ',')} is missing", *similar])
+        cure = "rename the files" if similar else "unpack Clotho's audio archives into this folder"
+        raise DataError(f"{Path(clips[0].path).parent}: {problem}; {cure}, or list the clips by --keep-missing")
     return clips, counts
 
 
@@ -60,9 +60,10 @@ def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
     that leaves a split empty, and for clips that already include a validation split.
     """
     if not 0 < share < 1:
-        raise DataError(f"--holdout {share}: the share of the development split must be between 0 and 1")
+        raise DataError(f"--holdout {share}: must be between 0 and 1, a share of the development split")
     if any(clip.split == "validation" for clip in clips):
-        raise DataError("--holdout makes a validation split, and there is one; name --splits development evaluation")
+        problem = "--holdout would add a second validation split"
+        raise DataError(f"{problem}; leave out the first by --splits development evaluation")
     names = sorted(clip.id for clip in clips if clip.split == "development")
     count = round(share * len(names))
     if not 0 < count < len(names):
@@ -116,7 +117,7 @@ def _captions(path: Path) -> dict[str, list[str]]:
     captions: dict[str, list[str]] = {}
     for line, name, texts in read_caption_table(path):
         if not name.strip():
-            raise DataError(f"{path}, line {line}: the file name is empty")
+            raise DataError(f"{path}, line {line}: the file name is empty; fill it in or remove the row")
         if name in captions:
             raise DataError(f"{path}, line {line}: the file name {name!r} comes twice; keep one row per clip")
         captions[name] = texts
@@ -134,23 +135,25 @@ def _metadata(path: Path) -> dict[str, dict[str, str]]:
             del row["sound_id"]
         elif not is_freesound_id(sound_id):
             raise DataError(
-                f"{path}, line {line}: the sound_id {sound_id[:40]!r} is neither a Freesound id nor 'Not found'"
+                f"{path}, line {line}: the sound_id {sound_id[:40]!r} is neither a number nor 'Not found'; correct it"
             )
         metadata[name] = row
     return metadata
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     add = parser.add_argument
-    add("root", type=Path, help="Clotho's folder, as published")
+    add("root", type=Path, help="Clotho's folder, with its CSV files and audio")
     add_manifest(parser)
-    add("--splits", nargs="+", choices=CLOTHO_SPLITS, default=CLOTHO_SPLITS, help="default: all three")
-    add("--holdout", type=float, metavar="SHARE", help="make a validation split of this share of development (v1: 0.2)")
-    add("--seed", type=int, default=0, help="which clips --holdout draws (default: 0)")
-    add("--keep-missing", action="store_true", help="list clips even if no audio is present")
+    add("--splits", nargs="+", choices=CLOTHO_SPLITS, default=CLOTHO_SPLITS, help="splits to read (default: all)")
+    add("--holdout", type=float, metavar="SHARE", help="move this share of development to validation (v1: 0.2)")
+    add("--seed", type=int, default=0, help="random seed for the clips of --holdout (default: 0)")
+    add("--keep-missing", action="store_true", help="list clips even if all audio is missing")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     clips, counts = read_clotho(
         arguments.root, list(dict.fromkeys(arguments.splits)), keep_missing=arguments.keep_missing
     )

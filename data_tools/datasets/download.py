@@ -78,22 +78,22 @@ def _noted(path: Path) -> Path:
 
 
 def _require_published(
-    path: Path, shown: object, hint: str, address: str, sha256: str, require_usable: Callable[[Path], object] | None
+    path: Path, file_name: object, hint: str, address: str, sha256: str, require_usable: Callable[[Path], object] | None
 ) -> None:
-    """Raise DataError for a file that cannot be the published one. shown: Its name in the message."""
+    """Raise DataError for a file that cannot be the published one. file_name: Its name in the message."""
     if sha256 and not (actual := sha256_of(path)).startswith(sha256):
         raise DataError(
-            f"{path}: its sha256 begins with {actual[: len(sha256)]}, that of the file published at {address} with "
-            f"{sha256}; delete it and download it again"
+            f"{path}: its sha256 begins with {actual[: len(sha256)]}, not with {sha256} as that of the file at "
+            f"{address}; delete it and download it again"
         )
     if problem := content_problem(path) or file_problem(path):
-        raise DataError(f"{shown} {problem}; {hint}")
+        raise DataError(f"{file_name} {problem}; {hint}")
     if require_usable is None or sha256:
         return
     try:
         require_usable(path)
     except KitError:
-        raise DataError(f"{shown} is damaged, or no checkpoint of tensors; {hint}") from None
+        raise DataError(f"{file_name} is damaged or not a checkpoint of tensors; {hint}") from None
 
 
 def content_problem(path: Path) -> str | None:
@@ -161,13 +161,13 @@ async def _get(session: "ClientSession", address: str, part: Path, have: int, el
             part.unlink()
             have = 0
         elif answer.status != (206 if have else 200):
-            unasked = ", a part that was not asked for" if answer.status == 206 else ""
+            unasked = ", a part that was not requested" if answer.status == 206 else ""
             raise DataError(f"{address}: the server answered {answer.status} {answer.reason}{unasked}; {elsewhere}")
         if (encoding := answer.headers.get("Content-Encoding", "identity")) != "identity":
-            raise DataError(f"{address}: the server sends the file compressed ({encoding}), unasked; {elsewhere}")
+            raise DataError(f"{address}: the server sends the file in an unexpected encoding ({encoding}); {elsewhere}")
         sent = answer.headers.get("Content-Range", "")
         if have and sent and not sent.startswith(f"bytes {have}-"):
-            raise DataError(f"{address}: the server sent another part ({sent}); {elsewhere}")
+            raise DataError(f"{address}: the server sent the wrong part of the file ({sent}); {elsewhere}")
         await _write(answer, part, have, address)
         return True
 
@@ -177,7 +177,8 @@ async def _write(answer: "ClientResponse", part: Path, have: int, address: str) 
     announced = answer.content_length
     size = None if announced is None else have + announced
     if size is not None and size > MAX_BYTES:
-        raise DataError(f"{address}: {size:,} bytes are more than {MAX_BYTES:,}; this is no file of the kit's")
+        problem = f"the file has {size:,} bytes, more than the maximum of {MAX_BYTES:,}"
+        raise DataError(f"{address}: {problem}, so it is not the published one; try again later")
     with (
         part.open("ab") as file,
         progress(part.stem, size, "byte", have, keep=False) as bar,
@@ -186,7 +187,8 @@ async def _write(answer: "ClientResponse", part: Path, have: int, address: str) 
             file.write(block)
             bar.advance(len(block))
             if file.tell() > (size or MAX_BYTES):
-                raise DataError(f"{address}: the server sends more than the {size or MAX_BYTES:,} bytes it may")
+                limit = f"{size:,} bytes that it announced" if size else f"maximum of {MAX_BYTES:,} bytes"
+                raise DataError(f"{address}: the server sends more than the {limit}; try again later")
 
 
 def cure_of(path: Path, source: str) -> str:

@@ -99,7 +99,7 @@ class Nearest:
         return text
 
     def _way(self, text: str, known: str) -> int:
-        """Return the index of the kind of difference without which two texts are equal; the number of kinds if none."""
+        """Return the index of the kind of difference that explains two unequal texts; the number of kinds if none."""
         same = (index for index, (_, strip) in enumerate(self._ways) if strip(text) == strip(known))
         return next(same, len(self._ways))
 

@@ -18,21 +18,23 @@ def make_queries(path: Path, split: str | None) -> list[Query]:
     """
     if path.suffix == ".csv":
         if split:
-            raise DataError(f"{path}: a captions CSV is one split already; leave out --split")
+            raise DataError(f"{path}: a captions CSV has no splits; leave out --split")
         return read_queries(path)
     queries = caption_queries(of_split(read_manifest(path), split, path))
     if not queries:
-        raise DataError(f"{path}: no captions{f' in the split {split}' if split else ''}")
+        raise DataError(f"{path}: no captions{f' in the split {split}' if split else ''}; use another file or split")
     return queries
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", type=Path, help="captions .csv (blind set's or Clotho's columns) or manifest .jsonl")
-    parser.add_argument("--split", choices=SPLITS, help="of a manifest: only this split's captions (default: all)")
+    """Add the arguments of this verb to its parser."""
+    parser.add_argument("path", type=Path, help="captions (.csv, of a blind set or Clotho) or a manifest (.jsonl)")
+    parser.add_argument("--split", choices=SPLITS, help="only the captions of this split of a manifest (default: all)")
     parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the query file to write (.jsonl)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     require_other(arguments.out, [arguments.path])
     queries = make_queries(arguments.path, arguments.split)
     write_queries(arguments.out, queries)

@@ -69,7 +69,7 @@ def read_captions(
         row_split = _split(row[split_column], where) if split_column else split
         if spelled.setdefault(name, row_split) != row_split:
             raise DataError(
-                f"{where}: {name} is in the split {row_split} here, and in {spelled[name]} above; give it one split"
+                f"{where}: {name} has the split {row_split} here, but {spelled[name]} above; give it one split"
             )
         filled = [column for column in captions if row[column].strip()] or [captions[0]]
         for column in filled:
@@ -91,10 +91,10 @@ def _strictest_split(path: Path, name: str, splits: Sequence[Split]) -> Split:
     by_rank = {2 if one in TEST_SPLITS else int(one in VALIDATION_SPLITS): one for one in splits}
     shown = " and ".join(splits)
     if len(by_rank) < len(splits):
-        raise DataError(f"{path}: {name} is in the splits {shown} by other names of the same file; give it one split")
+        raise DataError(f"{path}: {name}, under different names, is in the splits {shown}; give it one split")
     strictest = by_rank[max(by_rank)]
     log.warning(
-        "%s: %s is in the splits %s by other names of the same file; it stays in %s, and its other rows are left out",
+        "%s: %s, under different names, is in the splits %s; it stays in %s, and its other rows are left out",
         path, name, shown, strictest,
     )  # fmt: skip
     return strictest
@@ -114,9 +114,9 @@ def _rows(
         if quoting is None and used == "none":
             for column, cell in row.items():
                 if len(cell) > 1 and cell[0] == cell[-1] == '"':
-                    problem = f"{column} is {cell[:40]!r}, all in quotes"
-                    cure = "give --quoting csv, if they only delimit it, or --quoting none, if they are text"
-                    raise DataError(f"{path}, line {line}: {problem}; {cure}")
+                    problem = f"the whole cell of {column} is in quotes ({cell[:40]!r})"
+                    choice = "add --quoting csv if the quotes only mark the cell, or --quoting none if they are text"
+                    raise DataError(f"{path}, line {line}: {problem}; {choice}")
 
 
 def _similar(folder: Path, clips: Sequence[Clip]) -> str:
@@ -135,24 +135,27 @@ def _split(text: str, where: str) -> Split:
     for split in SPLITS:
         if text.strip() == split:
             return split
-    raise DataError(f"{where}: there is no split {text[:40]!r}; use {', '.join(SPLITS)}")
+    raise DataError(f"{where}: unknown split {text[:40]!r}; use one of {', '.join(SPLITS)}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     add = parser.add_argument
-    add("table", type=Path, help="a table with a header, in UTF-8 (.csv, .tsv)")
-    add("--audio", metavar="COLUMN", required=True, help="the column that names the audio file")
-    add("--caption", metavar="COLUMN", nargs="+", required=True, help="the columns that hold captions")
-    add("--folder", type=Path, help="where the audio files lie (default: the table's folder)")
-    add("--split", choices=SPLITS, default="development", help="of all rows (default: %(default)s)")
-    add("--split-column", metavar="COLUMN", help="the column that says each row's split, instead")
-    add("--delimiter", choices=tuple(DELIMITERS), default="comma", help="sign between columns (default: %(default)s)")
-    add("--quoting", choices=get_args(Quoting), help="whether cells are quoted as in CSV (default; of tabs: none)")
-    add("--name", help="the clips' source name (default: the table's name)")
+    add("table", type=Path, help="table of clips with a header, in UTF-8 (.csv, .tsv)")
+    add("--audio", metavar="COLUMN", required=True, help="column with the name of the audio file")
+    add("--caption", metavar="COLUMN", nargs="+", required=True, help="columns with captions")
+    add("--folder", type=Path, help="folder of the audio files (default: the table's folder)")
+    add("--split", choices=SPLITS, default="development", help="split of all rows (default: %(default)s)")
+    add("--split-column", metavar="COLUMN", help="column with the split of each row, instead of --split")
+    add("--delimiter", choices=tuple(DELIMITERS), default="comma", help="separator of columns (default: %(default)s)")
+    quoting = "csv: quotes mark cells; none: quotes are text (default: csv; none for tabs)"
+    add("--quoting", choices=get_args(Quoting), help=quoting)
+    add("--name", help="name of the clips' source, for their ids (default: the table's name)")
     add_manifest(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     folder = arguments.folder or arguments.table.parent
     source = check_source(arguments.name or PurePath(arguments.table).stem)
     clips, unreadable = read_captions(
@@ -168,8 +171,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     similar = _similar(folder, clips)
     if len(unreadable) == len(clips):
-        problem = f"none of the table's {len(clips)} audio files can be read here, the first is {unreadable[0]}"
-        cure = f"{similar}; write the names as the files have them" if similar else "name the folder by --folder"
+        problem = f"cannot read any of the table's {len(clips)} audio files in this folder, such as {unreadable[0]}"
+        cure = f"{similar}; correct the names in the table" if similar else "give their folder by --folder"
         raise DataError(f"{folder}: {problem}; {cure}")
     write_manifest(arguments.out, clips)
     note = f", {len(unreadable)} without readable audio (`check` names them)" if unreadable else ""

@@ -48,9 +48,9 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
         where = f"{path}, item {number}"
         item_id, caption = item.get("id"), item.get("caption")
         if not isinstance(item_id, str) or not item_id.strip():
-            raise DataError(f"{where}: no id, which is a text such as '180913'")
+            raise DataError(f"{where}: the id is missing or not a string such as '180913'; correct it")
         if not isinstance(caption, str):
-            raise DataError(f"{where}: no caption, which is one text")
+            raise DataError(f"{where}: the caption is missing or not a string; correct it")
         check_caption(caption, where)
         names = _names(item_id, item.get("audio"))
         name = next((name for name in names if name in present), None)
@@ -63,8 +63,8 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
             except ValidationError as error:
                 raise DataError(f"{where}: {faults_of(error)[0]}") from None
     if not clips:
-        hint = "name the right folder by --audio, or list all items by --keep-missing"
-        raise DataError(f"{audio}: no audio of {path.name}, such as {names[-1]}; {hint}")
+        hint = "give the right folder by --audio, or list all items by --keep-missing"
+        raise DataError(f"{audio}: no audio file of {path.name}, such as {names[-1]}, in this folder; {hint}")
     return clips, missing
 
 
@@ -84,10 +84,10 @@ def _items(path: Path) -> list[dict[str, Any]]:
     try:
         content = parse_json(read_text(path), str(path))
     except DataError as error:
-        raise DataError(f"{error}; name a part of WavCaps, such as fsd_final.json") from None
+        raise DataError(f"{error}; give a JSON file of WavCaps, such as fsd_final.json") from None
     items = content.get("data") if isinstance(content, dict) else None
     if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
-        raise DataError(f"{path}: not a WavCaps file, which is {{'num_captions_per_audio': 1, 'data': [items]}}")
+        raise DataError(f"{path}: not a JSON file of WavCaps: expects {{'num_captions_per_audio': 1, 'data': [items]}}")
     return items
 
 
@@ -110,24 +110,26 @@ def _clip(item: dict[str, Any], folder: Path, file: str | None, expected: str, s
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     add = parser.add_argument
-    add("json", type=Path, help="the part's JSON file, such as fsd_final.json")
-    add("--audio", type=Path, required=True, help="the folder with the part's audio files")
-    add("--name", help="the clips' source name (default: the JSON file's name without .json)")
-    add("--keep-missing", action="store_true", help="list items whose audio is missing too")
+    add("json", type=Path, help="JSON file of a part of WavCaps, such as fsd_final.json")
+    add("--audio", type=Path, required=True, help="folder with the audio files of that part")
+    add("--name", help="name of the clips' source, for their ids (default: the JSON file's name)")
+    add("--keep-missing", action="store_true", help="also list items whose audio is missing")
     lists = "lists of forbidden Freesound ids, whose clips are left out"
     add("--exclude", type=Path, nargs="+", default=[], metavar="LIST", help=lists)
     add_manifest(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     source = check_source(arguments.name or arguments.json.stem)
     exclusions = read_exclusions(arguments.exclude)
     clips_read, missing = read_wavcaps(arguments.json, arguments.audio, source, arguments.keep_missing)
     clips = [clip for clip in clips_read if clip.freesound_id is None or not exclusions.lists(clip.freesound_id)]
     if not clips:
         raise DataError(
-            f"{arguments.json}: of its {counted(len(clips_read), 'clip')} all are on the lists of --exclude"
+            f"{arguments.json}: --exclude forbids all of its {counted(len(clips_read), 'clip')}; check the lists"
         )
     write_manifest(arguments.out, clips)
     freesound = sum(clip.freesound_id is not None for clip in clips)

@@ -143,16 +143,16 @@ def read_annotations(path: Path) -> Annotations:
     for where, content in _items(path) if path.suffix == ".json" else _lines(path):
         _read_one(annotations, content, where, f"{path}, {where}", lines)
     if any(query.windows is None for query in annotations.queries) and not annotations.is_blind:
-        raise DataError(f"{path}: some queries have relevant_windows and others have none; all need them, or none")
+        raise DataError(f"{path}: only some queries have relevant_windows; add them to all, or remove them from all")
     return annotations
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (place, query) for each line of a release. Raises DataError for a bad line."""
-    for parsed in parse_objects(read_text(path).encode()):
-        if isinstance(parsed, Problem):
-            raise DataError(f"{path}, {parsed}")
-        yield f"line {parsed.line}", parsed.content
+    for line_or_problem in parse_objects(read_text(path).encode()):
+        if isinstance(line_or_problem, Problem):
+            raise DataError(f"{path}, {line_or_problem}")
+        yield f"line {line_or_problem.line}", line_or_problem.content
 
 
 def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -162,12 +162,12 @@ def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """
     items = parse_json(read_text(path), str(path))
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise DataError(f"{path}: no list of recordings, each with yid, duration and moments")
+        raise DataError(f"{path}: not a list of recordings, each with yid, duration and moments; correct it")
     for number, item in enumerate(items, 1):
         where = f"item {number}"
         moments = item.get("moments")
         if not isinstance(moments, list) or not all(isinstance(moment, dict) for moment in moments):
-            raise DataError(f"{path}, {where}: moments must be a list of local_caption and timestamps")
+            raise DataError(f"{path}, {where}: moments must be a list of objects with local_caption and timestamps")
         common = {"vid": item.get("yid"), "duration": item.get("duration"), "caption": item.get("global_caption")}
         if not moments:
             yield where, common
@@ -181,8 +181,8 @@ def _read_one(
 ) -> None:
     """Add one query to the annotations. lines: Line of each query id."""
     is_asked = "qid" in content or "caption" not in content
-    for text, _ in query_faults(content) if is_asked else recording_faults(content):
-        raise DataError(f"{source}: {text}")
+    for problem, _ in query_faults(content) if is_asked else recording_faults(content):
+        raise DataError(f"{source}: {problem}")
     vid, seconds = content["vid"], content.get("duration")
     if vid not in annotations.seconds and seconds is None:
         annotations.fault(where, NO_SECONDS, f"the recording {vid!r} has no duration")
@@ -192,13 +192,14 @@ def _read_one(
         annotations.fault(where, TWO_LENGTHS, f"the recording {vid!r} has {lengths[0]} here and {lengths[1]} before")
     if content.get("caption"):
         if fault := fault_of_text(content, "caption"):
-            raise DataError(f"{source}: {fault[0]}")
+            problem, _ = fault
+            raise DataError(f"{source}: {problem}")
         annotations.captions[vid] = content["caption"]
     if not is_asked:
         return
     qid, text = content["qid"], content["query"]
     if qid in lines:
-        raise DataError(f"{source}: the query {qid!r} is already in {lines[qid]}")
+        raise DataError(f"{source}: the query id {qid!r} is already in {lines[qid]}; keep one of them")
     lines[qid] = where
     if TRUE_WINDOWS not in content:
         annotations.queries.append(PublishedQuery(where, qid, text, vid, None))

@@ -58,18 +58,18 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
 
     def refused(name: str) -> Any:
         """Raise DataError for a value that JSON does not allow, such as NaN."""
-        raise DataError(f"{where}: {name} is no JSON number")
+        raise DataError(f"{where}: {name} is not a number in JSON")
 
     def whole(digits: str) -> int:
         """Convert a whole number. Raises DataError for too many digits."""
         if len(digits) > MAX_DIGITS:
-            raise DataError(f"{where}: a number has {len(digits)} digits, more than {MAX_DIGITS}")
+            raise DataError(f"{where}: a number has {len(digits)} digits, more than the maximum of {MAX_DIGITS}")
         return int(digits)
 
     def number(digits: str) -> float:
         """Convert a number with a fraction. Raises DataError if it is too large for a float."""
         if math.isinf(value := float(digits)):
-            raise DataError(f"{where}: the number {digits[:MAX_DIGITS]} is too large")
+            raise DataError(f"{where}: the number {digits[:MAX_DIGITS]} is too large for a 64-bit float")
         return value
 
     strict: dict[str, Any] = {"parse_constant": refused, "parse_float": number} if finite else {}
@@ -83,7 +83,7 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
     except UnicodeEncodeError as error:
         # The error's text is the whole value as JSON: the part before the half pair shows the place.
         before = error.object[max(0, error.start - 40) : error.start]
-        problem = f"text that UTF-8 cannot hold (half a surrogate pair after {before!a})"
+        problem = f"half a surrogate pair after {before!a}, which UTF-8 cannot encode"
         raise DataError(f"{where}: {problem}; write the whole character") from None
     except DataError:
         raise
@@ -93,12 +93,12 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
 
 def _decoded(text: str | bytes, where: str) -> str:
     """Decode JSON text. Raises DataError for an encoding other than UTF-8, and for a byte order mark."""
-    if other := other_encoding(text) if isinstance(text, bytes) else "":
-        raise DataError(f"{where}: {other}, not UTF-8; save it as UTF-8")
+    if encoding := other_encoding(text) if isinstance(text, bytes) else "":
+        raise DataError(f"{where}: its encoding is {encoding}, not UTF-8; save it as UTF-8")
     try:
         decoded = text if isinstance(text, str) else text.decode()
     except UnicodeDecodeError as error:
-        raise DataError(f"{where}: not UTF-8 (byte {error.start}); save it as UTF-8") from None
+        raise DataError(f"{where}: not UTF-8 (at byte {error.start}); save it as UTF-8") from None
     if decoded.startswith("\ufeff"):
         raise DataError(f"{where}: starts with a byte order mark; remove it, or save it as UTF-8 without one")
     return decoded
@@ -119,7 +119,7 @@ def read_json(path: Path, hint: str) -> Any:
     if not path.is_file():
         raise DataError(f"{path} is missing; {hint}")
     if path.stat().st_size > MAX_BYTES:
-        raise DataError(f"{path} has {path.stat().st_size:,} bytes, more than {MAX_BYTES:,}; {hint}")
+        raise DataError(f"{path} has {path.stat().st_size:,} bytes, more than the maximum of {MAX_BYTES:,}; {hint}")
     try:
         return unsealed(parse_json(path.read_bytes(), str(path)), str(path))
     except DataError as error:
@@ -184,7 +184,7 @@ def unsealed(document: Any, where: str) -> Any:
         return document
     content = {name: value for name, value in document.items() if name != SEAL}
     if document[SEAL] != _checksum(content):
-        raise DataError(f"{where} is damaged: its checksum does not fit its content")
+        raise DataError(f"{where} is damaged: its checksum does not match its content")
     return content
 
 

@@ -26,16 +26,16 @@ class Line(Strict):
 Item = TypeVar("Item", bound=Line)
 
 
-def read_lines(path: Path, kind: type[Item], otherwise: str) -> Iterator[tuple[int, Item]]:
+def read_lines(path: Path, kind: type[Item], wrong_kind_message: str) -> Iterator[tuple[int, Item]]:
     """Yield (line number, item) for every line of a file of JSON lines; ids may repeat.
 
-    otherwise: Message for a file without any JSON, with the way to make a correct one.
+    wrong_kind_message: Message for a file without any JSON, with the way to make a correct one.
     Raises DataError with file and line for anything that is not an item of this kind.
     """
     # Only "\n" ends a line: str.splitlines would also cut at rarer line ends, which JSON text may contain.
     text = read_text(path)
     if not text.lstrip().startswith("{"):
-        raise DataError(f"{path}: {otherwise}")
+        raise DataError(f"{path}: {wrong_kind_message}")
     for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
         yield number, item_of(line, kind, f"{path}, line {number}")
 
@@ -56,7 +56,8 @@ def unique_items(lines: Iterable[tuple[int, Item]], path: Path | str) -> list[It
     items = []
     for number, item in lines:
         if item.id in line_of:
-            raise DataError(f"{path}, line {number}: the id {item.id!r} is already on line {line_of[item.id]}")
+            first = f"is already on line {line_of[item.id]}"
+            raise DataError(f"{path}, line {number}: the id {item.id!r} {first}; keep one of them")
         line_of[item.id] = number
         items.append(item)
     return items

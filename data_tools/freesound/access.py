@@ -50,7 +50,7 @@ class Token:
         """
         access, refresh = answer.get("access_token"), answer.get("refresh_token")
         if not isinstance(access, str) or not isinstance(refresh, str):
-            raise DataError(f"{self.file}: Freesound gave no new tokens; ask for an access token by hand again")
+            raise DataError(f"{self.file}: Freesound gave no new tokens; request an access token by hand again")
         self.access, self.refresh, self.is_renewed = SecretStr(access), refresh, True
         assert self.file is not None
         content = parse_json(_private_text(self.file), str(self.file))
@@ -77,10 +77,10 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("connection").add_argument
     add("--site", help=f"address of the API (default: {ADDRESS} of the environment, or {SITE})")
     add("--key-file", type=Path, help=f"file of mode 600 with the API key (default: {KEY})")
-    add("--per-minute", type=int, default=PER_MINUTE, help="requests per minute (default: %(default)s)")
-    add("--per-day", type=int, default=PER_DAY, help="requests in 24 hours (default: %(default)s)")
-    add("--workers", type=int, default=4, help="requests at the same time (default: %(default)s)")
-    add("--timeout", type=float, default=60.0, help="seconds to wait for an answer's next bytes (default: %(default)s)")
+    add("--per-minute", type=int, default=PER_MINUTE, help="maximum requests per minute (default: %(default)s)")
+    add("--per-day", type=int, default=PER_DAY, help="maximum requests in 24 hours (default: %(default)s)")
+    add("--workers", type=int, default=4, help="maximum requests at the same time (default: %(default)s)")
+    add("--timeout", type=float, default=60.0, help="seconds to wait for the rest of an answer (default: %(default)s)")
     contact = f"your e-mail or web address, sent with every request (default: {CONTACT} of the environment)"
     add("--contact", metavar="ADDRESS", help=contact)
     speed = "speed up waits by this factor (only for a sandbox on this machine)"
@@ -96,10 +96,10 @@ def read_access(arguments: argparse.Namespace) -> Access:
     _check_site(site)
     check_bounds(arguments, **LIMITS, workers=(1, 64), timeout=(0.1, 86_400))
     if arguments.speed != 1 and not is_local(site):
-        raise DataError("--speed is for a sandbox on this machine; the real API counts real minutes")
+        raise DataError("--speed only works with a sandbox on this machine; leave it out for any other address")
     contact = arguments.contact or os.environ.get(CONTACT) or ""
     if not re.fullmatch(r"[ -'*-~]{0,200}", contact):
-        raise DataError(f"the contact {contact[:60]!a} may have 200 letters, digits and signs without parentheses")
+        raise DataError(f"the contact {contact[:60]!a} is invalid; use at most 200 ASCII characters, no parentheses")
     return Access(site, read_key(arguments.key_file), read_token(getattr(arguments, "token_file", None)), contact)
 
 
@@ -123,9 +123,9 @@ def _check_site(site: str) -> None:
     if not whole:
         raise DataError(f"{shown!a} is not a valid address; it should look like {SITE}")
     if address.scheme != "https" and not (address.scheme == "http" and is_local(site)):
-        raise DataError(f"the address {shown} must begin with https://: the key would be sent in the open")
+        raise DataError(f"the address {shown} must begin with https://, so that the key is sent encrypted")
     if address.query or address.fragment or "@" in address.netloc:
-        raise DataError(f"the address {shown} may only have a host and a path; the key goes into {KEY}")
+        raise DataError(f"the address {shown} must have only a host and a path; set the key by {KEY}")
 
 
 def is_local(url: str) -> bool:
@@ -141,7 +141,7 @@ def read_key(file: Path | None) -> SecretStr:
     key = _read_word(KEY, file)
     if key is None:
         raise DataError(
-            f"no API key: set {KEY}, or name a file of mode 600 by --key-file (keys are given at {KEY_ADDRESS})"
+            f"no API key: set the variable {KEY}, or give a file of mode 600 by --key-file (get a key at {KEY_ADDRESS})"
         )
     return key
 
@@ -158,7 +158,8 @@ def read_token(file: Path | None) -> Token | None:
     content = parse_json(_private_text(file), str(file))
     for name in TOKEN_NAMES:
         if not isinstance(content.get(name), str) or not re.fullmatch(r"[!-~]+", content[name]):
-            raise DataError(f"{file}: has no {name}; write {', '.join(TOKEN_NAMES)} as JSON, or the token alone")
+            cure = f"write JSON with {', '.join(TOKEN_NAMES)}, or only the access token"
+            raise DataError(f"{file}: has no valid {name}; {cure}")
     access, refresh, client = (content[name] for name in TOKEN_NAMES)
     return Token(SecretStr(access), file, refresh, client)
 
@@ -170,7 +171,7 @@ def _read_word(variable: str, file: Path | None) -> SecretStr | None:
     value = (_private_text(file) if file else os.environ[variable]).strip()
     if not re.fullmatch(r"[!-~]+", value):
         origin = file or f"the environment variable {variable}"
-        raise DataError(f"{origin}: holds no key, which is one word of letters, digits and signs")
+        raise DataError(f"{origin}: is not a key or token; it must be one word of letters, digits and signs")
     return SecretStr(value)
 
 
@@ -178,5 +179,5 @@ def _private_text(file: Path) -> str:
     """Return the text of a private file. Raises DataError for a file that is missing, or that others may read."""
     require_file(file, "write the key into it and `chmod 600` it")
     if stat.S_IMODE(file.stat().st_mode) & 0o077:
-        raise DataError(f"{file}: others may read it; run `chmod 600 {file}`")
+        raise DataError(f"{file}: other users may read it; run `chmod 600 {file}`")
     return file.read_bytes().decode("utf-8", "replace")

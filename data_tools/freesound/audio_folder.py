@@ -64,7 +64,8 @@ class Folder(Facts):
             kind = "originals" if originals else "previews"
             for name, value in (("rate", rate), ("files", kind)):
                 if (before := self.fact(name, value)) != value:
-                    raise DataError(f"{path}: was begun with {name} {before}, not {value}; use that, or another folder")
+                    problem = f"was begun with {name} {before}, not {value}"
+                    raise DataError(f"{path}: {problem}; use {name} {before} again, or another folder")
             self.set_facts(rate=rate, files=kind)
             rows = [StoredFile(*row) for row in self.database.execute("SELECT * FROM files")]
             self.lost: dict[int, str] = dict(self.database.execute("SELECT * FROM lost"))
@@ -85,7 +86,7 @@ class Folder(Facts):
         if not path.is_file():
             return False
         if sha256_of(path) != row.sha256:
-            log.warning("%s is damaged: it differs from the fetched file; it is fetched again", path)
+            log.warning("%s is damaged: its checksum has changed; it will be fetched again", path)
             return False
         return True
 

@@ -23,7 +23,7 @@ from data_tools.errors import DataError, KitError
 from data_tools.freesound.access import KEY, TOKEN, Token, is_local
 from data_tools.freesound.quota import MINUTE, Clock, Quota
 from data_tools.freesound.sounds import FIELDS, PAGE_SIZE, Page, Sound, format_time, parse_page
-from data_tools.freesound.windows import SPLITS, Window
+from data_tools.freesound.windows import UNPROVEN_SPLITS, Window
 
 if TYPE_CHECKING:
     from data_tools.freesound.http import Http
@@ -162,7 +162,7 @@ class Client:
                 failures[:] = [*failures, error] if error.kind in ("server", "overloaded") else []
                 is_enough = failures and len(failures) % enough == 0
                 if is_enough and await self._fails_at(window, [failure.kind for failure in failures[-enough:]]):
-                    raise NoPageError(f"{self.site} fails at one search ({error})") from None
+                    raise NoPageError(f"{self.site} fails only for one search ({error})") from None
                 raise
 
         return await self._until_it_comes(ask, SEARCH_ATTEMPTS, self._no_answer)
@@ -180,7 +180,7 @@ class Client:
             if isinstance(problem, AgainError) and problem.kind == "foreign" and self._foreign is not None:
                 self._foreign += 1
                 if self._foreign == FOREIGN_ATTEMPTS:
-                    raise DataError(f"{self.site} does not answer as the API does ({problem}); check the address")
+                    raise DataError(f"{self.site} does not answer like Freesound's API ({problem}); check the address")
             raise problem
         try:
             found = parse_page(answer.body)
@@ -190,11 +190,11 @@ class Client:
         return found
 
     async def _fails_at(self, window: Window, kinds: Sequence[str]) -> bool:
-        """Return whether the server fails at this time window only. kinds: Of the failures.
+        """Return whether the server fails for this time window only. kinds: Kinds of the last failures.
 
-        The first SPLITS halvings of an overloaded window need no proof; after them the API must answer another search.
+        The first UNPROVEN_SPLITS halvings of an overloaded window need no proof; then another search must succeed.
         """
-        if set(kinds) == {"overloaded"} and window.splits < SPLITS:
+        if set(kinds) == {"overloaded"} and window.splits < UNPROVEN_SPLITS:
             return bool(window.halves)
         if "overloaded" in kinds and not window.halves:
             return False  # one second cannot be too large a search, so all searches fail
@@ -222,11 +222,11 @@ class Client:
             refused = was_sent and answer.status in (401, 403) and self._detail(answer.body) is not None
             if refused and token and token.file:
                 await self._renew(token, access)
-                raise AgainError("the access token had expired")
+                raise AgainError("the access token had expired and was renewed")
             if refused or answer.status in (408, 429) or answer.status >= 500:
                 raise self._problem(answer, TOKEN)
             note = ": the file no longer exists" if answer.status in (404, 410) else ""
-            raise LostError(f"the answer was {answer.status}{note}")
+            raise LostError(f"the server answered {answer.status}{note}")
 
         return await self._until_it_comes(ask, FILE_ATTEMPTS, lambda why: LostError(f"{why}, {FILE_ATTEMPTS} times"))
 
@@ -254,7 +254,7 @@ class Client:
             if token.access != refused:
                 return
             if token.is_renewed:
-                raise DataError(f"{self.site} refuses the renewed access token too; ask for one by hand again")
+                raise DataError(f"{self.site} refuses even the renewed access token; request one by hand again")
             form = {
                 "client_id": token.client,
                 "client_secret": self._key.get_secret_value(),
@@ -263,11 +263,11 @@ class Client:
             }
             answer = await self._transport.post(f"{self.site}/apiv2/oauth2/access_token/", form)
             if answer.status in (408, 429) or answer.status >= 500:
-                raise AgainError(f"the answer for a new access token was {answer.status}", answer.retry_after)
+                raise AgainError(f"the server answered {answer.status} for a new access token", answer.retry_after)
             content = parse_json(answer.body, "the answer") if answer.status == 200 else None
             if not isinstance(content, dict):
-                problem = f"{self.site} gives no new access token ({answer.status}); ask for one by hand again"
-                raise DataError(f"{problem}, and write it to {token.file}")
+                problem = f"{self.site} gives no new access token ({answer.status})"
+                raise DataError(f"{problem}; request one by hand again, and write it to {token.file}")
             token.renew(content)
 
     async def _counted(self, url: str, *asked: Any) -> Response:
@@ -301,7 +301,7 @@ class Client:
             wait = pause or min(LONGEST_WAIT, 2.0**failed) * random.uniform(0.5, 1)
             lasts = self._clock.now() - began > self._clock.wall(_QUIET_SECONDS)
             if pause or failed > _QUIET_ATTEMPTS or lasts:
-                log.info("%s: %s; asks again in %s", self.site, why, about(wait))
+                log.info("%s: %s; next attempt in %s", self.site, why, about(wait))
             await self._clock.sleep(wait)
 
     def _problem(self, answer: Response, secret: str) -> AgainError | DataError:

@@ -60,7 +60,7 @@ async def _whole_page(client: Client, window: Window, narrowed: str | None) -> P
 
 
 async def one_by_one(client: Client, window: Window, narrowed: str | None) -> Page:
-    """Return the sounds of one second, each by a search of its own; None for a sound at which the API fails."""
+    """Return the sounds of one second, with one search per sound; None for a sound for which the API fails."""
     sounds: list[Sound | None] = []
     while True:
         try:
@@ -87,7 +87,7 @@ async def count_of(client: Client, window: Window, narrowed: str | None) -> int:
 
 
 async def compare_parts(client: Client, store: Store, window: Window, narrowed: str | None) -> Progress:
-    """Compare the store's counts with the API's, part by part, because the API fails at pages of the whole."""
+    """Compare the store's counts with the API's for parts of a window, if the API fails for the whole window."""
     parts = store.parts(window, PART)
     counts = [await count_of(client, part, narrowed) for part in parts]
     if again := fallen(store, window, sum(counts)):
@@ -116,7 +116,8 @@ def fallen(store: Store, window: Window, count: int) -> Window | None:
     if window.attempt + 1 < ATTEMPTS:
         return replace(window, attempt=window.attempt + 1)
     _require_lasting(store, known, count)
-    log.warning("%s: the API has counted %d instead of %d sounds for days; it is accepted", store.path, count, known)
+    message = "%s: the API has counted %d instead of %d sounds for days; accepting the new count"
+    log.warning(message, store.path, count, known)
     return None
 
 
@@ -137,7 +138,7 @@ def _require_lasting(store: Store, known: int, count: int) -> None:
     store.set_facts(fallen=since, fallen_to=count)
     store.forget_missing(store.fact("checked", 0))  # by searches since the last time that the counts matched
     raise DataError(
-        f"{store.path}: the API counts {count} sounds where it had {known}; its index may be in the middle of a "
+        f"{store.path}: the API counts {count} sounds instead of {known}; its index may be in the middle of a "
         f"rebuild. No sound was marked as missing; run the same command in some hours"
     )
 
@@ -149,7 +150,7 @@ def mark_complete(store: Store, last: int) -> None:
 
 
 async def look_up(client: Client, store: Store, ids: Sequence[int]) -> dict[int, Sound | None]:
-    """Ask for the current metadata of sounds, PAGE_SIZE a request, and store it; returns as Client.sounds does."""
+    """Ask for the current metadata of sounds, PAGE_SIZE per request, and store it; returns as Client.sounds does."""
     results: dict[int, Sound | None] = {}
     for start in range(0, len(ids), PAGE_SIZE):
         sounds = await client.sounds(ids[start : start + PAGE_SIZE], store.fact("filter"))

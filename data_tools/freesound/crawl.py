@@ -62,7 +62,7 @@ def _is_complete(store: Store) -> bool:
 
 
 async def _read_nulls(client: Client, store: Store, workers: int) -> None:
-    """Read again around the sounds that the API could not give: it may have been repaired."""
+    """Read again the times of sounds that the API returned as null: it may have been repaired."""
     nulls = store.nulls()
     with transaction(store.database):
         for null in nulls:
@@ -138,7 +138,7 @@ def _require_same(store: Store, narrowed: str | None, site: str) -> None:
         moved = name == "site" and is_local(before or "") and is_local(site)  # a sandbox's port changes
         if before is not None and before != value and not moved:
             problem = f"was crawled with {name} {before or 'none'}, not {value or 'none'}"
-            raise DataError(f"{store.path}: {problem}; use that again, or another store")
+            raise DataError(f"{store.path}: {problem}; use the same {name}, or another store")
 
 
 def _plan(store: Store, since: str | None, narrowed: str | None, site: str) -> None:
@@ -148,7 +148,7 @@ def _plan(store: Store, since: str | None, narrowed: str | None, site: str) -> N
     if since and begun and not _is_complete(store):
         if store.fact("fallen"):  # the same command continues once the index is complete
             return
-        raise DataError(f"{store.path}: is not complete yet; run the same command without --since first")
+        raise DataError(f"{store.path}: the crawl is not complete yet; run the same command without --since first")
     with transaction(store.database):
         store.set_facts(site=site, filter=narrowed or "")
         if since or not begun:
@@ -171,7 +171,7 @@ def _first_second(since: str | None, store: Store | None = None) -> int:
     except ValueError:
         raise DataError(f"--since {since}: expects `last` or a date such as 2026-01-31") from None
     if first > time.time():
-        raise DataError(f"--since {since}: is in the future")
+        raise DataError(f"--since {since}: is in the future; use an earlier date")
     return first
 
 
@@ -253,34 +253,37 @@ def _day(second: int) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     add = parser.add_argument
-    add("store", type=Path, metavar="STORE", help="the SQLite file to make or continue")
-    add("--since", metavar="DATE", help="read sounds uploaded since: a date, or `last` (the last crawl)")
-    add("--filter", help="only these sounds, in the API's syntax: 'duration:[3 TO 120]'")
+    add("store", type=Path, metavar="STORE", help="SQLite file of the crawl, to create or continue")
+    add("--since", metavar="DATE", help="only sounds uploaded since this date, or since the `last` crawl")
+    add("--filter", help="only sounds that match a filter of the API, such as 'duration:[3 TO 120]'")
     refresh = "read again which sounds object to generative training, and whose licence or preference has changed"
     add("--refresh", action="store_true", help=refresh)
-    add("--dry-run", action="store_true", help="one request: how many sounds, requests, days, bytes")
+    dry_run = "only print how many sounds, requests, days and bytes are left, which takes one request"
+    add("--dry-run", action="store_true", help=dry_run)
     add_connection(parser)
 
 
 def _check_filter(text: str) -> None:
     """Raise DataError for a search filter by time, and for one that would not stay in the parentheses around it."""
     if re.search(r"\bcreated(_range)?:", text):
-        raise DataError(f"--filter {text}: the crawl itself filters by created; use --since")
+        raise DataError(f"--filter {text}: must not contain created; use --since instead")
     outside = re.sub(r'"[^"]*"', "", re.sub(r"\\.", "", text))
     depths = [*accumulate(((sign == "(") - (sign == ")") for sign in outside), initial=0)]
     if min(depths) < 0 or depths[-1] or '"' in outside or not re.sub(r"[()\s]", "", text):
-        raise DataError(f"--filter {text!a}: is empty, or has a quote or parenthesis without its partner; correct it")
+        raise DataError(f"--filter {text!a}: is empty, or has an unmatched quote or parenthesis; correct it")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     if arguments.filter is not None:
         _check_filter(arguments.filter)
     if arguments.refresh and (arguments.since or arguments.dry_run):
-        raise DataError("--refresh: goes neither with --since nor with --dry-run; run them one after the other")
+        raise DataError("--refresh does not work with --since or --dry-run; run them one after the other")
     store = arguments.store
     if store.suffix.lower() in OF_TEXT and store.is_file() and not store.stat().st_size:
-        hint = f"name a new store, such as {store.with_suffix('.sqlite')} (crawl reads no lists of words or ids)"
+        hint = f"give a new store, such as {store.with_suffix('.sqlite')} (crawl reads no lists of words or ids)"
         raise DataError(f"{store}: is an empty file, not a store of Freesound sounds; {hint}")
     read_access(arguments)  # raises its errors before a store is created
     if arguments.refresh or arguments.since == "last":

@@ -76,11 +76,12 @@ async def _fetch(client: Client, folder: Folder, sound: Chosen) -> None:
             size = await client.preview(sound.preview, part, round(PREVIEW_BYTES * (1 + sound.seconds)))
         try:
             if folder.originals and sound.bytes not in (None, size):
-                raise AudioError(f"{size} bytes came, not {sound.bytes}")
+                raise AudioError(f"received {size} bytes instead of {sound.bytes}")
             stored = await asyncio.to_thread(_convert, part, folder, sound)
         except AudioError as error:
             if attempt == ATTEMPTS:
-                raise AudioError(str(error).removeprefix(f"{part}: ")) from None
+                reason = str(error).removeprefix(f"{part}: ")
+                raise AudioError(reason) from None
         else:
             folder.add_file(stored)
             return
@@ -91,7 +92,7 @@ def _convert(part: Path, folder: Folder, sound: Chosen) -> StoredFile:
     samples = read_audio(part, folder.rate)
     seconds = len(samples) / folder.rate
     if abs(seconds - sound.seconds) > TOLERANCE:
-        raise AudioError(f"lasts {seconds:.2f} s, not {sound.seconds:.2f} s as Freesound says")
+        raise AudioError(f"its length is {seconds:.2f} s, but Freesound states {sound.seconds:.2f} s")
     flac = encoded(samples, folder.rate, "FLAC", "PCM_16")
     with replacing(folder.audio(sound.id)) as temporary:
         temporary.write_bytes(flac)
@@ -122,12 +123,12 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
     selection = selection._replace(chosen=selection.chosen[: arguments.limit])
     _print_selection(selection)
     if not selection.chosen:
-        raise DataError(f"{arguments.scores}: no sound is left to fetch; lower --threshold or widen the other rules")
+        raise DataError(f"{arguments.scores}: no sound is left to fetch; lower --threshold or relax the other options")
     if arguments.dry_run:
         return 0
     token = read_access(arguments).token  # raises its errors before a folder is created
     if arguments.originals and token is None:
-        raise DataError(f"originals need an access token of OAuth2: set {TOKEN} or name a file by --token-file")
+        raise DataError(f"--originals needs an OAuth2 access token; set {TOKEN}, or give a file by --token-file")
     choose = partial(select, store, arguments.scores, criteria, exclusions)
     with (
         lock_of(arguments.out / DATABASE),
@@ -154,17 +155,20 @@ async def _choose_again(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     add = parser.add_argument
-    add("store", type=Path, metavar="STORE", help="made by crawl")
-    add("--scores", type=Path, required=True, help="scores.csv of classify")
-    add("--threshold", type=float, default=0.2, help="scores above it (default: %(default)s, the paper's)")
-    add("--weighting", choices=WEIGHTINGS, default=WEIGHTINGS[0], help="of classes (default: %(default)s)")
+    add("store", type=Path, metavar="STORE", help="SQLite file made by crawl")
+    add("--scores", type=Path, required=True, help="the file scores.csv made by classify")
+    threshold = "fetch only sounds that score above this (default: %(default)s, the paper's)"
+    add("--threshold", type=float, default=0.2, help=threshold)
+    weighting = "scores to use: those trained with this weighting of the classes (default: %(default)s)"
+    add("--weighting", choices=WEIGHTINGS, default=WEIGHTINGS[0], help=weighting)
     lists = "ids never to be fetched: CSV with sound_id or id, WavCaps' JSON, or a manifest; `none` for no list"
     add("--exclude", type=Path, nargs="+", required=True, metavar="LIST", help=lists)
-    add("--out", type=Path, required=True, metavar="FOLDER", help="for the audio and its manifest")
-    add("--rate", type=int, default=44_100, help="Hz of the FLAC files (default: %(default)s)")
+    add("--out", type=Path, required=True, metavar="FOLDER", help="output folder for the audio and its manifest")
+    add("--rate", type=int, default=44_100, help="sample rate of the FLAC files, in Hz (default: %(default)s)")
     add("--limit", type=int, default=MAX_SOUNDS, help="maximum number of sounds, best scores first (default: all)")
-    add("--originals", action="store_true", help="the uploaders' files, not previews (128 kbit/s MP3)")
+    add("--originals", action="store_true", help="fetch the uploaders' files instead of previews (128 kbit/s MP3)")
     token = f"file of mode 600 with the access token, or with JSON that renews it (default: {TOKEN})"
     add("--token-file", type=Path, help=token)
     add("--dry-run", action="store_true", help="print what would be fetched, and fetch nothing")
@@ -175,10 +179,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_rules(parser: argparse.ArgumentParser) -> None:
     """Add one option per field of Criteria, with the same name."""
     add = parser.add_argument
-    bounds = "(default: 3 120, the paper's)"
+    bounds = "range of lengths in seconds (default: 3 120, the paper's)"
     add("--seconds", type=float, nargs=2, default=Criteria.seconds, metavar=("MIN", "MAX"), help=bounds)
-    add("--languages", nargs="+", default=Criteria.languages, help="of descriptions (default: en)")
-    add("--licences", nargs="+", choices=LICENCES, default=Criteria.licences, help="(default: all)")
+    add("--languages", nargs="+", default=Criteria.languages, help="languages of descriptions (default: en)")
+    add("--licences", nargs="+", choices=LICENCES, default=Criteria.licences, help="licences of sounds (default: all)")
     add(
         "--ai-preferences",
         nargs="+",
@@ -186,14 +190,15 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
         default=Criteria.preferences,
         dest="preferences",
         metavar="PREFERENCE",
-        help=f"of uploaders; of {', '.join(PREFERENCES)} (default: all but the last)",
+        help=f"of the uploaders: {', '.join(PREFERENCES)} (default: all but the last)",
     )
-    add("--no-explicit", action="store_false", dest="explicit", help="no sounds that are marked as explicit")
+    add("--no-explicit", action="store_false", dest="explicit", help="leave out sounds that are marked as explicit")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     if not 0 <= arguments.seconds[0] <= arguments.seconds[1]:
-        raise DataError("--seconds: the first must be 0 or more, and not above the second")
+        raise DataError("--seconds: MIN must be 0 or more, and not above MAX")
     check_bounds(arguments, limit=(1, MAX_SOUNDS), rate=(4000, 192_000))
     with open_store(arguments.store) as store:
         return asyncio.run(_run(arguments, store))

@@ -93,7 +93,7 @@ class Http(AbstractAsyncContextManager["Http"]):
         except (aiohttp.InvalidURL, UnicodeError):
             raise LostError(f"{url[:200]!a} is not a valid address") from None
         except _BROKEN as error:  # its text may contain the request's headers
-            raise AgainError(f"no connection, or a broken one: {type(error).__name__}") from None
+            raise AgainError(f"the connection failed or broke: {type(error).__name__}") from None
         except OSError as error:  # from writing the file
             raise located(error, into) from None
 
@@ -122,11 +122,11 @@ async def _chunks(answer: aiohttp.ClientResponse, limit: int) -> AsyncIterator[b
     """Yield the unpacked body in pieces. Raises LostError if its announced or received length is above `limit`."""
     announced, length = answer.content_length or 0, 0
     if announced > limit:
-        raise LostError(f"the answer has {announced} bytes; at most {limit} are accepted")
+        raise LostError(f"the answer has {announced} bytes, more than the maximum of {limit}")
     async for chunk in answer.content.iter_chunked(1 << 16):
         length += len(chunk)
         if length > limit:
-            raise LostError(f"the answer has more than {limit} bytes")
+            raise LostError(f"the answer has more than the maximum of {limit} bytes")
         yield chunk
 
 

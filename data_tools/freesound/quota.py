@@ -101,7 +101,7 @@ class Quota:
         return Used(minute, day, max(0.0, self._wait(now)))
 
     def seconds_for(self, requests: int) -> float:
-        """Return the least time that this many more requests take, from now."""
+        """Return the minimum time in seconds, from now, for this many more requests."""
         used = self.used()
         today = max(0, self.per_day - used.day)
         if requests > today:
@@ -116,7 +116,7 @@ class Quota:
         return max(used.wait, wait + minutes * MINUTE)
 
     def _counted_to(self, later: int, now: float) -> float | None:
-        """Return until when the request with this many later ones counts against the limits; None without it.
+        """Return when the request with `later` requests after it stops counting against the limits; None if missing.
 
         While the clock was ahead, times were stored that no request can have yet.
         """
@@ -152,4 +152,5 @@ class Quota:
         if wait > 2 * MINUTE and until > self._reported_until + self._clock.wall(MINUTE):
             self._reported_until = until
             at = datetime.fromtimestamp(until, UTC)
-            log.info("no request is left; continues at %s UTC (it may be stopped meanwhile)", f"{at:%d %B %H:%M}")
+            shown = f"{at:%d %B %H:%M}"
+            log.info("the request limit is reached; continuing at %s UTC (you may stop the command until then)", shown)

@@ -32,11 +32,11 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
     not complete, and as Client.search does.
     """
     if store.fact("complete") is None:
-        raise DataError(f"{store.path}: is not complete yet; run the same command without --refresh first")
+        raise DataError(f"{store.path}: the crawl is not complete yet; run the same command without --refresh first")
     whole, known = Window(store.fact("from"), store.fact("until")), store.fact("total")
     count = await count_of(client, whole, store.fact("filter"))
     if has_fallen(known, count):
-        problem = f"the API counts {count} sounds where it had {known}; its index may be in the middle of a rebuild"
+        problem = f"the API counts {count} sounds instead of {known}; its index may be in the middle of a rebuild"
         raise DataError(f"{store.path}: {problem}; run the same command in some hours")
     objecting, *others = reversed(PREFERENCES)
     changes = await _walk(client, store, f'gen_ai_preference:"{objecting}"', None)
@@ -60,7 +60,8 @@ async def _walk(client: Client, store: Store, kind: str, condition: str | None) 
             continue
         progress, changed = store.renew(*answer, condition)
         if progress.uneven:
-            raise DataError(f"{store.path}: the API's answers do not add up to its count; run the same command later")
+            problem = "the API lists fewer or more sounds than it counts"
+            raise DataError(f"{store.path}: {problem}; run the command again later")
         windows += progress.windows
         changes += changed
     return changes

@@ -98,7 +98,7 @@ def select(store: Store, scores: Path, criteria: Criteria, exclusions: Exclusion
             selection.excluded[str(row.id)] = lists
         elif not row.caption.strip():
             raise DataError(
-                f"{scores}, line {row.line}: the id {row.id} has no text to be its caption; run classify again"
+                f"{scores}, line {row.line}: the text of id {row.id}, its caption, is empty; run classify again"
             )
         else:
             selection.chosen.append(sound)

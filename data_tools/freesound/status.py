@@ -114,13 +114,15 @@ def _lines(report: StatusReport) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("store", type=Path, metavar="STORE", help="made by crawl")
+    """Add the arguments of this verb to its parser."""
+    parser.add_argument("store", type=Path, metavar="STORE", help="SQLite file made by crawl")
     gaps = "write everything that the API could not deliver"
     parser.add_argument("--list", type=ending_in(".csv"), metavar="FILE.csv", help=gaps)
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     with open_store(arguments.store, read_only=True) as store:
         report = _read(store)
     if arguments.json:

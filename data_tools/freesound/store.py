@@ -67,8 +67,8 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: from a damaged schema, which is quoted
-        hint = "see that it is whole, that it and its folder may be written, and that the disk has room"
-        raise DataError(f"{path}: SQLite cannot use it ({error}); {hint}") from None
+        hint = "check that it is intact, that it and its folder are writable, and that the disk has space"
+        raise DataError(f"{path}: SQLite cannot use this file ({error}); {hint}") from None
 
 
 @contextmanager
@@ -129,7 +129,7 @@ class Facts:
         return row[0] if row else default
 
     def set_facts(self, **facts: float | str) -> None:
-        """Store numbers or texts about the whole, by name."""
+        """Store numbers or texts about the whole database, by name."""
         self.database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
 
 
@@ -148,14 +148,15 @@ class Store(Facts):
         if path.is_file():
             with path.open("rb") as file:
                 if file.read(len(MAGIC)) not in (b"", MAGIC):
-                    hint = "name one that python -m data_tools crawl made"
-                    raise DataError(f"{path}: is no store of Freesound sounds, or damaged at its beginning; {hint}")
+                    hint = "give one made by python -m data_tools crawl"
+                    raise DataError(f"{path}: not a store of Freesound sounds, or damaged at its beginning; {hint}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with connecting(path) as self.database:
             if create and not self.database.execute("SELECT 1 FROM sqlite_master").fetchone():
                 self.database.executescript(_SCHEMA)
             if self.database.execute("PRAGMA application_id").fetchone() != (FORMAT,):
-                raise DataError(f"{path}: not a store of Freesound sounds of format {FORMAT & 255}; name another file")
+                version = FORMAT & 255
+                raise DataError(f"{path}: not a store of Freesound sounds of format {version}; give another file")
             for pragma in ["query_only = ON"] if read_only else ["journal_mode = WAL", "synchronous = NORMAL"]:
                 self.database.execute(f"PRAGMA {pragma}")
 
@@ -238,7 +239,7 @@ class Store(Facts):
         if len(outside) > MAX_OUTSIDE and 2 * len(outside) > len(sounds):
             raise DataError(
                 f"{self.path}: the API gave a sound of {format_time(outside[0].created)} for a search from "
-                f"{format_time(window.first * 1000)} to {format_time(window.last * 1000)}; this answer was not kept"
+                f"{format_time(window.first * 1000)} to {format_time(window.last * 1000)}; run the command again later"
             )
         seconds = [min(max(one // 1000, window.first), window.last) for one in times.values()]
         reached, nulls = max(seconds, default=None), len(page.sounds) - len(sounds)
@@ -254,7 +255,7 @@ class Store(Facts):
         return [Window(first, last, compared=True) for first, last in zip(begins, ends, strict=True)]
 
     def known(self, window: Window, condition: str | None = None) -> int:
-        """Return the number of sounds in a time window that are stored and not missing, or null.
+        """Return the number of stored sounds in a time window, without missing ones and with null items.
 
         With a condition: only stored sounds that meet it.
         """

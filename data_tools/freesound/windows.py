@@ -16,7 +16,7 @@ from data_tools.freesound.sounds import PAGE_SIZE
 
 LARGEST = 200 * PAGE_SIZE  # maximum sounds of a window
 ATTEMPTS = 3  # at an answer that cannot be complete
-SPLITS = 8  # of a window that overloads the API, before checking if the API answers at all
+UNPROVEN_SPLITS = 8  # of a window that overloads the API, before checking if the API answers at all
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,7 @@ def _forbidden(clips: Iterable[Clip], exclusions: Exclusions) -> list[Overlap]:
 
 
 def _pairwise(kind: str, clips: Sequence[Clip], shared: str, audited: Collection[str]) -> list[Overlap]:
-    """Return the overlaps of clips that share a value: each clip with the splits after its own."""
+    """Return the overlaps between splits of clips that share a value, once per clip and later split."""
     splits: dict[str, list[Clip]] = {}
     for clip in clips:
         splits.setdefault(_split(clip), []).append(clip)
@@ -291,13 +291,14 @@ def _format_compared(fingerprints: Fingerprints | None) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     add = parser.add_argument
-    add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="audited, also with each other")
-    against = "compared with, not audited: overlaps among these are not listed"
+    add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="manifests to audit, also against each other")
+    against = "manifests to compare with; overlaps among these are not listed"
     add("--against", nargs="+", type=Path, default=[], metavar="MANIFEST", help=against)
     add("--exclude", nargs="+", type=Path, default=[], metavar="LIST", help="lists of forbidden Freesound ids")
-    add("--audio", action="store_true", help="compare the sound of all clips too, by fingerprints")
-    add("--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings, one row per overlap")
+    add("--audio", action="store_true", help="also compare the sound of all clips, by audio fingerprints")
+    add("--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings to a table, a row per overlap")
     queries = "their queries count as captions of their recordings; those of Clotho-Moment are captions of Clotho"
     add("--moments", nargs="+", type=Path, default=[], metavar="FILE.jsonl", help=queries)
     add_json(parser)
@@ -314,7 +315,7 @@ def with_queries(clips: Sequence[Clip], files: Iterable[Path]) -> Sequence[Clip]
     for path in files:
         for line, moment in enumerate(read_moments(path), 1):
             if moment.clip not in known:
-                raise DataError(f"{path}, line {line}: no manifest has the clip {moment.clip}; name that manifest too")
+                raise DataError(f"{path}, line {line}: no manifest lists the clip {moment.clip}; add its manifest")
             texts.setdefault(moment.clip, []).append(moment.text)
     if not texts:
         return clips
@@ -332,11 +333,12 @@ def run(arguments: argparse.Namespace) -> int:
     clips, against = list(everything[: len(audited)]), list(everything[len(audited) :])
     training = [clip for clip in clips if _stage(clip) == 0]
     if not training:
-        raise DataError(f"no clip of a training split in {', '.join(map(str, arguments.manifests))}; nothing to audit")
+        names = ", ".join(map(str, arguments.manifests))
+        raise DataError(f"nothing to audit: no clip of {names} is in a training split; add a manifest with one")
     by_id = {clip.id: clip for clip in [*against, *clips]}
     tested = [clip for clip in by_id.values() if _stage(clip) == 2]
     if not arguments.exclude and not tested:
-        raise DataError("no clip of a test split and no exclusion list; name what to audit against, or --exclude LIST")
+        raise DataError("nothing to audit against: no clip of a test split; add --against MANIFEST or --exclude LIST")
     exclusions = read_exclusions(arguments.exclude)
     fingerprints = listen(by_id.values()) if arguments.audio else None
     overlaps = audit(clips, against, exclusions, fingerprints)

@@ -247,12 +247,13 @@ def _format_fault(fault: MomentFault) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     add = parser.add_argument
-    add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="checked together")
+    add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="manifests to check together")
     moments = "files of moments too, the kit's of these manifests or as published (_release.jsonl, json/en/*.json)"
     add("--moments", nargs="+", type=Path, default=[], metavar="FILE", help=moments)
-    add("--quick", action="store_true", help="read audio headers only; compare no content")
-    add("--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings, one row per clip")
+    add("--quick", action="store_true", help="read only audio headers, do not compare contents")
+    add("--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings to a table, a row per clip")
     add_json(parser)
 
 

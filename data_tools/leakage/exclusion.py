@@ -72,7 +72,7 @@ def read_exclusions(paths: Iterable[Path]) -> Exclusions:
         entries = [_checked(path, where, entry) for where, entry in _entries(path)]
         ids = dict.fromkeys(entry for entry in entries if entry is not None)
         if not ids:
-            raise DataError(f"{path}: no Freesound id in this list; name a list that has some")
+            raise DataError(f"{path}: contains no Freesound id; give a list with some")
         for number in ids:
             by_id[number] = (*by_id.get(number, ()), name)
         sources.append(Listed(name, len(ids), entries.count(None)))
@@ -91,7 +91,7 @@ def _entries(path: Path) -> Iterator[tuple[str, str]]:
         column = next((name for name in ("sound_id", "id") if name in rows[0][1]), None)
         if column is None:
             expected = "a CSV file with the column sound_id or id, WavCaps' JSON, or a manifest (.jsonl)"
-            fault = f"expects {expected}; the first line has {', '.join(rows[0][1])}"
+            fault = f"it must be {expected}; the first line has {', '.join(rows[0][1])}"
             raise DataError(f"{path}, line 1: not a list of Freesound ids: {fault}")
         for line, row in rows:
             yield f"line {line}", row[column]
@@ -102,10 +102,10 @@ def _wavcaps(path: Path) -> Iterator[tuple[str, str]]:
     try:
         content = parse_json(read_text(path), str(path))
     except DataError as error:
-        raise DataError(f"{error}; fetch the list again") from None
+        raise DataError(f"{error}; download the list again") from None
     ids = content.get("FreeSound") if isinstance(content, dict) else None
     if not isinstance(ids, list):
-        raise DataError(f"{path}: not a list of Freesound ids: the JSON has no object with the list FreeSound")
+        raise DataError(f"{path}: not a list of Freesound ids: the JSON has no list with the key FreeSound")
     for number, entry in enumerate(ids, 1):
         yield f"FreeSound entry {number}", entry if isinstance(entry, str) else json.dumps(entry)
 

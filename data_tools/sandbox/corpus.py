@@ -116,7 +116,7 @@ class Catalogue:
         return int(FIRST_MS + round((LAST_MS - FIRST_MS) * ((number + 0.5) / self.size) ** 0.6))
 
     def from_time(self, milliseconds: float) -> int:
-        """Return the number of the first sound uploaded at that time or later; size without one."""
+        """Return the number of the first sound uploaded at that time or later; the number of all sounds if none was."""
         return bisect.bisect_left(range(self.size), milliseconds, key=self.created)
 
     def id(self, number: int) -> int:
@@ -124,7 +124,7 @@ class Catalogue:
         return 1 + number * self._spacing + int(self.one_uniform("id", number) * self._spacing)
 
     def number(self, sound_id: int) -> int | None:
-        """Return the number of the sound with an id, None without one."""
+        """Return the number of the sound with an id; None for an unknown id."""
         number = (sound_id - 1) // self._spacing
         return number if 0 <= number < self.size and self.id(number) == sound_id else None
 

@@ -25,7 +25,7 @@ class Faults:
         if unknown := set(rates) - set(KINDS):
             raise DataError(f"unknown fault {sorted(unknown)[0]!r}; choose from {', '.join(KINDS)}")
         if any(not 0 <= rate <= 1 for rate in rates.values()) or sum(rates.values()) > 1:
-            raise DataError("the rates of faults must be 0 or more and add up to 1 at most")
+            raise DataError("the shares of --fault and --storm must be 0 or more, and at most 1 in total; correct them")
         self._rates = dict(rates)
         self.rng = random.Random(seed)
 
@@ -46,7 +46,7 @@ class Faults:
         return [None if self.rng.random() < 0.1 else item for item in results]
 
     def cut(self, body: bytes) -> bytes:
-        """Return a beginning of the body, at most all but one byte."""
+        """Cut a body at a random byte; return its beginning."""
         return body[: self.rng.randrange(len(body))]
 
 

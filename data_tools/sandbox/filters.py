@@ -59,7 +59,7 @@ class Group:
 
 
 def found(corpus: Catalogue, text: str | None) -> Numbers:
-    """Return the numbers of the sounds that match a filter; all without one. Raises FilterError, UnsupportedError."""
+    """Return the numbers of sounds that match a filter; None: of all sounds. Raises FilterError, UnsupportedError."""
     numbers: Numbers = np.arange(corpus.size)
     return numbers if text is None else numbers[_Parser(corpus, text).whole()(numbers)]
 
@@ -188,7 +188,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
         if match is None or match.lastgroup is None:
             raise FilterError(f"Solr responded with an error (HTTP 400): Cannot parse '{text[:60]}'")
         if match.lastgroup == "word" and re.search(r"[~^?\\]|^/|^\{!", match["word"]):
-            raise UnsupportedError(f"the sandbox knows no {match['word'][:40]!r}")
+            raise UnsupportedError(f"the sandbox does not support {match['word'][:40]!r} in a filter; remove it")
         tokens.append((match.lastgroup, match[match.lastgroup]))
         at = match.end()
     if not tokens:

@@ -91,7 +91,7 @@ async def _run_all(commands: list[str], settings: dict[str, str]) -> int:
     home = str(Path(__file__).parents[2])  # the package may only be importable from the working folder
     settings = settings | {"PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
     for command in commands:
-        log.info("data_tools %s", command)
+        log.info("running python -m data_tools %s", command)
         argv = [sys.executable, "-m", "data_tools", *shlex.split(command)]
         process = await asyncio.create_subprocess_exec(*argv, env=os.environ | settings)
         try:
@@ -114,14 +114,15 @@ async def _stopped() -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     add = parser.add_argument
     add("--sounds", type=int, default=2000, help="number of invented sounds (default: %(default)s)")
-    add("--seed", type=int, default=1, help="seed of the invented sounds (default: %(default)s)")
-    add("--port", type=int, default=8025, help="0: any that is free (default: %(default)s)")
+    add("--seed", type=int, default=1, help="random seed of the invented sounds (default: %(default)s)")
+    add("--port", type=int, default=8025, help="port of the server; 0: any free port (default: %(default)s)")
     add("--per-minute", type=int, default=PER_MINUTE, help="maximum requests per minute (default: %(default)s)")
     add("--per-day", type=int, default=PER_DAY, help="maximum requests in 24 hours (default: %(default)s)")
-    add("--no-throttle", action="store_true", help="answer any number of requests")
-    add("--speed", type=float, default=1.0, help="speed up the throttle's minutes by this factor")
+    add("--no-throttle", action="store_true", help="do not limit the number of requests")
+    add("--speed", type=float, default=1.0, help="shorten the minutes of the request limit by this factor")
     add(
         "--fault",
         action="append",
@@ -130,22 +131,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"share of requests that fail in this way: {', '.join(KINDS)}",
     )
     add(
-        "--storm", type=float, default=0.0, metavar="SHARE", help="share of requests that fail, for every kind of fault"
+        "--storm",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="share of requests that fail with each kind of fault; --fault changes single kinds",
     )
-    add("--nulls", type=float, default=0.0, metavar="SHARE", help="share of sounds that are always null")
+    add("--nulls", type=float, default=0.0, metavar="SHARE", help="share of sounds that every search returns as null")
     add(
         "--poison",
         type=float,
         default=0.0,
         metavar="SHARE",
-        help="share of sounds whose search pages fail",
+        help="share of sounds that make every search page with them fail",
     )
-    add("--indexed", type=float, default=1.0, metavar="SHARE", help="of sounds that the search finds (default: 1, all)")
-    add("--churn", type=int, default=0, help="sounds that go away, and that appear, during a crawl")
-    add("--then", nargs="+", metavar="COMMAND", help="run these verbs of data_tools against it, in order, and end")
+    add(
+        "--indexed",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="share of sounds that searches find (default: 1, all)",
+    )
+    add("--churn", type=int, default=0, help="number of sounds that are deleted, and added, during a crawl")
+    then = "run these commands of data_tools against the sandbox, one after the other, then stop"
+    add("--then", nargs="+", metavar="COMMAND", help=then)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     check_bounds(
         arguments,
         sounds=(1, MAX_SOUNDS),
@@ -157,7 +170,7 @@ def run(arguments: argparse.Namespace) -> int:
         **LIMITS,
     )
     if not 0 <= 2 * arguments.churn <= arguments.sounds:
-        raise DataError(f"--churn {arguments.churn}: use 0 to half of the sounds")
+        raise DataError(f"--churn {arguments.churn}: must be from 0 to half of --sounds")
     for command in arguments.then or ():
         try:
             shlex.split(command)

@@ -62,7 +62,7 @@ def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -
     """
     settings.check("clip")
     if settings.held_out and settings.captions == "noisy":
-        raise DataError("noisy captions have no phrasings to hold out; leave out --heldout-phrasings")
+        raise DataError("--heldout-phrasings does not work with --captions noisy; leave it out")
     least = max(KINDS.values())
     pools = settings.pools(recordings, least, f"a scene needs up to {least}")
     claim(out, asdict(settings))
@@ -133,27 +133,29 @@ def _metadata(scene: Scene) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     add = parser.add_argument
-    add("out", type=Path, help="the folder to make; made again with the same arguments it is completed")
+    add("out", type=Path, help="output folder; run again with the same arguments to complete it")
     add("--seed", type=int, required=True, help="seed of the random choices; the same seed gives the same scenes")
     for split, count in DEFAULT_COUNTS.items():
-        of_moments = f"clips (default: {count}; with --moments {MOMENT_COUNTS[split]})"
+        of_moments = f"number of clips (default: {count}; with --moments {MOMENT_COUNTS[split]})"
         add(f"--{split}", type=int, metavar="N", help=of_moments)
-    add("--captions", choices=["5", "1", "noisy"], help="a clip: 5, 1, or 1 as uploaders write it (default: 5)")
+    add("--captions", choices=["5", "1", "noisy"], help="captions per clip; noisy: 1 in uploaders' style (default: 5)")
     held_out = "share of the wordings that only evaluation uses, 0 to 0.5 (default: 0)"
     add("--heldout-phrasings", type=float, default=0.0, metavar="SHARE", help=held_out)
-    add("--recordings", type=Path, metavar="FOLDER", help="compose these, in ESC-50's layout")
-    add("--folds", nargs="+", metavar="SPLIT=FOLDS", help="of the recordings (default: as in the example)")
+    add("--recordings", type=Path, metavar="FOLDER", help="recordings to compose, in ESC-50's layout")
+    add("--folds", nargs="+", metavar="SPLIT=FOLDS", help="folds of recordings per split (default: as in the example)")
     moments = "make long recordings instead, and queries with their windows: short events, some of "
     moments += "them several times, as in CASTELLA, or Clotho-Moment's recipe"
     add("--moments", nargs="?", const="castella", choices=list(SHAPES), help=moments)
-    add("--length", type=float, metavar="SECONDS", help="of a recording with --moments (default: 60)")
+    add("--length", type=float, metavar="SECONDS", help="seconds per recording, with --moments (default: 60)")
     whole = "with --moments: windows begin and end with a second, as CASTELLA's do"
     add("--whole-seconds", action="store_true", help=whole)
-    add("--name", help="the clips' source name (default: the folder's name)")
+    add("--name", help="name of the clips' source, for their ids (default: the folder's name)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     defaults = MOMENT_COUNTS if arguments.moments else DEFAULT_COUNTS
     given = {split: getattr(arguments, split) for split in CLOTHO_SPLITS}
     asked = {split: defaults[split] if count is None else count for split, count in given.items()}
@@ -162,10 +164,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.recordings:
         parsed = parse_folds(arguments.folds)
         if missing := [split for split in counts if split not in parsed]:
-            raise DataError(f"--folds: no folds for {', '.join(missing)}; name some, or ask for 0 clips")
+            raise DataError(f"--folds: no folds for {', '.join(missing)}; add some, or set its number of clips to 0")
         folds = {split: parsed[split] for split in counts}
     elif arguments.folds:
-        raise DataError("--folds divides recordings; name their folder by --recordings")
+        raise DataError("--folds only works with --recordings FOLDER; add that, or leave out --folds")
     name = check_source(arguments.name or arguments.out.absolute().name)
     table = content_key(table_path(arguments.recordings)) if arguments.recordings else None
     settings = FolderSettings(
@@ -182,7 +184,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
     """Make scenes. common: Values of FolderSettings."""
     if arguments.length is not None or arguments.whole_seconds:
-        raise DataError("--length and --whole-seconds only work with --moments")
+        raise DataError("--length and --whole-seconds only work with --moments; add that, or leave them out")
     settings = Settings(**common, captions=arguments.captions or "5")
     n_made = make_scenes(arguments.out, settings, arguments.recordings)
     clips = f"{arguments.out / 'manifest.jsonl'}: {counted(sum(settings.counts.values()), 'clip')}"

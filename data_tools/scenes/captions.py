@@ -58,7 +58,7 @@ def describe(
                 captions.setdefault(text, dressed)
         if len(captions) >= count:
             return list(captions.values())[:count]
-    raise DataError(f"no unused wording of {kind} {', '.join(events)} is left; ask for fewer clips")
+    raise DataError(f"no unused caption is left for a scene of {kind} {', '.join(events)}; ask for fewer clips")
 
 
 def describe_event(rng: np.random.Generator, name: str, held_out: float) -> str:

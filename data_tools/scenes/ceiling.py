@@ -45,22 +45,24 @@ def label_groups(folder: Path, split: str) -> Counter[tuple[str, ...]]:
         events = row["events"].split(";")
         if len(events) != KINDS.get(row["kind"]) or not all(events):
             raise DataError(
-                f"{path}, line {line}: {row['events']!r} are not the events of a scene of kind {row['kind']!r}"
+                f"{path}, line {line}: {row['events']!r} cannot be the events of a scene of kind {row['kind']!r}"
             )
         if row["split"] == split:
             groups[row["kind"], *(sorted(events) if row["kind"] == "overlap" else events)] += 1
     if not groups:
-        raise DataError(f"{path}: no clips in the split {split}")
+        raise DataError(f"{path}: no clips in the split {split}; choose another --split")
     return groups
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, help="a folder of composed scenes")
-    parser.add_argument("--split", default="evaluation", help="default: evaluation")
+    """Add the arguments of this verb to its parser."""
+    parser.add_argument("folder", type=Path, help="folder of composed scenes")
+    parser.add_argument("--split", default="evaluation", help="split of the scenes (default: evaluation)")
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     groups = label_groups(arguments.folder, arguments.split)
     value = ceiling(arguments.folder, arguments.split)
     report = CeilingReport(split=arguments.split, clips=groups.total(), labels=len(groups), ceiling=value)

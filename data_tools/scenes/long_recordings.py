@@ -99,9 +99,9 @@ def _check(settings: MomentSettings) -> None:
     settings.check("recording")
     low, high = _SECONDS
     if not low <= settings.seconds <= high:
-        raise DataError(f"--length {settings.seconds:g}: a recording has {low:g} to {high:g} seconds")
+        raise DataError(f"--length {settings.seconds:g}: must be {low:g} to {high:g} seconds")
     if settings.whole_seconds and settings.seconds % 1:
-        raise DataError(f"--whole-seconds and --length {settings.seconds:g}: give a length of whole seconds")
+        raise DataError(f"--length {settings.seconds:g}: must be a whole number with --whole-seconds")
 
 
 def _audio(out: Path, settings: MomentSettings, split: Split, number: int) -> Path:
@@ -171,6 +171,6 @@ def _write_release(path: Path, recorded: Sequence[Recorded]) -> None:
     """Write the queries of a split in CASTELLA's format."""
     if not any(one.moments for one in recorded):
         raise DataError(
-            f"{path}: none of the {len(recorded)} recordings of this split has an event; ask for more or longer ones"
+            f"{path}: none of the {len(recorded)} recordings has an event; ask for more recordings or a longer --length"
         )
     write_published(path, ((moment, one.clip) for one in recorded for moment in one.moments))

@@ -45,7 +45,7 @@ def table_path(folder: Path) -> Path:
     for path in (folder / "meta" / "esc50.csv", folder / "esc50.csv", folder / "esc10.csv"):
         if path.is_file():
             return path
-    raise DataError(f"{folder}: not in ESC-50's layout, which is meta/esc50.csv (or esc10.csv) and audio/")
+    raise DataError(f"{folder}: not in ESC-50's layout, which needs meta/esc50.csv (or esc10.csv) and audio/")
 
 
 def read_recordings(folder: Path, folds: Iterable[str]) -> dict[str, list[Recording]]:
@@ -61,14 +61,14 @@ def read_recordings(folder: Path, folds: Iterable[str]) -> dict[str, list[Record
         raise DataError(f"{path}: no column filename; the first line has {', '.join(rows[0][1])}")
     wanted_folds = set(folds)
     if empty := wanted_folds - {row["fold"] for _, row in rows}:
-        raise DataError(f"{path}: no recordings in fold {', '.join(sorted(empty))}")
+        raise DataError(f"{path}: no recordings in fold {', '.join(sorted(empty))}; correct --folds")
     pool: dict[str, list[Recording]] = {}
     for line, row in sorted(rows, key=lambda item: (item[1]["category"], item[1][column])):
         if row["fold"] not in wanted_folds:
             continue
         audio = folder / "audio" / row[column]
         if not audio.is_file():
-            raise DataError(f"{path}, line {line}: {audio} is missing; fetch it or remove its row")
+            raise DataError(f"{path}, line {line}: {audio} is missing; add it or remove its row")
         facts = (row.get(name, "") for name in ("author", "clip_license", "freesound_url"))
         pool.setdefault(row["category"], []).append(Recording(audio, row["category"], row["fold"], *facts))
     return pool
@@ -107,7 +107,7 @@ def _trimmed(path: Path) -> tuple[Samples, list[int]]:
     sound = read_audio(path, SAMPLE_RATE).astype(np.float64)
     power = frame_powers(sound, _FRAME)
     if not power.any():
-        raise AudioError(f"{path}: nothing but silence; remove its row")
+        raise AudioError(f"{path}: contains only silence; remove its row from the table")
     begin, end = _audible(power)
     loud = np.flatnonzero(power > power.max() * 10 ** (LOUD_DB / 10))
     return sound[begin:end], (loud * _FRAME - begin).tolist()

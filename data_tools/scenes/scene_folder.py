@@ -48,16 +48,16 @@ class FolderSettings:
         if self.seed < 0:
             raise DataError(f"the seed {self.seed} is negative; use 0 or more")
         if not self.counts:
-            raise DataError(f"no {clip}s are asked for; give a split at least 1")
+            raise DataError(f"no {clip}s are asked for in any split; ask for 1 or more")
         if any(count < 0 for count in self.counts.values()):
             raise DataError(f"a number of {clip}s is negative; use 0 or more")
         if not 0 <= self.held_out <= MAX_HELD_OUT:
             raise DataError(f"the held-out share {self.held_out} is out of range; use 0 to {MAX_HELD_OUT}")
 
-    def pools(self, folder: Path | None, least: int, need: str) -> dict[Split, Pool]:
+    def pools(self, folder: Path | None, least: int, requirement: str) -> dict[Split, Pool]:
         """Return the sound sources for the events of each split.
 
-        folder: Folder of the recordings. least: Number of categories that a split needs. need: The reason for it.
+        folder: Folder of the recordings. least: Number of categories that a split needs. requirement: Its reason.
         """
         if folder is None:
             return {split: {name: [] for name in CLASSES} for split in self.counts}
@@ -66,7 +66,7 @@ class FolderSettings:
         for split, pool in pools.items():
             if len(pool) < least:
                 raise DataError(
-                    f"{folder}: the folds of {split} have {counted(len(pool), 'category')}; {need}, so name more folds"
+                    f"{folder}: folds of {split} have {counted(len(pool), 'category')}, but {requirement}; add folds"
                 )
         return pools
 
@@ -80,7 +80,7 @@ def claim(out: Path, wanted: Mapping[str, Any]) -> None:
     wanted = json.loads(json.dumps(wanted))
     if not path.is_file():
         if out.is_dir() and any(not entry.name.startswith(".") for entry in out.iterdir()):
-            raise DataError(f"{out}: holds files but no scenes.json; choose a new or empty folder")
+            raise DataError(f"{out}: contains files but no scenes.json; choose a new or empty folder")
         write_text(path, json.dumps(wanted, indent=2) + "\n")
         return
     begun = read_json(path, "delete the folder or choose another")

@@ -149,8 +149,8 @@ def write_checked(path: Path, data: bytes, problems: list[Problem]) -> None:
         file.write(data)
 
 
-def raise_first_problem(prefix: str, problems: list[Problem]) -> None:
+def raise_first_problem(where: str, problems: list[Problem]) -> None:
     """Raises SubmissionError with the first problem and the number of further ones, if there is any."""
     if problems:
-        more = f" (and {len(problems) - 1} more; `check` lists them all)" if len(problems) > 1 else ""
-        raise SubmissionError(f"{prefix}: {problems[0]}{more}")
+        others = f" (and {len(problems) - 1} more; `check` lists them all)" if len(problems) > 1 else ""
+        raise SubmissionError(f"{where}: {problems[0]}{others}")

@@ -38,7 +38,7 @@ def require_replaceable(path: Path, edition: Edition, force: bool) -> None:
     editions = [] if isinstance(first, Problem) else editions_with_header(first.cells)
     if edition not in editions:
         kind = f"a file of {format_editions(editions)}" if editions else "not a file of any edition"
-        hint = f"choose another file, or add --force to overwrite it with edition {edition.name}'s"
+        hint = f"choose another file, or add --force to overwrite it with one of edition {edition.name}"
         raise SubmissionError(f"{path} already exists and is {kind}; {hint}")
 
 
@@ -47,11 +47,11 @@ def source_editions(path: Path) -> tuple[list[Edition], list[str]]:
 
     Editions with the same header (2023 and 2024) have the same format. Raises SubmissionError for an unknown header.
     """
-    first = next(parse_rows(path.read_bytes()))
-    if isinstance(first, Problem):
-        raise SubmissionError(f"{path}: {first}")
-    if editions := editions_with_header(first.cells):
-        return editions, first.cells
+    row_or_problem = next(parse_rows(path.read_bytes()))
+    if isinstance(row_or_problem, Problem):
+        raise SubmissionError(f"{path}: {row_or_problem}")
+    if editions := editions_with_header(row_or_problem.cells):
+        return editions, row_or_problem.cells
     raise SubmissionError(
         f"{path}: line 1 is not the header of any edition; `check {path} --edition YEAR` prints the header of a year"
     )

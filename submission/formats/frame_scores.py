@@ -47,7 +47,9 @@ def read_frame_scores(path: Path) -> dict[str, FrameScores]:
             qids, lengths, edges, frames = (file[name] for name in ARRAYS)
         _require_consistent(qids, lengths, edges, frames)
     except Exception as error:  # numpy and zipfile raise many kinds of errors for damaged files
-        raise SubmissionError(f"{path}: cannot be read as probabilities of frames ({error}); make it again") from None
+        raise SubmissionError(
+            f"{path}: cannot be read as probabilities of frames ({error}); rank the run again"
+        ) from None
     ends = np.cumsum(lengths)
     parts = zip(np.split(edges, (ends + np.arange(1, len(ends) + 1))[:-1]), np.split(frames, ends[:-1]), strict=True)
     return {str(qid): FrameScores(*part) for qid, part in zip(qids, parts, strict=True)}
@@ -57,8 +59,8 @@ def _require_consistent(qids: np.ndarray, lengths: np.ndarray, edges: np.ndarray
     """Raises ValueError for arrays of a file that write_frame_scores cannot have written."""
     kinds = "".join(array.dtype.kind for array in (qids, lengths, edges, frames))
     if kinds != "Uiff" or any(array.ndim != 1 for array in (qids, lengths, edges, frames)):
-        raise ValueError("its arrays are not lists of texts, whole numbers, and numbers")
+        raise ValueError(f"the arrays {', '.join(ARRAYS)} have wrong types or shapes")
     if np.any(lengths < 0):
-        raise ValueError("a length is below 0")
+        raise ValueError("a number of frames in the array lengths is negative")
     if len(qids) != len(lengths) or len(frames) != lengths.sum() or len(edges) != len(frames) + len(qids):
-        raise ValueError("its arrays do not fit each other")
+        raise ValueError("the sizes of its arrays do not match")

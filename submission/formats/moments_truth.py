@@ -74,8 +74,8 @@ class MomentTruth:
     def windows(self) -> dict[str, list[Window]]:
         """Return the true windows by query id. Raises SubmissionError for a blind list."""
         if self.is_blind:
-            hint = "a blind set is scored by the organisers"
-            raise SubmissionError(f"{self.name} has no {TRUE_WINDOWS}, so there is nothing to score; {hint}")
+            hint = "give a file with them; a blind set is scored by the organisers"
+            raise SubmissionError(f"{self.name} has no {TRUE_WINDOWS} to score against; {hint}")
         return {qid: query.windows or [] for qid, query in self.queries.items()}
 
 

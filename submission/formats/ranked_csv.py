@@ -86,7 +86,7 @@ def write_ranked_lists(ranked: list[RankedList], path: Path, edition: Edition) -
         if len(answer.file_names) < length:
             raise SubmissionError(
                 f"line {answer.line} lists {counted(len(answer.file_names), 'name')}, but a row of edition "
-                f"{edition.name} needs {length}; make the file from the scores"
+                f"{edition.name} needs {length}; write the file from the score matrix"
             )
     _write_lists(((answer.query, answer.file_names[:length]) for answer in ranked), path, edition, None)
 

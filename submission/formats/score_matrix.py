@@ -52,7 +52,7 @@ class Labels:
     def __post_init__(self) -> None:
         n_queries, n_clips = shape = self.shape
         if 0 in shape:
-            raise SubmissionError(f"scores of shape {shape} have no query or no clip")
+            raise SubmissionError(f"scores of shape {shape} have no query or no clip; both need at least one")
         for name, expected in (("query_texts", n_queries), ("relevant", n_queries), ("file_names", n_clips)):
             if (length := len(getattr(self, name))) != expected:
                 raise SubmissionError(f"scores of shape {shape} need {expected} {name}; got {length}")
@@ -69,7 +69,8 @@ class Labels:
             for clip_id in clips:
                 if clip_id not in pool:
                     raise SubmissionError(
-                        f"{where}: its relevant clip {clip_id!r} is not among the pool's {counted(n_clips, 'clip')}"
+                        f"{where}: its relevant clip {clip_id!r} is not among the pool's {counted(n_clips, 'clip')}; "
+                        "correct its list"
                     )
 
     @property
@@ -114,7 +115,7 @@ class ScoreMatrix:
             kind = f"{self.values.dtype} of shape {self.values.shape}"
             raise SubmissionError(f"scores must be a float32 matrix, queries x clips; got {kind}")
         if 0 in self.values.shape:
-            raise SubmissionError(f"scores of shape {self.values.shape} have no query or no clip")
+            raise SubmissionError(f"scores of shape {self.values.shape} have no query or no clip; give both")
         for name, expected in zip(("query_ids", "clip_ids"), self.values.shape, strict=True):
             if (length := len(getattr(self, name))) != expected:
                 raise SubmissionError(f"scores of shape {self.values.shape} need {expected} {name}; got {length}")
@@ -168,14 +169,15 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[Scores]) -> None:
         file.write(header.getbuffer())
         for block in blocks:
             if block.dtype != np.float32 or block.ndim != 2 or block.shape[1] != labels.shape[1]:
-                raise ValueError(f"a block of {block.dtype} of shape {block.shape} in scores of shape {labels.shape}")
+                needed = f"{labels.shape[1]} columns of float32"
+                raise ValueError(f"a block of scores has {block.dtype} and shape {block.shape}; it needs {needed}")
             require_finite(block, rows)
             contiguous = np.ascontiguousarray(block).astype("<f4", copy=False)
             file.write(contiguous.data)
             checksum.update(contiguous.data)
             rows += len(block)
         if rows != labels.shape[0]:
-            raise ValueError(f"blocks of {rows} rows for scores of shape {labels.shape}")
+            raise ValueError(f"the blocks have {rows} rows in all, but {labels.shape[0]} queries need one each")
         sidecar.unlink(missing_ok=True)
     with writing(sidecar) as file:
         file.write(labels.document(checksum.hexdigest()))
@@ -216,7 +218,7 @@ def read_scores(path: Path) -> ScoreMatrix:
     except Exception as error:  # for a damaged header, numpy raises ValueError, SyntaxError, TokenError, and more
         raise SubmissionError(f"{path} is not a complete .npy file of numbers ({error}); write it again") from None
     if (size := path.stat().st_size) != (expected_size := values.offset + values.nbytes):
-        raise SubmissionError(f"{path} has {size} bytes instead of the {expected_size} in its header; write it again")
+        raise SubmissionError(f"{path} has {size} bytes, but its header states {expected_size}; write it again")
     from submission.formats.sidecar import Sidecar  # pydantic, which scoring a ranked CSV does not need
 
     try:

@@ -78,13 +78,13 @@ def read_clotho_truth(path: Path) -> Truth:
     if header.cells != expected:
         raise _header_error(path, header, "be file_name,caption_1,caption_2,... as in Clotho's caption files")
     if not clips:
-        raise SubmissionError(f"{path}: line 1: no clip follows the header")
+        raise SubmissionError(f"{path}: line 1: no clip follows the header; add one row per clip")
     line_of_name: dict[str, int] = {}
     rows_of_caption: dict[str, list[Row]] = {}
     for row in clips:
         for column, cell in zip(header.cells, row.cells, strict=True):
             if not cell.strip():
-                raise SubmissionError(f"{path}: line {row.line}: {column} is empty")
+                raise SubmissionError(f"{path}: line {row.line}: {column} is empty; fill it in or remove the row")
         name, *captions = row.cells
         _refuse_repeated(path, row.line, "file name", name, line_of_name)
         for caption in dict.fromkeys(captions):
@@ -142,10 +142,10 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
     line_of_query: dict[str, int] = {}
     for row in rows:
         if not row.cells[column].strip():
-            raise SubmissionError(f"{queries}: line {row.line}: caption is empty")
+            raise SubmissionError(f"{queries}: line {row.line}: caption is empty; fill it in or remove the row")
         _refuse_repeated(queries, row.line, "query", row.cells[column], line_of_query)
     if not line_of_query:
-        raise SubmissionError(f"{queries}: line 1: no query follows the header")
+        raise SubmissionError(f"{queries}: line 1: no query follows the header; add one row per query")
     require_folder(audio)
     names, _ = audio_tree(audio)
     if not names:
@@ -168,14 +168,14 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
     if header.cells != ["query", "audio_filenames"]:
         raise _header_error(path, header, "be query,audio_filenames as in metadata_eval.csv")
     if not rows:
-        raise SubmissionError(f"{path}: line 1: no query follows the header")
+        raise SubmissionError(f"{path}: line 1: no query follows the header; add one row per query")
     line_of_query: dict[str, int] = {}
     queries: dict[str, TruthQuery] = {}
     for row in rows:
         text, listed = row.cells
         if text not in pool.queries:
-            hint = suggestion(pool.similar_queries, text)
-            raise SubmissionError(f"{path}: line {row.line}: unknown query {text!r}{hint}")
+            similar = suggestion(pool.similar_queries, text)
+            raise SubmissionError(f"{path}: line {row.line}: unknown query {text!r}{similar}")
         _refuse_repeated(path, row.line, "query", text, line_of_query)
         names = _parse_names(f"{path}: line {row.line}", listed, pool)
         queries[text] = TruthQuery(f"line {row.line} of {path.name}", names, pool.queries[text].id)
@@ -197,14 +197,15 @@ def _read_rows(path: Path) -> list[Row]:
     width = len(rows[0].cells)
     for row in rows:
         if len(row.cells) != width:
-            raise SubmissionError(f"{path}: line {row.line}: found {len(row.cells)} of {width} columns")
+            raise SubmissionError(f"{path}: line {row.line}: found {len(row.cells)} of {width} columns; complete it")
     return rows
 
 
 def _refuse_repeated(path: Path, line: int, kind: str, text: str, line_of_text: dict[str, int]) -> None:
     """Raises SubmissionError if this text was on an earlier line; otherwise, remember its line."""
     if line_of_text.setdefault(text, line) != line:
-        raise SubmissionError(f"{path}: line {line}: {kind} {text!r} is already on line {line_of_text[text]}")
+        first = f"is already on line {line_of_text[text]}"
+        raise SubmissionError(f"{path}: line {line}: {kind} {text!r} {first}; keep one of them")
 
 
 def _parse_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
@@ -224,7 +225,7 @@ def _parse_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
         if name not in pool.file_names:
             raise SubmissionError(f"{where}: unknown file name {name!r}{suggestion(pool.similar_file_names, name)}")
     if repeated := first_repeat(names):
-        raise SubmissionError(f"{where}: the file {names[repeated[0]]!r} is listed twice")
+        raise SubmissionError(f"{where}: the file {names[repeated[0]]!r} is listed twice; list it once")
     return frozenset(names)
 
 

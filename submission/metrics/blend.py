@@ -153,9 +153,10 @@ def _require_same_labels(parts: Mapping[str, ScoreMatrix]) -> None:
     for name, part in parts.items():
         for field in ("query_ids", "query_texts", "clip_ids", "file_names", "relevant"):
             if getattr(part, field) != getattr(first, field):
-                differ = f"their {field.replace('_', ' ')} differ"
-                problem = f"have different queries or clips, or another order ({differ}); a mean needs the same ones"
-                raise SubmissionError(f"the scores {name} and {first_name} {problem}")
+                labels = "relevant clips" if field == "relevant" else field.replace("_", " ")
+                problem = f"differ in their {labels} or the order of these"
+                cure = "blend scores of the same queries and clips, in the same order"
+                raise SubmissionError(f"the scores {name} and {first_name} {problem}; {cure}")
 
 
 def weight_factors(weights: Sequence[float] | None, n_parts: int) -> Values:
@@ -164,7 +165,7 @@ def weight_factors(weights: Sequence[float] | None, n_parts: int) -> Values:
     if len(factors) != n_parts:
         raise SubmissionError(f"{len(factors)} weights are given for {n_parts} files; give one for each")
     if np.any(factors < 0) or not 0 < sum(factors.tolist()) < math.inf:  # both comparisons are false for NaN
-        raise SubmissionError("weights must be numbers of 0 or more, at least one above 0, with a finite sum")
+        raise SubmissionError("weights must be 0 or more, with a finite sum above 0; correct them")
     return factors
 
 
@@ -179,7 +180,7 @@ def require_disjoint(tested: Mapping[str, ScoreMatrix], validation: Mapping[str,
                 if facts[0] != facts[1]:
                     model, other_model = (fact or "an unnamed model" for fact in facts)
                     hint = "give --validation the matrices of the same models in the same order"
-                    raise SubmissionError(f"{name} comes from {model} and {other} from {other_model}; {hint}")
+                    raise SubmissionError(f"{name} comes from {model}, but {other} from {other_model}; {hint}")
 
 
 def refuse_overlap(names: str, kind: str, shared: set[str]) -> None:

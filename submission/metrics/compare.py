@@ -29,7 +29,7 @@ def compare(system: Comparable, others: Sequence[Comparable], metric: str | None
             system.queries.n_relevant, other.queries.n_relevant[order]
         ):
             raise SubmissionError(
-                "the systems have different pools or relevant clips; compare systems with the same ones"
+                "the systems have different pools or relevant clips; compare systems of the same clips"
             )
         values_of_others.append(other.per_query[metric or other.primary][order])
     return paired_difference(
@@ -45,6 +45,6 @@ def _row_order(system: Comparable, other: Comparable) -> list[int]:
     row_of = {text: row for row, text in enumerate(others)}
     if len(row_of) < len(others) or set(texts) != set(others) or len(texts) != len(others):
         raise SubmissionError(
-            f"the systems answer different queries ({len(texts)} and {len(others)}); compare systems with the same ones"
+            f"the systems answer different queries ({len(texts)} and {len(others)}); compare systems of equal queries"
         )
     return [row_of[text] for text in texts]

@@ -107,7 +107,7 @@ def paired_difference(
     one, other = _require_samples(first), _require_samples(second)
     if one.shape != other.shape:
         raise SubmissionError(
-            f"the systems have {len(one)} and {counted(len(other), 'query')}; compare systems with the same ones"
+            f"the systems have {len(one)} and {counted(len(other), 'query')}; compare systems with the same queries"
         )
     differences = other - one
     sums, _ = _group_sums(differences, groups)
@@ -138,7 +138,7 @@ def _require_samples(per_query: npt.ArrayLike) -> Values:
     """Return the values per query as float64. Raises SubmissionError if there are no values."""
     samples = np.asarray(per_query, dtype=np.float64)
     if samples.size == 0:
-        raise SubmissionError("no query to average")
+        raise SubmissionError("no query to average; give at least one")
     return samples
 
 
@@ -150,6 +150,6 @@ def _group_sums(samples: Values, groups: Groups | None) -> tuple[Values, Ints]:
 
 
 def _split(total: int, width: int) -> Iterable[int]:
-    """Split a total into parts so small that a part x width has a limited number of elements."""
+    """Split a total into parts, so that an array of (part, width) fits into memory."""
     size = max(1, _MAX_DRAWN // width)
     return (min(size, total - start) for start in range(0, total, size))

@@ -128,7 +128,7 @@ def score_moments(
             true_windows[qid] = counted
     if not true_windows:
         span = f"longer than {low:g} s and up to {high:g} s"
-        raise SubmissionError(f"no query has a true window {span}; there is nothing to score")
+        raise SubmissionError(f"no query has a true window {span}, so there is nothing to score; use other queries")
     submitted = padded([predictions[qid][:MAX_WINDOWS] for qid in true_windows], 3 if scored else 2)
     first = submitted[:, 0]
     if scored:
@@ -149,28 +149,29 @@ def score_moments(
 def _require_valid(predictions: Mapping[str, Windows], truth: Mapping[str, Windows]) -> bool:
     """Raises SubmissionError for input that score_moments does not accept. Returns whether the windows have scores."""
     if not predictions and not truth:
-        raise SubmissionError("no query to score")
-    for missing, what in (
-        ([qid for qid in truth if qid not in predictions], "the query {} has no answer"),
-        ([qid for qid in predictions if qid not in truth], "the query {} is not in the truth"),
+        raise SubmissionError("no query to score; give at least one, with its true windows")
+    for missing, problem in (
+        ([qid for qid in truth if qid not in predictions], "has no answer"),
+        ([qid for qid in predictions if qid not in truth], "is not in the truth"),
     ):
         if missing:
-            more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-            raise SubmissionError(f"{what.format(repr(missing[0]))}{more}; predictions and truth must have the same")
+            others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+            cure = "predictions and truth must have the same queries"
+            raise SubmissionError(f"the query {missing[0]!r} {problem}{others}; {cure}")
     forms = set()
     for qid, windows in predictions.items():
         if len(windows) == 0:
-            raise SubmissionError(f"the query {qid!r} has no window; each needs one or more")
+            raise SubmissionError(f"the query {qid!r} has no window; each query needs one or more")
         forms |= {len(window) for window in windows}
         if not forms <= {2, 3}:
             raise SubmissionError(f"query {qid!r}: a window must be [start, end] or [start, end, score]")
         if len(forms) > 1:
             raise SubmissionError(f"query {qid!r}: only some windows have a score; give all a score, or none")
     if wrong := [qid for qid, windows in truth.items() if any(len(window) != 2 for window in windows)]:
-        raise SubmissionError(f"query {wrong[0]!r}: a true window is [start, end]")
+        raise SubmissionError(f"query {wrong[0]!r}: a true window must be [start, end], without a score")
     for qid, windows in (*predictions.items(), *truth.items()):
         if not all(math.isfinite(number) for window in windows for number in window):
-            raise SubmissionError(f"query {qid!r}: a window has a number that is not finite")
+            raise SubmissionError(f"query {qid!r}: a window contains NaN or infinity; correct it")
     return forms == {3}
 
 

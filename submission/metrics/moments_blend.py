@@ -118,7 +118,8 @@ class _Candidates(NamedTuple):
         """
         if not np.isfinite(total).all():
             largest = self.names[int(np.argmax([votes.max() for votes in self.votes]))]
-            raise SubmissionError(f"{largest}: its scores are too large for their sum; add --how rank, or scale them")
+            problem = "its scores are too large to be added"
+            raise SubmissionError(f"{largest}: {problem}; add --how rank, or scale them down")
         scores, is_offered = total
         remaining = np.where(is_offered > 0, scores, -np.inf)
         rows, chosen = np.arange(len(remaining)), np.full((len(remaining), edition.max_windows), -1)
@@ -162,14 +163,16 @@ def _require_same_queries(parts: Parts) -> list[Moments]:
     (first_name, first), *others = parts.items()
     known = {answer.qid: answer for answer in first}
     for name, part in others:
-        differ = f"the files {name} and {first_name} have different queries; a blend needs the same ones"
+        files = f"{name} and {first_name}"
         if unshared := known.keys() ^ {answer.qid for answer in part}:
-            raise SubmissionError(f"{differ} (only one has {min(unshared)!r})")
+            difference = f"only one of {files} has the query {min(unshared)!r}"
+            raise SubmissionError(f"{difference}; blend files with the same queries")
         for answer in part:
             first_answer = known[answer.qid]
             if None not in (first_answer.vid, answer.vid) and first_answer.vid != answer.vid:
-                recordings = f"the recording {first_answer.vid!r} in one, {answer.vid!r} in the other"
-                raise SubmissionError(f"{differ} ({answer.qid!r} has {recordings})")
+                vids = f"vid {answer.vid!r} and {first_answer.vid!r}"
+                problem = f"{files} have different recordings for the query {answer.qid!r} ({vids})"
+                raise SubmissionError(f"{problem}; blend files with the same queries")
             known[answer.qid] = replace(
                 first_answer, query=first_answer.query or answer.query, vid=first_answer.vid or answer.vid
             )
@@ -179,11 +182,11 @@ def _require_same_queries(parts: Parts) -> list[Moments]:
 def _scaled_windows(name: str, answer: Moments, how: How, edition: MomentsEdition) -> list[Window]:
     """Return the windows of an answer that count, [start, end, score in the blend], by descending score."""
     if how == "raw" and not is_scored([answer]):
-        raise SubmissionError(f"{name}: its windows have no scores; add --how rank, or name the file with scores")
+        raise SubmissionError(f"{name}: its windows have no scores; add --how rank, or give the file with scores")
     best = best_windows(answer, edition)
     if how == "rank":
         return [[start, end, 1 / rank] for rank, (start, end, *_) in enumerate(best, start=1)]
     if (lowest := best[-1][2]) < 0:
-        hint = "raw scores must be 0 or more; add --how rank"
-        raise SubmissionError(f"{name}: line {answer.line} has a window of score {lowest:g}; {hint}")
+        hint = "raw scores must be 0 or more, so add --how rank"
+        raise SubmissionError(f"{name}: line {answer.line} has a window with the score {lowest:g}; {hint}")
     return [list(map(float, window)) for window in best]

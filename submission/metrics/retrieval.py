@@ -111,7 +111,7 @@ def chance(n_clips: int, k: int = 10, n_relevant: float = 1) -> float:
     0.75
     """
     if not 1 <= n_relevant <= n_clips:
-        raise SubmissionError(f"a pool of {counted(n_clips, 'clip')} cannot have {n_relevant} relevant ones")
+        raise SubmissionError(f"a pool of {counted(n_clips, 'clip')} cannot have {n_relevant} relevant clips")
     depth = min(k, n_clips)
     harmonic = sum(1 / rank for rank in range(1, depth + 1))
     further = (n_relevant - 1) / (n_clips - 1) if n_clips > 1 else 0.0
@@ -131,7 +131,8 @@ def _require_ranks(
     listed = np.count_nonzero(array < NEVER, axis=-1)
     if np.any(totals < np.maximum(1, listed)):
         wrong = np.argmax(totals < np.maximum(1, listed))
-        raise SubmissionError(f"{listed.flat[wrong]} ranks are given for {totals.flat[wrong]} relevant clips")
+        cure = "give at least 1 relevant clip per query, and at most as many ranks"
+        raise SubmissionError(f"{listed.flat[wrong]} ranks are given for {totals.flat[wrong]} relevant clips; {cure}")
     return array, totals
 
 

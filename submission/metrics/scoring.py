@@ -122,6 +122,5 @@ def _require_relevance(queries: Sequence[str], relevant: Sequence[Collection[str
     if blind := [query for query, clips in zip(queries, relevant, strict=True) if not clips]:
         raise SubmissionError(
             f"no relevant clip is known for {len(blind)} of {counted(len(queries), 'query')} (first {blind[0]!r}), so "
-            "there is nothing to score; a blind set is scored by the organisers, and a converted CSV needs `convert "
-            "--truth`"
+            "they cannot be scored; a blind set is scored by the organisers, a converted CSV needs `convert --truth`"
         )

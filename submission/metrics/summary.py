@@ -39,7 +39,7 @@ class RelevantRanks:
 
     def __post_init__(self) -> None:
         if not len(self.texts):
-            raise SubmissionError("no query to score")
+            raise SubmissionError("no query to score; give at least one")
 
 
 @dataclass(frozen=True)

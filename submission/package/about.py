@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationError
-from pydantic_core import PydanticCustomError
 
 from data_tools.documents.strict import Strict, faults_of
 from data_tools.documents.yaml12 import parse_yaml
@@ -35,16 +34,16 @@ FILL_IN = "FILL IN"  # placeholder in a template for facts that only the partici
 def _require_visible(text: str) -> str:
     """Return the text; raises an error if it is empty, not filled in, or has invisible characters."""
     if FILL_IN in text:
-        raise PydanticCustomError("fill_in", "is not filled in yet")
+        raise ValueError(f"is not filled in yet; replace {FILL_IN!r}")
     if not text.strip() or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
-        raise PydanticCustomError("visible", "is empty or has invisible characters; write one line of text")
+        raise ValueError("this text is empty or has invisible characters; write one line of text")
     return text
 
 
 def _require_email(text: str) -> str:
     """Return the text; raises an error if it is not an e-mail address."""
     if not re.fullmatch(r"[^@\s]+@[^@\s]+\.[^@\s.]+", text):
-        raise PydanticCustomError("email", "is not an address of the form name@place.org")
+        raise ValueError("is not an e-mail address such as name@place.org; correct it")
     return text
 
 
@@ -138,7 +137,8 @@ def read_about(path: Path, n_systems: int) -> About:
     except DataError as error:
         raise SubmissionError(f"{path}: {error}") from None
     if not isinstance(document, dict) or not document.keys() & About.model_fields.keys():
-        raise SubmissionError(f"{path}: must have the keys authors and systems; see submission/package/about.py")
+        hint = "python -m submission pack RUN --template ABOUT.yaml writes a file with them"
+        raise SubmissionError(f"{path}: must have the keys authors and systems; {hint}")
     try:
         about = About.model_validate(document)
     except ValidationError as error:

@@ -137,7 +137,7 @@ def _join_unique(values: Iterable[str]) -> str | None:
 
 
 def _value_or_list(values: list[Any]) -> Any:
-    """Return the value, or all of them if members differ."""
+    """Return the common value, or the list of all different ones."""
     unique = list(dict.fromkeys(values))
     return unique[0] if len(unique) == 1 else unique
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic_core import PydanticCustomError
 
 from data_tools.documents.problems import shown
 from submission.editions import AnyEdition, Edition
@@ -27,7 +26,7 @@ MESSAGES = {  # by pydantic's type of the error
     "literal_error": "{key} is {value}, but the folder's name is {expected}",
     "string_too_long": "{key} {value} has more than {max_length} characters",
     "too_short": "{key} is no list of authors",
-    "corresponding": "{key}: {count} are corresponding authors, exactly one must be",
+    "value_error": "{key}: {error}",
 }
 
 
@@ -40,7 +39,7 @@ class Part(BaseModel):
 def _require_value(value: Any) -> Any:
     """Return the value of a key in meta.yaml; raises an error if it is empty."""
     if value in (None, ""):
-        raise PydanticCustomError("missing", "is missing")
+        raise ValueError("this value is missing")
     return value
 
 
@@ -65,7 +64,7 @@ class Author(Part):
 def _with_one_corresponding(authors: list[Author]) -> list[Author]:
     """Return the authors; raises an error unless exactly one is the corresponding author."""
     if (count := sum(author.corresponding is True for author in authors)) != 1:
-        raise PydanticCustomError("corresponding", "corresponding authors", {"count": count})
+        raise ValueError(f"{count} are corresponding authors, exactly one must be")
     return authors
 
 

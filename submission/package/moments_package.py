@@ -68,9 +68,9 @@ def require_figures(run: FinishedMoments) -> Mapping[str, float]:
     if run.ranked.figures is None:
         scored_entries = [name for name, entry in run.result.moments.items() if entry.figures is not None]
         hint = (
-            f"name {run.folder}:{scored_entries[0]}"
+            f"use {run.folder}:{scored_entries[0]}"
             if scored_entries
-            else "give its recipe an entry of a set with true windows"
+            else "add a rank entry with true windows to its recipe"
         )
         raise SubmissionError(f"{run.folder}: {run.entry!r} ranks a blind list, which has no figures; {hint}")
     return run.ranked.figures

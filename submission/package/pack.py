@@ -133,5 +133,6 @@ def _read_scores_of(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
     makers = {str(run or "an unnamed run") for run, _ in contributing_models(matrix.facts)}
     expected = {run.folder.resolve().name for run in runs}
     if makers != expected:
-        raise SubmissionError(f"{path}: was made by {', '.join(sorted(makers))}, not by {', '.join(sorted(expected))}")
+        names = f"{', '.join(sorted(makers))}, not by {', '.join(sorted(expected))}"
+        raise SubmissionError(f"{path}: was made by {names}; give scores that these runs made")
     return matrix

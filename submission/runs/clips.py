@@ -51,7 +51,8 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
         raise SubmissionError(f"{error}; rank the run again to write it") from None
     if missing := [clip for clip in clip_ids if clip not in by_clip]:
         raise SubmissionError(
-            f"{path}: has no line for {counted(len(missing), 'clip')} of the scores, first {missing[0]!r}"
+            f"{path}: has no line for {counted(len(missing), 'clip')} of the scores, first {missing[0]!r}; "
+            "rank the run again"
         )
     lines = [by_clip[clip] for clip in clip_ids]
     header = lines[0][1]
@@ -63,7 +64,8 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
             try:
                 values[number] = float(row[name]) if row[name] else np.nan
             except ValueError:
-                raise SubmissionError(f"{path}, line {line}: {name} is {row[name]!r}, not a number") from None
+                problem = f"the column {name} has {row[name]!r}, not a number"
+                raise SubmissionError(f"{path}, line {line}: {problem}; rank the run again") from None
         return values
 
     return Clips(

@@ -144,7 +144,8 @@ class FinishedMoments(Finished):
         """Return the settings of an entry. Raises SubmissionError if it does not find moments."""
         settings = self.recipe.rank[entry]
         if settings.kind != "moments":
-            raise SubmissionError(f"{self.folder}: the entry {entry} of resolved.json is not of kind moments")
+            problem = f"the entry {entry} in resolved.json is not of kind moments"
+            raise SubmissionError(f"{self.folder}: {problem}; make the run again")
         return settings
 
     @property
@@ -179,10 +180,10 @@ def open_finished(text: str) -> FinishedRun:
     """
     folder, result, recipe, entry = _open_run(text)
     if not result.rank and result.moments:
-        hint = f"name a run that ranks clips; python -m submission report {folder} shows this one"
-        raise SubmissionError(f"{folder}: the run ranks moments, not clips; {hint}")
+        cure = f"give a run that ranks clips; python -m submission report {folder} shows this one"
+        raise SubmissionError(f"{folder}: the run ranks moments, not clips; {cure}")
     if not result.rank:
-        raise SubmissionError(f"{folder}: the run ranked nothing; give its recipe a rank entry")
+        raise SubmissionError(f"{folder}: the run ranked nothing; add an entry under the key rank of its recipe")
     if entry in result.blind:
         hint = f"use {folder}/scores/{entry}.npy and {folder}/submission/{entry}.csv"
         raise SubmissionError(f"{folder}: {entry!r} ranks a blind set, which has no figures; {hint}")
@@ -200,7 +201,7 @@ def open_finished_moments(text: str) -> FinishedMoments:
     """
     folder, result, recipe, entry = _open_run(text)
     if not result.moments:
-        raise SubmissionError(f"{folder}: the run ranks no moments; give its recipe a rank entry of kind moments")
+        raise SubmissionError(f"{folder}: the run ranks no moments; add a rank entry of kind moments to its recipe")
     if entry and entry not in result.moments:
         raise SubmissionError(f"{folder}: no entry of moments {entry!r}; choose one of {', '.join(result.moments)}")
     run = FinishedMoments(folder, result, recipe, entry or next(iter(result.moments)))
@@ -226,7 +227,7 @@ def _open_run(text: str) -> tuple[Path, record.RunResult, record.ResolvedRecipe,
     """Open a finished run: return its folder, result and recipe, and the named entry or ""."""
     name, _, entry = text.rpartition(":") if ":" in text and not Path(text).exists() else (text, "", "")
     folder = Path(name)
-    require_folder(folder, "name a finished run")
+    require_folder(folder, "give the folder of a finished run")
     for needed in ("result.json", "resolved.json"):
         if not (folder / needed).is_file():
             raise SubmissionError(f"{folder}: not a finished run (no {needed}); {finish_hint(folder)}")

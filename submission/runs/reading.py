@@ -19,7 +19,8 @@ def read_result(folder: Path) -> RunResult:
     content = read_json(path, hint)
     written = content.get("format") if isinstance(content, dict) else None
     if isinstance(written, int) and written > FORMAT:
-        raise DataError(f"{path} has format {written}, this release reads up to {FORMAT}; use the one that wrote it")
+        problem = f"has format {written}, but this release reads only up to {FORMAT}"
+        raise DataError(f"{path} {problem}; use the release that wrote it")
     return require_shape(content, RunResult, str(path), hint)
 
 

@@ -17,7 +17,7 @@ FORMAT = 1  # of result.json; a release that changes the meaning of a key increm
 def _require_relative(name: str) -> str:
     """Return a path; raises ValueError if it is outside the run's folder."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ValueError(f"{name!r} is outside this folder; use a relative path without ..")
+        raise ValueError(f"{name!r} is outside the run's folder; use a relative path without ..")
     return name
 
 
@@ -125,7 +125,7 @@ class RankedResult(Record):
     def _has_its_figure(self) -> Self:
         """Check that the figures include the primary metric."""
         if self.metric not in self.figures:
-            raise ValueError(f"it has no {self.metric}")
+            raise ValueError(f"its figures lack its metric {self.metric}")
         return self
 
     @property

@@ -16,6 +16,7 @@ from submission.verbs.options import chosen_edition, edition_in_facts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     parts = "two or more score matrices (.npy) or files of moments (.jsonl)"
     parser.add_argument("scores", nargs="+", type=Path, metavar="SCORES", help=parts)
     out = "the score matrix, or the file of moments, to write"
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = "average raw scores, standardised scores (not for moments) or ranks (default %(default)s)"
     parser.add_argument("--how", choices=tuple(SCALES), default="raw", help=how)
     weighting = parser.add_mutually_exclusive_group()
-    weighting.add_argument("--weights", nargs="+", type=float, metavar="W", help="one per file (default: equal)")
+    weighting.add_argument("--weights", nargs="+", type=float, metavar="W", help="weight of each file (default: equal)")
     searched = "the same models' files of a validation split, in the same order: search the weights on them"
     weighting.add_argument("--validation", nargs="+", type=Path, metavar="SCORES", help=searched)
     truth = "for moments: the true windows of --validation (.jsonl)"
@@ -31,10 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     named = [*arguments.scores, *(arguments.validation or ())]
     require_other(arguments.out, [*named, arguments.truth])
     if len(arguments.scores) < 2:
-        raise SubmissionError("a blend needs two or more files")
+        raise SubmissionError("a blend needs two or more files; give more")
     if arguments.validation and len(arguments.validation) != len(arguments.scores):
         raise SubmissionError(f"--validation needs {len(arguments.scores)} files, one per model, in the same order")
     for paths in (arguments.scores, arguments.validation or []):
@@ -43,7 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
     if any(map(is_moments, named)):
         return blend_moment_files(arguments)
     if arguments.truth:
-        raise SubmissionError("--truth only works with moments (.jsonl); score matrices contain it, so leave it out")
+        raise SubmissionError(
+            "--truth only works with moments (.jsonl); score matrices contain their truth, so leave it out"
+        )
     parts = {str(path): read_scores(path) for path in arguments.scores}
     weights = arguments.weights
     if arguments.validation:

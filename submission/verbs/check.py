@@ -38,7 +38,8 @@ MOMENTS_NOT_COMPARED = "note: its queries were not compared; add --truth, or --q
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", type=Path, help="the edition's file, or a package (.zip)")
+    """Add the arguments of this verb to its parser."""
+    parser.add_argument("file", metavar="FILE", type=Path, help="submission or package (.zip) to check")
     parser.add_argument("--all", action="store_true", help=f"print all problems, not {SHOWN_PROBLEMS} of each kind")
     add_ranked(parser)
     add_reference_arguments(parser)
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     path = arguments.file
     require_file(path)
     require_csv(path)
@@ -153,7 +155,7 @@ def _matrix_edition(arguments: argparse.Namespace) -> dict[str, str | None]:
 def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
     """Return the edition of a package: the chosen one, or else the only one that its members fit."""
     if arguments.ranked:
-        raise SubmissionError("the format of a package is that of its edition; leave out --ranked")
+        raise SubmissionError("--ranked does not work with a package (.zip); leave it out")
     from submission.package.archive import fitting_editions
 
     if not is_zipfile(path):

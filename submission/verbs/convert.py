@@ -29,9 +29,10 @@ from submission.verbs.options import (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE.csv", type=Path, help="ranked CSV or matrix CSV of any edition")
+    """Add the arguments of this verb to its parser."""
+    parser.add_argument("file", metavar="FILE.csv", type=Path, help="CSV to convert, ranked or matrix, of any edition")
     parser.add_argument(
-        "--out", metavar="FILE", type=Path, required=True, help="the --edition's .csv, or scores as .npy"
+        "--out", metavar="FILE", type=Path, required=True, help="output file: the .csv of --edition, or scores as .npy"
     )
     add_ranked(parser)
     add_force(parser)
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     out = arguments.out
     require_other(out, [arguments.file, arguments.truth, arguments.scores, arguments.queries])
     truth = chosen_truth(arguments)
@@ -51,8 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     if is_ranked(header):
         if out.suffix != ".csv" or not (arguments.ranked or target.output == "ranked"):
             wanted = f"edition {target.name}" if out.suffix == ".csv" else out
-            hint = f"use the score matrix (.npy) for {wanted}"
-            raise SubmissionError(f"{arguments.file}: a ranked CSV has no scores; {hint}")
+            problem = f"a ranked CSV has no scores, which {wanted} needs"
+            raise SubmissionError(f"{arguments.file}: {problem}; use the score matrix (.npy)")
         ranked = read_ranked_csv(arguments.file, source, truth)
         write_ranked_lists(ranked, out, target)
         length = target.for_pool(len(ranked[0].file_names)).ranking_length

@@ -19,10 +19,12 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     if arguments.json:
         from data_tools.documents.strict import print_report
         from submission.verbs.json_output import FactsReport, edition_report
@@ -33,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.edition is None:
         for edition in all_editions():
             print(f"{edition.name:8}task {edition.task:4}{FILES[edition.output]}; figure {edition.metric}")
-        log.info("--edition YEAR prints all facts of one, with their sources")
+        log.info("add --edition YEAR to print all facts of that edition, with their sources")
         return 0
     edition = get_any_edition(arguments.edition)
     for name, (sure, where) in edition.sources.items():

@@ -52,7 +52,7 @@ def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -
     refuse_options(arguments, annotations=None, direction="text-to-audio")
     edition, files = moments_edition(arguments), [name for name in names if is_moments(name)]
     if files and not arguments.truth:
-        raise SubmissionError(f"{files[0]} is scored against true windows; add --truth castella_test_release.jsonl")
+        raise SubmissionError(f"{files[0]} needs true windows; add --truth FILE, such as castella_test_release.jsonl")
     if arguments.truth and not files:
         raise SubmissionError(f"{names[0]} contains its truth; leave out --truth")
     runs: dict[str, FinishedMoments] = {}
@@ -88,7 +88,7 @@ def _require_same_windows(truths: Mapping[str, MomentTruth], edition: MomentsEdi
         for qid in first.queries:
             if qid in truth.queries and counted_windows(truth, qid) != counted_windows(first, qid):
                 both = f"{name} and {other} are scored against different true windows, such as those of {qid}"
-                raise SubmissionError(f"{both}; rank the older one again, or compare its file with --truth")
+                raise SubmissionError(f"{both}; rank the older one again, or compare its .jsonl file by --truth")
 
 
 def is_run_of_moments(name: str) -> bool:
@@ -121,8 +121,8 @@ def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -
         raise SubmissionError(f"{out}: a submission of moments is JSON lines; choose a name ending in {SUFFIX}")
     require_other(out, [source])
     answers = read_moments(source, edition)
-    if out.is_file() and not arguments.force and (kind := _overwrite_problem(out, edition, scores=True)):
-        raise SubmissionError(f"{out} already exists and {kind}; choose another file, or add --force")
+    if out.is_file() and not arguments.force and (problem := _overwrite_problem(out, edition, scores=True)):
+        raise SubmissionError(f"{out} already exists and {problem}; choose another file, or add --force")
     write_moments(out, answers, edition)
     return f"wrote {out}: {counted(len(answers), 'query')}, {edition.max_windows} windows or fewer each, without scores"
 
@@ -148,8 +148,8 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
     if (arguments.validation is None) != (arguments.truth is None):
         raise SubmissionError("a search of weights of moments needs --validation FILES and --truth TRUTH; give both")
     edition = moments_edition(arguments)
-    if arguments.out.is_file() and (kind := _overwrite_problem(arguments.out, edition, scores=False)):
-        raise SubmissionError(f"{arguments.out} already exists and {kind}; choose another file")
+    if arguments.out.is_file() and (problem := _overwrite_problem(arguments.out, edition, scores=False)):
+        raise SubmissionError(f"{arguments.out} already exists and {problem}; choose another file")
     parts = {str(path): read_moments(path, edition) for path in arguments.scores}
     weights = arguments.weights
     if arguments.validation:

@@ -24,7 +24,7 @@ from submission.metrics.summary import Summary, summarise, summarise_audio_to_te
 from submission.verbs.moments import is_moments, is_run, is_run_of_moments, read_moment_summaries
 
 SYSTEM_HELP = "an edition's CSV or .jsonl, a score matrix (.npy), or a finished run, as RUN or RUN:ENTRY"
-CAPTIONS = "clotho_captions_evaluation.csv"
+CAPTIONS_FILE = "clotho_captions_evaluation.csv"
 ANNOTATED_EDITION = "2025"  # edition of the figures for several relevant clips per query
 
 
@@ -33,10 +33,10 @@ def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
     against = parser.add_mutually_exclusive_group()
     captions = "captions file in Clotho's format, or for moments true windows (.jsonl)"
     against.add_argument("--truth", metavar="TRUTH", type=Path, help=captions)
-    against.add_argument("--scores", metavar="SCORES.npy", type=Path, help="score matrix with the queries and clips")
+    against.add_argument("--scores", metavar="SCORES.npy", type=Path, help="score matrix to compare the file with")
     blind = "a blind set's queries: a CSV with a column caption, or for moments the organisers' list (.jsonl)"
     against.add_argument("--queries", metavar="QUERIES", type=Path, help=blind)
-    parser.add_argument("--audio", metavar="FOLDER", type=Path, help="with --queries: the blind set's audio files")
+    parser.add_argument("--audio", metavar="FOLDER", type=Path, help="folder of the blind set's audio, with --queries")
 
 
 def chosen_truth(arguments: argparse.Namespace) -> Truth | None:
@@ -59,17 +59,17 @@ def require_csv(path: Path) -> None:
 
 def add_ranked(parser: argparse.ArgumentParser) -> None:
     """Add the option --ranked: write or expect a ranked CSV."""
-    parser.add_argument("--ranked", action="store_true", help="a ranked CSV even if the edition requires all scores")
+    parser.add_argument("--ranked", action="store_true", help="use a ranked CSV, even if the edition needs all scores")
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
     """Add the option --force: overwrite a file of another edition."""
-    parser.add_argument("--force", action="store_true", help="overwrite a file of another edition, or of none")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file of another kind or edition")
 
 
 def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that read_summaries needs besides files."""
-    captions = f"for CSVs: captions file in Clotho's format, e.g. {CAPTIONS}; for moments: true windows (.jsonl)"
+    captions = f"for CSVs: captions file in Clotho's format, e.g. {CAPTIONS_FILE}; for moments: true windows (.jsonl)"
     parser.add_argument("--truth", metavar="TRUTH", type=Path, help=captions)
     wanted = "score only these queries, each with several relevant clips: metadata_eval.csv of the 2025 baseline"
     parser.add_argument("--annotations", metavar="ANNOTATIONS.csv", type=Path, help=wanted)
@@ -135,7 +135,9 @@ def chosen_any_edition(
     return get_any_edition(_edition_name(arguments, editions, file, hint))
 
 
-def _edition_name(arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None, hint: str) -> str:
+def _edition_name(
+    arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None, option: str
+) -> str:
     """Return the name of --edition, or the one that all files share. Raises SubmissionError if it is not known."""
     if arguments.edition is not None:
         return str(arguments.edition)
@@ -148,7 +150,7 @@ def _edition_name(arguments: argparse.Namespace, noted: Mapping[str, str | None]
         why = f"the files have several editions ({', '.join(f'{name}: {edition}' for name, edition in noted.items())})"
     else:
         why = f"{file}: its edition is not known" if file else "the edition is not known"
-    raise SubmissionError(f"{why}; add {hint}")
+    raise SubmissionError(f"{why}; add {option}")
 
 
 def _common_edition(systems: Sequence[System], arguments: argparse.Namespace) -> Edition:
@@ -207,7 +209,7 @@ def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Seque
     systems = [open_system(name) for name in names]
     csvs = [system for system in systems if system.matrix is None]
     if csvs and not arguments.truth:
-        raise SubmissionError(f"{csvs[0].name} is scored against captions; add --truth {CAPTIONS}")
+        raise SubmissionError(f"{csvs[0].name} needs captions to be scored; add --truth FILE, such as {CAPTIONS_FILE}")
     if arguments.truth and not csvs:
         raise SubmissionError(f"{names[0]} contains its truth; leave out --truth")
     truth = read_clotho_truth(arguments.truth) if arguments.truth else None
@@ -222,7 +224,7 @@ def _summary(system: System, edition: Edition, truth: Truth | None, arguments: a
     if system.matrix is None and edition.output == "ranked":
         assert truth is not None
         if arguments.direction == "audio-to-text":
-            raise SubmissionError(f"{system.name}: a ranked CSV ranks clips only; audio-to-text needs the score matrix")
+            raise SubmissionError(f"{system.name}: a ranked CSV ranks only clips; give its score matrix to rank texts")
         relevant = read_annotations(annotations, truth) if annotations else None
         queries = ranks_in_csv(Path(system.name), truth, edition, relevant)
         return summarise(queries, figures.recall_ks, figures.map_ks)

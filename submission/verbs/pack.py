@@ -23,36 +23,37 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     runs = "one system each: a finished run (and one of its ranked entries), or the runs of a blend"
     parser.add_argument("runs", nargs="+", metavar="RUN[:ENTRY][,RUN...]", help=runs)
     needed = "(default: none; required without --template)"
     about = f"facts for the package that runs do not have; see submission/PACKAGE.md {needed}"
     parser.add_argument("--about", type=Path, metavar="ABOUT.yaml", help=about)
     parser.add_argument("--out", type=Path, metavar="NAME.zip", help=f"the archive to write {needed}")
-    parser.add_argument("--template", type=Path, metavar="ABOUT.yaml", help="write an --about file to fill in, and end")
-    parser.add_argument("--report", type=Path, metavar="REPORT.pdf", help="the technical report")
-    parser.add_argument("--style", default="label", help="how files are named: label, or task for 2022 to 2024")
+    parser.add_argument("--template", type=Path, metavar="ABOUT.yaml", help="only write a file to fill in, for --about")
+    parser.add_argument("--report", type=Path, metavar="REPORT.pdf", help="technical report to add to the package")
+    parser.add_argument("--style", default="label", help="file names in the package: label, or task (2022 to 2024)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     systems = [[open_any_finished(name) for name in text.split(",")] for text in arguments.runs]
     if arguments.template:
         _write_template(arguments.template, arguments.runs, systems)
         print(f"wrote {arguments.template}; fill it in, and give it as --about")
         return 0
     if not arguments.about or not arguments.out:
-        raise SubmissionError("give --about ABOUT.yaml and --out NAME.zip; --template ABOUT.yaml writes the first")
+        raise SubmissionError("give --about ABOUT.yaml and --out NAME.zip; --template ABOUT.yaml writes an ABOUT.yaml")
     editions = {str(run.folder): run.ranked.edition for system in systems for run in system}
     edition, out = chosen_any_edition(arguments, editions), arguments.out
     if out.suffix != ".zip" or "." in out.stem:
-        raise SubmissionError(f"{out}: a package is NAME.zip, without other dots in its name")
+        raise SubmissionError(f"{out}: the name of a package must end in .zip and have no other dot")
     path, packed, unready = pack(systems, arguments.about, edition, out, arguments.report, arguments.style)
     for run in {str(run.folder): run for runs in systems for run in runs}.values():
         for name, expert in run.result.experts.items():
             for file in expert.unpublished:
-                log.warning(
-                    "%s: %s of %s is not the published file whose address the package has", run.folder, file, name
-                )
+                problem = "%s: the file %s of %s differs from the published file that the package names"
+                log.warning(problem, run.folder, file, name)
     for system in packed:
         print(f"{system.label}: {system.meta['submission']['name']}, {system.description}")
         if system.answered_by and isinstance(edition, Edition):
@@ -70,7 +71,7 @@ def _write_template(path: Path, names: Sequence[str], systems: Sequence[Sequence
     all_runs = [run for runs in systems for run in runs]
     of_moments = [run for run in all_runs if isinstance(run, FinishedMoments)]
     if 0 < len(of_moments) < len(all_runs):
-        raise SubmissionError("these runs rank clips and moments; a package has one kind, so make two packages")
+        raise SubmissionError("some runs rank clips, others moments; make two packages")
     for run in of_moments:
         require_figures(run)
     needed = [

@@ -13,20 +13,22 @@ from submission.verbs.options import chosen_edition
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_folder", metavar="RUN[:ENTRY]", help="a finished run (and one of its ranked entries)")
+    """Add the arguments of this verb to its parser."""
+    parser.add_argument("run_folder", metavar="RUN[:ENTRY]", help="finished run, or one of its ranked entries")
     parser.add_argument(
-        "--beside", nargs="+", metavar="RUN[:ENTRY]", default=[], help="others to compare with, query by query"
+        "--beside", nargs="+", metavar="RUN[:ENTRY]", default=[], help="other runs to compare with, query by query"
     )
-    parser.add_argument("--out", type=Path, metavar="FILE.html", help="the page to write (default RUN/report.html)")
+    parser.add_argument("--out", type=Path, metavar="FILE.html", help="the report to write (default RUN/report.html)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     from submission.report.page import figures_folder, write_moments_report, write_report
 
     run = open_any_finished(arguments.run_folder)
     out: Path = arguments.out or run.folder / "report.html"
     if out.suffix != ".html":
-        raise SubmissionError(f"{out}: the report is a page; give it a name that ends in .html")
+        raise SubmissionError(f"{out}: the report is an HTML page; give a name that ends in .html")
     if isinstance(run, FinishedMoments):
         figures = write_moments_report(out, run, [open_finished_moments(name) for name in arguments.beside])
     else:

@@ -18,15 +18,18 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     parser.add_argument("system", metavar="SYSTEM", help=SYSTEM_HELP)
     add_truth_arguments(parser)
     add_json(parser)
-    parser.add_argument("--per-query", metavar="FILE.csv", type=Path, help="write one line per query with its figures")
+    per_query = "also write the figures of each query to this file"
+    parser.add_argument("--per-query", metavar="FILE.csv", type=Path, help=per_query)
     by_length = "for moments: also the figures of short, middle and long true windows"
     parser.add_argument("--by-length", action="store_true", help=by_length)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     if arguments.per_query:
         require_other(arguments.per_query, [Path(arguments.system), arguments.truth, arguments.annotations])
     (summary,) = read_summaries([arguments.system], arguments)
@@ -34,7 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     lines = summary.lines()
     if arguments.by_length:
         if not isinstance(summary, MomentSummary):
-            raise SubmissionError(f"--by-length only works with moments, {arguments.system} ranks clips; leave it out")
+            problem = f"--by-length only works with moments, but {arguments.system} ranks clips"
+            raise SubmissionError(f"{problem}; leave out --by-length")
         by_length, lines = summary.figures_by_length(), summary.lines(by_length=True)
     if arguments.json:
         from data_tools.documents.strict import print_report

@@ -13,22 +13,22 @@ from submission.verbs.options import add_force, add_ranked, chosen_edition, open
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb to its parser."""
     what = "score matrix, next to its .json; a finished run, as RUN or RUN:ENTRY; or moments (.jsonl)"
     parser.add_argument("scores", metavar="SCORES.npy", help=what)
-    parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="the edition's file to write")
+    parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="submission to write, a .csv or .jsonl")
     add_ranked(parser)
     add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
     if is_moments(arguments.scores):
         print(write_moments_file(Path(arguments.scores), arguments.out, arguments))
         return 0
     system = open_system(arguments.scores)
     if system.matrix is None:
-        raise SubmissionError(
-            f"{system.name} is not a score matrix (.npy); `convert` converts a CSV to another edition"
-        )
+        raise SubmissionError(f"{system.name} is not a score matrix (.npy); use `convert` for a CSV")
     edition = chosen_edition(arguments, {system.name: system.edition})
     require_replaceable(arguments.out, edition, arguments.force)
     print(write_csv(system.matrix, arguments.out, edition, arguments.ranked))

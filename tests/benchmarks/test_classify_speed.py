@@ -22,7 +22,7 @@ SCORED = """
 import resource, sys, time
 from pathlib import Path
 import numpy as np
-from data_tools.classify.classifier import make_network, score, thread_a_network
+from data_tools.classify.classifier import make_network, score, network_threads
 from data_tools.classify.embed import Embeddings
 
 count, dim, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
@@ -32,7 +32,7 @@ before = peak()
 began = time.perf_counter()
 vectors, rows = embeddings.vectors(), np.random.default_rng(0).permutation(count)
 networks = [(make_network(dim, n), rows[n % 5 :: 5]) for n in range(10)]
-with thread_a_network() as pool:
+with network_threads() as pool:
     found = list(pool.map(lambda one: score(one[0], vectors, one[1]), networks))
 assert sum(map(len, found)) == 2 * count
 print(f"scored for both weightings in {time.perf_counter() - began:.1f} s, peak {peak():.2f} GiB, {before:.2f} before")

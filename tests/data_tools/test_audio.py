@@ -107,7 +107,7 @@ def broken(path: Path, kind: str) -> None:
     ("kind", "message"),
     [
         ("zero bytes", r"the file is empty \(0 bytes\)"),
-        ("no samples", "has no samples"),
+        ("no samples", "contains no samples"),
         ("text", "cannot be decoded"),
         ("header only", "cannot be decoded"),
         ("half of a WAV", "truncated, the header promises 32000 bytes of sound and 15978 are present"),

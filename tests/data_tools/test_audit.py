@@ -240,7 +240,9 @@ def test_verdict_excludes_steady_and_silent_clips(tmp_path: Path, capsys: pytest
     assert "4  clips whose sound was compared" in printed
     assert "2  of them so short or steady that noise may hide a copy: x/train/alarm.wav; x/test/hum.wav\n" in printed
     assert "2  clips too short, silent or steady for a comparison: x/train/silent.wav; x/test/zeros.wav\n" in printed
-    assert re.search(r"1  clips without readable audio: x/train/none.wav \(.*none.wav: no such file\)\n", printed)
+    assert re.search(
+        r"1  clips without readable audio: x/train/none.wav \(.*none.wav: no such file; correct the path\)\n", printed
+    )
     assert last == APART.format(4) + (
         "1 of them share no sound with 1 of 3 test clips; of the others, named above, that is not known"
     )
@@ -398,8 +400,8 @@ def test_audit_lists_every_excluded_esc10_recording(
 def test_audit_without_training_or_test_clips_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_manifest(tmp_path / "train.jsonl", [clip("a.wav", "train", "1")])
     write_manifest(tmp_path / "test.jsonl", [clip("b.wav", "test", "2")])
-    assert "no clip of a training split" in failure(capsys, "audit", tmp_path / "test.jsonl")
-    assert "no clip of a test split and no exclusion list" in failure(capsys, "audit", tmp_path / "train.jsonl")
+    assert "is in a training split" in failure(capsys, "audit", tmp_path / "test.jsonl")
+    assert "nothing to audit against: no clip of a test split" in failure(capsys, "audit", tmp_path / "train.jsonl")
     assert main(["audit", str(tmp_path / "train.jsonl"), "--against", str(tmp_path / "test.jsonl")]) == 0
     (tmp_path / "never.csv").write_text("sound_id\nx\n")
     output = failure(capsys, "audit", tmp_path / "train.jsonl", "--exclude", tmp_path / "never.csv")
@@ -434,4 +436,4 @@ def test_moment_queries_reveal_the_mixed_clips(tmp_path: Path, capsys: pytest.Ca
     )
     write_moments(tmp_path / "moments.jsonl", [asked[0].model_copy(update={"clip": "none"})])
     assert main([*named, "--moments", str(tmp_path / "moments.jsonl")]) == 1
-    assert "moments.jsonl, line 1: no manifest has the clip none; name that manifest too" in capsys.readouterr().err
+    assert "moments.jsonl, line 1: no manifest lists the clip none; add its manifest" in capsys.readouterr().err

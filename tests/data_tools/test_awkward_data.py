@@ -149,7 +149,7 @@ def test_file_of_another_duration_is_refused(off: float, fits: bool, tmp_path: P
     if fits:
         assert _convert(tmp_path / "part.wav", folder, sound).seconds == 2.0
     else:
-        with pytest.raises(AudioError, match=r"lasts 2.00 s, not"):
+        with pytest.raises(AudioError, match=r"its length is 2.00 s, but"):
             _convert(tmp_path / "part.wav", folder, sound)
     folder.close()
 

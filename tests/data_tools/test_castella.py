@@ -157,7 +157,7 @@ def test_translations_are_ignored(tmp_path: Path) -> None:
 def test_missing_audio_error_names_the_searched_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     release(tmp_path / "c_train_release.jsonl")
     argv = ("castella", tmp_path, "--out", tmp_path / "a.jsonl", "--moments", tmp_path / "b.jsonl")
-    assert "no <id>.wav of a recording, here or in a folder of its split; name the folder by" in failure(capsys, *argv)
+    assert "no file <id>.wav of any recording, here or in <split>/; give the folder by" in failure(capsys, *argv)
     assert not (tmp_path / "a.jsonl").exists()
 
 
@@ -168,7 +168,7 @@ def test_input_files_are_never_overwritten(tmp_path: Path, option: str, capsys: 
     before = path.read_bytes()
     argv = {"--out": tmp_path / "a.jsonl", "--moments": tmp_path / "b.jsonl"} | {option: path}
     said = failure(capsys, "castella", tmp_path, *(part for pair in argv.items() for part in pair))
-    assert f"{path} would overwrite {path}, which is read" in said
+    assert f"{path} would overwrite the input file {path}" in said
     assert path.read_bytes() == before
 
 
@@ -177,7 +177,7 @@ def test_split_without_its_windows_is_not_read_as_a_blind_list(
 ) -> None:
     release(tmp_path / "castella_val_release.jsonl", blind=True)
     argv = ("castella", tmp_path, "--out", tmp_path / "a.jsonl", "--moments", tmp_path / "b.jsonl")
-    assert "no query has relevant_windows; its name has the split val, whose windows" in failure(capsys, *argv)
+    assert "no query has relevant_windows, which the split val in the file name needs" in failure(capsys, *argv)
 
 
 def test_recording_without_duration_is_reported(tmp_path: Path) -> None:
@@ -255,8 +255,8 @@ def test_blind_list_has_no_windows(tmp_path: Path) -> None:
         ('"duration": 83', '"duration": 0', "line 3: duration must be a number of seconds above 0, not '0'"),
         ('"duration": 83', '"duration": 1' + 399 * "0", "line 3: duration must be a number of seconds"),
         ("[9, 3]", "[9]", r"line 3: window 3 must be \[start, end\], not '\[9\]'"),
-        ("67AE9ZKvECs_2", "67AE9ZKvECs_1", "line 2: the query '67AE9ZKvECs_1' is already in line 1"),
-        (', "relevant_windows": [[299, 301]]', "", "some queries have relevant_windows and others have none"),
+        ("67AE9ZKvECs_2", "67AE9ZKvECs_1", "line 2: the query id '67AE9ZKvECs_1' is already in line 1"),
+        (', "relevant_windows": [[299, 301]]', "", "only some queries have relevant_windows"),
         ("A man sings 2", "...", "line 2: the caption '...' has no letter"),
     ],
 )
@@ -269,12 +269,12 @@ def test_invalid_lines_are_reported(tmp_path: Path, before: str, after: str, sai
 
 def test_folders_without_castella_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ("castella", tmp_path, "--out", tmp_path / "a.jsonl", "--moments", tmp_path / "b.jsonl")
-    assert "no queries with windows as CASTELLA publishes them" in failure(capsys, *argv)
+    assert "contains no queries in CASTELLA's format" in failure(capsys, *argv)
     release(tmp_path / "castella.jsonl")
-    assert "its name has no split" in failure(capsys, *argv)
+    assert "the file name states no split" in failure(capsys, *argv)
     (tmp_path / "castella.jsonl").rename(tmp_path / "castella_val_release.jsonl")
     release(tmp_path / "clotho_val_release.jsonl")
-    assert "have the split val; name a folder with one data set" in failure(capsys, *argv)
+    assert "both have the split val; remove one of them" in failure(capsys, *argv)
 
 
 def test_audit_finds_recordings_shared_with_audiocaps(tmp_path: Path) -> None:

@@ -311,7 +311,7 @@ def test_descriptions_of_a_table_are_read_by_column(tmp_path: Path) -> None:
         ("id,text\n1,a\n", ("description", None), "no column description; the first line has id, text"),
         ("id,description\n1,a\n", ("description", "sound"), "no column sound"),
         ("id,description\n1,a\n1,b\n", ("description", None), "line 3: the id '1' is already on line 2"),
-        ("id,description\n ,a\n", ("description", None), "line 2: the id is empty"),
+        ("id,description\n ,a\n", ("description", None), "line 2: the column id is empty"),
     ],
 )
 def test_invalid_description_tables_are_refused(
@@ -327,7 +327,7 @@ def test_invalid_stores_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         list(open_descriptions(tmp_path / "none.sqlite", "description", None))
     (tmp_path / "text.sqlite").write_text("not a database, and longer than one hundred bytes " * 9)
-    with pytest.raises(DataError, match="is no store of Freesound sounds, or damaged at its beginning"):
+    with pytest.raises(DataError, match="not a store of Freesound sounds, or damaged at its beginning"):
         list(open_descriptions(tmp_path / "text.sqlite", "description", None))
     sqlite3.connect(tmp_path / "empty.sqlite").close()
     with pytest.raises(DataError, match="not a store of Freesound sounds"):

@@ -89,14 +89,14 @@ def test_verbs_refuse_invalid_arguments_and_stores(
     before = {path.name: path.read_bytes() for path in (text, blank, empty)}
     cases = [
         (["status", tmp_path / "none.sqlite"], "no such file; make it with python -m data_tools crawl"),
-        (["crawl", text], "text.csv: is no store of Freesound sounds, or damaged at its beginning; name"),
+        (["crawl", text], "text.csv: not a store of Freesound sounds, or damaged at its beginning; give"),
         (["crawl", tmp_path / "a", "--site", "http://freesound.org"], "must begin with https://"),
-        (["crawl", tmp_path / "a", "--site", "https://freesound.org/?token=x"], "may only have a host and a path"),
-        (["crawl", tmp_path / "a", "--speed", "2"], "--speed is for a sandbox on this machine"),
-        (["crawl", tmp_path / "a", "--filter", "created:[* TO NOW]"], "the crawl itself filters by created"),
-        (["crawl", tmp_path / "a", "--filter", "created_range:[* TO NOW]"], "the crawl itself filters by created"),
+        (["crawl", tmp_path / "a", "--site", "https://freesound.org/?token=x"], "must have only a host and a path"),
+        (["crawl", tmp_path / "a", "--speed", "2"], "--speed only works with a sandbox on this machine"),
+        (["crawl", tmp_path / "a", "--filter", "created:[* TO NOW]"], "must not contain created"),
+        (["crawl", tmp_path / "a", "--filter", "created_range:[* TO NOW]"], "must not contain created"),
         *(
-            (["crawl", tmp_path / "a", "--filter", text], "is empty, or has a quote or parenthesis without its partner")
+            (["crawl", tmp_path / "a", "--filter", text], "is empty, or has an unmatched quote or parenthesis")
             for text in ("", "()", "a) OR (b", '"a', 'name:\\") OR id:[1 TO *] OR (name:\\"')
         ),
         (["crawl", tmp_path / "a", "--per-day", "0"], "--per-day 0: use 1 to 1000000"),
@@ -114,11 +114,11 @@ def test_verbs_refuse_invalid_arguments_and_stores(
         (["crawl", tmp_path / "a", "--key-file", tmp_path / "none"], "none: no such file"),
         (["status", tmp_path / "a"], "no such file"),
         (["crawl", tmp_path], ": is a folder; name a file"),
-        (["export", empty, "--out", tmp_path / "a.txt"], "name a .csv or .parquet file"),
+        (["export", empty, "--out", tmp_path / "a.txt"], "give a file name that ends in .csv or .parquet"),
         (["export", empty, "--out", tmp_path / "a.csv"], "has no sounds yet"),
         (["export", blank, "--out", tmp_path / "a.csv"], "not a store of Freesound sounds of format"),
         (["status", blank], "not a store of Freesound sounds of format"),
-        (["status", damaged], "damaged: SQLite cannot use it (no such table: windows)"),
+        (["status", damaged], "damaged: SQLite cannot use this file (no such table: windows)"),
     ]
     for arguments, output in cases:
         assert main([str(argument) for argument in arguments]) == 1

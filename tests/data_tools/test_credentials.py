@@ -45,7 +45,7 @@ def test_key_is_read_from_private_file_or_environment(tmp_path: Path, monkeypatc
     file.write_text("from-file\n")
     for mode in (0o644, 0o640, 0o604, 0o601):
         file.chmod(mode)
-        with pytest.raises(DataError, match="others may read it; run `chmod 600"):
+        with pytest.raises(DataError, match="other users may read it; run `chmod 600"):
             read_key(file)
     file.chmod(0o600)
     assert read_key(file).get_secret_value() == "from-file"
@@ -58,7 +58,7 @@ def test_invalid_key_is_refused_without_printing_it(tmp_path: Path, value: bytes
     file = tmp_path / "key"
     file.write_bytes(value)
     file.chmod(0o600)
-    with pytest.raises(DataError, match="holds no key") as refusal:
+    with pytest.raises(DataError, match="is not a key or token") as refusal:
         read_key(file)
     assert not value or value.decode("utf-8", "replace") not in str(refusal.value)
 
@@ -238,10 +238,10 @@ def test_incomplete_token_file_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "token.json"
     file.write_text(text)
     file.chmod(0o600)
-    with pytest.raises(DataError, match=r"token.json: has no refresh_token"):
+    with pytest.raises(DataError, match=r"token.json: has no valid refresh_token"):
         read_token(file)
     file.chmod(0o644)
-    with pytest.raises(DataError, match="others may read it"):
+    with pytest.raises(DataError, match="other users may read it"):
         read_token(file)
 
 
@@ -271,7 +271,7 @@ def test_user_agent_has_version_and_contact() -> None:
 def test_contact_invalid_in_a_header_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with patch.dict(os.environ, {KEY: "k"}):
         assert main(["crawl", str(tmp_path / "s.sqlite"), "--contact", "me\nX: y"]) == 1
-    assert "the contact 'me\\nX: y' may have 200 letters" in capsys.readouterr().err
+    assert "the contact 'me\\nX: y' is invalid; use at most 200" in capsys.readouterr().err
 
 
 def test_unavailable_files_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +281,7 @@ def test_unavailable_files_are_given_up(tmp_path: Path, monkeypatch: pytest.Monk
         asked.append(url)
         raise AgainError("no connection, or a broken one: ConnectionResetError")
 
-    with pytest.raises(LostError, match="the answer was 302"):
+    with pytest.raises(LostError, match="the server answered 302"):
         preview(tmp_path, SITE, "/a", {f"{SITE}/a": "/a"})
     monkeypatch.setattr(Recording, "get", get)
     with pytest.raises(LostError, match=r"a broken one: ConnectionResetError, 6 times"):

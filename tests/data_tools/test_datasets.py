@@ -141,7 +141,7 @@ def test_similar_clotho_names_are_suggested(
     note = f"1 missing file nearly fit: {published!r} is {present!r}, which differs in {difference}"
     assert f"2 without audio (`check` names them), 3 without metadata; {note}" in capsys.readouterr().out
     (root / "development" / "a.wav").unlink()
-    assert f"no audio of 3 clips; {note}; rename the files" in failure(capsys, *argv)
+    assert f"the audio of all 3 clips is missing; {note}; rename the files" in failure(capsys, *argv)
 
 
 def test_decomposed_unicode_file_names_are_matched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +172,7 @@ META_HEADER = ",".join(PUBLISHED)
     ("name", "content", "message"),
     [
         (CAPTIONS, b"", "the file is empty"),
-        (CAPTIONS, b"file_name,caption_1\n", "a header and no rows"),
+        (CAPTIONS, b"file_name,caption_1\n", "has a header but no rows"),
         (CAPTIONS, b"name,caption_1\na.wav,dog\n", "no column file_name; the first line has name, caption_1"),
         (CAPTIONS, b"file_name,caption_1,caption_3\na.wav,dog,cat\n", "without a gap"),
         (CAPTIONS, b"file_name,caption_1\na.wav,\n", "line 2, caption_1: the caption is empty"),
@@ -182,7 +182,7 @@ META_HEADER = ",".join(PUBLISHED)
         (CAPTIONS, b"file_name,caption_1\n ,dog\n", "line 2: the file name is empty"),
         (CAPTIONS, b"file_name,caption_1\na.wav,dog,cat\n", "line 2: 3 values for 2 columns"),
         (METADATA, b"file_name,sound_id\na.wav,7\n", "no column keywords, sound_link"),
-        (METADATA, f"{META_HEADER}\na.wav,k,x7,l,,me,CC0\n".encode(), "the sound_id 'x7' is neither a Freesound id"),
+        (METADATA, f"{META_HEADER}\na.wav,k,x7,l,,me,CC0\n".encode(), "the sound_id 'x7' is neither a number"),
         (METADATA, f"{META_HEADER}\na.wav,k,{'9' * 19},l,,me,CC0\n".encode(), "line 2: the sound_id '9{19}' is"),
         (METADATA, f"{META_HEADER}\na.wav,k,7,l,,me,CC0\na.wav,k,7,l,,me,CC0\n".encode(), "line 3: .* comes twice"),
     ],
@@ -211,7 +211,9 @@ def test_missing_clotho_split_or_folder_is_reported(tmp_path: Path, capsys: pyte
 def test_clotho_without_audio_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], unpacked: str) -> None:
     root, out = small_clotho(tmp_path, ["a.wav", "b.wav"], []), tmp_path / "m.jsonl"
     argv = ["clotho", str(root), "--splits", "development", "--out", str(out)]
-    assert "no audio of 2 clips; unpack Clotho's archives of audio there" in failure(capsys, *argv)
+    assert "the audio of all 2 clips is missing; unpack Clotho's audio archives into this folder" in failure(
+        capsys, *argv
+    )
     assert not out.exists()
     assert main([*argv, "--keep-missing"]) == 0
     assert read_manifest(out)[0].path == str(root / "development" / "a.wav")
@@ -245,7 +247,7 @@ def test_link_to_a_parent_folder_is_skipped(tmp_path: Path, caplog: pytest.LogCa
     (tmp_path / "data/other.wav").touch()
     (folder / "up").symlink_to(tmp_path / "data")
     assert tree_files(folder) == ["a.wav"]
-    assert "skipped links to nothing or to a folder listed before: up" in caplog.text
+    assert "skipped broken links, and links to folders that are already listed: up" in caplog.text
 
 
 def test_linked_folders_are_read_once_despite_cycles(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -261,9 +263,9 @@ def test_linked_folders_are_read_once_despite_cycles(tmp_path: Path, caplog: pyt
     (pool / "linked.wav").symlink_to(pool / "c.wav")
     (pool / ".hidden").symlink_to(storage)
     assert audio_tree(pool) == (["c.wav", "linked.wav", "part/a.wav", "real/d.wav", "storage/b.wav"], [])
-    assert "files with several names, such as links (1): c.wav = linked.wav" in caplog.text
+    assert "several names for the same file, such as links (1): c.wav = linked.wav" in caplog.text
     for name in ("a_link", "storage/part", "storage/back", "real/up", "real/self"):
-        assert re.search(f"skipped links .*{name}", caplog.text)
+        assert re.search(f"skipped broken links.*{name}", caplog.text)
 
 
 def test_folder_with_only_links_is_read(tmp_path: Path) -> None:
@@ -400,7 +402,7 @@ def test_audiocaps_files_of_one_video_are_matched_by_start_time(tmp_path: Path) 
     ("content", "message"),
     [
         ("", "the file is empty"),
-        (AUDIOCAPS, "a header and no rows"),
+        (AUDIOCAPS, "has a header but no rows"),
         ("youtube_id,caption\na,b\n", "no column audiocap_id, start_time"),
         (AUDIOCAPS + "1,a,1.5,dog\n", "line 2: the start_time '1.5' is not a number of whole seconds"),
         (AUDIOCAPS + "1,a,²,dog\n", "line 2: the start_time"),
@@ -452,9 +454,7 @@ def test_wavcaps_skips_excluded_clips(tmp_path: Path, capsys: pytest.CaptureFixt
         "a number of another part is no id of Freesound"
     )
     path.write_text(json.dumps({"data": ITEMS[1:2]}))
-    assert "of its 1 clip all are on the lists of --exclude" in failure(
-        capsys, *argv, "--exclude", tmp_path / "list.csv"
-    )
+    assert "--exclude forbids all of its 1 clip" in failure(capsys, *argv, "--exclude", tmp_path / "list.csv")
 
 
 def test_wavcaps_items_become_clips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -480,17 +480,17 @@ def test_wavcaps_items_become_clips(tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], "not a WavCaps file"),
-        ({"data": []}, "not a WavCaps file"),
-        ({"data": [1]}, "not a WavCaps file"),
-        ({"data": [{"caption": "x"}]}, "item 1: no id"),
-        ({"data": [ITEMS[0], {"id": "8"}]}, "item 2: no caption"),
-        ({"data": [{"id": "8", "caption": ["a", "b"]}]}, "item 1: no caption, which is one text"),
+        ([], "not a JSON file of WavCaps"),
+        ({"data": []}, "not a JSON file of WavCaps"),
+        ({"data": [1]}, "not a JSON file of WavCaps"),
+        ({"data": [{"caption": "x"}]}, "item 1: the id is missing"),
+        ({"data": [ITEMS[0], {"id": "8"}]}, "item 2: the caption is missing"),
+        ({"data": [{"id": "8", "caption": ["a", "b"]}]}, "item 1: the caption is missing or not a string"),
         ({"data": [{"id": "8", "caption": ""}]}, "item 1: the caption is empty"),
         ({"data": [{"id": "8", "caption": "dog", "duration": "long"}]}, "item 1: seconds: must be a number"),
         (
             {"data": [{"id": "9" * 19, "caption": "dog", "href": "https://freesound.org/people/a/sounds/8"}]},
-            "item 1: freesound_id: should be a Freesound id, which is a number",
+            "item 1: freesound_id: not a Freesound id, which is a number",
         ),
         (
             {"data": [{"id": "8", "caption": "dog \ud800"}]},
@@ -522,7 +522,7 @@ def test_repeated_wavcaps_id_is_refused_with_its_line(tmp_path: Path, capsys: py
 def test_invalid_wavcaps_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = wavcaps(tmp_path, {"data": ITEMS})
     argv = ("wavcaps", path, "--audio", tmp_path / "audio", "--out", tmp_path / "m.jsonl")
-    assert "no audio of fsd_final.json, such as 7.flac" in failure(capsys, *argv)
+    assert "no audio file of fsd_final.json, such as 7.flac" in failure(capsys, *argv)
     path.write_text("{")
     assert "not JSON" in failure(capsys, *argv)
     path.write_bytes(b"\xff")

@@ -48,26 +48,26 @@ def test_json_document_survives_a_round_trip(tmp_path: Path) -> None:
         (b'{"x": {"b": 1, "c": 2, "b": 3}}', "the key 'b' is given twice"),
         (b"[" * 100_000, "are nested too deeply"),
         (b'{"a":' * 100_000, "are nested too deeply"),
-        (b"9" * 5000, "a number has 5000 digits, more than 400"),
+        (b"9" * 5000, "a number has 5000 digits, more than the maximum of 400"),
         (b"-" + b"9" * 401, "a number has 402 digits"),
-        (b"NaN", "NaN is no JSON number"),
-        (b"[-Infinity]", "-Infinity is no JSON number"),
+        (b"NaN", "NaN is not a number in JSON"),
+        (b"[-Infinity]", "-Infinity is not a number in JSON"),
         (b"[1e999]", "the number 1e999 is too large"),
         (b"-1e999", "the number -1e999 is too large"),
-        (b"\xff", "not UTF-8 (byte 0)"),
-        ('{"a": "é"}'.encode("latin-1"), "not UTF-8 (byte 7)"),
-        ('{"a": 1}'.encode("utf-16"), "a.json: UTF-16, not UTF-8; save it as UTF-8"),
+        (b"\xff", "not UTF-8 (at byte 0)"),
+        ('{"a": "é"}'.encode("latin-1"), "not UTF-8 (at byte 7)"),
+        ('{"a": 1}'.encode("utf-16"), "a.json: its encoding is UTF-16, not UTF-8; save it as UTF-8"),
         ('{"a": 1}'.encode("utf-16-le"), "UTF-16, not UTF-8"),
         ('{"a": 1}'.encode("utf-16-be"), "UTF-16, not UTF-8"),
         ('{"a": 1}'.encode("utf-32"), "UTF-32, not UTF-8"),
         ('{"a": 1}'.encode("utf-32-be"), "UTF-32, not UTF-8"),
         ('{"a": 1}'.encode("utf-8-sig"), "starts with a byte order mark; remove it"),
-        (b'{"a": "\xed\xa0\x80"}', "not UTF-8 (byte 7)"),
-        (rb'{"a": "b", "dog \udfff": 1}', """UTF-8 cannot hold (half a surrogate pair after '{"a": "b", "dog ')"""),
+        (b'{"a": "\xed\xa0\x80"}', "not UTF-8 (at byte 7)"),
+        (rb'{"a": "b", "dog \udfff": 1}', """half a surrogate pair after '{"a": "b", "dog '"""),
         (rb'["\ude00\ud83d"]', "half a surrogate pair after"),
         (b"", "not JSON"),
         (b"{} x", "not JSON"),
-        (b'{"a": 1, "checksum": "0"}', "a.json is damaged: its checksum does not fit its content; do this"),
+        (b'{"a": 1, "checksum": "0"}', "a.json is damaged: its checksum does not match its content; do this"),
     ],
 )
 def test_invalid_json_documents_are_refused(tmp_path: Path, text: bytes, words: str) -> None:
@@ -161,7 +161,7 @@ def test_file_digest_is_used_in_one_module_only(root: Path) -> None:
 
 
 def test_lone_surrogates_and_byte_order_marks_are_refused() -> None:
-    with pytest.raises(DataError, match=r"^x: text that UTF-8 cannot hold"):
+    with pytest.raises(DataError, match=r"^x: half a surrogate pair"):
         parse_json('"dog \ud800"', "x")
     with pytest.raises(DataError, match=r"^x: starts with a byte order mark"):
         parse_json('\ufeff{"a": 1}', "x")

@@ -100,14 +100,14 @@ def test_empty_exclusion_lists_exclude_nothing() -> None:
         ("a.csv", b"sound_id\n354184.0\n", "line 2: the id '354184.0' is neither digits"),
         ("a.csv", b"index,id\n0,-7\n", "line 2: the id '-7' is neither digits"),
         ("a.csv", b"sound_id,x\n7,1\n,1\n", "line 3: the id '' is neither digits"),
-        ("a.csv", b"sound_id\nNot found\n", "a.csv: no Freesound id in this list"),
-        ("a.csv", b"sound_id\n", "a.csv: a header and no rows"),
+        ("a.csv", b"sound_id\nNot found\n", "a.csv: contains no Freesound id"),
+        ("a.csv", b"sound_id\n", "a.csv: has a header but no rows"),
         ("a.csv", b"", "a.csv: the file is empty"),
         ("a.csv", b"354184\n265492\n", "a.csv, line 1: not a list of Freesound ids: .*the first line has 354184"),
         ("a.csv", b"file_name,caption_1\na.wav,dog\n", "line 1: not a list of Freesound ids"),
-        ("a.json", b'{"AudioSet": ["Y.wav"]}', "a.json: not a list of Freesound ids: the JSON has no object with"),
-        ("a.json", b'{"FreeSound": {}}', "no object with the list FreeSound"),
-        ("a.json", b'{"FreeSound": []}', "a.json: no Freesound id in this list"),
+        ("a.json", b'{"AudioSet": ["Y.wav"]}', "a.json: not a list of Freesound ids: the JSON has no list with"),
+        ("a.json", b'{"FreeSound": {}}', "no list with the key FreeSound"),
+        ("a.json", b'{"FreeSound": []}', "a.json: contains no Freesound id"),
         ("a.json", b'{"FreeSound": ["1", null]}', "a.json, FreeSound entry 2: the id 'null' is neither digits"),
         ("a.json", b'{"FreeSound":\n ["1",, "2"]}', "a.json: not JSON .*line 2"),
         ("a.json", b'["1", "2"]', "a.json: not a list of Freesound ids"),
@@ -127,7 +127,7 @@ def test_missing_lists_and_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is a folder; name a file"):
         read_exclusions([tmp_path])
     write_manifest(tmp_path / "m.jsonl", [clip(1, None)])
-    with pytest.raises(DataError, match=r"m.jsonl: no Freesound id in this list"):
+    with pytest.raises(DataError, match=r"m.jsonl: contains no Freesound id"):
         read_exclusions([tmp_path / "m.jsonl"])
     (tmp_path / "m.jsonl").write_text(clip(1, "7").model_dump_json().replace('"7"', '"seven"') + "\n")
     with pytest.raises(DataError, match=r"m.jsonl, line 1: not a clip .freesound_id: "):
@@ -172,7 +172,7 @@ def test_nonstandard_freesound_id_in_a_manifest_is_refused(tmp_path: Path, frees
 
 def test_repeated_json_key_is_refused(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text('{"FreeSound": ["12"], "FreeSound": ["13"]}')
-    with pytest.raises(DataError, match=r"list.json: the key 'FreeSound' is given twice; keep one; fetch the list"):
+    with pytest.raises(DataError, match=r"list.json: the key 'FreeSound' is given twice; keep one; download the list"):
         read_exclusions([tmp_path / "list.json"])
     line = clip(1, "12").model_dump_json()
     (tmp_path / "m.jsonl").write_text(line[:-1] + ', "freesound_id": null}\n')

@@ -112,7 +112,7 @@ def test_score_equal_to_the_threshold_is_not_selected(store: Store, answers: Ans
     ("text", "output"),
     [
         ("", "scores.csv: the file is empty"),
-        ("freesound_id,score_natural,language,text\n", "a header and no rows"),
+        ("freesound_id,score_natural,language,text\n", "has a header but no rows"),
         ("freesound_id,score,language,text\n1,0.5,en,a\n", "no column score_natural"),
         ("freesound_id,score_natural,language,text\n1,0.5,en,a\n1,0.6,en,a\n", "line 3: the id '1' comes twice"),
         ("freesound_id,score_natural,language,text\n12,0.5,en,a\n 012,0.6,en,a\n", "line 3: the id ' 012' comes twice"),
@@ -309,9 +309,9 @@ def test_sound_that_differs_from_its_metadata_is_given_up(
         originals = fetch(store, tmp_path / "originals", settings, *UNLIMITED, "--originals")
     assert "1  not fetched: not in the store, or gone from Freesound" in previews.stdout
     assert originals.returncode == 0, originals.stderr
-    lasts = f'{longer},"lasts 8.00 s, not 20.00 s as Freesound says"\n'
-    bytes_came = f"{larger},the answer has {44 + 2 * 8 * 44_100} bytes; at most 7 are accepted\n"
-    output = {longer: lasts, larger: bytes_came}
+    length = f'{longer},"its length is 8.00 s, but Freesound states 20.00 s"\n'
+    bytes_came = f'{larger},"the answer has {44 + 2 * 8 * 44_100} bytes, more than the maximum of 7"\n'
+    output = {longer: length, larger: bytes_came}
     for folder, lost in (("previews", [longer]), ("originals", [longer, larger])):
         assert {path.stem for path in (tmp_path / folder).glob("*.flac")} == {
             str(i) for i in (longer, larger, fine) if i not in lost
@@ -330,7 +330,7 @@ def test_originals_need_a_token_and_count_as_requests(crawled: Path, answers: An
         token = settings.pop("FREESOUND_ACCESS_TOKEN")
         limits = [*UNLIMITED, "--limit", "12", "--originals"]
         process = fetch(store, out, settings, *limits)
-        assert "originals need an access token of OAuth2: set FREESOUND_ACCESS_TOKEN" in process.stderr
+        assert "--originals needs an OAuth2 access token; set FREESOUND_ACCESS_TOKEN" in process.stderr
         settings["FREESOUND_ACCESS_TOKEN"] = "wrong"
         process = fetch(store, out, settings, *limits)
         assert "refuses the token" in process.stderr

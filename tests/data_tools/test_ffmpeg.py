@@ -44,7 +44,7 @@ def test_damaged_file_for_ffmpeg_is_refused(tmp_path: Path) -> None:
     data = path.read_bytes()
     for damaged in (data[: len(data) // 2], b"x" * 1000):
         path.write_bytes(damaged)
-        with pytest.raises(AudioError, match=r"t\.m4a: cannot be decoded by ffmpeg \(.+\); fetch it again, or convert"):
+        with pytest.raises(AudioError, match=r"t\.m4a: cannot be decoded by ffmpeg \(.+\); copy it again, or convert"):
             read_audio(path, 16_000)
 
 

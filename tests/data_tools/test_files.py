@@ -22,7 +22,7 @@ def test_caption_columns_are_found_in_any_number() -> None:
     row = dict.fromkeys(["file_name", *reversed(names), "caption_language"], "")
     assert caption_columns(Path("a.csv"), row) == names
     del row["caption_9"]
-    with pytest.raises(DataError, match=r"expects columns caption_1, caption_2 .. without a gap") as caught:
+    with pytest.raises(DataError, match=r"needs the columns caption_1, caption_2 .. without a gap") as caught:
         caption_columns(Path("a.csv"), row)
     assert len(str(caught.value)) < 400
     with pytest.raises(DataError, match=r"^a.csv: the column caption_9{32}.. has a number of more than 9 digits"):

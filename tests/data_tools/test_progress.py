@@ -54,11 +54,11 @@ def test_time_left_uses_the_rate_of_this_process(caplog: pytest.LogCaptureFixtur
 def test_progress_lines_work_without_total_and_for_bytes() -> None:
     lines = Lines("openl3", None, "byte")
     lines.advance(3 << 20)
-    assert lines.line(60) == "openl3: 3 MiB"
+    assert lines.progress_text(60) == "openl3: 3 MiB"
     lines = Lines("openl3", 200 << 20, "byte", done=100 << 20)
-    assert lines.line(60) == "openl3: 100 of 200 MiB"  # nothing done yet, so no rate
+    assert lines.progress_text(60) == "openl3: 100 of 200 MiB"  # nothing done yet, so no rate
     lines.advance(50 << 20)
-    assert lines.line(60) == "openl3: 150 of 200 MiB, about 1.0 min left"
+    assert lines.progress_text(60) == "openl3: 150 of 200 MiB, about 1.0 min left"
     assert [about(seconds) for seconds in (0.123, 90, 9000)] == ["about 0.12 s", "about 1.5 min", "about 2.5 h"]
 
 

@@ -110,7 +110,9 @@ def test_single_sample_and_silence_are_resampled(tmp_path: Path, how: Resampling
 
 def test_too_long_filter_is_refused(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "x.wav", np.zeros(9_000), 383_999, subtype="FLOAT")
-    words = r"x\.wav: 9,000 samples of 1 channel at 383,999 Hz cannot be brought to 48,000 Hz: .*resampling to soxr_hq"
+    words = (
+        r"x\.wav: 9,000 samples of 1 channel at 383,999 Hz cannot be resampled to 48,000 Hz: .*resampling to soxr_hq"
+    )
     with pytest.raises(AudioError, match=words):
         read_audio(tmp_path / "x.wav", 48_000, "kaiser_best")
     assert len(read_audio(tmp_path / "x.wav", 48_000)) == 1125

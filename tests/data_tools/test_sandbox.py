@@ -217,11 +217,11 @@ def test_faults_follow_their_rates_and_the_seed() -> None:
     ("body", "output"),
     [
         (b'{"count": 1, "res', "not JSON"),
-        (b"null", "not an object"),
-        (b'{"results": []}', "no count"),
-        (b'{"count": true, "results": []}', "no count"),
-        (b'{"count": 1, "results": {}}', "no results"),
-        (b'{"count": 9007199254740992, "results": []}', "no count"),
+        (b"null", "is not a JSON object"),
+        (b'{"results": []}', "no valid count"),
+        (b'{"count": true, "results": []}', "no valid count"),
+        (b'{"count": 1, "results": {}}', "no list of results"),
+        (b'{"count": 9007199254740992, "results": []}', "no valid count"),
         (b'{"count": 1, "results": ' + b"[" * 200_000, "are nested too deeply"),
     ],
 )
@@ -373,7 +373,7 @@ def test_unsupported_filters_return_501(text: str) -> None:
 def test_sandbox_verb_refuses_invalid_options(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, output in (
         (["--sounds", "0"], "--sounds 0: use 1 to 760000"),
-        (["--sounds", "10", "--churn", "6"], "--churn 6: use 0 to half of the sounds"),
+        (["--sounds", "10", "--churn", "6"], "--churn 6: must be from 0 to half of --sounds"),
         (["--port", "65536"], "--port 65536: use 0 to 65535"),
         (["--port", "-1"], "--port -1: use 0 to 65535"),
         (["--seed", "-1"], "--seed -1: use 0 to"),
@@ -383,11 +383,11 @@ def test_sandbox_verb_refuses_invalid_options(capsys: pytest.CaptureFixture[str]
         (["--speed", "inf"], "--speed inf: use 0.01 to"),
         (["--nulls", "1.5"], "--nulls 1.5: use 0 to 1"),
         (["--nulls", "nan"], "--nulls nan: use 0 to 1"),
-        (["--storm", "nan"], "add up to 1 at most"),
+        (["--storm", "nan"], "at most 1 in total"),
         (["--then", "status 'a b"], '--then "status \'a b": No closing quotation'),
         (["--fault", "flood=0.1"], "unknown fault 'flood'; choose from 429, throttle, 500"),
         (["--fault", "500"], "--fault 500: expects KIND=SHARE"),
-        (["--storm", "0.5"], "add up to 1 at most"),
+        (["--storm", "0.5"], "at most 1 in total"),
     ):
         assert main(["sandbox", "--port", "0", *arguments]) == 1
         errors = capsys.readouterr().err

@@ -169,8 +169,8 @@ def test_missing_files_are_made_again(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (("--moments", "--length", 5), "--length 5: a recording has 10 to 3600 seconds"),
-        (("--moments", "--length", 60.5, "--whole-seconds"), "give a length of whole seconds"),
+        (("--moments", "--length", 5), "--length 5: must be 10 to 3600 seconds"),
+        (("--moments", "--length", 60.5, "--whole-seconds"), "must be a whole number with --whole-seconds"),
         (("--moments", "--captions", 5), "--captions only works with short scenes"),
         (("--length", 60), "--length and --whole-seconds only work with --moments"),
     ],

@@ -127,10 +127,10 @@ def test_invalid_recording_folders_are_refused(esc: Path, tmp_path: Path, capsys
     for name in "abc":
         soundfile.write(tmp_path / "audio" / f"{name}.wav", np.zeros(8000), SAMPLE_RATE)
     argv = ("scenes", tmp_path / "out2", "--seed", 1, "--recordings")
-    assert "nothing but silence; remove its row" in failure(capsys, *argv, tmp_path, *one)
+    assert "contains only silence; remove its row" in failure(capsys, *argv, tmp_path, *one)
     table.write_text(silent.replace(",c\n", ",b\n"))
     argv = ("scenes", tmp_path / "out3", "--seed", 1, "--recordings")
-    assert "have 2 categories; a scene needs up to 3" in failure(capsys, *argv, tmp_path, *one)
+    assert "have 2 categories, but a scene needs up to 3" in failure(capsys, *argv, tmp_path, *one)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def read_captions(settings: Settings, split: str) -> list[str]:
 
 def test_too_many_test_clips_for_the_wordings_are_refused() -> None:
     pool: dict[str, list[Recording]] = {name: [] for name in ("dog", "rain", "siren")}
-    with pytest.raises(DataError, match=r"no unused wording of one .* is left; ask for fewer clips"):
+    with pytest.raises(DataError, match=r"no unused caption is left for a scene of one .*; ask for fewer clips"):
         _plan_split(Settings(name="many", seed=5, counts={"evaluation": 2000}), "evaluation", 2000, pool)
 
 
@@ -341,7 +341,7 @@ def test_other_arguments_and_other_folders_are_refused(
     output = failure(capsys, "scenes", scenes, "--seed", 8, "--development", 10, "--validation", 5, "--evaluation", 5)
     assert "was made with seed 7, not 8; held_out 0.2, not 0.0; choose another folder" in output
     (tmp_path / "notes.txt").write_text("mine")
-    assert "holds files but no scenes.json" in failure(capsys, "scenes", tmp_path, "--seed", 1)
+    assert "contains files but no scenes.json" in failure(capsys, "scenes", tmp_path, "--seed", 1)
     (tmp_path / "scenes.json").write_text("{")
     assert "not JSON" in failure(capsys, "scenes", tmp_path, "--seed", 1)
     (tmp_path / "scenes.json").write_text("[]")
@@ -358,8 +358,8 @@ def test_other_arguments_and_other_folders_are_refused(
         (["--seed", "1", "--development", "0", "--validation", "0", "--evaluation", "0"], "no clips are asked for"),
         (["--seed", "1", "--heldout-phrasings", "0.6"], "use 0 to 0.5"),
         (["--seed", "1", "--heldout-phrasings", "nan"], "use 0 to 0.5"),
-        (["--seed", "1", "--heldout-phrasings", "0.2", "--captions", "noisy"], "no phrasings to hold out"),
-        (["--seed", "1", "--folds", "development=1"], "name their folder by --recordings"),
+        (["--seed", "1", "--heldout-phrasings", "0.2", "--captions", "noisy"], "does not work with --captions noisy"),
+        (["--seed", "1", "--folds", "development=1"], "only works with --recordings FOLDER"),
         (["--seed", "1", "--name", "a b"], "may only have letters"),
     ],
 )
@@ -417,7 +417,7 @@ def test_ceiling_verb_prints_figures_and_refuses_bad_input(
     assert capsys.readouterr().out.startswith("development: 10 clips, ")
     assert "no clips in the split test" in failure(capsys, "ceiling", scenes, "--split", "test")
     assert "labels.csv: no such file" in failure(capsys, "ceiling", tmp_path)
-    with pytest.raises(DataError, match="line 2: 'a' are not the events of a scene of kind 'overlap'"):
+    with pytest.raises(DataError, match="line 2: 'a' cannot be the events of a scene of kind 'overlap'"):
         ceiling(labels(tmp_path, [("overlap", "a")]), "evaluation")
     with pytest.raises(DataError, match="of kind 'chorus'"):
         ceiling(labels(tmp_path, [("chorus", "a")]), "evaluation")

@@ -81,15 +81,19 @@ def test_split_can_come_from_a_column(sounds: Path, capsys: pytest.CaptureFixtur
             "3 values for 2 columns; quote values that hold a comma",
         ),
         ("file;caption\n0.wav;a;b\n", ["--caption", "caption", "--delimiter", "semicolon"], "hold the delimiter ';'"),
-        ("file,caption,part\n0.wav,a,dev\n", ["--caption", "caption", "--split-column", "part"], "no split 'dev'; use"),
+        (
+            "file,caption,part\n0.wav,a,dev\n",
+            ["--caption", "caption", "--split-column", "part"],
+            "unknown split 'dev'; use",
+        ),
         (
             "file,caption,part\n0.wav,a,train\n0.wav,b,test\n",
             ["--caption", "caption", "--split-column", "part"],
-            "line 3: 0.wav is in the split test here, and in train above; give it one",
+            "line 3: 0.wav has the split test here, but train above; give it one",
         ),
-        ("file,caption\nx.wav,a\ny.wav,b\n", ["--caption", "caption"], "none of the table's 2 audio files can be read"),
+        ("file,caption\nx.wav,a\ny.wav,b\n", ["--caption", "caption"], "cannot read any of the table's 2 audio files"),
         ("file,caption\n0.wav,a\n", ["--caption", "caption", "--name", "a/b"], "may only have letters"),
-        ("file,caption\n0\0.wav,a\n", ["--caption", "caption"], "line 2: not UTF-8, but with NUL characters"),
+        ("file,caption\n0\0.wav,a\n", ["--caption", "caption"], "line 2: not UTF-8 but probably UTF-16"),
     ],
 )
 def test_invalid_tables_are_refused(
@@ -165,7 +169,7 @@ def test_recovered_rows_cause_a_warning(sounds: Path, caplog: pytest.LogCaptureF
     (sounds.parent / "my.csv").write_text(SWALLOWING)
     rows = read_table(sounds.parent / "my.csv", ["file"])
     assert [line for line, _ in rows] == [2, 3, 4, 5]
-    assert "my.csv, line 2: a quote opens a cell" in caplog.text
+    assert "my.csv, line 2: unclosed quotes (1)" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -187,7 +191,7 @@ def test_ambiguous_quotes_are_refused(tmp_path: Path, text: str, message: str) -
 
 def test_quote_that_opens_a_column_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('file,"caption\na,x\nb,y"\nc,z\n')
-    with pytest.raises(DataError, match=r"line 1: a quote .*line 3; write the names"):
+    with pytest.raises(DataError, match=r"line 1: a quote .*line 3; write all column names"):
         read_table(tmp_path / "a.csv", ["caption"])
 
 
@@ -207,7 +211,7 @@ def test_quoted_cells_between_tabs_need_the_quoting_option(sounds: Path, capsys:
     text = 'file\tcaption\n0.wav\t"A dog, barking"\n'
     status, output = table(sounds, capsys, text, "--caption", "caption", "--delimiter", "tab")
     assert status == 1
-    assert "line 2: caption is '\"A dog, barking\"', all in quotes; give --quoting csv" in output
+    assert "line 2: the whole cell of caption is in quotes ('\"A dog, barking\"'); add --quoting csv" in output
 
 
 NAMES_OF_ONE_FILE = [
@@ -238,12 +242,10 @@ def test_file_in_two_splits_stays_in_the_held_out_one(
         assert table(linked, capsys, text, "--caption", "caption", "--split-column", "part")[0] == 0
         (clip,) = read_manifest(linked.parent / "m.jsonl")
         assert (clip.split, clip.captions) == ((first, second)[kept], [("A dog", "A cat")[kept]])
-        assert (
-            f"0.wav is in the splits {first} and {second} by other names of the same file; it stays in" in caplog.text
-        )
+        assert f"0.wav, under different names, is in the splits {first} and {second}; it stays in" in caplog.text
     text = f"file,caption,part\n0.wav,A dog,test\n{name},A cat,evaluation\n"
     status, output = table(linked, capsys, text, "--caption", "caption", "--split-column", "part")
-    assert (status, "0.wav is in the splits test and evaluation by other names" in output) == (1, True), output
+    assert (status, "0.wav, under different names, is in the splits test and evaluation" in output) == (1, True), output
 
 
 def test_different_paths_of_one_file_become_one_clip(linked: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -271,7 +273,7 @@ def test_similar_file_names_are_suggested(
 ) -> None:
     note = f"1 missing file nearly fit: {name!r} is {present!r}, which differs in {difference}"
     status, output = table(sounds, capsys, f"file,caption\n{name},a\n", "--caption", "caption")
-    assert (status, f"{note}; write the names as the files have them" in output) == (1, True), output
+    assert (status, f"{note}; correct the names in the table" in output) == (1, True), output
     status, output = table(sounds, capsys, f"file,caption\n{name},a\n1.wav,b\n", "--caption", "caption")
     assert (status, f"1 without readable audio (`check` names them); {note}" in output) == (0, True), output
 

@@ -77,10 +77,10 @@ def test_blend_does_not_depend_on_order_of_parts() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"query_texts": ["x", "text 1", "text 2"]}, "two and one have different queries or clips.*query texts differ"),
-        ({"clip_ids": ["c1", "c0", "c2"], "relevant": [["c1"], ["c1"], ["c2"]]}, "clip ids differ"),
-        ({"file_names": ["a", "b", "c"]}, "file names differ"),
-        ({"relevant": [["c0"], ["c0"], ["c2"]]}, "relevant differ"),
+        ({"query_texts": ["x", "text 1", "text 2"]}, "two and one differ in their query texts"),
+        ({"clip_ids": ["c1", "c0", "c2"], "relevant": [["c1"], ["c1"], ["c2"]]}, "differ in their clip ids"),
+        ({"file_names": ["a", "b", "c"]}, "differ in their file names"),
+        ({"relevant": [["c0"], ["c0"], ["c2"]]}, "differ in their relevant"),
     ],
 )
 def test_blend_refuses_matrices_with_other_queries_or_clips(change: dict[str, Any], words: str) -> None:
@@ -97,7 +97,7 @@ def test_blend_refuses_matrices_with_other_queries_or_clips(change: dict[str, An
     [
         ([1], "1 weights are given for 2 files"),
         ([1, -1], "0 or more"),
-        ([0, 0], "at least one above 0"),
+        ([0, 0], "a finite sum above 0"),
         ([1, np.nan], "0 or more"),
         ([1, np.inf], "finite sum"),
         ([1e308, 1e308], "finite sum"),
@@ -182,16 +182,19 @@ def test_blend_verb_uses_weights_from_validation(files: Path, capsys: pytest.Cap
     ("arguments", "words"),
     [
         (["a.npy", "b.npy", "--validation", "a.npy", "b.npy"], "have 40 clips in common (first 'c0')"),
-        (["a.npy", "b.npy", "--validation", "val_b.npy", "val_a.npy"], "comes from run a and val_b.npy from run b"),
+        (["a.npy", "b.npy", "--validation", "val_b.npy", "val_a.npy"], "comes from run a, but val_b.npy from run b"),
         (["a.npy", "b.npy", "--validation", "val_a.npy"], "--validation needs 2 files"),
-        (["a.npy", "val_b.npy"], "have different queries or clips"),
+        (["a.npy", "val_b.npy"], "differ in their"),
         (["a.npy"], "a blend needs two or more files"),
         (["a.npy", "./a.npy"], "given twice"),
         (["a.npy", "b.npy", "--truth", "t.jsonl"], "--truth only works with moments (.jsonl); score matrices"),
         (["a.npy", "b.npy", "--weights", "1"], "1 weights are given for 2 files"),
         (["a.npy", "none.npy"], "none.npy is missing"),
-        (["a.npy", "b.npy", "--out", "b.npy"], "b.npy would overwrite b.npy, which is read"),
-        (["a.npy", "b.npy", "--out", "a.npy", "--validation", "val_a.npy", "val_b.npy"], "overwrite a.npy"),
+        (["a.npy", "b.npy", "--out", "b.npy"], "b.npy would overwrite the input file b.npy"),
+        (
+            ["a.npy", "b.npy", "--out", "a.npy", "--validation", "val_a.npy", "val_b.npy"],
+            "overwrite the input file a.npy",
+        ),
     ],
 )
 def test_blend_verb_refuses_invalid_arguments_and_writes_nothing(
@@ -223,7 +226,7 @@ def test_blend_refuses_validation_scores_of_another_checkpoint(files: Path, caps
     facts = validation.facts | {"checkpoint": "last"}
     write_scores(files / "val_a.npy", dataclasses.replace(validation, facts=facts))
     assert main(["blend", "a.npy", "b.npy", "--validation", "val_a.npy", "val_b.npy", "--out", "mean.npy"]) == 1
-    assert "a.npy comes from best and val_a.npy from last" in capsys.readouterr().err
+    assert "a.npy comes from best, but val_a.npy from last" in capsys.readouterr().err
 
 
 def test_nested_blends_are_matched_to_validation_by_their_models(
@@ -239,9 +242,9 @@ def test_nested_blends_are_matched_to_validation_by_their_models(
     assert main([*together, "val_ab.npy", "val_c.npy"]) == 0
     capsys.readouterr()
     assert main([*together, "val_ba.npy", "val_c.npy"]) == 1
-    assert "ab.npy comes from run a and val_ba.npy from run b" in capsys.readouterr().err
+    assert "ab.npy comes from run a, but val_ba.npy from run b" in capsys.readouterr().err
     assert main([*together, "val_a.npy", "val_c.npy"]) == 1
-    assert "ab.npy comes from run b and val_a.npy from an unnamed model" in capsys.readouterr().err
+    assert "ab.npy comes from run b, but val_a.npy from an unnamed model" in capsys.readouterr().err
 
 
 # --- two systems -------------------------------------------------------------------------------------------------
@@ -329,7 +332,7 @@ def test_ranked_csv_is_compared_with_score_matrix(files: Path, capsys: pytest.Ca
     lines = capsys.readouterr().out.splitlines()
     assert lines[2] == "        note: mAP@16: a lower bound, because the lists have 10 names"
     assert main(["compare", "a.npy", "a.csv"]) == 1
-    assert "a.csv is scored against captions; add --truth" in capsys.readouterr().err
+    assert "a.csv needs captions to be scored; add --truth" in capsys.readouterr().err
     assert main(["compare", "a.npy", "b.npy", "--truth", "captions.csv"]) == 1
     assert "a.npy contains its truth; leave out --truth" in capsys.readouterr().err
 

@@ -87,9 +87,9 @@ def test_invalid_blocks_leave_existing_files_unchanged(tmp_path: Path) -> None:
 
     cases: list[tuple[Iterator[np.ndarray], type[BaseException], str]] = [
         (iter([bad[:3], bad[3:]]), SubmissionError, f"in row {len(bad) - 1}, column 2 .* is nan"),
-        (iter([matrix.values[:-1]]), ValueError, f"blocks of {len(bad) - 1} rows"),
-        (iter([matrix.values[:, 1:]]), ValueError, "a block of float32 of shape"),
-        (iter([matrix.values.astype(np.float64)]), ValueError, "a block of float64"),
+        (iter([matrix.values[:-1]]), ValueError, f"the blocks have {len(bad) - 1} rows"),
+        (iter([matrix.values[:, 1:]]), ValueError, "a block of scores has float32 and shape"),
+        (iter([matrix.values.astype(np.float64)]), ValueError, "a block of scores has float64"),
         (interrupted(), KeyboardInterrupt, "^$"),
     ]
     for parts, error, words in cases:

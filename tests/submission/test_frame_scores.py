@@ -14,7 +14,7 @@ SCORES = {
     "a_1": FrameScores(np.array([0.0, 1.0, 2.0]), np.array([0.25, 0.75], np.float32)),
     "a_2": FrameScores(np.array([0.0, 0.5]), np.array([1.0], np.float32)),
 }
-SENTENCE = r"^\S+frames\.npz: cannot be read as probabilities of frames \(.*\); make it again$"
+SENTENCE = r"^\S+frames\.npz: cannot be read as probabilities of frames \(.*\); rank the run again$"
 
 
 @pytest.fixture
@@ -56,13 +56,28 @@ def test_flipped_bytes_are_refused_or_harmless(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda arrays: arrays | {"lengths": np.array(3)}, "its arrays are not lists of texts, whole numbers, and"),
-        (lambda arrays: arrays | dict.fromkeys(ARRAYS, np.array(1)), "its arrays are not lists"),
-        (lambda arrays: arrays | {"lengths": np.array([2.0, 1.0])}, "its arrays are not lists"),
-        (lambda arrays: arrays | {"qids": np.array([1, 2])}, "its arrays are not lists"),
-        (lambda arrays: arrays | {"frames": np.zeros((3, 1))}, "its arrays are not lists"),
-        (lambda arrays: arrays | {"lengths": np.array([4, -1])}, "a length is below 0"),
-        (lambda arrays: arrays | {"lengths": np.array([2, 2])}, "its arrays do not fit each other"),
+        (
+            lambda arrays: arrays | {"lengths": np.array(3)},
+            "the arrays qids, lengths, edges, frames have wrong types or shapes",
+        ),
+        (
+            lambda arrays: arrays | dict.fromkeys(ARRAYS, np.array(1)),
+            "the arrays qids, lengths, edges, frames have wrong types or shapes",
+        ),
+        (
+            lambda arrays: arrays | {"lengths": np.array([2.0, 1.0])},
+            "the arrays qids, lengths, edges, frames have wrong types or shapes",
+        ),
+        (
+            lambda arrays: arrays | {"qids": np.array([1, 2])},
+            "the arrays qids, lengths, edges, frames have wrong types or shapes",
+        ),
+        (
+            lambda arrays: arrays | {"frames": np.zeros((3, 1))},
+            "the arrays qids, lengths, edges, frames have wrong types or shapes",
+        ),
+        (lambda arrays: arrays | {"lengths": np.array([4, -1])}, "a number of frames in the array lengths is negative"),
+        (lambda arrays: arrays | {"lengths": np.array([2, 2])}, "the sizes of its arrays do not match"),
         (lambda arrays: {key: arrays[key] for key in ARRAYS[:3]}, "frames"),
     ],
 )

@@ -69,7 +69,7 @@ def test_paired_difference_matches_hand_computed_values() -> None:
     assert found.interval[0] < 0.15 < found.interval[1]
     same = paired_difference([0.1] * 5, [0.1] * 5)
     assert (same.mean, same.p, same.equal) == (0, 1, 5)
-    with pytest.raises(SubmissionError, match="4 and 3 queries; compare systems with the same ones"):
+    with pytest.raises(SubmissionError, match="4 and 3 queries; compare systems with the same queries"):
         paired_difference([0, 0, 0, 0], [0, 0, 0])
 
 

@@ -283,16 +283,20 @@ def test_windows_without_scores_count_in_file_order(golden: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     ("predictions", "truth", "message"),
     [
-        ({"a": [[0, 1]], "b": []}, {"a": [[0, 1]], "b": [[0, 1]]}, "the query 'b' has no window; each needs one or"),
+        (
+            {"a": [[0, 1]], "b": []},
+            {"a": [[0, 1]], "b": [[0, 1]]},
+            "the query 'b' has no window; each query needs one or",
+        ),
         ({"a": [[0, 1]]}, {"a": [[0, 1]], "b": [[0, 1]], "c": []}, r"the query 'b' has no answer \(and 1 more\)"),
         ({"a": [[0, 1]], "b": [[0, 1]]}, {"a": [[0, 1]]}, "the query 'b' is not in the truth; predictions and truth"),
         ({"a": [[0, 1], [0, 1, 0.5]]}, {"a": [[0, 1]]}, "query 'a': only some windows have a score"),
         ({"a": [[0, 1]], "b": [[0, 1, 0.5]]}, {"a": [[0, 1]], "b": [[0, 1]]}, "query 'b': only some windows"),
         ({"a": [[0]]}, {"a": [[0, 1]]}, r"must be \[start, end\] or \[start, end, score\]"),
-        ({"a": [[0, math.nan]]}, {"a": [[0, 1]]}, "query 'a': a window has a number that is not finite"),
-        ({"a": [[0, 1, math.inf]]}, {"a": [[0, 1]]}, "query 'a': a window has a number that is not finite"),
-        ({"a": [[0, 1]]}, {"a": [[0, 1], [1, 2, 3]]}, r"query 'a': a true window is \[start, end\]"),
-        ({"a": [[0, 1]]}, {"a": [[math.nan, 1]]}, "query 'a': a window has a number that is not finite"),
+        ({"a": [[0, math.nan]]}, {"a": [[0, 1]]}, "query 'a': a window contains NaN or infinity"),
+        ({"a": [[0, 1, math.inf]]}, {"a": [[0, 1]]}, "query 'a': a window contains NaN or infinity"),
+        ({"a": [[0, 1]]}, {"a": [[0, 1], [1, 2, 3]]}, r"query 'a': a true window must be \[start, end\]"),
+        ({"a": [[0, 1]]}, {"a": [[math.nan, 1]]}, "query 'a': a window contains NaN or infinity"),
         ({"a": [[0, 1]]}, {"a": [[3, 3]]}, "no query has a true window longer than 0 s and up to 1500 s"),
         ({"a": [[0, 1]]}, {"a": []}, "there is nothing to score"),
         ({}, {}, "no query to score"),
@@ -317,7 +321,7 @@ def test_length_range_excludes_lower_and_includes_upper_limit() -> None:
     truth: Answers = {"a": [[0, 10]], "b": [[0, 30]]}
     found = {name: score_moments(predictions, truth, LENGTHS[name]).qids for name in ("short", "middle")}
     assert found == {"short": ["a"], "middle": ["b"]}
-    with pytest.raises(SubmissionError, match="longer than 30 s and up to 1500 s; there is nothing"):
+    with pytest.raises(SubmissionError, match="longer than 30 s and up to 1500 s, so there is nothing"):
         score_moments(predictions, truth, LENGTHS["long"])
 
 

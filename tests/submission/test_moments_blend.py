@@ -105,7 +105,7 @@ def test_blend_is_bitwise_independent_of_file_order() -> None:
 
 def test_overflowing_scores_are_refused_with_their_file() -> None:
     parts = {"one": [answer([[20, 25, 0.5]], "q0")], "other": [answer([[0, 5, 1.7e308]], "q0")]}
-    said = "^other: its scores are too large for their sum; add --how rank, or scale them$"
+    said = "^other: its scores are too large to be added; add --how rank, or scale them down$"
     with pytest.raises(SubmissionError, match=said):
         blend_moments(parts | {"third": parts["other"]}, "raw", E2026)
     with pytest.raises(SubmissionError, match=said):
@@ -188,12 +188,12 @@ def test_missing_query_text_and_recording_are_taken_from_another_file() -> None:
 @pytest.mark.parametrize(
     ("other", "how", "weights", "words"),
     [
-        ([answer([[0, 1, 0.5]], "b_1")], "raw", None, "other and one have different queries.*only one has 'a_1'"),
-        ([answer([[0, 1, 0.5]], vid="b")], "raw", None, "'a_1' has the recording 'a' in one, 'b' in the other"),
+        ([answer([[0, 1, 0.5]], "b_1")], "raw", None, "only one of other and one has the query 'a_1'"),
+        ([answer([[0, 1, 0.5]], vid="b")], "raw", None, r"for the query 'a_1' \(vid 'b' and 'a'\)"),
         ([answer([[0, 1]])], "raw", None, "other: its windows have no scores; add --how rank"),
-        ([answer([[0, 1, 0.5], [2, 3, -0.5]])], "raw", None, "other: line 1 has a window of score -0.5; raw"),
+        ([answer([[0, 1, 0.5], [2, 3, -0.5]])], "raw", None, "other: line 1 has a window with the score -0.5; raw"),
         ([answer([[0, 1, 0.5]])], "raw", [1], "1 weights are given for 2 files"),
-        ([answer([[0, 1, 0.5]])], "rank", [0, 0], "at least one above 0"),
+        ([answer([[0, 1, 0.5]])], "rank", [0, 0], "a finite sum above 0"),
     ],
 )
 def test_invalid_blends_of_moments_are_refused(
@@ -276,8 +276,8 @@ def test_keys_missing_in_all_files_are_omitted_in_the_blend(files: Path, capsys:
         ),
         ("good.jsonl ./good.jsonl --out o.jsonl", "a file is given twice"),
         ("good.jsonl --out o.jsonl", "a blend needs two or more files"),
-        ("good.jsonl poor.jsonl --out good.jsonl", "good.jsonl would overwrite good.jsonl"),
-        ("good.jsonl val_poor.jsonl --out o.jsonl", "have different queries"),
+        ("good.jsonl poor.jsonl --out good.jsonl", "good.jsonl would overwrite the input file good.jsonl"),
+        ("good.jsonl val_poor.jsonl --out o.jsonl", "only one of val_poor.jsonl and good.jsonl has the query"),
         ("good.jsonl gone.jsonl --out o.jsonl", "gone.jsonl: no such file"),
         ("good.jsonl truth.jsonl --out o.jsonl", "this is a query of a truth or of a blind list"),
         ("good.jsonl bare.jsonl --out o.jsonl", "bare.jsonl: its windows have no scores"),

@@ -95,12 +95,15 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
     "utf16": (answer_bytes().decode().encode("utf-16"), ["line 1: UTF-16, not lines of JSON"]),
     "utf16 without a mark": (answer_bytes().decode().encode("utf-16-le"), ["line 1: UTF-16, not lines of JSON"]),
     "utf32": (answer_bytes().decode().encode("utf-32"), ["line 1: UTF-32, not lines of JSON"]),
-    "utf16 line": (GOOD[0] + GOOD[1].decode().encode("utf-16-le")[:-1] + GOOD[2], ["line 2: UTF-16, not", "whole"]),
+    "utf16 line": (
+        GOOD[0] + GOOD[1].decode().encode("utf-16-le")[:-1] + GOOD[2],
+        ["line 2: its encoding is UTF-16, not", "whole"],
+    ),
     "mark on line 2": (GOOD[0] + b"\xef\xbb\xbf" + b"".join(GOOD[1:]), ["line 2: starts with a byte order", "whole"]),
     "half a pair": (GOOD[0] + GOOD[1].replace(b"Some", b"\xed\xa0\x80") + GOOD[2], ["line 2: not UTF-8", "whole"]),
     "half a pair escaped": (
         GOOD[0] + GOOD[1].replace(b"Some", rb"\ud800") + GOOD[2],
-        ["line 2: text that UTF-8", "wh"],
+        ["line 2: half a surrogate pair", "wh"],
     ),
     "mark": (b"\xef\xbb\xbf" + answer_bytes(), ["line 1: the file starts with a byte order mark"]),
     "blank line": (GOOD[0] + b"\n" + GOOD[1] + GOOD[2], ["line 2: an empty line; remove it"]),
@@ -109,7 +112,7 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
     "not utf8": (GOOD[0] + GOOD[1].decode().encode("latin-1") + GOOD[2], ["line 2: not UTF-8", "whole file: no line"]),
     "no object": (b"".join(GOOD) + b"[]\n", [r"line 4: an object \{...\} belongs here, not '\[\]'"]),
     "key twice": (GOOD[0][:-2] + b', "vid": "a"}\n' + GOOD[1] + GOOD[2], ["line 1: the key 'vid' is given", "whole"]),
-    "nan": (windows_on_line_2([[1, float("nan")]]), ["line 2: NaN is no JSON number", "whole file: no line for"]),
+    "nan": (windows_on_line_2([[1, float("nan")]]), ["line 2: NaN is not a number in JSON", "whole file: no line for"]),
     "infinite": (windows_on_line_2([[1, "x"]]).replace(b'"x"', b"1e999"), ["line 2: the number 1e999 is", "whole"]),
     "vast": (windows_on_line_2([[0, 10**399]]), ["line 2: window 1 holds a value that is not a number"]),
     "far": (
@@ -243,7 +246,7 @@ def change(number: int, **changes: Any) -> list[dict[str, Any]]:
         (change(2, relevant_windows=7), [r"line 2: relevant_windows must be a list of \[start, end\], not '7'"]),
         (change(2, relevant_windows=[[1, 2, 3]]), [r"line 2: window 1 must be \[start, end\], not '\[1, 2, 3\]'"]),
         (change(2, relevant_windows=[[1, None]]), ["line 2: window 1 holds a value that is not a number"]),
-        (change(2, relevant_windows=[[1, float("inf")]]), ["line 2: Infinity is no JSON number"]),
+        (change(2, relevant_windows=[[1, float("inf")]]), ["line 2: Infinity is not a number in JSON"]),
     ],
 )
 def test_faulty_truth_is_refused_with_its_lines(
@@ -278,9 +281,7 @@ def test_blind_list_cannot_be_scored() -> None:
     blind = truth([{key: query[key] for key in ("qid", "query", "duration", "vid")} for query in QUERIES])
     assert blind.is_blind
     assert check_moments(answer_bytes(False), E2026, blind)[1:] == ([], [])
-    with pytest.raises(
-        SubmissionError, match=r"truth.jsonl has no relevant_windows, so there is nothing to score; a bli"
-    ):
+    with pytest.raises(SubmissionError, match=r"truth.jsonl has no relevant_windows to score against; give a file"):
         blind.windows()
 
 
@@ -362,5 +363,5 @@ def test_edition_2026_agrees_with_the_metrics() -> None:
                           (1999, "edition 1999 is unknown; choose one of: 2026")):  # fmt: skip
         with pytest.raises(SubmissionError, match=message):
             get_moments_edition(name)
-    with pytest.raises(SubmissionError, match=r"edition 2026 expects windows of moments"):
+    with pytest.raises(SubmissionError, match=r"edition 2026 is for windows of moments"):
         get_edition(2026)

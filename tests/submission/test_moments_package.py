@@ -237,7 +237,7 @@ def with_result(text: str, value: float) -> str:
 @pytest.mark.parametrize(
     ("systems", "changes", "said"),
     [
-        (["run1:blind_posterior"], {}, "'blind_posterior' ranks a blind list, which has no figures; name run1:post"),
+        (["run1:blind_posterior"], {}, "'blind_posterior' ranks a blind list, which has no figures; use run1:post"),
         (["run1,run2"], {}, "systems.0.output: is missing; a blend of 2 runs needs the file of windows to submit"),
         (["run1"], {"output": "other.jsonl"}, "no line for the query"),
         (["run1:other"], {}, "no entry of moments 'other'"),
@@ -349,7 +349,7 @@ def test_filled_template_of_an_ensemble_is_sufficient(here: Path) -> None:
 
 def test_template_refuses_blind_entries(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pack", "run1", "run1:blind_posterior", "--template", "new.yaml"]) == 1
-    said = "error: run1: 'blind_posterior' ranks a blind list, which has no figures; name run1:posterior\n"
+    said = "error: run1: 'blind_posterior' ranks a blind list, which has no figures; use run1:posterior\n"
     assert capsys.readouterr().err == said
     assert not Path("new.yaml").exists()
 

@@ -251,7 +251,7 @@ def test_unpublished_weights_cause_a_warning(
     found["experts"]["logmel"]["unpublished"] = ["/somewhere/weights/x.pth"]
     write_json(record, found)
     assert packed("2022") == 0, capsys.readouterr().err
-    said = "run1: /somewhere/weights/x.pth of logmel is not the published file whose address the package has"
+    said = "run1: the file /somewhere/weights/x.pth of logmel differs from the published file"
     assert said in caplog.text
     assert main(["report", "run1:by_map", "--out", "page.html"]) == 0
     caveat = "x.pth, which is not the published file."
@@ -304,7 +304,7 @@ def test_filled_template_is_sufficient_for_pack(here: Path, capsys: pytest.Captu
         ({"systems": [{"name": "N", "abbreviation": "eleven_char"}] * 4}, ["systems.0.abbreviation: has more than 10"]),
         ({"systems": [{"name": "N"}] * 4}, ["systems.3.abbreviation: is missing"]),
         *(
-            ({"authors": [about()["authors"][0] | {"email": email}]}, ["authors.0.email: is not an address of"])
+            ({"authors": [about()["authors"][0] | {"email": email}]}, ["authors.0.email: is not an e-mail address"])
             for email in ("jo", "jo@", "@example.org", "jo@example", "a b@example.org", "jo@example.")
         ),
         ({"autors": []}, ["autors: unknown key"]),
@@ -324,13 +324,13 @@ def test_missing_facts_are_reported_by_key(
     ("arguments", "words"),
     [
         (["run1:none"], "run1: no ranked entry 'none'; choose one of by_map, by_loss, mean"),
-        (["nowhere"], "nowhere: no such folder; name a finished run"),
+        (["nowhere"], "nowhere: no such folder; give the folder of a finished run"),
         (["run1", "--style", "own"], "edition 2022 has no naming style 'own'; use label, task"),
         (["run1", "--report", "none.pdf"], "none.pdf: no such file"),
         (["run1", "--report", "about.yaml"], "technical_report.pdf: is no PDF"),
         (["run1", "--about", "none.yaml"], "none.yaml: no such file"),
         (["run1", "--about", "run1/scores/mean.npy"], "mean.npy: not YAML"),
-        (["run1", "--out", "mine.tar"], "a package is NAME.zip"),
+        (["run1", "--out", "mine.tar"], "the name of a package must end in .zip"),
         ([*FOUR, "run2:mean", "--about", "five.yaml"], "5 systems are submitted; edition 2022 accepts 4"),
     ],
 )

@@ -209,7 +209,7 @@ def test_package_for_other_queries_than_the_truth_is_refused(
     assert main(["check", "mine.zip", "--edition", "2022", "--scores", "most.npy", "--all"]) == 1
     assert capsys.readouterr().out.count("unknown query") == 119
     assert main(["check", "mine.zip", "--edition", "2022", "--ranked"]) == 1
-    assert "leave out --ranked" in capsys.readouterr().err
+    assert "--ranked does not work with a package (.zip)" in capsys.readouterr().err
     assert main(["check", "none.zip"]) == 1
     assert capsys.readouterr().err == "error: none.zip: no such file; correct the path\n"
 
@@ -287,14 +287,20 @@ def test_yaml_alias_bombs_are_refused(members: Members) -> None:
     [
         ("systems: [{name: N, abbreviation: n}]", "about.yaml: authors: is missing"),
         ("- 1", "must have the keys authors and systems"),
-        (about(lastname=" "), "authors.0.lastname: is empty or has invisible characters"),
-        (about(lastname="a\nb"), "authors.0.lastname: is empty or has invisible characters"),
-        (about(lastname="a\0b"), "authors.0.lastname: is empty or has invisible characters"),
+        (about(lastname=" "), "authors.0.lastname: this text is empty or has invisible characters"),
+        (about(lastname="a\nb"), "authors.0.lastname: this text is empty or has invisible characters"),
+        (about(lastname="a\0b"), "authors.0.lastname: this text is empty or has invisible characters"),
         (about(lastname="_"), "authors.0.lastname: '_' cannot be part of a file name"),
         (about(lastname="a/b"), "authors.0.lastname: 'a/b' cannot be part of a file name"),
         (about(lastname="a:b"), "authors.0.lastname: 'a:b' cannot be part of a file name"),
-        (about() | {"systems": [{"name": "N", "abbreviation": "n", "output": ""}]}, "systems.0.output: is empty"),
-        (about() | {"systems": [{"name": "N", "abbreviation": "n", "output": "a\0b"}]}, "systems.0.output: is empty"),
+        (
+            about() | {"systems": [{"name": "N", "abbreviation": "n", "output": ""}]},
+            "systems.0.output: this text is empty",
+        ),
+        (
+            about() | {"systems": [{"name": "N", "abbreviation": "n", "output": "a\0b"}]},
+            "systems.0.output: this text is empty",
+        ),
         (about() | {"systems": [{"name": "N", "abbreviation": "n", "output": "odd.npy"}]}, "made by an unnamed run"),
     ],
 )

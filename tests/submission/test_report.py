@@ -401,12 +401,12 @@ def test_damaged_run_files_are_reported_with_one_line(run: Path, capsys: pytest.
         return output
 
     (run / "report.html").unlink(missing_ok=True)
-    assert "a page; give it a name that ends in .html" in refused(str(run), "--out", "x.pdf")
+    assert "an HTML page; give a name that ends in .html" in refused(str(run), "--out", "x.pdf")
     assert "no ranked entry 'none'" in refused(f"{run}:none")
     path = run / "scores/best.clips.csv"
     kept = path.read_text()
     for changed, words in (
-        (kept.replace("0.600", "long", 1), "line 2: seconds is 'long', not a number"),
+        (kept.replace("0.600", "long", 1), "line 2: the column seconds has 'long', not a number"),
         (kept.replace("clip,", "klip,", 1), "no column clip; the first line has klip, "),
         ("\n".join(kept.splitlines()[:-1]) + "\n", "has no line for 1 clip of the scores, first"),
         (kept + "x,y\n", "2 values for 5 columns"),

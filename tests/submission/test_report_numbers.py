@@ -169,7 +169,7 @@ def test_unreadable_clip_has_no_player(tmp_path: Path) -> None:
     (tmp_path / "broken.wav").write_bytes(b"RIFF of nothing")
     number, why = store.add(tmp_path / "broken.wav")
     assert number is None
-    assert why.startswith("no audio: broken.wav cannot be read (cannot be decoded; fetch it again")
+    assert why.startswith("no audio: broken.wav cannot be read (cannot be decoded; download it again")
     assert store.uris == []
 
 

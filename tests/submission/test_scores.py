@@ -78,7 +78,7 @@ def edit_json(path: Path, edit: Callable[[dict], object]) -> None:
         (lambda folder: (folder / "s.json").write_bytes(b'{"facts": "\xff"}'), r"s\.json: not UTF-8"),
         (lambda folder: (folder / "s.json").write_text('{"facts": {}, "facts": {}}'), "the key 'facts' is given twice"),
         (lambda folder: (folder / "s.json").write_text("[" * 100_000), "are nested too deeply"),
-        (lambda folder: os.truncate(folder / "s.npy", 1281), "has 1281 bytes instead of the 1280 in its header"),
+        (lambda folder: os.truncate(folder / "s.npy", 1281), "has 1281 bytes, but its header states 1280"),
         (
             lambda folder: edit_json(folder / "s.json", lambda d: d.pop("clips")),
             r"json is damaged \(clips: is missing",
@@ -86,8 +86,8 @@ def edit_json(path: Path, edit: Callable[[dict], object]) -> None:
         *(
             (lambda folder, wrong=wrong, at=at: edit_json(folder / "s.json", lambda d: d.update(wrong)), at)
             for wrong, at in (
-                ({"facts": {"a": ["\ud800"]}}, r"s\.json: text that UTF-8 cannot hold"),
-                ({"clips": [{"id": "\udfff", "file_name": "a"}]}, r"s\.json: text that UTF-8 cannot hold"),
+                ({"facts": {"a": ["\ud800"]}}, r"s\.json: half a surrogate pair"),
+                ({"clips": [{"id": "\udfff", "file_name": "a"}]}, r"s\.json: half a surrogate pair"),
                 ({"queries": {}}, r"json is damaged \(queries: must be a list"),
                 ({"facts": [["a", 1]]}, r"json is damaged \(facts: must be a mapping"),
                 ({"clips": [["a", "b"]]}, r"json is damaged \(clips\.0: must be a mapping"),

@@ -123,7 +123,7 @@ def test_ranked_csv_cannot_be_scored_from_audio_to_text(shared: Path, capsys: py
     real = [str(shared / "data/dcase2022_baseline/test.output.csv"), "--truth"]
     truth = str(shared / "data/clotho/clotho_captions_evaluation.csv")
     assert main(["score", *real, truth, "--direction", "audio-to-text"]) == 1
-    assert "a ranked CSV ranks clips only; audio-to-text needs the score matrix" in capsys.readouterr().err
+    assert "a ranked CSV ranks only clips; give its score matrix" in capsys.readouterr().err
 
 
 def test_baseline_submission_scores_against_2025_annotations(

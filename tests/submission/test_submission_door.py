@@ -65,7 +65,7 @@ def test_check_lists_problems_of_a_file_that_score_refuses(
     [
         (["score", "none.csv", "--truth", "captions.csv"], "none.csv: no such file; correct the path"),
         (["score", "good.csv", "--truth", "none.csv"], "none.csv: no such file or folder; correct the path"),
-        (["score", "good.csv"], "good.csv is scored against captions; add --truth"),
+        (["score", "good.csv"], "good.csv needs captions to be scored; add --truth"),
         (["score", "s.npy", "--truth", "captions.csv"], "leave out --truth"),
         (["score", "none.npy"], "none.npy is missing; a score matrix is the pair none.npy and none.json"),
         (["score", "blind.npy", "--edition", "2022"], "no relevant clip is known for 24 of 24 queries (first 'q0')"),
@@ -75,7 +75,7 @@ def test_check_lists_problems_of_a_file_that_score_refuses(
         (["compare", "of2022.npy", "of2025.npy"], "have several editions (of2022.npy: 2022, of2025.npy: 2025)"),
         (["compare", "of2022.npy", "s.npy"], "the edition of s.npy is not known; add --edition"),
         (["write", "s.npy", "--out", "out.csv"], "the edition of s.npy is not known; add --edition"),
-        (["write", "good.csv", "--out", "out.csv"], "good.csv is not a score matrix (.npy); `convert` converts"),
+        (["write", "good.csv", "--out", "out.csv"], "good.csv is not a score matrix (.npy); use `convert`"),
         (["check", "good.csv"], "good.csv: its edition is not known; add --edition YEAR, one of 2022"),
         (["convert", "good.csv", "--out", "out.csv"], "out.csv: its edition is not known; add --edition YEAR"),
         (
@@ -101,15 +101,15 @@ def test_check_lists_problems_of_a_file_that_score_refuses(
         (["convert", "empty.csv", "--out", "out.csv"], "empty.csv: line 1: the file is empty"),
         (
             ["convert", "good.csv", "--out", "x.npy"],
-            "good.csv: a ranked CSV has no scores; use the score matrix (.npy) for x.npy",
+            "good.csv: a ranked CSV has no scores, which x.npy needs; use the score matrix (.npy)",
         ),
         (
             ["convert", "good.csv", "--out", "x.csv", "--edition", "2025"],
-            "use the score matrix (.npy) for edition 2025",
+            "a ranked CSV has no scores, which edition 2025 needs",
         ),
         (
             ["convert", "good.csv", "--out", "x.csv", "--edition", "2025", "--ranked"],
-            "line 2 lists 10 names, but a row of edition 2025 needs 16; make the file from the scores",
+            "line 2 lists 10 names, but a row of edition 2025 needs 16; write the file from the score matrix",
         ),
         (
             ["convert", "good.csv", "--out", "x.csv", "--edition", "2023", "--scores", "other.npy"],
@@ -131,11 +131,11 @@ def test_check_lists_problems_of_a_file_that_score_refuses(
             ["write", "twins.npy", "--out", "out.csv", "--edition", "2022"],
             "queries 'q0' and 'q1' have the same text",
         ),
-        (["convert", "good.csv", "--out", "good.csv", "--edition", "2023"], "would overwrite good.csv, which is"),
-        (["score", "s.npy", "--per-query", "s.npy"], "s.npy would overwrite s.npy, which is read"),
+        (["convert", "good.csv", "--out", "good.csv", "--edition", "2023"], "would overwrite the input file good.csv"),
+        (["score", "s.npy", "--per-query", "s.npy"], "s.npy would overwrite the input file s.npy"),
         (
             ["score", "good.csv", "--truth", "captions.csv", "--per-query", "./captions.csv"],
-            "overwrite captions.csv",
+            "overwrite the input file captions.csv",
         ),
         (["score", "good.csv", "--truth", "s.npy"], "s.npy: line 1: a NumPy file, not a CSV"),
         (["convert", "s.npy", "--out", "x.csv"], "s.npy: line 1: a NumPy file, not a CSV"),

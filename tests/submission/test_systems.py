@@ -62,14 +62,14 @@ def test_run_is_written_in_its_edition_but_not_over_another_edition(
     assert Path("a.csv").read_text().startswith(",".join(EDITIONS["2022"].columns))
     before = Path("a.csv").read_bytes()
     assert main(["write", f"{run}:last", "--out", "a.csv"]) == 1
-    hint = "choose another file, or add --force to overwrite it with edition 2025's"
+    hint = "choose another file, or add --force to overwrite it with one of edition 2025"
     assert capsys.readouterr().err == f"error: a.csv already exists and is a file of edition 2022; {hint}\n"
     assert Path("a.csv").read_bytes() == before
     output(capsys, "write", f"{run}:best", "--out", "a.csv")  # of the same edition: made again
     output(capsys, "write", f"{run}:last", "--out", "a.csv", "--force")
     assert Path("a.csv").read_text().startswith("index,")
     assert main(["convert", "a.csv", "--ranked", "--edition", "2022", "--out", "a.csv", "--force"]) == 1
-    assert "which is read; choose" in capsys.readouterr().err
+    assert "would overwrite the input file" in capsys.readouterr().err
 
 
 def test_matrices_of_a_run_record_the_edition_of_their_entry(run: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,7 +125,9 @@ def test_folder_without_audio_is_refused(blind: tuple[Path, Path], tmp_path: Pat
 
 def test_file_name_that_is_not_utf8_is_refused(blind: tuple[Path, Path]) -> None:
     (blind[1] / os.fsdecode(b"caf\xe9.wav")).touch()
-    with pytest.raises(DataError, match=r"the file name 'caf\\udce9\.wav' is not UTF-8; rename it, or unpack again"):
+    with pytest.raises(
+        DataError, match=r"the file name 'caf\\udce9\.wav' is not UTF-8; rename it, or unpack the archive"
+    ):
         read_blind_truth(*blind)
 
 

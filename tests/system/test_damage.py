@@ -57,7 +57,10 @@ def test_folder_with_user_files_is_refused_as_run_folder(
         (lambda result: result["rank"].update(evaluation={}), "rank.evaluation.metric"),
         (lambda result: result["rank"]["evaluation"].update(interval=[0.1, 0.2, 0.3]), "rank.evaluation.interval"),
         (lambda result: result["rank"]["evaluation"].update(metric=None), "rank.evaluation.metric"),
-        (lambda result: result["rank"]["evaluation"].pop("mAP@10"), "rank.evaluation: it has no mAP@10"),
+        (
+            lambda result: result["rank"]["evaluation"].pop("mAP@10"),
+            "rank.evaluation: its figures lack its metric mAP@10",
+        ),
         (lambda result: result.update(sha256={"/etc/passwd": "0"}), "sha256"),
         (lambda result: result.update(sha256={"../other": "0"}), "sha256"),
     ],
@@ -174,7 +177,7 @@ def test_checksums_of_files_outside_the_model_are_refused(
         without_checksums(model)
         edit(model / "model.json", lambda facts, name=name: facts.update(sha256={name: "0"}))
         output = refused(capsys, *rank(model, world, tmp_path / "s.npy"))
-        assert "is outside this folder" in output
+        assert "is outside the run's folder" in output
         assert "secret is damaged" not in output
 
 

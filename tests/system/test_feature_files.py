@@ -134,7 +134,7 @@ def test_feature_files_are_read_unchanged(tmp_path: Path) -> None:
         (np.zeros((0, VALUES)), r"shape \(0, 12\)"),
         (np.zeros(VALUES), r"shape \(12,\)"),
         (np.full((2, VALUES), np.nan), "has frames that are not finite"),
-        (np.array([["a"] * VALUES]), "holds <U1 of shape"),
+        (np.array([["a"] * VALUES]), "contains <U1 of shape"),
     ],
 )
 def test_arrays_that_are_no_frames_are_refused(tmp_path: Path, content: np.ndarray, said: str) -> None:
@@ -145,19 +145,20 @@ def test_arrays_that_are_no_frames_are_refused(tmp_path: Path, content: np.ndarr
 
 def test_files_without_frames_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", hidden=np.zeros((2, VALUES)))
-    with pytest.raises(AudioError, match="has no array 'features'; name it by the expert's setting array"):
+    with pytest.raises(AudioError, match="has no array 'features'; set `array` of its expert in the recipe"):
         EXPERT.read(str(tmp_path / "a.npz"))
     (tmp_path / "b.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:100])
     (tmp_path / "c.npz").write_bytes(b"RIFF....WAVE")
     (tmp_path / "d.npz").write_bytes(b"")
     np.savez(tmp_path / "e.npz", features=np.array([{}, {}], object))
     for name in ("b.npz", "c.npz", "d.npz", "e.npz"):
-        with pytest.raises(AudioError, match=r"cannot be read as frames \(.*\); fetch it again"):
+        words = r"cannot be read as frames \(.*\); copy, download or save the file again|contains pickled objects"
+        with pytest.raises(AudioError, match=words):
             EXPERT.read(str(tmp_path / name))
     with pytest.raises(AudioError, match=r"missing.npz: no such file"):
         EXPERT.read(str(tmp_path / "missing.npz"))
     (tmp_path / "f.wav").write_bytes((tmp_path / "a.npz").read_bytes())
-    with pytest.raises(AudioError, match=r"f.wav: is no file of published frames \(.npz or .npy\)"):
+    with pytest.raises(AudioError, match=r"f.wav: not a file of published frames; use one that ends in .npz or .npy"):
         EXPERT.read(str(tmp_path / "f.wav"))
 
 
@@ -173,8 +174,10 @@ def test_check_reads_feature_files_instead_of_audio(published: Path, capsys: pyt
         assert data_tools(["check", str(manifest), *moments, *quick]) == 1
         said = capsys.readouterr().out
         assert "      2  corrupt audio files" in said
-        assert "has frames that are not finite: castella/val/-val_01.npz" in said
-        assert re.search(r"cannot be read as frames \(.*\); fetch it again: castella/val/-val_02.npz", said)
+        assert "has frames that are not finite (NaN or infinity); compute them again: castella/val/-val_01.npz" in said
+        assert re.search(
+            r"cannot be read as frames \(.*\); copy, download or save the file again: castella/val/-val_02.npz", said
+        )
 
 
 def test_frames_of_another_length_than_the_recording_are_reported(

@@ -82,7 +82,7 @@ def test_encoder_is_rebuilt_from_saved_assets(minilm: str, tmp_path: Path) -> No
 
 
 def test_missing_model_and_unsupported_dropout_are_refused(minilm: str, tmp_path: Path) -> None:
-    with pytest.raises(KitError, match=r"text model .*nowhere: no such folder; name one"):
+    with pytest.raises(KitError, match=r"text model .*nowhere: no such folder; give a folder"):
         settings(str(tmp_path / "nowhere")).build([], tmp_path)
     from transformers import DistilBertConfig
 

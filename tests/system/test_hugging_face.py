@@ -216,7 +216,7 @@ def test_missing_hub_model_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     away = settings("clap", model="laion/clap-htsat-unfused")
     ((_, said),) = away.missing_files()
-    assert said.startswith("audio model laion/clap-htsat-unfused: it is no folder, nor in the cache ")
+    assert said.startswith("audio model laion/clap-htsat-unfused: not a folder, not in the cache ")
     assert "neither a folder nor in the hub's cache" in away.plan_facts()[1][0][1]
     assert away.vector_dim == 512, "as published"
     assert [away.setting_errors(8)] != []

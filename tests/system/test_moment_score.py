@@ -177,7 +177,7 @@ def test_windows_after_the_end_of_a_recording_are_left_out(caplog: pytest.LogCap
     unknown = clip.model_copy(update={"seconds": None})
     assert [item.windows for item in items_of_moments([clip], [some, none])] == [((59.0, 62.0),)]
     assert caplog.messages == [
-        "left out: 3 windows and 1 moment without another, which begin after the end of their recording; "
+        "left out 3 windows that begin after the end of their recording, and 1 moment without any other window; "
         "python -m data_tools check MANIFEST --moments FILE lists them"
     ]
     assert [len(item.windows) for item in items_of_moments([unknown], [some, none])] == [3, 1]

@@ -186,7 +186,7 @@ def test_finished_moment_run_opens_with_queries_and_answers(run: Path, tmp_path:
     assert has_moments(str(run))
     with pytest.raises(SubmissionError, match="no entry of moments 'other'; choose one of posterior, thresholds"):
         open_finished_moments(f"{run}:other")
-    with pytest.raises(SubmissionError, match="the run ranks moments, not clips; name a run that ranks"):
+    with pytest.raises(SubmissionError, match="the run ranks moments, not clips; give a run that ranks"):
         open_finished(str(run))
     damaged = Path(shutil.copytree(run, tmp_path / "damaged"))
     windows = damaged / "scores/posterior.windows.jsonl"
@@ -214,7 +214,7 @@ def test_moment_entries_are_scored_and_compared_by_name(
     for arguments, words in (
         (["score", str(run), "--truth", truth], f"{run} contains its truth; leave out --truth"),
         (["score", f"{run}:other"], "no entry of moments 'other'; choose one of posterior, thresholds"),
-        (["compare", str(run), handed], f"{handed} is scored against true windows; add --truth"),
+        (["compare", str(run), handed], f"{handed} needs true windows; add --truth"),
         (["compare", str(run), str(tmp_path)], f"{tmp_path}: not a finished run (no result.json)"),
         (["score", str(run), "--edition", "2025"], "edition 2025 ranks clips, not moments"),
     ):

@@ -190,7 +190,7 @@ def test_window_outputs_never_overwrite_inputs(
     for out in ("q.jsonl", "q.truth.jsonl"):
         named = ["--audio", str(manifest), "--moments", str(moments), "--out", str(tmp_path / out)]
         assert main(["rank", str(runs / "own"), "--windows", "--split", "evaluation", *named]) == 1
-        assert f"{moments} would overwrite {moments}, which is read" in capsys.readouterr().err
+        assert f"{moments} would overwrite the input file {moments}" in capsys.readouterr().err
     assert moments.read_bytes() == (manifest.parent / "moments.jsonl").read_bytes()
 
 

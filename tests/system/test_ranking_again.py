@@ -362,7 +362,7 @@ def test_broken_blind_set_leaves_the_run_unchanged(desk: Path, world: Path, caps
     assert contents(Path("runs")) == before
     write_table(Path("set/captions.csv"), ["text"], [["a low note"]])
     assert main(["run", "mine.yaml"]) == 1
-    assert "set/captions.csv: expects the column caption" in capsys.readouterr().err
+    assert "set/captions.csv: needs the column caption" in capsys.readouterr().err
 
 
 def test_invalid_blind_entries_are_refused_with_the_recipe(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

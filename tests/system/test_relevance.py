@@ -278,7 +278,7 @@ def test_relevance_figure_shows_histogram_and_relax_curve(tmp_path: Path, monkey
         (["{csv}", "--split", "train"], "leave out --split"),
         (["{one}"], "the corpus has 1 with captions"),
         (["{bad}"], "bad.csv, line 2, caption_1: the caption '!!!' has no letter or digit"),
-        (["{none}"], "expects columns caption_1"),
+        (["{none}"], "needs the columns caption_1"),
         (["missing.jsonl"], "missing.jsonl: no such file"),
     ],
 )

@@ -190,13 +190,13 @@ def test_numpy_names_and_numbers_are_accepted(model: Retriever, folder: Path) ->
 
 WAVE = np.zeros(1000)
 ODD_CALLS = {
-    "waves without a rate": (lambda m: m.encode_audio([WAVE]), "the rate of waves is None"),
-    "a rate of 0": (lambda m: m.encode_audio([WAVE], rate=0), "the rate of waves is 0"),
-    "whole numbers": (lambda m: m.encode_audio(np.zeros(9, np.int16), rate=16_000), "type int16; give"),
+    "waves without a rate": (lambda m: m.encode_audio([WAVE]), "the rate of the waves is None"),
+    "a rate of 0": (lambda m: m.encode_audio([WAVE], rate=0), "the rate of the waves is 0"),
+    "whole numbers": (lambda m: m.encode_audio(np.zeros(9, np.int16), rate=16_000), "type int16; it must be"),
     "channels first": (lambda m: m.encode_audio(np.zeros((2, 9)), rate=16_000), "transpose it"),
     "no samples": (lambda m: m.encode_audio(np.zeros(0), rate=16_000), r"shape \(0,\)"),
-    "overflow": (lambda m: m.encode_audio(np.full(16_000, 1e300), rate=16_000), "too large ones for 32 bits"),
-    "NaN": (lambda m: m.encode_audio(WAVE * np.nan, rate=16_000), "NaN or infinite"),
+    "overflow": (lambda m: m.encode_audio(np.full(16_000, 1e300), rate=16_000), "too large for 32 bits"),
+    "NaN": (lambda m: m.encode_audio(WAVE * np.nan, rate=16_000), "NaN, infinite or too large"),
     "waves to rank": (lambda m: m.rank("a", [WAVE]), "rank needs files"),
     "a number as audio": (lambda m: m.encode_audio(3), "'3' is no text, file or list"),
     "a list of numbers": (lambda m: m.encode_audio([3]), "'3' is no file"),

@@ -59,13 +59,13 @@ def test_trainable_text_embeddings_are_independent_of_the_batch(minilm: str, tmp
 def test_invalid_text_encoder_settings_are_refused(minilm: str, tmp_path: Path) -> None:
     with pytest.raises(KitError, match=r"has 384 dimensions, not 300; set text.dim to 384"):
         sentence_settings(minilm, dim=300).build([], tmp_path)
-    with pytest.raises(KitError, match=r"text model .*nothing: no such folder; name one"):
+    with pytest.raises(KitError, match=r"text model .*nothing: no such folder; give a folder"):
         sentence_settings(str(tmp_path / "nothing")).build([], tmp_path)
     assert sentence_settings(minilm).build([], tmp_path).unreadable(["a dog", ""]) == [""]
     cut = shutil.copytree(minilm, tmp_path / "cut")
     weights = next(cut.rglob("model.safetensors"))
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(KitError, match=r"no sentence-transformers model .*cut"):
+    with pytest.raises(KitError, match=r"cut. cannot be loaded as a sentence-transformers model"):
         sentence_settings(str(cut)).build([], tmp_path)
 
 
