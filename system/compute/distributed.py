@@ -113,11 +113,12 @@ def processes(device: "torch.device | None") -> Iterator[None]:
     except KitError:
         raise
     except (RuntimeError, ValueError) as error:
-        hint = f"start them by torchrun and look at its --rdzv options, or {ONE_PROCESS}"
-        raise KitError(f"{describe_process()} cannot meet the others ({str(error).splitlines()[0]}); {hint}") from error
+        hint = f"start them with torchrun and check its --rdzv options, or {ONE_PROCESS}"
+        reason = str(error).splitlines()[0]
+        raise KitError(f"{describe_process()} cannot connect to the other processes ({reason}); {hint}") from error
     _group = _Group(dist.get_world_size(), dist.get_rank(), os.getppid(), store, step)
     if is_first():
-        log.info("%d processes; the first computes on %s", process_count(), device)
+        log.info("%d processes compute together; the first one uses the device %s", process_count(), device)
     try:
         yield
     except Exception as error:
@@ -133,7 +134,7 @@ def raise_once(error: Exception) -> NoReturn:
     The others raise SaidElsewhere.
     """
     if not isinstance(error, SaidElsewhere) and not _should_report("\n".join(sentences(error))):
-        raise SaidElsewhere("another process says the same") from error
+        raise SaidElsewhere("another process has printed the same error") from error
     raise error
 
 
@@ -172,7 +173,7 @@ def exit_process(status: int) -> NoReturn:
 
 @contextmanager
 def _together() -> Iterator[None]:
-    """Context manager of an exchange: converts its failure to an error that names the reason."""
+    """Context manager of an exchange between processes: a failure becomes an error that names the reason."""
     import torch
 
     try:
@@ -207,7 +208,7 @@ def _lost(error: RuntimeError) -> KitError:
     It is SaidElsewhere if another process has reported the reason.
     """
     if not _should_report(""):
-        return SaidElsewhere("another process has reported why all end")
+        return SaidElsewhere("another process has printed the error that ends all processes")
     who, go_on = (
         f"rank {process_index()} of {process_count()}",
         "run the same command again to resume from the last checkpoint",
@@ -218,17 +219,17 @@ def _lost(error: RuntimeError) -> KitError:
     return KitError(f"{who} has lost the others: one of them was killed (by a full memory, say); {go_on}")
 
 
-def require_equal(value: object, what: str) -> None:
+def require_equal(value: object, difference: str, cure: str) -> None:
     """Raise KitError if the processes have different values.
 
     The first process raises it, and the others raise SaidElsewhere.
-    what: End of the error message, which names the shared property.
+    difference, cure: End of the error message.
     """
     every = gather_objects(value)
     if others := [number for number, other in enumerate(every) if other != every[0]]:
         if is_first():
-            raise KitError(f"rank {others[0]} of {process_count()} differs from rank 0: {what}")
-        raise SaidElsewhere("the processes differ")
+            raise KitError(f"rank {others[0]} of {process_count()} differs from rank 0: {difference}; {cure}")
+        raise SaidElsewhere("the first process has printed how the processes differ")
 
 
 def on_first(function: Callable[[], T]) -> T:
@@ -252,7 +253,7 @@ def on_first(function: Callable[[], T]) -> T:
     with _together():
         dist.broadcast_object_list(outcome, 0)
     if outcome[1] == "error":
-        raise SaidElsewhere("the first process has ended")
+        raise SaidElsewhere("the first process has ended with an error")
     result: T = outcome[0]
     return result
 
@@ -278,7 +279,7 @@ def first_before_others() -> Iterator[None]:
 
 def _end() -> None:
     """Raise SaidElsewhere, which ends this process without a message."""
-    raise SaidElsewhere("this process ends")
+    raise SaidElsewhere("another process has failed, so this one ends too")
 
 
 def any_process(value: bool) -> bool:

@@ -39,7 +39,7 @@ class BlindSet(NamedTuple):
 
 
 def blind_entries(recipe: schema.Recipe) -> list[str]:
-    """Return the rank entries of blind sets that can be ranked, and of means of these.
+    """Return the names of the rank entries whose blind sets can be ranked.
 
     The files of these sets exist.
     """
@@ -125,7 +125,8 @@ def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device
             broken = [features.broken[clip.id] for clip in clips if clip.id not in features.keys]
             if broken:
                 raise KitError(
-                    f"the blind set {entry.audio}: broken audio of {counted(len(broken), 'clip')}, first {broken[0]}"
+                    f"blind set {entry.audio}: {counted(len(broken), 'clip')} cannot be read, first {broken[0]}; "
+                    "all clips of a blind set must be ranked, so repair these files or unpack the set again"
                 )
             checksum = _sha256(clips, queries, features.keys)
             sets[entry.audio, entry.queries] = BlindSet(clips, queries, features, checksum)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def ceiling_of(source: schema.Source) -> float | None:
-    """Return mAP@10 of a perfect labeller of a source; None if its true labels are not known.
+    """Return the mAP@10 of a ranker that knows the true labels of clips; None if the source has none.
 
     Only composed scenes have known labels.
     """

@@ -93,7 +93,8 @@ class HuggingFaceExpert(SegmentExpert):
         found = network.dim if self.output == "clip" else network.frame_dim
         if found != self.size:
             raise DataError(
-                f"{self.kind}: {self.model} gives {found} values per frame, not {self.size}; set size: {found}"
+                f"expert {self.kind}: the model {self.model} gives {found} values per frame, but size is {self.size}; "
+                f"set size: {found}"
             )
         network.take_published(folder)
         return network

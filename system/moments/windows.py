@@ -103,7 +103,7 @@ def best_windows(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> li
     rows, columns = np.nonzero(np.isfinite(table) & (edges[1:] > edges[:-1, None]))
     scores, total = table[rows, columns], len(rows)
     if not total:
-        raise ValueError("a table without any window")
+        raise ValueError("the table has no window to choose: no score is finite")
     looked_at = min(total, CANDIDATES)
     while True:
         threshold = np.partition(scores, total - looked_at)[total - looked_at]

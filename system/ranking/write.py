@@ -62,7 +62,7 @@ def write_ranking(
 def _require_deep(top: int | None, clips: int) -> None:
     """Raise KitError if `top` exceeds the number of clips."""
     if top is not None and top > clips:
-        raise KitError(f"--top {top}: the pool has {counted(clips, 'clip')}; give {clips} or fewer")
+        raise KitError(f"--top {top}: only {counted(clips, 'clip')} can be ranked; give {clips} or fewer")
 
 
 def _require_relevant(queries: Sequence[Query], listed: Listed, pool: Pool) -> None:
@@ -72,6 +72,6 @@ def _require_relevant(queries: Sequence[Query], listed: Listed, pool: Pool) -> N
         reasons = {clip.id: pool.skipped[clip.path] for clip in listed.clips if clip.path in pool.skipped}
         first = min(absent)
         raise KitError(
-            f"{counted(len(absent), 'clip')} that queries name cannot be ranked, first {first} "
-            f"({reasons.get(first, 'it is not among the clips')}); repair them, or remove these queries"
+            f"{counted(len(absent), 'relevant clip')} of queries cannot be ranked, first {first} "
+            f"({reasons.get(first, 'it is not among the clips')}); repair the clips, or remove their queries"
         )

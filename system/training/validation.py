@@ -58,7 +58,8 @@ class Validation:
         self.clips = {clip.id: clip for clip in clips if clip.captions}
         if len(self.clips) < 2:
             raise KitError(
-                f"validation needs at least two clips with captions; {stage.monitor.data} have {len(self.clips)}"
+                f"validation needs at least two clips with captions, but {stage.monitor.data} have {len(self.clips)}; "
+                "add clips, or change monitor.data"
             )
         self.stage, self.features = stage, features
         items = items_of(list(self.clips.values()), stage.unit)

@@ -62,7 +62,7 @@ def add_changes_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_runs_argument(parser: argparse.ArgumentParser) -> None:
     """Add the option --runs."""
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder that contains all runs (default: runs)")
 
 
 def add_cache_argument(parser: argparse.ArgumentParser) -> None:
@@ -83,9 +83,9 @@ def ranker_of(arguments: argparse.Namespace, model: Path, with_windows: bool = F
 
 
 def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that select a run's checkpoint and the device."""
-    parser.add_argument("--stage", help="of a run: stage of the checkpoint (default: that of its rank entry)")
-    which = "of a run: last, or a metric for its best one (default: that of its rank entry)"
+    """Add --stage, --checkpoint and --device, which select a run's checkpoint and the device."""
+    parser.add_argument("--stage", help="for a run: use this stage's checkpoint (default: the stage of its rank entry)")
+    which = "for a run: use the last checkpoint (last), or the best by a metric (default: as its rank entry)"
     parser.add_argument("--checkpoint", help=which)
     add_device_argument(parser)
 
@@ -114,7 +114,7 @@ def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, wha
 def _folder_name(text: str) -> str:
     """Parse a folder name without path, as a type of argparse."""
     if Path(text).name != text:
-        raise argparse.ArgumentTypeError(f"{text!r} is no folder name; use --out for a path")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a single folder name; give a path with --out")
     return text
 
 
