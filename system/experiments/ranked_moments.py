@@ -76,7 +76,7 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
             known = {moment.windows is not None for moment in data.moments[source]}
             if len(known) > 1 or (source == entry.fit and False in known):
                 file = recipe.data[source].moments
-                rule = "give windows to all or none" if source == entry.data else "fit needs windows of all"
+                rule = "give windows to all or to none" if source == entry.data else "`fit` needs windows for all"
                 raise KitError(f"rank entry {name}: {file} has moments of data source {source} without windows; {rule}")
             require_short(data.moments[source], data.features)
 

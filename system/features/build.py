@@ -204,7 +204,11 @@ class _Build:
             self._broken(clip, error)
         else:
             if self.features.keys[clip.id] != before:
-                log.warning("%s: the file's content has changed, though not its size or modification time", clip.path)
+                log.warning(
+                    "%s: the file's content has changed, though not its size or modification time; "
+                    "the new content is used",
+                    clip.path,
+                )
 
     def _all_broken(self, clips: list[Clip], error: AudioError) -> None:
         """Report clips that share the content of a broken file."""

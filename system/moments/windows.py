@@ -160,7 +160,7 @@ def overlap_candidates(table: np.ndarray, edges: np.ndarray, decoding: Decoding)
 
 
 def overlap_probability(windows: np.ndarray, table: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Compute the probability that a window overlaps a whole moment well: IoU of at least IOU.
+    """Compute the probability that a window overlaps a whole moment with an IoU of at least 0.7.
 
     windows: (C, 2). Returns: (C,) in [0, 1].
     There is never more than one such moment, since any two would overlap. table: (T, T) log probability that the frames

@@ -109,8 +109,10 @@ class CachedEmbeddings(ClipSource):
         filled = self.fill(model, listed.clips, strict, goes_on_when_full=True)
         clips = [clip for clip in listed.clips if clip.id not in filled.broken]
         if not clips:
-            first = filled.broken[listed.clips[0].id]
-            raise KitError(f"none of {counted(len(listed.clips), 'clip')} can be read, first {first}; repair the files")
+            first_error = filled.broken[listed.clips[0].id]
+            raise KitError(
+                f"none of {counted(len(listed.clips), 'clip')} can be read, first {first_error}; repair the files"
+            )
         keys = [filled.keys[clip.id] for clip in clips]
         series = [filled.left[key] if key in filled.left else filled.bank.read(key) for key in keys]
         skipped = {clip.path: filled.broken[clip.id] for clip in listed.clips if clip.id in filled.broken}

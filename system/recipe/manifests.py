@@ -77,7 +77,7 @@ def input_paths(command: str) -> list[Path]:
             arguments = vars(make_parser("data_tools", "", VERBS, words).parse_args(words))
     except SystemExit:
         words_text = shlex.join(words)
-        hint = "correct `make`, see python -m data_tools --help"
+        hint = "correct the data source's `make`, see python -m data_tools --help"
         raise KitError(f"python -m data_tools does not accept `{words_text}`; {hint}") from None
     values = [value for key, value in arguments.items() if key not in OUTPUTS]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]

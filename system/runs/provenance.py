@@ -82,15 +82,15 @@ def teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
     return checksums
 
 
-def _weights_of(folder: Path, user: str) -> dict[str, str]:
+def _weights_of(folder: Path, part_of_recipe: str) -> dict[str, str]:
     """Return checksums of the files that determine a trained model's weights.
 
-    They are by the name within its folder. user: The part of the recipe that uses the model, for error messages.
+    They are by the name within its folder. part_of_recipe: The user of the model, for error messages.
     """
     try:
         paths = trained_files(folder)
     except KitError as error:
-        raise KitError(f"{user} needs a trained model: {error}") from None
+        raise KitError(f"{part_of_recipe} needs a trained model: {error}") from None
     return {path.relative_to(folder).as_posix(): file_sha256(path) for path in paths}
 
 

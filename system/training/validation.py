@@ -88,7 +88,7 @@ class Validation:
     def _of_batches(
         self, model: RetrievalModel, clips: Embeddings, captions: Embedded
     ) -> tuple[dict[str, float], float]:
-        """Compute loss, m1, m2, and the share of captions with equal scores, as means over batches.
+        """Compute the loss, both accuracies, and the share of captions with equal scores: means over batches.
 
         The scores are equal for all clips.
         """

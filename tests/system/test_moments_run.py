@@ -316,7 +316,7 @@ def test_moment_ranking_errors_are_reported_before_training(
 
     said = refused({"evaluation": "some.jsonl"})
     assert re.search(
-        "posterior: .*some.jsonl has moments of data source evaluation without windows; give windows to all or none",
+        "posterior: .*some.jsonl has moments of data source evaluation without windows; give windows to all or to none",
         said,
     )
     made = tiny_moments.recipe(manifest, tmp_path)
@@ -330,7 +330,7 @@ def test_moment_ranking_errors_are_reported_before_training(
     made["rank"] = {"posterior": made["rank"]["posterior"] | {"fit": "blind"}}
     tiny.write_recipe(path, made)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
-    assert "has moments of data source blind without windows; fit needs windows of all" in capsys.readouterr().err
+    assert "has moments of data source blind without windows; `fit` needs windows for all" in capsys.readouterr().err
     late = [one.model_copy(update={"windows": [(tiny_moments.SECONDS, 99.0)]}) for one in moments]
     write_moments(tmp_path / "late.jsonl", late)
     made["data"]["blind"]["moments"] = str(tmp_path / "late.jsonl")

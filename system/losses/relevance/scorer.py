@@ -50,7 +50,7 @@ class _NgramNumbers:
         return np.array(numbers, np.int64)[inverse]
 
     def occurrences(self, grams: np.ndarray, k: np.ndarray) -> np.ndarray:
-        """Number every occurrence of an n-gram, so that two captions share min(count, count) features.
+        """Return a feature number per occurrence of an n-gram, so that repeated n-grams match as often as both have.
 
         The first occurrence has the number of the n-gram. The k-th has that of the n-gram with one more, artificial
         word for k; artificial words are numbered downwards from the largest number.
