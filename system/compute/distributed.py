@@ -172,7 +172,7 @@ def exit_process(status: int) -> NoReturn:
 
 
 @contextmanager
-def _together() -> Iterator[None]:
+def _exchange() -> Iterator[None]:
     """Context manager of an exchange between processes: a failure becomes an error that names the reason."""
     import torch
 
@@ -181,7 +181,7 @@ def _together() -> Iterator[None]:
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        raise _lost(error) from error
+        raise _error_of_exchange(error) from error
 
 
 @contextmanager
@@ -197,12 +197,12 @@ def in_step() -> Iterator[None]:
     except RuntimeError as error:  # gloo and nccl have no exception of their own for a process that is gone
         if process_count() == 1 or not any(name in str(error) for name in ("gloo", "NCCL")):
             raise
-        raise _lost(error) from error
+        raise _error_of_exchange(error) from error
     finally:
         _group.now = None
 
 
-def _lost(error: RuntimeError) -> KitError:
+def _error_of_exchange(error: RuntimeError) -> KitError:
     """Convert the error of a failed exchange between processes to one that names the reason.
 
     It is SaidElsewhere if another process has reported the reason.
@@ -247,10 +247,10 @@ def on_first(function: Callable[[], T]) -> T:
         if is_first():
             outcome = [function(), "done"]
     except BaseException:
-        with suppress(KitError), _together():  # if the others have ended too, as after Ctrl-C
+        with suppress(KitError), _exchange():  # if the others have ended too, as after Ctrl-C
             dist.broadcast_object_list(outcome, 0)
         raise
-    with _together():
+    with _exchange():
         dist.broadcast_object_list(outcome, 0)
     if outcome[1] == "error":
         raise SaidElsewhere("the first process has ended with an error")
@@ -272,12 +272,12 @@ def first_before_others() -> Iterator[None]:
         yield
     except BaseException:
         with suppress(SaidElsewhere):
-            on_first(_end)
+            on_first(_end_silently)
         raise
     on_first(lambda: None)
 
 
-def _end() -> None:
+def _end_silently() -> None:
     """Raise SaidElsewhere, which ends this process without a message."""
     raise SaidElsewhere("another process has failed, so this one ends too")
 
@@ -298,7 +298,7 @@ def any_process_each(values: Sequence[bool]) -> list[bool]:
     import torch.distributed as dist
 
     flags = torch.tensor(values, dtype=torch.uint8)
-    with _together():
+    with _exchange():
         dist.all_reduce(flags, dist.ReduceOp.MAX, group=_group.now)
     return [bool(flag) for flag in flags.tolist()]
 
@@ -310,7 +310,7 @@ def gather_objects(value: T) -> list[T]:
     import torch.distributed as dist
 
     found: list[Any] = [None] * process_count()
-    with _together():
+    with _exchange():
         dist.all_gather_object(found, value)
     return found
 
@@ -334,7 +334,7 @@ def all_gather(tensor: "torch.Tensor") -> "list[torch.Tensor]":
     import torch.distributed as dist
 
     found = [torch.empty_like(tensor) for _ in range(process_count())]
-    with _together():
+    with _exchange():
         dist.all_gather(found, tensor, group=_group.now)
     received["embeddings"] += sum(one.nbytes for one in found)
     return found
@@ -370,7 +370,7 @@ def _sum(gradients: "Sequence[torch.Tensor]") -> None:
     import torch.distributed as dist
 
     flat = torch.cat([one.flatten() for one in gradients])
-    with _together():
+    with _exchange():
         dist.all_reduce(flat, group=_group.now)
     received["gradients"] += flat.nbytes
     for one, part in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
@@ -386,6 +386,6 @@ def broadcast_from_first(model: "torch.nn.Module") -> None:
         return
     import torch.distributed as dist
 
-    with _together():
+    with _exchange():
         for value in model.state_dict().values():
             dist.broadcast(value, 0)

@@ -43,7 +43,7 @@ def blind_entries(recipe: schema.Recipe) -> list[str]:
 
     The files of these sets exist.
     """
-    return [name for name in _of_blind_sets(recipe) if not _absent(recipe, name)]
+    return [name for name in _of_blind_sets(recipe) if not _missing_files(recipe, name)]
 
 
 def _of_blind_sets(recipe: schema.Recipe) -> list[str]:
@@ -60,11 +60,11 @@ def absent_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[st
     return [
         f"{name}: not ranked yet, without {' and '.join(absent)}; {later}"
         for name in _of_blind_sets(recipe)
-        if name not in ranked and (absent := _absent(recipe, name))
+        if name not in ranked and (absent := _missing_files(recipe, name))
     ]
 
 
-def _absent(recipe: schema.Recipe, name: str) -> list[str]:
+def _missing_files(recipe: schema.Recipe, name: str) -> list[str]:
     """Return the missing files of a rank entry of a blind set; empty for other entries."""
     ranked = recipe.ranked(name)
     return ranked.absent if isinstance(ranked, RankBlind) else []

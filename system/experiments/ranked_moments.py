@@ -118,7 +118,7 @@ def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
         truth = _write(files, located, moments, by_id, edition)
         result: dict[str, object] = {
             "metric": edition.metric,
-            **_figures(located, series.grids, truth, edition),
+            **_metrics(located, series.grids, truth, edition),
             "data": entry.data,
             "queries": len(moments),
             "clips": len(clips),
@@ -155,7 +155,7 @@ def _write(
     return truth
 
 
-def _figures(
+def _metrics(
     located: "Sequence[Located]", grids: Sequence[Grid], truth: MomentTruth, edition: MomentsEdition
 ) -> dict[str, object]:
     """Compute the metrics of an entry's windows; None for a blind list.
@@ -170,12 +170,12 @@ def _figures(
     return {
         "figures": summary.values,
         "bootstrap": {name: list(interval) for name, interval in summary.bootstraps.items()},
-        "random": _of_random_windows(truth, edition, edges),
-        "ceiling": _of_true_frames(truth, edition, edges, dict(zip(truth.queries, grids, strict=True))),
+        "random": _metrics_of_random_windows(truth, edition, edges),
+        "ceiling": _metrics_of_true_frames(truth, edition, edges, dict(zip(truth.queries, grids, strict=True))),
     }
 
 
-def _of_random_windows(
+def _metrics_of_random_windows(
     truth: MomentTruth, edition: MomentsEdition, edges: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
     """Return the mean metrics of random windows, for comparison.
@@ -194,7 +194,7 @@ def _of_random_windows(
     return total
 
 
-def _of_true_frames(
+def _metrics_of_true_frames(
     truth: MomentTruth, edition: MomentsEdition, edges: Mapping[str, np.ndarray], grids: Mapping[str, Grid]
 ) -> dict[str, float]:
     """Return the metrics of windows made from the true labels of frames, the ceiling.

@@ -92,7 +92,7 @@ def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[st
     """
     recipe, data = models.recipe, models.data
     new = [name for name in recipe.scored if name not in kept]
-    untrained = _by_untrained(models, [name for name in new if _is_trained(recipe.ranked(name))])
+    untrained = _rank_by_untrained(models, [name for name in new if _is_trained(recipe.ranked(name))])
     ranked = dict(kept)
     for name in new:
         source, entry = recipe.ranked_source(name), recipe.rank[name]
@@ -169,7 +169,7 @@ def _is_trained(entry: RankEntry) -> bool:
     return isinstance(entry, ByOneModel) and entry.stage is not None
 
 
-def _by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, ScoreMatrix | None]:
+def _rank_by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, ScoreMatrix | None]:
     """Return the untrained model's score matrices of the sources that these entries rank."""
     matrices = {}
     ranker = models.model(None, None)

@@ -138,7 +138,7 @@ def _changed_teachers(recipe: schema.Recipe, run: Run) -> list[str]:
     return [f"teacher {name}" for name, found in now.items() if before.get(name, found) != found]
 
 
-def _rehearse(
+def _rank_zeros(
     recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", blind: Mapping[str, BlindSet]
 ) -> None:
     """Rank once with scores of zero, so that the errors of ranking are raised before the training."""
@@ -189,7 +189,7 @@ def _train_and_rank(
     blind = {}
     if any(isinstance(entry, RankBlind) for entry in recipe.rank.values()):
         blind = open_blind_sets(recipe, blind_entries(recipe), model.device)
-    on_first(lambda: _rehearse(recipe, run, data, model, blind))
+    on_first(lambda: _rank_zeros(recipe, run, data, model, blind))
     train(loaded, run, data, model, track)
     kept, kept_blind = on_first(lambda: _results_to_keep(recipe, run, blind))
     on_first(lambda: run.result.unlink(missing_ok=True))  # its scores are now replaced

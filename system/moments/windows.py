@@ -109,13 +109,15 @@ def best_windows(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> li
         threshold = np.partition(scores, total - looked_at)[total - looked_at]
         chosen = np.nonzero(scores >= threshold)[0]
         order = chosen[np.argsort(-scores[chosen], kind="stable")]
-        found = _apart(edges[rows[order]], edges[columns[order] + 1], scores[order], edges[-1], decoding)
+        found = _without_overlaps(edges[rows[order]], edges[columns[order] + 1], scores[order], edges[-1], decoding)
         if len(found) == decoding.windows or looked_at == total:
             return found
         looked_at = min(total, 4 * looked_at)
 
 
-def _apart(starts: np.ndarray, ends: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
+def _without_overlaps(
+    starts: np.ndarray, ends: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding
+) -> list[Found]:
     """Select windows, best first, that do not overlap a better one too much.
 
     last: End of the last frame.
@@ -186,7 +188,7 @@ def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decodi
     If scores are equal, the earlier window comes first, then the shorter one. last: End of the last frame.
     """
     order = np.lexsort((windows[:, 1], windows[:, 0], -scores))
-    return _apart(windows[order, 0], windows[order, 1], scores[order], last, decoding)
+    return _without_overlaps(windows[order, 0], windows[order, 1], scores[order], last, decoding)
 
 
 def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:

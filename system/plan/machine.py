@@ -27,12 +27,14 @@ def gpu_memory() -> float | None:
         named = "" if visible.startswith("MIG-") else visible
         if not visible:
             return None
-        return next(float(size) * 2**20 for index, uuid, size in rows if named in ("", index) or _is(named, uuid))
+        return next(
+            float(size) * 2**20 for index, uuid, size in rows if named in ("", index) or _names_gpu(named, uuid)
+        )
     except (OSError, ValueError, StopIteration, subprocess.SubprocessError):
         return None
 
 
-def _is(named: str, uuid: str) -> bool:
+def _names_gpu(named: str, uuid: str) -> bool:
     """Return whether a name in CUDA_VISIBLE_DEVICES, which may be shortened, is that of a GPU."""
     return named.startswith("GPU-") and uuid.startswith(named)
 
@@ -78,14 +80,14 @@ def full_disks(needs: Mapping[Path, float]) -> Iterator[tuple[str, str]]:
     """
     on_disk: dict[int, list[Path]] = {}
     for folder in needs:
-        on_disk.setdefault(_there(folder).stat().st_dev, []).append(folder)
+        on_disk.setdefault(_nearest_existing(folder).stat().st_dev, []).append(folder)
     for folders in on_disk.values():
-        needed, free = sum(needs[folder] for folder in folders), shutil.disk_usage(_there(folders[0])).free
+        needed, free = sum(needs[folder] for folder in folders), shutil.disk_usage(_nearest_existing(folders[0])).free
         if needed > free:
             named = " and ".join(f"{folder}/" for folder in folders)
             yield named, f"about {needed / GIB:.1f} GiB will be written there; their disk has {free / GIB:.1f} GiB free"
 
 
-def _there(folder: Path) -> Path:
+def _nearest_existing(folder: Path) -> Path:
     """Return the folder, or the nearest one above it that exists."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())

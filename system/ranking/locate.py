@@ -180,9 +180,9 @@ def series_of(
     if isinstance(model.score, MomentScore):
         series = series_of_moments(model, recordings, queries.moments, features)
     elif ranker.score.of_series:
-        series = _of_frames(model, recordings, queries, features)
+        series = _score_frames_by_words(model, recordings, queries, features)
     else:
-        series = _of_pieces(model, recordings, queries, features, sliding)
+        series = _score_pieces(model, recordings, queries, features, sliding)
     return queries.moments, series
 
 
@@ -199,7 +199,7 @@ def series_of_moments(
     return frame_series(clips, recordings, [row[moment.clip] for moment in moments], captions, grid)
 
 
-def _of_frames(
+def _score_frames_by_words(
     model: RetrievalModel, recordings: Sequence[Clip], queries: MomentQueries, features: Features
 ) -> FrameSeries:
     """Score frames by a model that compares frames with words.
@@ -228,7 +228,7 @@ def _of_frames(
     return _scored(model, clips, recordings, grids, queries)
 
 
-def _of_pieces(
+def _score_pieces(
     model: RetrievalModel, recordings: Sequence[Clip], queries: MomentQueries, features: Features, sliding: Sliding
 ) -> FrameSeries:
     """Score frames by a model of whole clips, on pieces of the recordings.

@@ -101,7 +101,7 @@ def load_data(
         if count_and_cure := few_clips(source, len(clips[name])):
             log.warning("data source %s: too few clips: %s has %s", name, source.manifest, count_and_cure)
         if not any(Path(clip.path).is_file() for clip in clips[name]):
-            _refuse(name, source, clips[name], f"{clips[name][0].path}: no such audio file")
+            _refuse_source(name, source, clips[name], f"{clips[name][0].path}: no such audio file")
     augmentations = read_augmentations(recipe, clips)
     for stage, augmentation in augmentations.items():
         for file_and_lines in augmentation.notes:
@@ -111,7 +111,7 @@ def load_data(
     features = build_features(everything, experts, Path(recipe.banks), strict, verify, device, workers=workers)
     for name, source in recipe.data.items():
         if all(clip.id in features.broken for clip in clips[name]):
-            _refuse(name, source, clips[name], features.broken[clips[name][0].id])
+            _refuse_source(name, source, clips[name], features.broken[clips[name][0].id])
     return Data(clips, features, augmentations, moments)
 
 
@@ -139,7 +139,7 @@ def read_augmentations(recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]
     }
 
 
-def _refuse(name: str, source: schema.Source, clips: Sequence[Clip], first: str) -> NoReturn:
+def _refuse_source(name: str, source: schema.Source, clips: Sequence[Clip], first: str) -> NoReturn:
     """Raise KitError for a data source without readable audio. first: The first error."""
     raise KitError(
         f"data source {name}: no audio of its {counted(len(clips), 'clip', ',')} can be read, first {first}; "

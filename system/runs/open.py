@@ -183,7 +183,7 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
     if not run.vocabulary.exists():
         raise KitError(f"{run.folder} has not been trained yet; {finish_hint(run.folder)}")
     provenance = run.read_provenance()  # refuses a damaged resolved.json before it is read
-    recipe = _moved(run.folder / "resolved.json", [*_path_changes(run, provenance.started_in), *changes])
+    recipe = _load_with_paths(run.folder / "resolved.json", [*_path_changes(run, provenance.started_in), *changes])
     single = [entry for entry in recipe.rank.values() if isinstance(entry, ByOneModel)]
     first = min(single, key=lambda entry: isinstance(entry, RankBlind), default=None)
     if stage is None and first is not None:
@@ -227,7 +227,7 @@ def _path_changes(run: Run, started_in: str | None) -> list[str]:
     return [f"{key}={json.dumps(str(path.resolve()))}" for key, path in found.items() if path.exists()]
 
 
-def _moved(path: Path, changes: list[str]) -> schema.Recipe:
+def _load_with_paths(path: Path, changes: list[str]) -> schema.Recipe:
     """Load a run's recipe with changed paths. Raises KitError for a change of any other setting."""
     recipe = load_recipe(path, changes).recipe
     if _trained_settings(recipe) != _trained_settings(load_recipe(path).recipe):
@@ -293,7 +293,7 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
         changes = [f"model.text.model={json.dumps(str((folder / 'text').resolve()))}", *changes]
     if (folder / "audio").is_dir():
         changes = [f"model.audio.model={json.dumps(str((folder / 'audio').resolve()))}", *changes]
-    recipe = _moved(folder / "recipe.json", changes)
+    recipe = _load_with_paths(folder / "recipe.json", changes)
     current = identities(recipe)
     for name, identity in as_trained(folder, facts.experts, current).items():
         if identity != facts.experts.get(name):

@@ -88,7 +88,7 @@ def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
                 f"teacher {name}: the training data of {teacher.folder} is unknown ({TRAINED_ON} is missing or "
                 f"incomplete), so it may include ranked clips; use another teacher, {or_permit}"
             )
-        _refuse(f"teacher {name}: {teacher.folder}", clips, recipe, data, or_permit)
+        _refuse_ranked_clips(f"teacher {name}: {teacher.folder}", clips, recipe, data, or_permit)
     for name, stage in recipe.stages.items():
         start = stage.start_from
         if isinstance(start, schema.FromModel) and start.trained_on_test != "acknowledged":
@@ -100,12 +100,14 @@ def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
                     name,
                     start.folder,
                 )
-            _refuse(f"stage {name}: {start.folder}", clips or [], recipe, data, or_permit)
+            _refuse_ranked_clips(f"stage {name}: {start.folder}", clips or [], recipe, data, or_permit)
 
 
-def _refuse(model: str, clips: list[TrainedClip], recipe: schema.Recipe, data: Data, or_permit: str) -> None:
+def _refuse_ranked_clips(
+    model: str, clips: list[TrainedClip], recipe: schema.Recipe, data: Data, or_permit: str
+) -> None:
     """Raise KitError if any ranked clip is among these training clips. or_permit: How to permit it."""
-    found = list(_among(clips, recipe, data))
+    found = list(_ranked_training_clips(clips, recipe, data))
     if found:
         source, clip = found[0]
         raise KitError(
@@ -114,7 +116,7 @@ def _refuse(model: str, clips: list[TrainedClip], recipe: schema.Recipe, data: D
         )
 
 
-def _among(trained: list[TrainedClip], recipe: schema.Recipe, data: Data) -> Iterator[tuple[str, Clip]]:
+def _ranked_training_clips(trained: list[TrainedClip], recipe: schema.Recipe, data: Data) -> Iterator[tuple[str, Clip]]:
     """Yield every ranked clip that a model was trained on, with its data source."""
     contents, recordings = {one.sha256 for one in trained}, {one.freesound_id for one in trained} - {""}
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):

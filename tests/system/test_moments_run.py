@@ -26,7 +26,7 @@ from submission.metrics.moments_summary import metric_values
 from submission.runs.finished import has_moments, open_finished, open_finished_moments
 from submission.runs.record import RunResult
 from system.__main__ import main
-from system.experiments.ranked_moments import _of_random_windows
+from system.experiments.ranked_moments import _metrics_of_random_windows
 from system.moments.windows import Decoding
 from system.ranking.frame_series import score_of, windows_of
 from system.ranking.locate import series_of_moments
@@ -396,7 +396,7 @@ def test_fitted_clip_model_finds_windows(manifest: Path, tmp_path: Path) -> None
 def test_random_window_baseline_matches_expected_values() -> None:
     """A recording of two frames is true as a whole; each of its three windows comes first equally often."""
     truth = MomentTruth({"q": MomentQuery(1, "q", "?", "v", 2.0, [[0, 2]])}, "truth.jsonl", [])
-    found = _of_random_windows(truth, MOMENTS["2026"], {"q": np.array([0.0, 1.0, 2.0])})
+    found = _metrics_of_random_windows(truth, MOMENTS["2026"], {"q": np.array([0.0, 1.0, 2.0])})
     assert found["R1@0.7"] == pytest.approx(1 / 3, abs=0.2)
     assert found["mAP@0.75"] > found["R1@0.7"] + 0.05, "a later window may be the right one"
 

@@ -19,7 +19,7 @@ from data_tools.errors import KitError
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.runs import checkpoints
-from system.runs.open import _moved
+from system.runs.open import _load_with_paths
 
 
 def test_checkpoint_of_another_recipe_is_refused(
@@ -201,10 +201,10 @@ def test_only_weight_paths_of_a_trained_panns_model_may_change(tmp_path: Path) -
     content = tiny.recipe(tmp_path / "m.jsonl", tmp_path)
     content["model"]["audio"] = tiny.panns(weights="here.pth")
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
-    moved = _moved(path, ["model.audio.weights=elsewhere.pth"])
+    moved = _load_with_paths(path, ["model.audio.weights=elsewhere.pth"])
     assert moved.model.audio.weight_files() == {"weights": Path("elsewhere.pth")}
     with pytest.raises(KitError, match=r"settings are fixed; change only the paths model\.audio\.weights, banks and"):
-        _moved(path, ["model.audio.dropout=0.3"])
+        _load_with_paths(path, ["model.audio.dropout=0.3"])
 
 
 def test_ranking_with_other_expert_weights_is_refused(

@@ -107,7 +107,7 @@ def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np
         pairs=pairs,
         zeros=int(high[0]),
         mean=total / pairs,
-        percentiles=_select(scores, high, ranks),
+        percentiles=_scores_at_ranks(scores, high, ranks),
         histogram=_coarse(high),
     )
 
@@ -164,7 +164,7 @@ def _low_counts(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
     return counts
 
 
-def _select(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> list[float]:
+def _scores_at_ranks(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> list[float]:
     """Return the scores of these ranks among all sorted scores, counted from 0.
 
     high: (_BINS,) counts of scores by their upper bits.
