@@ -141,7 +141,7 @@ class Augmentation:
         return _Partner(Added(other, decibels, offset), tuple(numbers), None)
 
     def _mixed(self, item: Item, partner: _Partner, draw: Random) -> Item:
-        """Mix an item with its partner.
+        """Return an item mixed with its partner clip.
 
         draw: Random numbers for replacing the partner's captions by alternatives.
         """

@@ -50,7 +50,7 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
 
 
 def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str]], str]:
-    """Read the file of synonyms.
+    """Read the file of synonyms for words of the training captions.
 
     Columns: word, synonym (one word or several). words: The words of the training captions.
     Returns: Synonyms in the file's order, in lower case without punctuation, by lower-case word; and a note on lines

@@ -57,7 +57,7 @@ class HuggingFaceExpert(SegmentExpert):
 
     @property
     def frames_within(self) -> float:
-        """Frames per second within a segment."""
+        """Number of frames per second of audio within a segment."""
         return TOKENS_PER_SECOND[self.type]
 
     def weight_files(self) -> dict[str, Path]:

@@ -37,7 +37,7 @@ class SegmentExpert(ExpertSettings):
     @property
     @abstractmethod
     def frames_within(self) -> float:
-        """Frames per second within a segment."""
+        """Number of frames per second of audio within a segment."""
 
     @property
     def frames_per_second(self) -> float:

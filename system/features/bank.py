@@ -95,7 +95,7 @@ class Bank:
         return list(self._shards.values())
 
     def _shard(self, number: int) -> Shard:
-        """Return the shard of a number."""
+        """Return the shard with this number, created in memory at the first call."""
         if number not in self._shards:
             folder = self.folder / f"shard-{number}" if number else self.folder
             self._shards[number] = Shard(folder, self.dim, self.dtype, self.repair_hint)

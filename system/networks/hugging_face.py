@@ -62,7 +62,7 @@ class HubAudio(SegmentNetwork):
         return result
 
     def _vectors(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Compute the vectors of segments together."""
+        """Compute the vectors of segments in one batch."""
         inputs, output = self._outputs(waves, lengths)
         if self.row.vector != "mean":
             result: torch.Tensor = output[self.row.vector]

@@ -86,7 +86,7 @@ class KnownFeatures(ClipSource):
         return ModelPool(clips=clips, skipped=listed.others, norms=norms, embedded=embedded)
 
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
-        """Return the known frames."""
+        """Return all known frames, which include those of the clips."""
         return self._features
 
 

@@ -121,7 +121,7 @@ class SearchPage:
             return refusal(error.status, "no such page; the search page is at /")
 
     async def _page(self, request: web.Request) -> web.Response:
-        """Answer with the page."""
+        """Answer with the HTML page."""
         return web.Response(text=self._html, content_type="text/html")
 
     async def _about(self, request: web.Request) -> web.Response:
@@ -246,7 +246,7 @@ class _File(web.FileResponse):
     """Sends the file itself. aiohttp would prefer a file NAME.gz or NAME.br next to it, which is not the clip."""
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Send the file without compression, once."""
+        """Send the file without compression; a second call does nothing."""
         if self.prepared:  # the handler has sent it and closed the file; the server calls this again
             return None
         headers = request.headers.copy()

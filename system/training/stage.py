@@ -200,7 +200,7 @@ class StageTraining:
             self._stop_if_requested(requested)
 
     def _stop_if_requested(self, requested: bool) -> None:
-        """Raise Interrupted after a signal."""
+        """Raise Interrupted if Ctrl-C or SIGTERM has requested the end."""
         if requested:
             said = f"stopped at step {self.step} of stage {self.name}; run the same command again to resume"
             raise Interrupted(said if is_first() else "")

@@ -33,7 +33,7 @@ def device(text: str) -> Device:
 
 
 def add_device_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the option --device."""
+    """Add the option --device, which names the device for computing."""
     where = "where to compute: cuda, cuda:1 (the second GPU), mps or cpu (default: cuda if available, else cpu)"
     parser.add_argument("--device", type=device, help=where)
 
@@ -49,24 +49,24 @@ def track(text: str) -> "type[Tracker]":
 
 
 def add_track_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the option --track."""
+    """Add the option --track, which names trackers that get the metrics."""
     what = "also log every epoch there: tensorboard, mlflow or wandb; may be repeated"
     parser.add_argument("--track", type=track, action="append", default=[], metavar="WHERE", help=what)
 
 
 def add_changes_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the option --set."""
+    """Add the option --set, which changes settings of the recipe."""
     what = "change a setting, such as stages.finetune.batch_size=64; may be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=what)
 
 
 def add_runs_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the option --runs."""
+    """Add the option --runs, the folder of all runs."""
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder that contains all runs (default: runs)")
 
 
 def add_cache_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the option --cache."""
+    """Add the option --cache, the folder for stored embeddings."""
     what = "folder for stored embeddings of clips (default: ~/.cache/lbar-kit, or lbar-kit in $XDG_CACHE_HOME)"
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help=what)
 
