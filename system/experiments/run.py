@@ -165,7 +165,11 @@ def _rank_zeros(
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
         if shared := data.shared(recipe.trained_on, [source]):
             shared_size = counted(shared, "recording")
-            log.warning("training uses %s of %s, which is also ranked: its metrics are too high", shared_size, source)
+            log.warning(
+                "training uses %s of data source %s, which is also ranked, so its metrics are too high",
+                shared_size,
+                source,
+            )
 
 
 def _zeros(clips: Sequence[Clip], queries: Sequence[Query]) -> ScoreMatrix:

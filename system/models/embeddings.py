@@ -114,8 +114,8 @@ def length_mask_of(series: Embeddings) -> torch.Tensor:
     """Return the mask of padded series: (B, L), true for frames or words, false for padding."""
     if series.lengths is None:
         raise ValueError(
-            "the score frame_word needs one embedding per frame and per word, but these are pooled; "
-            "use encoders that give series"
+            "the score frame_word needs one embedding per frame and per word, but these embeddings are pooled; "
+            "use encoders that return series"
         )
     longest = max(1, int(series.lengths.max())) if isinstance(series, Ragged) else series.values.shape[1]
     return length_mask(series.lengths, longest)

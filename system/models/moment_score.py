@@ -88,7 +88,8 @@ def _lengths(clips: Embeddings) -> torch.Tensor:
     """Return the numbers of frames of clips. Raises ValueError for pooled embeddings."""
     if clips.lengths is None:
         raise ValueError(
-            "the score moments needs one embedding per frame, but these are pooled; use an encoder that gives series"
+            "the score moments needs one embedding per frame, but these embeddings are pooled; "
+            "use an encoder that returns series"
         )
     return clips.lengths
 

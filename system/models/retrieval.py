@@ -37,7 +37,9 @@ class RetrievalModel(nn.Module):
     def moments(self) -> MomentScore:
         """The model's function that scores moments. Raises ValueError if it has none."""
         if not isinstance(self.score, MomentScore):
-            raise ValueError("this model cannot find moments: its model.score is not of kind moments")
+            raise ValueError(
+                "this model cannot find moments: its model.score is not of kind moments; use a model with that score"
+            )
         return self.score
 
     @property
