@@ -26,6 +26,7 @@ from system.ranking.listing import Listed, list_clips
 from system.runs.rankers import open_ranker
 
 log = logging.getLogger(__name__)
+TEXT_HINT = "give one text, or a list of texts"
 AUDIO_HINT = "give a folder, a manifest (.jsonl), or one or more files"
 Texts = str | Sequence[str]
 Audio = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -57,7 +58,10 @@ class Retriever:
         """
         texts = _listed(texts)
         if unknown := self.ranker.unreadable(texts):
-            log.warning("the model knows no word of %s, such as %r", counted(len(unknown), "text"), unknown[0])
+            log.warning(
+                "the model knows no word of %s, such as %r; these get equal embeddings",
+                counted(len(unknown), "text"), unknown[0],
+            )  # fmt: skip
         return self.ranker.text_vectors(texts, normalize)
 
     @kit_errors
@@ -97,7 +101,9 @@ class Retriever:
         if not isinstance(top, Integral) or top < 1:
             raise KitError(f"top is {top!r}; give a whole number of at least 1")
         if waves_of(audio) is not None:
-            raise KitError("rank needs files, not waves; write them to files, or compare embeddings of encode_audio")
+            raise KitError(
+                "rank needs audio files, not waves; write the waves to files, or compare embeddings of encode_audio"
+            )
         if unknown := self.ranker.unreadable(texts):
             raise KitError(f"the model knows no word of {unknown[0]!r}; reword it")
         pool = self.ranker.open(Listed(list({clip.id: clip for clip in self.clips_of(audio)}.values())))
@@ -115,14 +121,14 @@ class Retriever:
             if not is_audio_name(Path(audio).name) or Path(audio).is_dir():
                 return list_clips(Path(audio), None).clips
             audio = [audio]
-        audio = _iterated(audio)
+        audio = _iterated(audio, AUDIO_HINT)
         if odd := [path for path in audio if not isinstance(path, str | os.PathLike)]:
-            raise KitError(f"{str(odd[0])[:60]!r} is no file; {AUDIO_HINT}")
+            raise KitError(f"{str(odd[0])[:60]!r} is not the path of a file; {AUDIO_HINT}")
         paths = [Path(absolute(path)) for path in audio]
         if not paths:
             raise KitError(f"the list of files is empty; {AUDIO_HINT}")
         if absent := [path for path in paths if not path.is_file()]:
-            raise DataError(f"{absent[0]}: no such file")
+            raise DataError(f"{absent[0]}: no such audio file; correct the path")
         return [
             audio_clip(
                 Path(path.anchor),
@@ -136,20 +142,20 @@ class Retriever:
         ]
 
 
-def _iterated(values: Any) -> list[Any]:
-    """Return the values as a list. Raises KitError if they are no list."""
+def _iterated(values: Any, cure: str) -> list[Any]:
+    """Return the values as a list. Raises KitError, which ends with the cure, if they are no list."""
     if isinstance(values, bytes) or not isinstance(values, Iterable):
-        raise KitError(f"{str(values)[:60]!r} is no text, file or list; {AUDIO_HINT}")
+        raise KitError(f"{str(values)[:60]!r} has the wrong type {type(values).__name__}; {cure}")
     return list(values)
 
 
 def _listed(texts: Texts) -> list[str]:
     """Return texts as a list. Raises KitError for an empty list, and for values that are no text."""
-    found = [texts] if isinstance(texts, str) else _iterated(texts)
+    found = [texts] if isinstance(texts, str) else _iterated(texts, TEXT_HINT)
     if not found:
         raise KitError("the list of texts is empty; give at least one text")
     if odd := [text for text in found if not isinstance(text, str)]:
-        raise KitError(f"{odd[0]!r} is no text; give one text, or a list of texts")
+        raise KitError(f"{odd[0]!r} is not a text; {TEXT_HINT}")
     return found
 
 
@@ -167,6 +173,6 @@ def load_model(
     cache: Folder for embeddings of clips (default: lbar-kit in the user's cache directory).
     """
     if not isinstance(folder, str | os.PathLike):
-        raise KitError(f"{folder!r} is no folder; name a run or an exported model")
+        raise KitError(f"{folder!r} is not a path; give the folder of a run or of an exported model")
     kept = Path(cache) if cache else None
     return Retriever(open_ranker(Path(folder), stage, checkpoint, device=device_of(device), cache=kept))

@@ -21,7 +21,7 @@ IS_FOLDER, IS_FILE = ": is a folder; name a file", ": is a file; name a folder"
 NO_MANIFEST = (
     ": is not a manifest, one line of JSON per clip; make one with python -m data_tools clotho, audiocaps or table"
 )
-NO_RECIPE = " is no recipe, whose name ends in .yaml; shipped ones are in recipes/"
+NO_RECIPE = " is not a recipe: its name must end in .yaml; shipped ones are in recipes/"
 NO_STORE = ": not a store of Freesound sounds, or damaged at its beginning; give one made by python -m data_tools crawl"
 NO_PART = " column 1 (char {})); give a JSON file of WavCaps, such as fsd_final.json"
 NO_CLOTHO = "name Clotho's folder as published, and the --splits that it has"
@@ -198,12 +198,15 @@ SYSTEM = [
     ("rank run --audio manifest.jsonl --split train --out x.npy", f"manifest.jsonl has no split train, {SPLITS}"),
     ("search run manifest.jsonl tone --split train", f"manifest.jsonl has no split train, {SPLITS}"),
     ("relevance manifest.jsonl --split train", f"manifest.jsonl has no split train, {SPLITS}"),
-    ("rank run --audio audio --queries blind.csv --out x.csv", "--out x.csv: a score matrix must end in .npy"),
+    (
+        "rank run --audio audio --queries blind.csv --out x.csv",
+        "--out x.csv: the name of a score matrix must end in .npy",
+    ),
     (
         "rank run --audio audio --queries blind.csv --stage two --out x.npy",
-        "run has no stage 'two'; stages: pretrain",
+        "run has no stage 'two'; its stages: pretrain",
     ),
-    ("export run --out notes", "notes is not empty, or is the current folder; name another folder"),
+    ("export run --out notes", "notes is not empty, or is the current folder; name a new or empty folder"),
     ("export run --out captions.csv", f"captions.csv{IS_FILE}"),
     # recipes and studies
     ("check typo.yaml", "stages.only.batchsize: unknown key; did you mean batch_size?"),
@@ -233,7 +236,7 @@ SYSTEM = [
     # before and while a run begins
     (
         "run no_manifest.yaml",
-        "data source train: no manifest nowhere.jsonl; correct the path (relative",
+        "data source train: the manifest nowhere.jsonl does not exist; correct the path (relative",
     ),
     ("run csv_as_manifest.yaml", f"other.csv{NO_MANIFEST}"),
     ("run no_split.yaml", f"data source train: manifest.jsonl has no split train, {SPLITS}"),
@@ -242,7 +245,7 @@ SYSTEM = [
     ("run no_split.yaml --out deep/er/run", f"data source train: manifest.jsonl has no split train, {SPLITS}"),
     ("run recipe.yaml --out captions.csv", f"captions.csv{IS_FILE}"),
     ("train recipe.yaml --out captions.csv", f"captions.csv{IS_FILE}"),
-    ("train recipe.yaml --out notes", "notes is not a run and not empty; name another folder"),
+    ("train recipe.yaml --out notes", "notes is neither a run nor empty; name another folder"),
     ("run recipe.yaml --runs captions.csv", f"captions.csv{IS_FILE}"),
     ("train recipe.yaml --runs captions.csv", f"captions.csv{IS_FILE}"),
     ("study two.study.yaml --runs captions.csv", f"captions.csv{IS_FILE}"),
@@ -344,7 +347,7 @@ def test_bad_descriptions_are_refused_before_a_model_is_loaded(
 def test_failed_run_keeps_computed_frames(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Computed frames are used again; nothing is left of the run."""
     for verb in ("run", "train"):
-        assert "batch_size 99 needs as many" in sentence("system", f"{verb} large_batch.yaml", capsys)
+        assert "batch_size 99 needs at least 99" in sentence("system", f"{verb} large_batch.yaml", capsys)
         assert not (desk / "runs").exists()
     assert (desk / "banks").is_dir()
     shutil.rmtree(desk / "banks")
@@ -400,7 +403,7 @@ def test_verbs_use_the_singular_for_one_query_and_one_clip(
     shown = capsys.readouterr().out + caplog.text
     for words in (
         "1 query x 1 clip\n",
-        "1 clip used, 1 skipped",
+        "using 1 clip; skipped 1 that",
         "wrote",
         "1 query x 1 name\n",
         "ok: 1 query x 1 name\n",

@@ -79,7 +79,10 @@ class Augmentation:
             for clip_id, others in self._merged.items()
         }
         if self.mixes and len(self._pool) < 2:
-            raise KitError("mix needs at least two training clips with captions; remove it from the stage's augment")
+            raise KitError(
+                f"augment.mix needs at least two training clips with captions, but the stage has {len(self._pool)}; "
+                "add clips, or remove mix from the stage's augment"
+            )
 
     def texts(self) -> list[str]:
         """Return all caption alternatives that may replace captions, in the order of their files."""
@@ -138,7 +141,7 @@ class Augmentation:
         return _Partner(Added(other, decibels, offset), tuple(numbers), None)
 
     def _mixed(self, item: Item, partner: _Partner, draw: Random) -> Item:
-        """Mix an item with its partner.
+        """Return an item mixed with its partner clip.
 
         draw: Random numbers for replacing the partner's captions by alternatives.
         """

@@ -32,13 +32,17 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
     for where, (name, index, alternative) in _rows(path, ["clip", "caption", "alternative"]):
         lines += 1
         if not _INDEX.fullmatch(index):
-            raise DataError(f"{where}: {index[:40]!r} is no index of a caption; a clip's captions are numbered from 0")
+            raise DataError(
+                f"{where}: caption index {index[:40]!r} is not a whole number; a clip's captions are numbered from 0"
+            )
         check_caption(alternative, where)
         if (clip := by_name.find(name, where)) is None:
             continue
         if int(index) >= len(clip.captions):
-            last = f"its captions are 0 to {len(clip.captions) - 1}" if clip.captions else "it has none"
-            raise DataError(f"{where}: {name!r} has no caption {int(index)}, {last}; count from 0")
+            known = (
+                f"its captions have the indices 0 to {len(clip.captions) - 1}" if clip.captions else "it has no caption"
+            )
+            raise DataError(f"{where}: clip {name!r} has no caption with index {int(index)}; {known}")
         alternatives.setdefault((clip.id, int(index)), []).append(alternative)
         fitting += 1
     hint = "name clips by id or file name, as in their manifest"
@@ -46,7 +50,7 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
 
 
 def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str]], str]:
-    """Read the file of synonyms.
+    """Read the file of synonyms for words of the training captions.
 
     Columns: word, synonym (one word or several). words: The words of the training captions.
     Returns: Synonyms in the file's order, in lower case without punctuation, by lower-case word; and a note on lines
@@ -58,9 +62,9 @@ def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str
     for where, (word, synonym) in _rows(path, ["word", "synonym"]):
         lines += 1
         if len(words_of(word)) != 1:
-            raise DataError(f"{where}: {word[:40]!r} is not one word; give the synonyms of single words")
+            raise DataError(f"{where}: {word[:40]!r} is not a single word; list synonyms of single words only")
         if not words_of(synonym):
-            raise DataError(f"{where}: the synonym {synonym[:40]!r} has no word; fill it in or remove the line")
+            raise DataError(f"{where}: the synonym {synonym[:40]!r} contains no word; fill it in or remove the line")
         if words_of(word)[0] in words:
             synonyms.setdefault(words_of(word)[0], []).append(" ".join(words_of(synonym)))
             fitting += 1
@@ -86,7 +90,9 @@ def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple
         if one is None or other is None:
             continue
         if one.id == other.id:
-            raise DataError(f"{where}: {name!r} is mixed with itself; name two clips, or remove the line")
+            raise DataError(
+                f"{where}: clip {name!r} is mixed with itself; name two different clips, or remove the line"
+            )
         merged.setdefault(one.id, []).append((other, caption))
         merged.setdefault(other.id, []).append((one, caption))
         fitting += 1
@@ -112,19 +118,22 @@ class _Clips:
             return self._by_id[name]
         named = self._by_name.get(name, [])
         if len(named) > 1:
-            raise DataError(f"{where}: {name!r} is the file name of {named[0].id} and {named[1].id}; give the id")
+            raise DataError(
+                f"{where}: several clips have the file name {name!r} ({named[0].id}, {named[1].id}); "
+                "give the clip's id instead"
+            )
         return named[0] if named else None
 
 
-def _fit(path: Path, lines: int, fitting: int, what: str, hint: str) -> str:
+def _fit(path: Path, lines: int, fitting: int, training_item: str, cure: str) -> str:
     """Describe how many lines of a file fit the training data. Raises DataError if none fits.
 
-    hint: End of that error message.
+    cure: End of that error message.
     """
     if not fitting:
-        raise DataError(f"{path}: none of its {lines:,} lines fits a {what}; {hint}")
+        raise DataError(f"{path}: none of its {lines:,} lines names a {training_item}; {cure}")
     others = lines - fitting
-    said = f"; {others:,} fit{'s' if others == 1 else ''} no {what}" if others else ""
+    said = f"; {others:,} fit{'s' if others == 1 else ''} no {training_item}" if others else ""
     return f"{path}: {lines:,} line{'' if lines == 1 else 's'}{said}"
 
 

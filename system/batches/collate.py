@@ -87,7 +87,7 @@ def without_audio(
 
 
 def _labels(items: Sequence[Item], features: Features) -> torch.Tensor:
-    """Label the frames in which an item's sentence is heard. Returns (B, T) bool."""
+    """Label the frames that are inside the windows of each item. Returns (B, T) bool."""
     expert = next(iter(features.banks))
     lengths = lengths_of(items, features, expert, None)
     labels = np.zeros((len(items), max(lengths)), bool)
@@ -213,7 +213,7 @@ def _fits(size: int, device: torch.device) -> bool:
     free = torch.cuda.mem_get_info(device)[0]
     fits = size < RESIDENT_SHARE * free
     how = "stored on the GPU" if fits else "read ahead from the banks"
-    log.info("frames of %.1f GiB, %.1f GiB of the GPU free: %s", size / 2**30, free / 2**30, how)
+    log.info("the frames take %.1f GiB, the GPU has %.1f GiB free: they are %s", size / 2**30, free / 2**30, how)
     return fits
 
 

@@ -42,7 +42,10 @@ class Item(NamedTuple):
 def require_known(moments: Iterable[Moment]) -> None:
     """Raise KitError for a moment whose windows are not known."""
     if blind := next((moment.id for moment in moments if moment.windows is None), None):
-        raise KitError(f"the moment {blind} has no windows, as in a blind list; name a source with known windows")
+        raise KitError(
+            f"moment {blind} has no windows, so it cannot be used for training or validation; "
+            "use a data source whose moments all have windows"
+        )
 
 
 def items_of_moments(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[Item]:
@@ -116,7 +119,10 @@ class Sampler:
         total = sum(map(len, sources))
         if total < batch_size or not all(sources):
             sizes = " + ".join(str(len(source)) for source in sources)
-            raise KitError(f"batch_size {batch_size} needs as many training items, the sources have {sizes}; lower it")
+            raise KitError(
+                f"batch_size {batch_size} needs at least {batch_size} training items and no empty data source, but the "
+                f"sources have {sizes} items; lower batch_size, or add data"
+            )
         pools = sources if mix == "equal" else [[item for source in sources for item in source]]
         self.streams = [_Shuffled(pool, (*seed, i)) for i, pool in enumerate(pools)]
         self.batch_size, self.captions_per_clip, self.seed = batch_size, captions, seed

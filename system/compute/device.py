@@ -28,14 +28,15 @@ def device_of(name: str | None = None) -> torch.device:
     if name in (None, "cuda"):
         name = f"cuda:{local}" if local.isascii() and local.isdigit() else "cuda"
     elif name.startswith("cuda:") and os.environ.get("LOCAL_WORLD_SIZE", "1") != "1":
-        raise KitError(f"--device {name} is one GPU for all processes of torchrun; use --device cuda")
+        raise KitError(f"--device {name} gives all processes of torchrun the same GPU; use --device cuda")
     if not re.fullmatch("cuda(:[0-9]{1,3})?|mps|cpu", name):
         raise KitError(f"unknown device {name!r}; use cuda, cuda:1 (the second GPU), mps or cpu")
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise KitError("no CUDA device on this machine: see what nvidia-smi prints, or use --device cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise KitError(f"no {name} on this machine: its last CUDA device is cuda:{torch.cuda.device_count() - 1}")
+        last = f"cuda:{torch.cuda.device_count() - 1}"
+        raise KitError(f"no {name} on this machine: its last CUDA device is {last}; use that or a lower number")
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise KitError("no mps device on this machine (only Apple processors have it); use --device cpu")
     return device
@@ -46,7 +47,9 @@ def moved(model: Network, device: torch.device) -> Network:
     try:
         return model.to(device)
     except TypeError as error:
-        raise KitError(f"this model computes in float64, which {device.type} lacks; use --device cpu") from error
+        raise KitError(
+            f"this model computes in float64, which {device.type} does not support; use --device cpu"
+        ) from error
 
 
 def gpu_of(device: torch.device) -> str | None:
@@ -65,19 +68,19 @@ def suited_to(device: torch.device, sizes: Mapping[str, int]) -> int:
 
 
 @contextmanager
-def memory_errors(what: str, hint: str) -> Iterator[None]:
+def memory_errors(too_large: str, cure: str) -> Iterator[None]:
     """Context manager that converts errors of full memory, of GPU or machine, to KitError.
 
-    what: The thing that does not fit. hint: What to do.
+    too_large: Name of the model or work that does not fit. cure: End of the error message.
     """
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise KitError(f"{what} does not fit the GPU's memory; {hint}") from error
+        raise KitError(f"not enough GPU memory for {too_large}; {cure}") from error
     except (MemoryError, RuntimeError) as error:
         if not _is_full(error):
             raise
-        raise KitError(f"{what} does not fit this machine's memory; {hint}") from error
+        raise KitError(f"not enough memory on this machine for {too_large}; {cure}") from error
 
 
 def _is_full(error: Exception) -> bool:

@@ -113,11 +113,12 @@ def processes(device: "torch.device | None") -> Iterator[None]:
     except KitError:
         raise
     except (RuntimeError, ValueError) as error:
-        hint = f"start them by torchrun and look at its --rdzv options, or {ONE_PROCESS}"
-        raise KitError(f"{describe_process()} cannot meet the others ({str(error).splitlines()[0]}); {hint}") from error
+        hint = f"start them with torchrun and check its --rdzv options, or {ONE_PROCESS}"
+        reason = str(error).splitlines()[0]
+        raise KitError(f"{describe_process()} cannot connect to the other processes ({reason}); {hint}") from error
     _group = _Group(dist.get_world_size(), dist.get_rank(), os.getppid(), store, step)
     if is_first():
-        log.info("%d processes; the first computes on %s", process_count(), device)
+        log.info("%d processes compute together; the first one uses the device %s", process_count(), device)
     try:
         yield
     except Exception as error:
@@ -133,7 +134,7 @@ def raise_once(error: Exception) -> NoReturn:
     The others raise SaidElsewhere.
     """
     if not isinstance(error, SaidElsewhere) and not _should_report("\n".join(sentences(error))):
-        raise SaidElsewhere("another process says the same") from error
+        raise SaidElsewhere("another process has printed the same error") from error
     raise error
 
 
@@ -171,8 +172,8 @@ def exit_process(status: int) -> NoReturn:
 
 
 @contextmanager
-def _together() -> Iterator[None]:
-    """Context manager of an exchange: converts its failure to an error that names the reason."""
+def _exchange() -> Iterator[None]:
+    """Context manager of an exchange between processes: a failure becomes an error that names the reason."""
     import torch
 
     try:
@@ -180,7 +181,7 @@ def _together() -> Iterator[None]:
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        raise _lost(error) from error
+        raise _error_of_exchange(error) from error
 
 
 @contextmanager
@@ -196,18 +197,18 @@ def in_step() -> Iterator[None]:
     except RuntimeError as error:  # gloo and nccl have no exception of their own for a process that is gone
         if process_count() == 1 or not any(name in str(error) for name in ("gloo", "NCCL")):
             raise
-        raise _lost(error) from error
+        raise _error_of_exchange(error) from error
     finally:
         _group.now = None
 
 
-def _lost(error: RuntimeError) -> KitError:
+def _error_of_exchange(error: RuntimeError) -> KitError:
     """Convert the error of a failed exchange between processes to one that names the reason.
 
     It is SaidElsewhere if another process has reported the reason.
     """
     if not _should_report(""):
-        return SaidElsewhere("another process has reported why all end")
+        return SaidElsewhere("another process has printed the error that ends all processes")
     who, go_on = (
         f"rank {process_index()} of {process_count()}",
         "run the same command again to resume from the last checkpoint",
@@ -218,17 +219,17 @@ def _lost(error: RuntimeError) -> KitError:
     return KitError(f"{who} has lost the others: one of them was killed (by a full memory, say); {go_on}")
 
 
-def require_equal(value: object, what: str) -> None:
+def require_equal(value: object, difference: str, cure: str) -> None:
     """Raise KitError if the processes have different values.
 
     The first process raises it, and the others raise SaidElsewhere.
-    what: End of the error message, which names the shared property.
+    difference, cure: End of the error message.
     """
     every = gather_objects(value)
     if others := [number for number, other in enumerate(every) if other != every[0]]:
         if is_first():
-            raise KitError(f"rank {others[0]} of {process_count()} differs from rank 0: {what}")
-        raise SaidElsewhere("the processes differ")
+            raise KitError(f"rank {others[0]} of {process_count()} differs from rank 0: {difference}; {cure}")
+        raise SaidElsewhere("the first process has printed how the processes differ")
 
 
 def on_first(function: Callable[[], T]) -> T:
@@ -246,13 +247,13 @@ def on_first(function: Callable[[], T]) -> T:
         if is_first():
             outcome = [function(), "done"]
     except BaseException:
-        with suppress(KitError), _together():  # if the others have ended too, as after Ctrl-C
+        with suppress(KitError), _exchange():  # if the others have ended too, as after Ctrl-C
             dist.broadcast_object_list(outcome, 0)
         raise
-    with _together():
+    with _exchange():
         dist.broadcast_object_list(outcome, 0)
     if outcome[1] == "error":
-        raise SaidElsewhere("the first process has ended")
+        raise SaidElsewhere("the first process has ended with an error")
     result: T = outcome[0]
     return result
 
@@ -271,14 +272,14 @@ def first_before_others() -> Iterator[None]:
         yield
     except BaseException:
         with suppress(SaidElsewhere):
-            on_first(_end)
+            on_first(_end_silently)
         raise
     on_first(lambda: None)
 
 
-def _end() -> None:
+def _end_silently() -> None:
     """Raise SaidElsewhere, which ends this process without a message."""
-    raise SaidElsewhere("this process ends")
+    raise SaidElsewhere("another process has failed, so this one ends too")
 
 
 def any_process(value: bool) -> bool:
@@ -297,7 +298,7 @@ def any_process_each(values: Sequence[bool]) -> list[bool]:
     import torch.distributed as dist
 
     flags = torch.tensor(values, dtype=torch.uint8)
-    with _together():
+    with _exchange():
         dist.all_reduce(flags, dist.ReduceOp.MAX, group=_group.now)
     return [bool(flag) for flag in flags.tolist()]
 
@@ -309,7 +310,7 @@ def gather_objects(value: T) -> list[T]:
     import torch.distributed as dist
 
     found: list[Any] = [None] * process_count()
-    with _together():
+    with _exchange():
         dist.all_gather_object(found, value)
     return found
 
@@ -333,7 +334,7 @@ def all_gather(tensor: "torch.Tensor") -> "list[torch.Tensor]":
     import torch.distributed as dist
 
     found = [torch.empty_like(tensor) for _ in range(process_count())]
-    with _together():
+    with _exchange():
         dist.all_gather(found, tensor, group=_group.now)
     received["embeddings"] += sum(one.nbytes for one in found)
     return found
@@ -369,7 +370,7 @@ def _sum(gradients: "Sequence[torch.Tensor]") -> None:
     import torch.distributed as dist
 
     flat = torch.cat([one.flatten() for one in gradients])
-    with _together():
+    with _exchange():
         dist.all_reduce(flat, group=_group.now)
     received["gradients"] += flat.nbytes
     for one, part in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
@@ -385,6 +386,6 @@ def broadcast_from_first(model: "torch.nn.Module") -> None:
         return
     import torch.distributed as dist
 
-    with _together():
+    with _exchange():
         for value in model.state_dict().values():
             dist.broadcast(value, 0)

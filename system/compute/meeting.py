@@ -43,7 +43,7 @@ class _Meeting:
         """Log a long wait for the other processes once; raise KitError after the time limit."""
         waited = time.monotonic() - self._began
         if waited > MEETING_PATIENCE.total_seconds():
-            hint = f"start all of them, by torchrun, or {ONE_PROCESS}"
+            hint = f"start all of them with torchrun, or {ONE_PROCESS}"
             raise KitError(f"{describe_process()} has waited {about(waited)} for other processes to start; {hint}")
         if waited > ANNOUNCED and not self._is_announced:
             self._is_announced = True
@@ -80,7 +80,7 @@ def meet() -> "tuple[Store, int, int]":
 
 
 def this_start(store: "Store", rank: int, n: int) -> "Store":
-    """Return the part of torchrun's store that belongs to this start of the processes.
+    """Return a part of torchrun's store that only the processes of this start or restart use.
 
     Only the processes of this start read and write it.
     torchrun keeps one store over its restarts, and in torch 2.11 all starts use the same keys. A process could thus

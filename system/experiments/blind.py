@@ -39,11 +39,11 @@ class BlindSet(NamedTuple):
 
 
 def blind_entries(recipe: schema.Recipe) -> list[str]:
-    """Return the rank entries of blind sets that can be ranked, and of means of these.
+    """Return the names of the rank entries whose blind sets can be ranked.
 
     The files of these sets exist.
     """
-    return [name for name in _of_blind_sets(recipe) if not _absent(recipe, name)]
+    return [name for name in _of_blind_sets(recipe) if not _missing_files(recipe, name)]
 
 
 def _of_blind_sets(recipe: schema.Recipe) -> list[str]:
@@ -60,11 +60,11 @@ def absent_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[st
     return [
         f"{name}: not ranked yet, without {' and '.join(absent)}; {later}"
         for name in _of_blind_sets(recipe)
-        if name not in ranked and (absent := _absent(recipe, name))
+        if name not in ranked and (absent := _missing_files(recipe, name))
     ]
 
 
-def _absent(recipe: schema.Recipe, name: str) -> list[str]:
+def _missing_files(recipe: schema.Recipe, name: str) -> list[str]:
     """Return the missing files of a rank entry of a blind set; empty for other entries."""
     ranked = recipe.ranked(name)
     return ranked.absent if isinstance(ranked, RankBlind) else []
@@ -135,7 +135,8 @@ def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device
             broken = [features.broken[clip.id] for clip in clips if clip.id not in features.keys]
             if broken:
                 raise KitError(
-                    f"the blind set {entry.audio}: broken audio of {counted(len(broken), 'clip')}, first {broken[0]}"
+                    f"blind set {entry.audio}: {counted(len(broken), 'clip')} cannot be read, first {broken[0]}; "
+                    "all clips of a blind set must be ranked, so repair these files or unpack the set again"
                 )
             checksum = _sha256(clips, queries, features.keys)
             sets[entry.audio, entry.queries] = BlindSet(clips, queries, features, checksum)

@@ -61,13 +61,14 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
     Raises KitError for recordings that cannot be read or are too long, if only some moments have windows, and if the
     moments of a fit have no windows.
     """
-    from system.ranking.frame_series import require_short, unreadable_text
+    from system.ranking.frame_series import REPAIR_RECORDINGS, require_short, unreadable_recordings
 
     why = data.features.broken
     for name, entry in recipe.rank_moments.items():
         wanted_ids = {moment.clip for moment in data.moments[entry.data]}
         if broken := {clip: why[clip] for clip in sorted(wanted_ids & why.keys())}:
-            raise KitError(f"rank entry {name}: {unreadable_text(broken, wanted_ids)}")
+            broken_recordings = unreadable_recordings(broken, wanted_ids)
+            raise KitError(f"rank entry {name}: {broken_recordings} cannot be read; {REPAIR_RECORDINGS}")
         require_names(clip for clip in data.readable_clips(entry.data) if clip.id in wanted_ids)
         if entry.fit is not None:
             inside_recordings(data.moments[entry.fit], data.readable_clips(entry.fit))
@@ -75,8 +76,8 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
             known = {moment.windows is not None for moment in data.moments[source]}
             if len(known) > 1 or (source == entry.fit and False in known):
                 file = recipe.data[source].moments
-                wanted = "all or none of them must have windows" if source == entry.data else "fit needs windows"
-                raise KitError(f"rank entry {name}: {file} has moments of {source} without windows; {wanted}")
+                rule = "give windows to all or to none" if source == entry.data else "`fit` needs windows for all"
+                raise KitError(f"rank entry {name}: {file} has moments of data source {source} without windows; {rule}")
             require_short(data.moments[source], data.features)
 
 
@@ -94,7 +95,12 @@ def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
         moments, edition = data.moments[entry.data], get_moments_edition(entry.edition)
         by_id = {clip.id: clip for clip in data.readable_clips(entry.data)}
         clips = list({moment.clip: by_id[moment.clip] for moment in moments}.values())
-        log.info("ranking %s: %s in %s", name, counted(len(moments), "query", ","), counted(len(clips), "recording"))
+        log.info(
+            "rank entry %s: finding %s in %s",
+            name,
+            counted(len(moments), "query", ","),
+            counted(len(clips), "recording"),
+        )
         chosen = models.model(entry.stage, entry.checkpoint)
         score, origin, fitted = chosen.model.moments, chosen.origin, None
         if entry.fit is not None:
@@ -112,7 +118,7 @@ def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
         truth = _write(files, located, moments, by_id, edition)
         result: dict[str, object] = {
             "metric": edition.metric,
-            **_figures(located, series.grids, truth, edition),
+            **_metrics(located, series.grids, truth, edition),
             "data": entry.data,
             "queries": len(moments),
             "clips": len(clips),
@@ -149,7 +155,7 @@ def _write(
     return truth
 
 
-def _figures(
+def _metrics(
     located: "Sequence[Located]", grids: Sequence[Grid], truth: MomentTruth, edition: MomentsEdition
 ) -> dict[str, object]:
     """Compute the metrics of an entry's windows; None for a blind list.
@@ -164,12 +170,12 @@ def _figures(
     return {
         "figures": summary.values,
         "bootstrap": {name: list(interval) for name, interval in summary.bootstraps.items()},
-        "random": _of_random_windows(truth, edition, edges),
-        "ceiling": _of_true_frames(truth, edition, edges, dict(zip(truth.queries, grids, strict=True))),
+        "random": _metrics_of_random_windows(truth, edition, edges),
+        "ceiling": _metrics_of_true_frames(truth, edition, edges, dict(zip(truth.queries, grids, strict=True))),
     }
 
 
-def _of_random_windows(
+def _metrics_of_random_windows(
     truth: MomentTruth, edition: MomentsEdition, edges: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
     """Return the mean metrics of random windows, for comparison.
@@ -188,7 +194,7 @@ def _of_random_windows(
     return total
 
 
-def _of_true_frames(
+def _metrics_of_true_frames(
     truth: MomentTruth, edition: MomentsEdition, edges: Mapping[str, np.ndarray], grids: Mapping[str, Grid]
 ) -> dict[str, float]:
     """Return the metrics of windows made from the true labels of frames, the ceiling.

@@ -58,7 +58,7 @@ class RunModels:
 
     @property
     def contents(self) -> Mapping[str, str]:
-        """Content keys of the clips, by clip id."""
+        """Checksums of the clips' audio, by clip id."""
         return self.features.keys
 
     def model(self, stage: str | None, checkpoint: str | None) -> "ModelRanker":
@@ -92,7 +92,7 @@ def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[st
     """
     recipe, data = models.recipe, models.data
     new = [name for name in recipe.scored if name not in kept]
-    untrained = _by_untrained(models, [name for name in new if _is_trained(recipe.ranked(name))])
+    untrained = _rank_by_untrained(models, [name for name in new if _is_trained(recipe.ranked(name))])
     ranked = dict(kept)
     for name in new:
         source, entry = recipe.ranked_source(name), recipe.rank[name]
@@ -140,12 +140,12 @@ def _rank_entry(
     others get None.
     """
     entry, run = models.recipe.rank[name], models.run
-    log.info("ranking %s: %s", name, size_of(queries, clips))
+    log.info("rank entry %s: ranking %s", name, size_of(queries, clips))
     ranker = entry.ranker(models)
     if unknown := ranker.unreadable([query.text for query in queries]):
         log.warning(
-            "%d queries of %s have no word that the model knows, first %r; all clips have equal scores for them, "
-            "ordered by name", len(unknown), name, unknown[0],
+            "rank entry %s: the model knows no word of %d queries, first %r; for them all clips have the same "
+            "score, and are ordered by name", name, len(unknown), unknown[0],
         )  # fmt: skip
     pool = ranker.open(Listed([clip for clip in clips if clip.id in models.contents]))
     matrix = ranker.matrix(queries, pool)
@@ -169,14 +169,14 @@ def _is_trained(entry: RankEntry) -> bool:
     return isinstance(entry, ByOneModel) and entry.stage is not None
 
 
-def _by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, ScoreMatrix | None]:
+def _rank_by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, ScoreMatrix | None]:
     """Return the untrained model's score matrices of the sources that these entries rank."""
     matrices = {}
     ranker = models.model(None, None)
     for source in dict.fromkeys(map(models.recipe.ranked_source, names)):
         clips = models.data.clips[source]
         queries = caption_queries(clips)
-        log.info("ranking %s with the untrained model, to compare with: %s", source, size_of(queries, clips))
+        log.info("ranking %s with the untrained model too, for comparison: %s", source, size_of(queries, clips))
         matrices[source] = ranker.matrix(queries, ranker.open(Listed(clips)))
     return matrices
 

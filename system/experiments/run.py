@@ -81,9 +81,9 @@ def run_recipe(
 
 def _is_finished(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> bool:
     """Return whether a run has no remaining step, and log its result."""
-    log.info("run %s", run.folder)
+    log.info("run folder: %s", run.folder)
     if run.ranks_anew:
-        log.info("only its rank entries differ, so that nothing is trained again")
+        log.info("only the rank entries of the recipe have changed: ranking again, without training")
         return False
     if not run.result.exists():
         return False
@@ -95,7 +95,7 @@ def _is_finished(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> 
     other = "" if made_by == current else f", made by the code of {made_by}, this is {current}; --out makes another"
     log.log(logging.WARNING if other else logging.INFO, "finished already: %s%s", run.folder, other)
     if new := changed_entries(loaded.recipe, result.blind):
-        log.info("ranking now: %s; nothing is trained again", ", ".join(new))
+        log.info("ranking the new or changed rank entries %s, without training", ", ".join(new))
         return False
     _track(run, track)
     return True
@@ -118,11 +118,17 @@ def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
     before, files = run.read_provenance().manifests, recipe.data_files.items()
     changed = [name for name, path in files if path.exists() and before.get(name) != file_sha256(path)]
     if changed:
-        since = f"the manifests of {', '.join(changed)} have changed since"
-        raise KitError(f"{run.folder} is a finished run, and {since}; start a new run with --out")
+        sources = ", ".join(changed)
+        raise KitError(
+            f"{run.folder} is a finished run, but these manifests or moments of its data have changed since: "
+            f"{sources}; start a new run with --out FOLDER"
+        )
     if changed := _changed_teachers(recipe, run):
-        others = ", ".join(changed)
-        raise KitError(f"{run.folder} is finished, and {others} changed since; start a new run with --out")
+        teachers = ", ".join(changed)
+        raise KitError(
+            f"{run.folder} is a finished run, but these have changed since: {teachers}; "
+            "start a new run with --out FOLDER"
+        )
 
 
 def _changed_teachers(recipe: schema.Recipe, run: Run) -> list[str]:
@@ -133,10 +139,10 @@ def _changed_teachers(recipe: schema.Recipe, run: Run) -> list[str]:
     return [f"teacher {name}" for name, found in now.items() if before.get(name, found) != found]
 
 
-def _rehearse(
+def _rank_zeros(
     recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", blind: Mapping[str, BlindSet]
 ) -> None:
-    """Write the rankings with scores of zero, so that their errors come before the training."""
+    """Rank once with scores of zero, so that the errors of ranking are raised before the training."""
     for name, (clips, queries, _, _) in blind.items():
         matrix = _zeros(clips, queries)
         with tempfile.TemporaryDirectory(dir=run.folder) as folder:
@@ -146,7 +152,7 @@ def _rehearse(
         clips = data.clips[source]
         if broken := [clip.id for clip in clips if clip.id in data.features.broken]:
             raise KitError(
-                f"{source}, which a rank entry uses, has {counted(len(broken), 'clip')} with broken audio, first "
+                f"rank entry {name}: {counted(len(broken), 'clip')} of data source {source} cannot be read, first "
                 f"{data.features.broken[broken[0]]}; repair them, or remove them from {recipe.data[source].manifest}"
             )
         queries = caption_queries(clips)
@@ -159,7 +165,12 @@ def _rehearse(
         require_moments(recipe, data)
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
         if shared := data.shared(recipe.trained_on, [source]):
-            log.warning("%s of %s, which is ranked, were also trained on", counted(shared, "recording"), source)
+            shared_size = counted(shared, "recording")
+            log.warning(
+                "training uses %s of data source %s, which is also ranked, so its metrics are too high",
+                shared_size,
+                source,
+            )
 
 
 def _zeros(clips: Sequence[Clip], queries: Sequence[Query]) -> ScoreMatrix:
@@ -183,7 +194,7 @@ def _train_and_rank(
     blind = {}
     if any(isinstance(entry, RankBlind) for entry in recipe.rank.values()):
         blind = open_blind_sets(recipe, blind_entries(recipe), model.device)
-    on_first(lambda: _rehearse(recipe, run, data, model, blind))
+    on_first(lambda: _rank_zeros(recipe, run, data, model, blind))
     train(loaded, run, data, model, track)
     kept, kept_blind = on_first(lambda: _results_to_keep(recipe, run, blind))
     on_first(lambda: run.result.unlink(missing_ok=True))  # its scores are now replaced
@@ -302,6 +313,8 @@ def _results_to_keep(
             require_unharmed(run.folder / name, checksum, run.repair_hint(run.folder / name))
     names |= {name for name in result.moments if recorded.rank.get(name) == recipe.rank.get(name)}
     if replaced := [name for name in (*result.rank, *result.blind, *result.moments) if name not in names]:
-        both = "a new folder (--out) would keep both, and train again"
-        log.warning("the earlier scores of %s are replaced or removed; %s", ", ".join(replaced), both)
+        log.warning(
+            "the earlier scores of rank entries %s are replaced or removed; to keep them too, use a new folder "
+            "(--out), which trains again", ", ".join(replaced),
+        )  # fmt: skip
     return kept, kept_blind

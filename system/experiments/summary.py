@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def ceiling_of(source: schema.Source) -> float | None:
-    """Return mAP@10 of a perfect labeller of a source; None if its true labels are not known.
+    """Return the mAP@10 of a ranker that knows the true labels of clips; None if the source has none.
 
     Only composed scenes have known labels.
     """
@@ -66,7 +66,10 @@ def data_of(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]:
     """Describe every data source: its size, the stages that train on it, and its publication."""
     return {
         name: SourceFacts(
-            sets={of: _set([clip for clip in clips if clip.source == of]) for of in {clip.source: 0 for clip in clips}},
+            sets={
+                of: _describe_clips([clip for clip in clips if clip.source == of])
+                for of in {clip.source: 0 for clip in clips}
+            },
             trains=[stage for stage, settings in recipe.stages.items() if name in settings.train.data],
             published=recipe.data[name].published,
             **({"moments": len(data.moments[name])} if name in data.moments else {}),
@@ -75,7 +78,7 @@ def data_of(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]:
     }
 
 
-def _set(clips: Sequence[Clip]) -> SetFacts:
+def _describe_clips(clips: Sequence[Clip]) -> SetFacts:
     """Describe a set of clips: numbers of clips and captions, hours, and licences."""
     return SetFacts(
         clips=len(clips),

@@ -156,7 +156,7 @@ class StudyTable:
 
     @property
     def facts(self) -> list[str]:
-        """Names of the additional facts of the rows, each once."""
+        """Names of the additional columns with facts on the rows, each once."""
         return list(dict.fromkeys(name for row in self.rows for name in row.facts))
 
     def format(self, value: float | None) -> str:

@@ -44,7 +44,7 @@ class AtstFrameExpert(SegmentExpert):
 
     @property
     def frames_within(self) -> float:
-        """Frames per second within a segment."""
+        """Number of frames per second of audio within a segment."""
         return RATE_INSIDE / HOP / SLICE
 
     def weight_files(self) -> dict[str, Path]:

@@ -36,16 +36,16 @@ def _sha256(path: Path, size: int, changed: int) -> str:
     return sha256_of(path)
 
 
-SHOWN = 12  # digits of a checksum in a message
+SHOWN_DIGITS = 12  # of a checksum, in a message
 
 
 @functools.cache
 def _warn_other(kind: str, path: Path, found: str, known: str) -> None:
     """Warn once that a weight file is not the published one."""
     log.warning(
-        "%s: %s is not the published file: its sha256 begins with %s, the published one's with %s; "
-        "fetch it again unless this is intended",
-        kind, path, found[: len(known)][:SHOWN], known[:SHOWN],
+        "expert %s: the weight file %s is not the published one (its sha256 begins with %s, not with %s); "
+        "unless this is intended, fetch the published file",
+        kind, path, found[: len(known)][:SHOWN_DIGITS], known[:SHOWN_DIGITS],
     )  # fmt: skip
 
 
@@ -189,8 +189,8 @@ class ExpertSettings(Resampled):
         """
         for name, path in self.weight_files().items():
             if not path.is_file():
-                hint = f"put it there, or --set this expert's {name} to its path"
-                raise KitError(f"{self.kind}: no weight file {path}; {self.weight_source()}; {hint}")
+                hint = f"put it there, or set the expert's {name} to its path"
+                raise KitError(f"expert {self.kind}: no weight file {path}; {self.weight_source()}; {hint}")
         found = {name: file_sha256(path) for name, path in self.weight_files().items()}
         for name in self.unpublished():
             _warn_other(self.kind, self.weight_files()[name], found[name], self.known_sha256()[name])

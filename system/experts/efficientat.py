@@ -45,7 +45,7 @@ class EfficientATExpert(SegmentExpert):
 
     @property
     def frames_within(self) -> float:
-        """Frames per second within a segment."""
+        """Number of frames per second of audio within a segment."""
         return RATE / HOP / STRIDE
 
     def weight_files(self) -> dict[str, Path]:

@@ -63,8 +63,10 @@ class FeatureFiles(ExpertSettings):
         """Read the frames (T, D) float32 of a .npz or .npy file. Raises AudioError for any other file."""
         frames = read_frames(path, self.array)
         if frames.shape[1] != self.values:
-            said = f"has frames of {frames.shape[1]} values, expected {self.values}"
-            raise AudioError(f"{path}: {said}; correct the expert's setting `values`, or the file")
+            raise AudioError(
+                f"{path}: its frames have {frames.shape[1]} values, but the expert's setting `values` is "
+                f"{self.values}; correct the setting or the file"
+            )
         return frames
 
     def load(self, device: "torch.device") -> Frames:

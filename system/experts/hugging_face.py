@@ -57,7 +57,7 @@ class HuggingFaceExpert(SegmentExpert):
 
     @property
     def frames_within(self) -> float:
-        """Frames per second within a segment."""
+        """Number of frames per second of audio within a segment."""
         return TOKENS_PER_SECOND[self.type]
 
     def weight_files(self) -> dict[str, Path]:
@@ -93,7 +93,8 @@ class HuggingFaceExpert(SegmentExpert):
         found = network.dim if self.output == "clip" else network.frame_dim
         if found != self.size:
             raise DataError(
-                f"{self.kind}: {self.model} gives {found} values per frame, not {self.size}; set size: {found}"
+                f"expert {self.kind}: the model {self.model} gives {found} values per frame, but size is {self.size}; "
+                f"set size: {found}"
             )
         network.take_published(folder)
         return network

@@ -141,7 +141,8 @@ class LogMelSlaney(MelSettings):
         """Check that the two frequencies rise, up to half of the sample rate."""
         if not self.lowest < self.highest <= self.sample_rate / 2:
             raise ValueError(
-                f"lowest {self.lowest:g} and highest {self.highest:g} Hz: must rise, and be at most half of sample_rate"
+                f"lowest is {self.lowest:g} Hz and highest {self.highest:g} Hz: lowest must be below highest, and "
+                f"highest at most half of sample_rate ({self.sample_rate / 2:g} Hz)"
             )
         return self
 

@@ -31,7 +31,7 @@ def exact() -> Iterator[None]:
 
 
 def placed(network: nn.Module, device: torch.device) -> Network:
-    """Move a network to a device in its fastest memory layout. Returns: A function of dense tensors there.
+    """Move a network to a device in its fastest memory layout. Returns: The network as a function of dense tensors.
 
     On a CPU weights and activations keep oneDNN's blocked layout from the first layer to the last. This is 1.1 to 1.3
     times as fast as channels_last; elsewhere they are channels_last.

@@ -41,7 +41,7 @@ class PasstExpert(SegmentExpert):
 
     @property
     def frames_within(self) -> float:
-        """Frames per second within a segment."""
+        """Number of frames per second of audio within a segment."""
         return VARIANTS[self.network].patches(self.segment_seconds * RATE / HOP) / self.segment_seconds
 
     def weight_files(self) -> dict[str, Path]:

@@ -37,7 +37,7 @@ class SegmentExpert(ExpertSettings):
     @property
     @abstractmethod
     def frames_within(self) -> float:
-        """Frames per second within a segment."""
+        """Number of frames per second of audio within a segment."""
 
     @property
     def frames_per_second(self) -> float:
@@ -57,8 +57,10 @@ class SegmentExpert(ExpertSettings):
 
         shortest, longest = self.limits
         if not shortest <= self.segment_seconds <= longest:
-            said = f"must be {shortest} to {longest} s, not {self.segment_seconds}"
-            raise KitError(f"{self.kind}: segment_seconds: {said}")
+            raise KitError(
+                f"expert {self.kind}: segment_seconds must be from {shortest} to {longest} s, not "
+                f"{self.segment_seconds}"
+            )
         network = self.load_network().eval().requires_grad_(False).to(device)
         size, at_once = round(self.segment_seconds * self.rate), suited_to(device, SEGMENTS_AT_ONCE)
 

@@ -31,20 +31,22 @@ def read_layers(path: Path) -> dict[str, np.ndarray]:
     try:
         from tflite import Model
     except ModuleNotFoundError as error:
-        raise KitError("reading a .tflite file needs the package tflite: pip install -e '.[tflite]'") from error
+        raise KitError(
+            "reading a .tflite file needs the package tflite; install it with: pip install -e '.[tflite]'"
+        ) from error
 
     require_file(path, "give the public yamnet.tflite")
     data = path.read_bytes()
     if not Model.ModelBufferHasIdentifier(data, 0):
-        raise KitError(f"{path} is not a TensorFlow Lite model; fetch yamnet.tflite again")
+        raise KitError(f"{path} is not a TensorFlow Lite model; fetch the public yamnet.tflite again")
     try:
         model = Model.GetRootAsModel(data, 0)
         layers = dict(_layers(model, model.Subgraphs(0)))
     except Exception as error:  # a damaged file can raise any error in the reader of its tables
-        raise KitError(f"{path} is damaged or truncated; fetch yamnet.tflite again") from error
+        raise KitError(f"{path} is damaged or truncated; fetch the public yamnet.tflite again") from error
     wrong = [name for name, shape in shapes().items() if name not in layers or layers[name].shape != shape]
     if wrong or len(layers) != 2 * LAYERS - 2:
-        raise KitError(f"{path} is not yamnet.tflite (its layers have other shapes); fetch that file")
+        raise KitError(f"{path} is not yamnet.tflite (its layers have other shapes); fetch the public yamnet.tflite")
     return layers
 
 
@@ -79,5 +81,5 @@ def _values(model: Any, tensor: Any) -> np.ndarray:
         return np.array(values)
     scaling = tensor.Quantization()
     if scaling.ScaleLength() != 1:
-        raise ValueError("weights with one scale per channel")
+        raise ValueError("the weights of a layer have one scale per channel, but only one per layer is supported")
     return np.array((values.astype(np.float32) - np.float32(scaling.ZeroPoint(0))) * np.float32(scaling.Scale(0)))

@@ -29,6 +29,11 @@ DENSE_BATCH = 256  # patches: reading the 270 MB of weights dominates the cost o
 LIMIT = 2.0  # quantised PCA values are clipped to [-2, 2]
 
 
+def _pca_error(message: str) -> PydanticCustomError:
+    """Return an error of the setting pca_weights, for a validator to raise."""
+    return PydanticCustomError("pca", message)
+
+
 class Vggish(PublishedWeights):
     """Frames (T, 128), T = 1 + ((1 + (N - 400) // 160) - 96) // 96; clips under 0.975 s (15,600 samples) are padded
     with silence.
@@ -59,11 +64,9 @@ class Vggish(PublishedWeights):
     def _pca_as_needed(self) -> "Vggish":
         """Check that pca_weights is set exactly if the output needs it."""
         if self.output == "raw" and self.pca_weights is not None:
-            raise PydanticCustomError("pca", "output raw does not use pca_weights; remove the key")
+            raise _pca_error("output raw does not use pca_weights; remove the key")
         if self.output != "raw" and self.pca_weights is None:
-            raise PydanticCustomError(
-                "pca", f"output {self.output} needs pca_weights; name the file, or set output: raw"
-            )
+            raise _pca_error(f"output {self.output} needs pca_weights; name the file, or set output: raw")
         return self
 
     @property

@@ -102,10 +102,11 @@ def load_network(path: Path, device: Device) -> Network:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name].astype(np.float32) for name in shapes()}
         if {name: array.shape for name, array in arrays.items()} != shapes():
-            raise ValueError("layers of other shapes")
+            raise ValueError("the layers have other shapes than YAMNet's")
     except Exception as error:  # numpy and zipfile raise many kinds for a damaged header or member
         raise KitError(
-            f"{path} is not the 31 layers of yamnet.tflite ({error}); make it again with python -m system convert"
+            f"{path} does not contain the 31 layers of yamnet.tflite ({error}); "
+            "make it again with python -m system convert yamnet.tflite"
         ) from error
 
     def torch_layout(weight: torch.Tensor) -> torch.Tensor:

@@ -42,7 +42,7 @@ class Bank:
     threads: Executor | None = None  # that read in parallel; None: reading takes no computation
 
     def __init__(self, folder: Path, dim: int, dtype: np.dtype[Any], hint: str, verify: bool) -> None:
-        self.folder, self.dim, self.dtype, self.hint = folder, dim, dtype, hint
+        self.folder, self.dim, self.dtype, self.repair_hint = folder, dim, dtype, hint
         self._shards: dict[int, Shard] = {}
         if verify:
             dropped = self.drop_damaged()
@@ -102,10 +102,10 @@ class Bank:
         return list(self._shards.values())
 
     def _shard(self, number: int) -> Shard:
-        """Return the shard of a number."""
+        """Return the shard with this number, created in memory at the first call."""
         if number not in self._shards:
             folder = self.folder / f"shard-{number}" if number else self.folder
-            self._shards[number] = Shard(folder, self.dim, self.dtype, self.hint)
+            self._shards[number] = Shard(folder, self.dim, self.dtype, self.repair_hint)
         return self._shards[number]
 
     def drop_damaged(self) -> int:
@@ -133,7 +133,7 @@ class Bank:
                     shard.under_way_file.unlink(missing_ok=True)  # of a dead process, whose keys are not computed now
                     break
             if not said:
-                log.info(self.waiting)
+                log.info("waiting for another process that is adding to %s", self.folder)
             said = True
             time.sleep(LOOKED_AGAIN)
         try:
@@ -145,11 +145,6 @@ class Bank:
     def where(self) -> str:
         """Place of its series, for messages."""
         return f"in {self.folder}"
-
-    @property
-    def waiting(self) -> str:
-        """Log message while this process waits for another one that adds to the bank."""
-        return f"waiting for another process that is adding to {self.folder}"
 
     @contextmanager
     def locked(self, busy: str = "") -> Iterator[None]:
@@ -169,7 +164,7 @@ class Bank:
         processes wait until the block's end. Their earlier entries are read first. The function raises KitError for a
         series of another dimension or without rows.
         """
-        with self.locked(self.waiting):
+        with self.locked(f"waiting for another process that is adding to {self.folder}"):
             self.read_new_lines()
             shard, release = self.take_shard()
 
@@ -188,7 +183,7 @@ class Bank:
                     release()
 
     def take_shard(self) -> tuple[Shard, Callable[[], None]]:
-        """Lock the first shard that no other process adds to. Hold the bank's lock for this.
+        """Lock the first shard that no other process adds to. The caller must hold the bank's lock.
 
         It is cut to its last complete series.
         Returns: The shard, and a function that releases it.
@@ -204,7 +199,7 @@ class Bank:
                     release()
                     raise
                 return shard, release
-        raise AssertionError("there is always another number")
+        raise AssertionError("unreachable: some shard is always free")
 
 
 def keys_in(folder: Path) -> set[str]:
@@ -224,17 +219,19 @@ def open_bank(
     ones, so that they are computed again, and log their number.
     Raises KitError if the folder holds a bank of another origin, or a damaged one.
     """
-    facts = {"identity": identity, "dim": dim, "dtype": dtype}
+    wanted = {"identity": identity, "dim": dim, "dtype": dtype}
     facts_file = folder / "bank.json"
     if not facts_file.exists():
         with lock(folder / "dealing.lock", "", wait=True):
             if not facts_file.exists():  # another process may have created it meanwhile
-                write_text(facts_file, json.dumps(facts, indent=1) + "\n")
+                write_text(facts_file, json.dumps(wanted, indent=1) + "\n")
     try:
         found = parse_json(facts_file.read_bytes(), str(facts_file))
     except DataError as error:
         raise KitError(f"{facts_file} is damaged; delete {folder} and build the bank again") from error
-    if found != json.loads(json.dumps(facts)):
-        raise KitError(f"{folder} was made by {found}, not by {facts}; delete it or use another banks folder")
+    if found != json.loads(json.dumps(wanted)):
+        raise KitError(
+            f"{folder} has frames of other settings: {found}, not {wanted}; delete it, or use another banks folder"
+        )
     hint = hint or f"delete {folder} and run the same command again to compute it"
     return Bank(folder, dim, np.dtype(dtype), hint, verify)

@@ -178,7 +178,7 @@ def _note_broken(features: Features, clip: Clip, error: AudioError, strict: bool
     features.keys.pop(clip.id, None)
     if clip.id not in features.broken:
         features.broken[clip.id] = str(error)
-        log.warning("skipped: %s", error)
+        log.warning("skipped a clip: %s", error)
 
 
 def _warn_of_broken(features: Features) -> None:
@@ -227,7 +227,7 @@ class _Build:
         from system.compute.device import memory_errors
 
         bank, missing = self.banks[name], self.missing(name)
-        log.info("%s: computing the frames of %s", name, counted(len(missing), "clip"))
+        log.info("expert %s: computing the frames of %s", name, counted(len(missing), "clip"))
         costs = {key: _seconds(clips[0]) for key, clips in missing.items()}
         computed = 0
         with (
@@ -256,7 +256,7 @@ class _Build:
                             fails(key, AudioError(unfit))
                     bar.advance(work.stored_elsewhere())
             bar.advance(work.stored_elsewhere())
-        log.info("%s: %s computed, in %s", name, counted(computed, "clip"), bank.folder)
+        log.info("expert %s: computed the frames of %s, stored in %s", name, counted(computed, "clip"), bank.folder)
 
     def _verified_keys(self, work: SharedWork, missing: dict[str, list[Clip]]) -> Iterator[tuple[str, Clip]]:
         """Yield the keys of missing frames, with a clip for each whose content has just been read.
@@ -282,7 +282,11 @@ class _Build:
             self._broken(clip, error)
         else:
             if self.features.keys[clip.id] != before:
-                log.warning("%s: its content changed, but not its size and modification time", clip.path)
+                log.warning(
+                    "%s: the file's content has changed, though not its size or modification time; "
+                    "the new content is used",
+                    clip.path,
+                )
 
     def _all_broken(self, clips: list[Clip], error: AudioError) -> None:
         """Report clips that share the content of a broken file."""
@@ -301,19 +305,23 @@ def warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str
     Published frames may be of other recordings, the recipe may have another hop, or the manifest may list other files.
     """
     bank, hop = features.banks[name], features.grids[name].hop
-    warnings = []
+    differing = []
     for clip in clips:
         if clip.seconds and (key := features.keys.get(clip.id)):
-            lasts = bank.rows_of(key) * hop
-            if abs(lasts - clip.seconds) > LENGTH_TOLERANCE + hop:
-                warnings.append(f"{clip.path}: {lasts:g} s of frames, but {clip.seconds:g} s in the manifest")
-    if warnings:
-        hint = f"see {name}'s hop_seconds if it has one, or make the manifest again"
-        said = f"{counted(len(warnings), 'recording')} of {len(clips):,}"
-        log.warning("%s: frames and manifest disagree about the length of %s; %s", name, said, hint)
-        more = [f"and {len(warnings) - SHOWN:,} more"] if len(warnings) > SHOWN else []
-        for line in [*warnings[:SHOWN], *more]:
-            log.warning("  %s", line)
+            frame_seconds = bank.rows_of(key) * hop
+            if abs(frame_seconds - clip.seconds) > LENGTH_TOLERANCE + hop:
+                differing.append((clip.path, frame_seconds, clip.seconds))
+    if differing:
+        recordings = f"{counted(len(differing), 'recording')} of {len(clips):,}"
+        log.warning(
+            "expert %s: frames and manifest disagree about the length of %s; "
+            "correct the expert's hop_seconds if it has "
+            "one, or make the manifest again", name, recordings,
+        )  # fmt: skip
+        for path, frame_seconds, seconds in differing[:SHOWN]:
+            log.warning("  %s: %g s of frames, but %g s in the manifest", path, frame_seconds, seconds)
+        if len(differing) > SHOWN:
+            log.warning("  and %s more recordings", f"{len(differing) - SHOWN:,}")
 
 
 def _seconds(clip: Clip) -> float:

@@ -48,7 +48,7 @@ class Decoders:
             try:
                 wave = self._pool.submit(expert.read, clip.path)
             except BrokenProcessPool as error:
-                raise _ended() from error
+                raise _error_of_killed_process() from error
             waiting.append((key, wave))
             if len(waiting) > self._ahead:
                 yield waiting.popleft()
@@ -125,7 +125,7 @@ def _follow_parent() -> None:
     threading.Thread(target=end, daemon=True).start()
 
 
-def _ended() -> KitError:
+def _error_of_killed_process() -> KitError:
     """Return the error for a killed decoding process."""
     hint = "run the same command again to resume; use fewer --workers if memory is short"
     return KitError(f"a process that decodes audio was killed; {hint}")
@@ -145,7 +145,7 @@ def groups(decoded: Decoded, fails: Callable[[str, AudioError], None], samples: 
             fails(key, error)
             continue
         except BrokenProcessPool as error:
-            raise _ended() from error
+            raise _error_of_killed_process() from error
         if len(group) == GROUP_CLIPS or sum(map(len, group.values())) >= samples:
             yield group
             group = {}

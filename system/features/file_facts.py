@@ -51,7 +51,8 @@ class FileFacts:
             self._store.commit()
             return found
         except sqlite3.OperationalError as error:
-            raise KitError(f"{self.path}: {error}; free disk space, or give this user write permission") from error
+            fault = f"{self.path} cannot be used ({error})"
+            raise KitError(f"{fault}; free disk space, or give this user write permission") from error
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: a damaged schema is quoted
             raise KitError(f"{self.path} is damaged ({error}); delete it, and it is made again") from error
 

@@ -26,10 +26,14 @@ def pieces_of(
     keys: dict[str, str] = {}
     for recording in recordings:
         if not recording.seconds:
-            raise KitError(f"{recording.id}: windows need its length; add seconds to its line of the manifest")
+            raise KitError(
+                f"recording {recording.id} has no length, which windows need; add `seconds` to its line in the manifest"
+            )
         if (count := ceil(recording.seconds / hop - 1e-9)) > MAX_FRAMES:
-            hint = f"the limit is {MAX_FRAMES:,}; use a longer hop, or cut the recording"
-            raise KitError(f"{recording.id}: {recording.seconds:,.0f} s have {count:,} pieces every {hop:g} s; {hint}")
+            raise KitError(
+                f"recording {recording.id} has {count:,} pieces (one every {hop:g} s of {recording.seconds:,.0f} s), "
+                f"but the limit is {MAX_FRAMES:,}; use a longer hop, or cut the recording"
+            )
         names = [f"{recording.id}{MARK}{number}" for number in range(max(1, count))]
         key = features.keys[recording.id]
         keys |= {name: f"{key}{MARK}{number}" for number, name in enumerate(names)}

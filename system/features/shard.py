@@ -32,7 +32,7 @@ class Shard:
     """Series by key, each (T, D) with T >= 1. hint: End of the error message for damage, which tells what to do."""
 
     def __init__(self, folder: Path, dim: int, dtype: np.dtype[Any], hint: str) -> None:
-        self.folder, self.dim, self.dtype, self.hint = folder, dim, dtype, hint
+        self.folder, self.dim, self.dtype, self.repair_hint = folder, dim, dtype, hint
         self.frames_file, self.index_file = folder / "frames.bin", folder / "index.jsonl"
         self.lock_file, self.under_way_file = folder / "lock", folder / "under_way.json"
         self._files: tuple[BinaryIO, BinaryIO] | None = None
@@ -67,8 +67,8 @@ class Shard:
             self._take(lines, skip_damaged)
         if self._lost not in (0, before):
             log.warning(
-                "%s: the frames of the last %d of %d series are lost, or their lines are damaged (a power cut?); "
-                "they are computed again", self.folder, self._lost, self._lines + self._lost,
+                "%s: the last %d of its %d series of frames are lost or damaged (a power cut?), and are computed again",
+                self.folder, self._lost, self._lines + self._lost,
             )  # fmt: skip
         self._seen = state
 
@@ -100,7 +100,7 @@ class Shard:
                 self._lost, self._lost_bytes = self._lost + 1, self._lost_bytes + len(line) + 1
                 continue
             if self._lost and not skip_damaged:  # a kill leaves no such line before a whole one
-                raise KitError(f"{self.index_file}, line {self._lines + 1}, is damaged; {self.hint}")
+                raise KitError(f"{self.index_file}, line {self._lines + 1}, is damaged; {self.repair_hint}")
             self._lines, self._read_to = self._lines + self._lost, self._read_to + self._lost_bytes
             self._lost = self._lost_bytes = 0
             self._add(Table.of(item), 1, line + b"\n")
@@ -142,7 +142,7 @@ class Shard:
         found = self._map[first : first + rows]
         if not self._checked[number]:
             if _checksum(key, found) != self._table.checksums[number]:
-                raise KitError(f"{self.frames_file}: the frames of {key} are damaged; {self.hint}")
+                raise KitError(f"{self.frames_file}: the frames of {key} are damaged; {self.repair_hint}")
             self._checked[number] = True
         return found
 
@@ -164,7 +164,10 @@ class Shard:
     def store(self, key: str, values: np.ndarray) -> None:
         """Add a series (T, D) by its key. Raises KitError for one of another dimension or without rows."""
         if values.ndim != 2 or values.shape[1] != self.dim or not len(values):
-            raise KitError(f"{self.folder}: frames of shape {values.shape} do not fit a bank of dimension {self.dim}")
+            raise KitError(
+                f"{self.folder}: frames of shape {values.shape} cannot be stored; "
+                f"expected (number of frames, {self.dim}), with at least one frame"
+            )
         with self._named_errors():
             if self._files is None:
                 self._files = self.frames_file.open("ab"), self.index_file.open("ab")

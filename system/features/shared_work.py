@@ -57,7 +57,9 @@ class SharedWork:
                 return False
             if not said:
                 count = len(self._computed_elsewhere)
-                log.info("%s: it computes %d series for this one", self._bank.waiting, count)
+                log.info(
+                    "waiting for another process that computes frames of %d clips for %s", count, self._bank.folder
+                )
             said = True
             time.sleep(pause)
             pause = min(2 * pause, LOOKED_AGAIN[1])

@@ -68,7 +68,7 @@ class BatchScores:
     def of_frames(self) -> FrameScores:
         """Return the scores of a batch of moments by frame. Raises ValueError for other batches."""
         if self.frames is None:
-            raise ValueError("a loss for moments needs a batch of moments")
+            raise ValueError("this loss compares frames with moments, but the batch has no moments; set unit: moment")
         return self.frames
 
     @cached_property
@@ -96,7 +96,9 @@ class BatchScores:
         if temperature != "learned":
             return temperature
         if self.temperature is None:
-            raise ValueError("a learned temperature needs a model that has one")
+            raise ValueError(
+                "temperature: learned needs a model with a trained temperature; set model.learned_temperature"
+            )
         return self.temperature.abs()
 
     def taught(self, names: "Sequence[str]") -> Tensor:

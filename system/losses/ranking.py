@@ -67,14 +67,16 @@ class Ranking(Term):
 
 
 def gaps(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tensor]:
-    """Return the arguments of the loss's hinges, with captions and then with clips as negatives.
+    """Return the values to which the loss applies its hinges, for captions and for clips as negatives.
 
     Each is (B, B).
     At (i, j): m r_ij + s_ij - s_ii, and m r_ij + s_ji - s_ii; r_ij is 1 unless relaxed. The values of pairs of one clip
     have no meaning, since these are no negatives.
     """
     if relaxed and batch.margin_factors is None:
-        raise ValueError("a relaxed ranking loss needs the margin factors of the batch")
+        raise ValueError(
+            "relax needs margin factors, which this batch does not have; add the recipe's section relevance"
+        )
     margins = batch.margin_factors * margin if relaxed and batch.margin_factors is not None else margin
     matching_scores = batch.scores.diagonal()[:, None]
     return margins + batch.scores - matching_scores, margins + batch.scores.T - matching_scores

@@ -18,7 +18,7 @@ def _check_head_count(heads: int, info: ValidationInfo) -> int:
     """Check that the number of attention heads divides the width."""
     for size in ("width", "dim"):
         if info.data.get(size, heads) % heads:
-            raise ValueError(f"{heads} heads do not divide {size} {info.data[size]}")
+            raise ValueError(f"{size} {info.data[size]} is not a multiple of heads {heads}; change one of them")
     return heads
 
 
@@ -68,7 +68,7 @@ class EncoderKind(Strict):
 
     @property
     def batch_property(self) -> str | None:
-        """Property of a batch, in words, that changes embeddings; None if there is no such.
+        """Name of the batch property that changes embeddings; None if there is no such.
 
         Batch norms and the padded length of frames are not among them. With several processes, each only uses the
         property of its share of the batch.

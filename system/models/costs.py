@@ -40,7 +40,7 @@ def unknown_if_it_fails(name: str) -> Iterator[None]:
     except KitError:
         raise
     except Exception as error:  # a configuration of another form makes the library raise many kinds
-        raise UnknownSizeError(f"{name} cannot be counted: {first_line(error)}") from error
+        raise UnknownSizeError(f"the size of {name} cannot be computed: {first_line(error)}") from error
 
 
 @dataclass(frozen=True)

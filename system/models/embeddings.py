@@ -113,6 +113,9 @@ def unit_vectors(embedded: Embeddings) -> torch.Tensor:
 def length_mask_of(series: Embeddings) -> torch.Tensor:
     """Return the mask of padded series: (B, L), true for frames or words, false for padding."""
     if series.lengths is None:
-        raise ValueError("frame_word scores need series of frames and words, but these embeddings are pooled")
+        raise ValueError(
+            "the score frame_word needs one embedding per frame and per word, but these embeddings are pooled; "
+            "use encoders that return series"
+        )
     longest = max(1, int(series.lengths.max())) if isinstance(series, Ragged) else series.values.shape[1]
     return length_mask(series.lengths, longest)

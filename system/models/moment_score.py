@@ -30,7 +30,7 @@ class MomentScore(nn.Module):
         self.enter, self.leave = nn.Parameter(torch.tensor(TRANSITION)), nn.Parameter(torch.tensor(TRANSITION))
 
     def forward(self, clips: Embeddings, captions: Embedded) -> torch.Tensor:
-        """Score clips (B) against sentences (N): log odds that a sentence is heard."""
+        """Score clips (B) against sentences (N): log odds that the described sound occurs."""
         if isinstance(clips, Ragged):
             parts = [(index, self._clip_scores(part, captions)) for index, part in clips.padded_parts()]
             return torch.cat([found for _, found in parts])[torch.cat([index for index, _ in parts]).argsort()]
@@ -87,7 +87,10 @@ def _log_odds(log_z: torch.Tensor) -> torch.Tensor:
 def _lengths(clips: Embeddings) -> torch.Tensor:
     """Return the numbers of frames of clips. Raises ValueError for pooled embeddings."""
     if clips.lengths is None:
-        raise ValueError("moments need series of frames, but these embeddings are pooled")
+        raise ValueError(
+            "the score moments needs one embedding per frame, but these embeddings are pooled; "
+            "use an encoder that returns series"
+        )
     return clips.lengths
 
 

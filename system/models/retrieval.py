@@ -35,9 +35,11 @@ class RetrievalModel(nn.Module):
 
     @property
     def moments(self) -> MomentScore:
-        """Score of moments of the model. Raises ValueError if it has none."""
+        """The model's function that scores moments. Raises ValueError if it has none."""
         if not isinstance(self.score, MomentScore):
-            raise ValueError("this model has no score for moments")
+            raise ValueError(
+                "this model cannot find moments: its model.score is not of kind moments; use a model with that score"
+            )
         return self.score
 
     @property

@@ -76,7 +76,7 @@ def frame_posteriors(
 
     It is 0 after a recording's end.
     """
-    forward, backward = _both(scores, lengths, enter, leave)
+    forward, backward = _forward_and_backward(scores, lengths, enter, leave)
     mask = length_mask(lengths, scores.shape[1])
     scores = scores.masked_fill(~mask, 0.0)
     total = _total(forward)
@@ -93,7 +93,7 @@ def moment_posteriors(
     It is -inf if j < i, or if i or j is after the recording's end.
     """
     size = scores.shape[1]
-    forward, backward = _both(scores, lengths, enter, leave)
+    forward, backward = _forward_and_backward(scores, lengths, enter, leave)
     mask = length_mask(lengths, size)
     sums = scores.masked_fill(~mask, 0.0).cumsum(1)
     total = _total(forward)
@@ -108,7 +108,7 @@ def moment_posteriors(
     return table.masked_fill_(~(in_order & mask[:, None, :]), -torch.inf)
 
 
-def _both(
+def _forward_and_backward(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the log weights of all labellings up to each frame, and from each frame on.

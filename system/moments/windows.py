@@ -103,19 +103,21 @@ def best_windows(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> li
     rows, columns = np.nonzero(np.isfinite(table) & (edges[1:] > edges[:-1, None]))
     scores, total = table[rows, columns], len(rows)
     if not total:
-        raise ValueError("a table without any window")
+        raise ValueError("the table has no window to choose: no score is finite")
     looked_at = min(total, CANDIDATES)
     while True:
         threshold = np.partition(scores, total - looked_at)[total - looked_at]
         chosen = np.nonzero(scores >= threshold)[0]
         order = chosen[np.argsort(-scores[chosen], kind="stable")]
-        found = _apart(edges[rows[order]], edges[columns[order] + 1], scores[order], edges[-1], decoding)
+        found = _without_overlaps(edges[rows[order]], edges[columns[order] + 1], scores[order], edges[-1], decoding)
         if len(found) == decoding.windows or looked_at == total:
             return found
         looked_at = min(total, 4 * looked_at)
 
 
-def _apart(starts: np.ndarray, ends: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
+def _without_overlaps(
+    starts: np.ndarray, ends: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding
+) -> list[Found]:
     """Select windows, best first, that do not overlap a better one too much.
 
     last: End of the last frame.
@@ -160,7 +162,7 @@ def overlap_candidates(table: np.ndarray, edges: np.ndarray, decoding: Decoding)
 
 
 def overlap_probability(windows: np.ndarray, table: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Compute the probability that a window overlaps a whole moment well: IoU of at least IOU.
+    """Compute the probability that a window overlaps a whole moment with an IoU of at least 0.7.
 
     windows: (C, 2). Returns: (C,) in [0, 1].
     There is never more than one such moment, since any two would overlap. table: (T, T) log probability that the frames
@@ -186,7 +188,7 @@ def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decodi
     If scores are equal, the earlier window comes first, then the shorter one. last: End of the last frame.
     """
     order = np.lexsort((windows[:, 1], windows[:, 0], -scores))
-    return _apart(windows[order, 0], windows[order, 1], scores[order], last, decoding)
+    return _without_overlaps(windows[order, 0], windows[order, 1], scores[order], last, decoding)
 
 
 def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:

@@ -51,7 +51,7 @@ class _Gates(nn.Module):
         self.conc_se_layers = nn.ModuleList([_Gate(channels)])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply the gate."""
+        """Apply the gate that scales every channel."""
         result: torch.Tensor = self.conc_se_layers[0](x)
         return result
 

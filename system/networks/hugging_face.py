@@ -23,6 +23,8 @@ from system.networks.hugging_face_types import ROWS, SHORTEST, Type, type_proble
 from system.networks.layers import pooled_over_time
 from system.networks.segment import SegmentNetwork, begun, of_one_length
 
+GET_AGAIN = "download or save the model again"
+
 # S segments, N samples, L frames, D values
 
 
@@ -60,7 +62,7 @@ class HubAudio(SegmentNetwork):
         return result
 
     def _vectors(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Compute the vectors of segments together."""
+        """Compute the vectors of segments in one batch."""
         inputs, output = self._outputs(waves, lengths)
         if self.row.vector != "mean":
             result: torch.Tensor = output[self.row.vector]
@@ -137,13 +139,13 @@ class HubAudio(SegmentNetwork):
                 )
             except Exception as error:  # a damaged file can make the library raise any error
                 reason = first_line(error)
-                raise KitError(f"audio model {path}: its weights cannot be read ({reason}); fetch it again") from error
+                raise KitError(f"audio model {path}: its weights cannot be read ({reason}); {GET_AGAIN}") from error
         encoder: nn.Module = whole.get_encoder() if self.model_type == "whisper" else whole
         missing = {*said["missing_keys"], *(key for key, *_ in said.get("mismatched_keys", ()))}
         missing = {key for key in missing if self.model_type != "whisper" or key.startswith("encoder.")}
         if missing:
             some = ", ".join(sorted(missing)[:2])
-            raise KitError(f"audio model {path} has no weights for {len(missing)} of its tensors, such as {some}")
+            raise KitError(f"audio model {path} has no weights for {len(missing)} tensors, such as {some}; {GET_AGAIN}")
         self.model.load_state_dict(encoder.state_dict())
 
 
@@ -163,10 +165,12 @@ def read_folder(type: Type, folder: Path) -> HubAudio:
             config = kind.from_pretrained(folder, trust_remote_code=False)
         except Exception as error:  # the library raises many kinds of errors for damaged or unknown files
             reason = first_line(error)
-            raise KitError(f"audio model {folder}: its settings cannot be read ({reason}); fetch it again") from error
+            raise KitError(f"audio model {folder}: its settings cannot be read ({reason}); {GET_AGAIN}") from error
     if extractor.sampling_rate != row.rate:
-        rate = f"takes {extractor.sampling_rate:,} Hz, but models of type {type} need {row.rate:,}"
-        raise KitError(f"audio model {folder}: its feature extractor {rate}; use the model's extractor")
+        raise KitError(
+            f"audio model {folder}: its feature extractor takes {extractor.sampling_rate:,} Hz, but models of type "
+            f"{type} need {row.rate:,} Hz; use the extractor that was published with the model"
+        )
     return HubAudio(type, extractor, config)
 
 
@@ -196,13 +200,15 @@ def check_type(folder: Path, type: Type) -> None:
     """Raise KitError if the folder has no config.json, or one of another type."""
     path = folder / "config.json"
     if not path.is_file():
-        raise KitError(f"audio model {folder}: no config.json; name a folder with a model")
-    problem = type_problem(parse_json(path.read_bytes(), str(path)), type)
-    if problem:
-        raise KitError(f"audio model {folder}: {problem}")
+        raise KitError(f"audio model {folder} has no config.json; name the folder of a Hugging Face model")
+    reason = type_problem(parse_json(path.read_bytes(), str(path)), type)
+    if reason:
+        raise KitError(f"audio model {folder} is not of type {type}: {reason}")
     _, *extractor = AUDIO_SETTINGS
     if not any((folder / name).is_file() for name in extractor):
-        raise KitError(f"audio model {folder}: no {' or '.join(extractor)}, which describe its feature extractor")
+        raise KitError(
+            f"audio model {folder} has no description of its feature extractor ({' or '.join(extractor)}); {GET_AGAIN}"
+        )
 
 
 @contextlib.contextmanager

@@ -66,7 +66,10 @@ class Passt(nn.Module):
         x = self.patch_embed(columns[:, None])
         times = x.shape[3]
         if times > self.time_new_pos_embed.shape[3]:
-            raise ValueError(f"{times} patches in time, but positions for only {self.time_new_pos_embed.shape[3]}")
+            limit = self.time_new_pos_embed.shape[3]
+            raise ValueError(
+                f"the segment has {times} patches in time, but PaSST takes at most {limit}; lower segment_seconds"
+            )
         x = x + self.time_new_pos_embed[..., :times] + self.freq_new_pos_embed
         if self.training:
             for axis, left_out in zip((3, 2), self.patchout, strict=False):

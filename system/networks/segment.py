@@ -40,7 +40,7 @@ class SegmentNetwork(nn.Module, ABC):
 
 
 def begun(lengths: torch.Tensor, size: int, frames: int) -> torch.Tensor:
-    """Return how many frames begin within each clip, for frames spread over a segment.
+    """Return the number of a segment's frames that begin within each clip, which may be shorter.
 
     Returns: (S,) >= 1. size: Samples of the segment. lengths: Samples of the clips.
     """

@@ -38,11 +38,11 @@ class Weights:
         if not isinstance(value, torch.Tensor):
             raise KitError(f"{self.path} has no tensor {key}: {_NOT_IT}")
         if value.layout != torch.strided or value.is_meta or not value.is_floating_point():
-            raise KitError(f"{self.path}: {key} is no dense tensor of numbers: {_NOT_IT}")
+            raise KitError(f"{self.path}: {key} is not a dense tensor of floating-point numbers: {_NOT_IT}")
         if tuple(value.shape) != shape:
             raise KitError(f"{self.path}: {key} has shape {tuple(value.shape)}, not {shape}: {_NOT_IT}")
         if not value.isfinite().all():
-            raise KitError(f"{self.path}: {key} has values that are not finite: {_NOT_IT}")
+            raise KitError(f"{self.path}: {key} has infinite or NaN values: {_NOT_IT}")
         return value.float()
 
     def convolution(
@@ -101,12 +101,15 @@ def read_weights(path: Path, inside: str | None = None) -> Weights:
             warnings.simplefilter("ignore")  # old files cause deprecation warnings
             content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise KitError(f"no weight file {path}") from None
+        raise KitError(
+            f"no weight file {path}; correct the path, or fetch the file with python -m system download RECIPE"
+        ) from None
     except Exception as error:  # a damaged file can make the unpickler raise any error
-        raise KitError(f"{path} is damaged, truncated, or no checkpoint of tensors; fetch it again") from error
+        raise KitError(f"{path} is damaged, truncated, or not a checkpoint of tensors; fetch it again") from error
     tensors = content.get(inside) if inside and isinstance(content, dict) else content
     if not isinstance(tensors, Mapping):
-        raise KitError(f"{path} has no tensors{f' under {inside}' if inside else ''}: {_NOT_IT}")
+        under_key = f" under the key {inside}" if inside else ""
+        raise KitError(f"{path} has no tensors{under_key}: {_NOT_IT}")
     return Weights(path, tensors)
 
 

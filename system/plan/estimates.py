@@ -89,7 +89,7 @@ class Content:
 
     @property
     def captions(self) -> int:
-        """Number of captions."""
+        """Number of captions of the data source."""
         return sum(self._facts[1])
 
     @property

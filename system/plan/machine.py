@@ -28,12 +28,14 @@ def gpu_memory() -> float | None:
         named = "" if visible.startswith("MIG-") else visible
         if not visible:
             return None
-        return next(float(size) * 2**20 for index, uuid, size in rows if named in ("", index) or _is(named, uuid))
+        return next(
+            float(size) * 2**20 for index, uuid, size in rows if named in ("", index) or _names_gpu(named, uuid)
+        )
     except (OSError, ValueError, StopIteration, subprocess.SubprocessError):
         return None
 
 
-def _is(named: str, uuid: str) -> bool:
+def _names_gpu(named: str, uuid: str) -> bool:
     """Return whether a name in CUDA_VISIBLE_DEVICES, which may be shortened, is that of a GPU."""
     return named.startswith("GPU-") and uuid.startswith(named)
 

@@ -50,7 +50,7 @@ def hour_lines(
     training = flops / (cores * CORE_FLOPS)
     if not estimates.from_files:
         yield Row("time", "frames", f"{about(frames)} for missing frames" if frames else "no frames are missing")
-    yield Row("time", "updates", f"{about(training)} on this CPU's {cores} cores{_on_gpus(recipe, flops)}")
+    yield Row("time", "updates", f"{about(training)} on this CPU's {cores} cores{_time_on_gpus(recipe, flops)}")
     yield Row(
         "time", "total", f"{about(frames + training)} on this CPU's {cores} cores (estimates, without validation)"
     )
@@ -72,7 +72,7 @@ def _row_of_processes(frames: float, flops: float, processes: int, gpu: str | No
     return Row("time", f"{processes} processes", f"{each}, and the exchange of gradients (estimates)")
 
 
-def _on_gpus(recipe: schema.Recipe, flops: float) -> str:
+def _time_on_gpus(recipe: schema.Recipe, flops: float) -> str:
     """Describe the time of so many operations on known GPUs; "" for a recipe in float32."""
     if all(stage.precision == "float32" for stage in recipe.stages.values()):
         return ""

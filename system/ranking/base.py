@@ -133,7 +133,7 @@ class Ranker(ABC):
         """Do not cache queries from now on, since the queries that people type are private."""
 
     def located(self, text: str, pool: Pool, rows: Sequence[int]) -> "list[Located] | None":
-        """Find the times of a query in the recordings of these rows.
+        """Find the times of the queried sound in the recordings of these rows of the pool.
 
         None for rankers that find no windows.
         """
@@ -145,14 +145,14 @@ class Ranker(ABC):
         normalize: Scale them to unit length, so that dot products are scores; if False, return the encoder's output.
         Raises: KitError for a ranker without a single vector per text.
         """
-        raise KitError(f"{self.origin} has no embeddings; use rank")
+        raise KitError(f"{self.origin} has no single embedding per text; use python -m system rank instead")
 
     def clip_vectors(self, pool: Pool, normalize: bool = True) -> np.ndarray:
         """Embed the pool's clips. Returns: (C, D) float32.
 
         `normalize` and errors are as in text_vectors.
         """
-        raise KitError(f"{self.origin} has no embeddings; use rank")
+        raise KitError(f"{self.origin} has no single embedding per clip; use python -m system rank instead")
 
     def require_readable(self, queries: Sequence[Query]) -> None:
         """Raise KitError for queries without any word that the ranker knows."""
@@ -169,7 +169,7 @@ class Models(Protocol):
 
     @property
     def contents(self) -> Mapping[str, str]:
-        """Content keys of the ranked clips, by clip id."""
+        """Checksums of the ranked clips' audio, by clip id."""
 
     def model(self, stage: str | None, checkpoint: str | None) -> Ranker:
         """Return the ranker of the run's model at a stage's checkpoint.
@@ -225,15 +225,18 @@ def require_known(queries: Sequence[Query], unknown: Collection[str]) -> None:
     unknown = set(unknown)
     if named := [query for query in queries if query.text in unknown]:
         raise KitError(
-            f"the model knows no word of {counted(len(named), 'query')}, the first has the id {named[0].id}: "
-            f"{named[0].text[:60]!r}; reword them, use a pre-trained text encoder, or rank with --allow-unknown"
+            f"the model knows no word of {counted(len(named), 'query')}, first {named[0].id} "
+            f"({named[0].text[:60]!r}); reword them, use a pre-trained text encoder, or rank with --allow-unknown"
         )
 
 
 def require_some(queries: Sequence[Query], pool: Pool) -> None:
     """Raise KitError if there is no readable clip, or no query."""
     if not pool.clips or not queries:
-        raise KitError(f"nothing to rank: {len(pool.clips)} readable clips, {counted(len(queries), 'query')}")
+        raise KitError(
+            f"nothing to rank: {len(pool.clips)} readable clips, {counted(len(queries), 'query')}; "
+            "give at least one of each"
+        )
 
 
 def labels_of(clips: Sequence[Clip], queries: Sequence[Query], facts: Mapping[str, Any]) -> Labels:

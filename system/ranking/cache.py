@@ -59,7 +59,11 @@ def cache_folder(folder: Path | None = None) -> Path:
             tried.write(bytes(NEEDED))
     except (OSError, RuntimeError) as error:  # the latter: a user without a home
         reason = sentence_of(error) if isinstance(error, OSError) else str(error).rstrip(".")
-        log.warning("embeddings are not stored (%s); name a writable folder with --cache", reason)
+        log.warning(
+            "embeddings cannot be cached (%s), so later commands compute them again; "
+            "name a writable folder with --cache",
+            reason,
+        )
         folder = Path(tempfile.mkdtemp())
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -105,13 +109,15 @@ class CachedEmbeddings(ClipSource):
         filled = self.fill(model, listed.clips, strict, goes_on_when_full=True)
         clips = [clip for clip in listed.clips if clip.id not in filled.broken]
         if not clips:
-            first = filled.broken[listed.clips[0].id]
-            raise KitError(f"none of {counted(len(listed.clips), 'clip')} is readable, first {first}")
+            first_error = filled.broken[listed.clips[0].id]
+            raise KitError(
+                f"none of {counted(len(listed.clips), 'clip')} can be read, first {first_error}; repair the files"
+            )
         keys = [filled.keys[clip.id] for clip in clips]
         series = [filled.left[key] if key in filled.left else filled.bank.read(key) for key in keys]
         skipped = {clip.path: filled.broken[clip.id] for clip in listed.clips if clip.id in filled.broken}
         skipped |= dict(listed.others)
-        log.info("%s used, %d skipped", counted(len(clips), "clip"), len(skipped))
+        log.info("using %s; skipped %d that cannot be read or are not audio", counted(len(clips), "clip"), len(skipped))
         return ModelPool(clips=clips, skipped=skipped, embedded=self._joined(series, model.device))
 
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
@@ -157,7 +163,7 @@ class CachedEmbeddings(ClipSource):
                     raise
                 reason = f"{error.filename}: {error.strerror}"
                 log.warning(
-                    "new embeddings are not stored (%s); free disk space, or name another folder with --cache", reason
+                    "new embeddings cannot be cached (%s); free disk space, or name another folder with --cache", reason
                 )
             not_stored |= series
         return Filled(bank, keys | features.keys, features.broken, not_stored)

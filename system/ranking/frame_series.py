@@ -41,6 +41,7 @@ from system.moments.windows import (
 
 FITTED_TOGETHER = 64  # queries per part of a step
 FIT_STEPS = 200
+REPAIR_RECORDINGS = "repair or fetch them, or make manifest and moments again without them (data_tools castella)"
 TABLE = 1 << 23  # most posteriors in memory at a time: 64 MiB in float64
 
 log = logging.getLogger(__name__)
@@ -85,7 +86,9 @@ def frame_series(
     of the Q queries. Raises KitError for recordings that are embedded as a whole.
     """
     if clips.lengths is None:
-        raise KitError("moments need a series of frames, but this model gives one embedding per recording")
+        raise KitError(
+            "windows need one embedding per frame, but this model gives one per recording; use another model"
+        )
     with torch.inference_mode():
         values = cosines_of_queries(clips, clip_of, captions)
     sizes = clips.lengths.tolist()
@@ -187,11 +190,9 @@ def require_few_frames(lengths: Sequence[int], names: Sequence[str]) -> None:
     lengths: Numbers of frames. names: Names of the recordings, in the same order.
     """
     if lengths and (size := max(lengths)) > MAX_FRAMES:
-        hint = "cut the recording, or use an expert or --hop with fewer frames per second"
-        raise KitError(
-            f"{names[lengths.index(size)]} has {size:,} frames; the limit is {MAX_FRAMES:,}, since "
-            f"memory grows with the square; {hint}"
-        )
+        longest = names[lengths.index(size)]
+        hint = "cut it, or use fewer frames per second (another expert, or a longer --hop)"
+        raise KitError(f"recording {longest} has {size:,} frames, but the limit is {MAX_FRAMES:,}; {hint}")
 
 
 def require_short(moments: Sequence[Moment], features: Features) -> None:
@@ -235,8 +236,8 @@ def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Mome
     rate of 0.1. It starts from the values of `score`, which does not change. moments: Those of the queries. name: That
     of the model, for the log. Raises KitError for moments without windows.
     """
-    if unknown := next((moment.id for moment in moments if moment.windows is None), None):
-        raise KitError(f"the query {unknown} has no windows, which a fit needs; name other moments")
+    if blind := next((moment.id for moment in moments if moment.windows is None), None):
+        raise KitError(f"moment {blind} has no windows, but a fit needs known windows; name a split that has them")
     score = deepcopy(score).cpu()
     values = pad_sequence([values.float() for values in series.values], batch_first=True)
     lengths = torch.tensor([len(values) for values in series.values])
@@ -253,29 +254,32 @@ def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Mome
             (-found.sum() / len(moments)).backward()
         optimizer.step()
     if score.scale <= 0:
-        hint = "its frames are no better than chance; leave it out"
-        log.warning("%s: the fitted scale is below 0: %s", name, hint)
+        log.warning(
+            "model %s: the fitted scale is not above 0, so its frames are no better than chance; leave the model out",
+            name,
+        )
     log.info(
-        "%s was fitted to %s: scale %.2f, offset %.2f, enter %.2f, leave %.2f", name,
+        "model %s was fitted to %s: score scale %.2f, offset %.2f; transitions enter %.2f, leave %.2f", name,
         counted(len(moments), "moment", ","), *(one.item() for one in parameters),
     )  # fmt: skip
     return score
 
 
-def unreadable_text(broken: Mapping[str, str], recordings: Collection[str]) -> str:
-    """Format the error message for recordings that cannot be read.
+def unreadable_recordings(broken: Mapping[str, str], recordings: Collection[str]) -> str:
+    """Format the number of recordings that cannot be read, and the first of them with its reason.
 
     broken: The reasons, by id.
     """
     clip, reason = next(iter(broken.items()))
     size = f"{len(broken):,} of {counted(len(recordings), 'recording', ',')}"
-    hint = "repair or fetch them, or make manifest and moments again without them (data_tools castella)"
-    return f"{size} cannot be read, first {clip} ({reason}); {hint}"
+    return f"{size} (first {clip}: {reason})"
 
 
 def score_of(model: RetrievalModel) -> MomentScore:
     """Return a model's score of moments. Raises KitError if the model has none."""
     try:
         return model.moments
-    except ValueError as error:
-        raise KitError(f"{error}; train a model with score moments") from None
+    except ValueError:
+        raise KitError(
+            "this model cannot find windows of moments; name a model that was trained with the score moments"
+        ) from None

@@ -20,7 +20,7 @@ from system.models.embeddings import Embeddings, Units
 MIN_CLIPS = 50_001  # below, every clip is scored
 TRAINED_ON = 100_000  # vectors whose values determine the range of the 8 bits
 CLIPS_AT_ONCE = 1 << 16
-HINT = 'python -m pip install "faiss-cpu>=1.9,<2" installs an index that is several times as fast'
+FASTER_INDEX = 'python -m pip install "faiss-cpu>=1.9,<2" installs an index that is several times as fast'
 
 log = logging.getLogger(__name__)
 
@@ -69,5 +69,5 @@ def index_of(pool: Embeddings) -> VectorIndex | None:
     try:
         return VectorIndex(pool.values)
     except ImportError:
-        log.info("a query is scored against all of %s; %s", clips, HINT)
+        log.info("without an index, a query is scored against all of %s; %s", clips, FASTER_INDEX)
         return None

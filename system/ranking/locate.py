@@ -30,11 +30,12 @@ from system.moments.windows import By, Decoding, Grid
 from system.ranking.base import Ranker
 from system.ranking.embedding import embed_clips, embed_texts, embed_texts_together
 from system.ranking.frame_series import (
+    REPAIR_RECORDINGS,
     FrameSeries,
     Located,
     fitted_score,
     frame_series,
-    unreadable_text,
+    unreadable_recordings,
     windows_of,
     windows_of_several,
 )
@@ -79,15 +80,20 @@ def read_moment_queries(manifest: Path, path: Path, split: str | None) -> Moment
     """
     clips, moments = {clip.id: clip for clip in read_manifest(manifest)}, read_moments(path)
     if unknown := next((moment for moment in moments if moment.clip not in clips), None):
-        raise KitError(f"{path}: the recording {unknown.clip} of {unknown.id} is not in {manifest}; name its manifest")
+        raise KitError(
+            f"{path}: recording {unknown.clip} of moment {unknown.id} is not in {manifest}; "
+            "name the manifest that was made with these moments"
+        )
     queries = [moment for moment in moments if split in (None, clips[moment.clip].split)]
     if not queries:
         known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in moments}))
-        hint = "data_tools castella makes one manifest of all splits of a folder"
-        raise KitError(f"{path} has no moment of the split {split} of {manifest}; splits with moments: {known}; {hint}")
+        raise KitError(
+            f"{path} has no moment of the split {split} of {manifest}; name a split that has moments ({known}), "
+            "or make one manifest of all splits with data_tools castella"
+        )
     if len({moment.windows is None for moment in queries}) > 1:
         known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in queries}))
-        raise KitError(f"{path} has known windows and a blind list; name one with --split: {known}")
+        raise KitError(f"{path} has moments with and without windows; choose one split with --split ({known})")
     recordings = {moment.clip: clips[moment.clip] for moment in queries}
     require_names(recordings.values())
     return MomentQueries(queries, recordings)
@@ -100,9 +106,9 @@ def read_for_fit(manifest: Path, path: Path, split: str, queries: MomentQueries)
     as read_moment_queries does.
     """
     if split in TEST_SPLITS:
-        raise KitError(f"--fit {split}: is a test split, to which nothing may be fitted; name another split")
+        raise KitError(f"--fit {split}: is a test split, to which models must not be fitted; name another split")
     if any(clip.split == split for clip in queries.recordings.values()):
-        raise KitError(f"--fit {split}: is also ranked, which makes the metrics meaningless; give --split")
+        raise KitError(f"--fit {split}: is also ranked, which makes the metrics meaningless; rank another with --split")
     return read_moment_queries(manifest, path, split)
 
 
@@ -139,7 +145,9 @@ def locate(
     members = []
     for ranker in rankers:
         if not isinstance(ranker, ModelRanker):
-            raise KitError(f"windows need a trained model, not {ranker.origin}; name a model")
+            raise KitError(
+                f"windows need a trained model, not {ranker.origin}; name the folder of a run or an exported model"
+            )
         if not allow_unknown:
             ranker.require_readable([Query(id=one.id, text=one.text, relevant=None) for one in queries.moments])
         score = ranker.windows.score if ranker.windows else MomentScore()
@@ -148,8 +156,8 @@ def locate(
             start = ranker.model.score if isinstance(ranker.model.score, MomentScore) else MomentScore()
             score = fitted_score(start, series, known, ranker.name)
         elif not isinstance(ranker.model.score, MomentScore):
-            hint = "name a split with known moments with --fit, to which it is fitted"
-            raise KitError(f"{ranker.name} was not trained on windows; {hint}")
+            hint = "fit it to a split with known windows, with --fit SPLIT"
+            raise KitError(f"model {ranker.name} was not trained on windows; {hint}")
         members.append((score, series_of(ranker, queries, sliding)[1]))
     return windows_of(*members[0], by, decoding) if len(members) == 1 else windows_of_several(members, decoding)
 
@@ -165,15 +173,16 @@ def series_of(
     model, recordings = ranker.model, list(queries.recordings.values())
     features = ranker.source.features(model, recordings)
     if features.broken and (strict or not features.keys):
-        raise KitError(unreadable_text(features.broken, queries.recordings.keys()))
+        broken_recordings = unreadable_recordings(features.broken, queries.recordings.keys())
+        raise KitError(f"{broken_recordings} cannot be read; {REPAIR_RECORDINGS}")
     queries = queries.only(features.keys)
     recordings = list(queries.recordings.values())
     if isinstance(model.score, MomentScore):
         series = series_of_moments(model, recordings, queries.moments, features)
     elif ranker.score.of_series:
-        series = _of_frames(model, recordings, queries, features)
+        series = _score_frames_by_words(model, recordings, queries, features)
     else:
-        series = _of_pieces(model, recordings, queries, features, sliding)
+        series = _score_pieces(model, recordings, queries, features, sliding)
     return queries.moments, series
 
 
@@ -190,7 +199,7 @@ def series_of_moments(
     return frame_series(clips, recordings, [row[moment.clip] for moment in moments], captions, grid)
 
 
-def _of_frames(
+def _score_frames_by_words(
     model: RetrievalModel, recordings: Sequence[Clip], queries: MomentQueries, features: Features
 ) -> FrameSeries:
     """Score frames by a model that compares frames with words.
@@ -201,12 +210,14 @@ def _of_frames(
     """
     embedded = embed_clips(model, recordings, features)
     if not isinstance(embedded, Ragged):
-        raise TypeError("series of frames must be Ragged")
+        raise TypeError("the model must give one series of frames per recording (Ragged)")
     lengths = embedded.lengths.tolist()
     grids = []
     for clip, length in zip(recordings, lengths, strict=True):
         if not clip.seconds:
-            raise KitError(f"{clip.id}: windows need its length; add seconds to its line of the manifest")
+            raise KitError(
+                f"recording {clip.id} has no length, which windows need; add `seconds` to its line in the manifest"
+            )
         name, *others = features.banks
         is_one_each = not others and features.banks[name].rows_of(features.keys[clip.id]) == length
         part = clip.seconds / length
@@ -217,7 +228,7 @@ def _of_frames(
     return _scored(model, clips, recordings, grids, queries)
 
 
-def _of_pieces(
+def _score_pieces(
     model: RetrievalModel, recordings: Sequence[Clip], queries: MomentQueries, features: Features, sliding: Sliding
 ) -> FrameSeries:
     """Score frames by a model of whole clips, on pieces of the recordings.

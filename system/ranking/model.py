@@ -80,12 +80,13 @@ class KnownFeatures(ClipSource):
         """Embed the clips that have frames. Raises KitError if there is no such clip."""
         clips = [clip for clip in listed.clips if clip.id in self._features.keys]
         if not clips:
-            raise KitError(f"nothing to rank: none of {counted(len(listed.clips), 'clip')} is readable")
+            size = counted(len(listed.clips), "clip")
+            raise KitError(f"nothing to rank: none of {size} can be read; repair the audio files")
         embedded, norms = embed_pool(model, clips, self._features)
         return ModelPool(clips=clips, skipped=listed.others, norms=norms, embedded=embedded)
 
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
-        """Return the known frames."""
+        """Return all known frames, which include those of the clips."""
         return self._features
 
 
@@ -200,5 +201,5 @@ class ModelRanker(Ranker):
 def _of_model(pool: Pool) -> ModelPool:
     """Return the pool. Raises TypeError if no model has opened it."""
     if not isinstance(pool, ModelPool):
-        raise TypeError("a model can only rank pools that it has opened")
+        raise TypeError("a model can only rank a pool that a model has opened; open it with ModelRanker.open first")
     return pool

@@ -40,11 +40,11 @@ def write_ranking(
         and for a query whose clip is missing or broken. SubmissionError if two queries or clips would be identical in
         a ranked CSV.
     """
-    _require_deep(top, len(listed.clips))
+    _require_enough_clips(top, len(listed.clips))
     if not allow_unknown:
         ranker.require_readable(queries)
     pool = ranker.open(listed)
-    _require_deep(top, len(pool.clips))
+    _require_enough_clips(top, len(pool.clips))
     _require_relevant(queries, listed, pool)
     labels, blocks = labels_of(pool.clips, queries, ranker.facts), ranker.scores(queries, pool)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -59,10 +59,10 @@ def write_ranking(
     return len(pool.clips)
 
 
-def _require_deep(top: int | None, clips: int) -> None:
+def _require_enough_clips(top: int | None, clips: int) -> None:
     """Raise KitError if `top` exceeds the number of clips."""
     if top is not None and top > clips:
-        raise KitError(f"--top {top}: the pool has {counted(clips, 'clip')}; give {clips} or fewer")
+        raise KitError(f"--top {top}: only {counted(clips, 'clip')} can be ranked; give {clips} or fewer")
 
 
 def _require_relevant(queries: Sequence[Query], listed: Listed, pool: Pool) -> None:
@@ -72,6 +72,6 @@ def _require_relevant(queries: Sequence[Query], listed: Listed, pool: Pool) -> N
         reasons = {clip.id: pool.skipped[clip.path] for clip in listed.clips if clip.path in pool.skipped}
         first = min(absent)
         raise KitError(
-            f"{counted(len(absent), 'clip')} that queries name cannot be ranked, first {first} "
-            f"({reasons.get(first, 'it is not among the clips')}); repair them, or remove these queries"
+            f"{counted(len(absent), 'relevant clip')} of queries cannot be ranked, first {first} "
+            f"({reasons.get(first, 'it is not among the clips')}); repair the clips, or remove their queries"
         )

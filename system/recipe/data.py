@@ -81,7 +81,7 @@ def read_clips(recipe: schema.Recipe) -> dict[str, Sequence[Clip]]:
         for clip in clips[name] if len(read) > 1 else ():  # ids are unique within one manifest
             if path_of.setdefault(clip.id, clip.path) != clip.path:
                 raise KitError(
-                    f"data source {name}: {clip.id} is also the id of {path_of[clip.id]}; "
+                    f"data source {name}: two clips have the id {clip.id}, {path_of[clip.id]} and {clip.path}; "
                     "make one of the manifests again with another --name"
                 )
     return clips
@@ -105,14 +105,14 @@ def load_data(
     clips = read_clips(recipe)
     moments = {name: _moments_of(name, source, clips[name]) for name, source in recipe.data.items() if source.moments}
     for name, source in recipe.data.items():
-        if few := few_clips(source, len(clips[name])):
-            log.warning("data source %s: %s has %s", name, source.manifest, few)
+        if count_and_cure := few_clips(source, len(clips[name])):
+            log.warning("data source %s: too few clips: %s has %s", name, source.manifest, count_and_cure)
         if not any(Path(clip.path).is_file() for clip in clips[name]):
-            _refuse(name, source, clips[name], f"{clips[name][0].path}: no such audio file")
+            _refuse_source(name, source, clips[name], f"{clips[name][0].path}: no such audio file")
     augmentations = read_augmentations(recipe, clips)
     for stage, augmentation in augmentations.items():
-        for note in augmentation.notes:
-            log.info("stage %s: %s", stage, note)
+        for file_and_lines in augmentation.notes:
+            log.info("stage %s: using the augmentation file %s", stage, file_and_lines)
     everything = Joined({(source.manifest, source.split): clips[name] for name, source in recipe.data.items()}.values())
     experts = dict(recipe.model.audio.experts)
     features = build_features(
@@ -128,7 +128,7 @@ def load_data(
     )
     for name, source in recipe.data.items():
         if all(clip.id in features.broken for clip in clips[name]):
-            _refuse(name, source, clips[name], features.broken[clips[name][0].id])
+            _refuse_source(name, source, clips[name], features.broken[clips[name][0].id])
     return Data(clips, features, augmentations, moments)
 
 
@@ -137,8 +137,10 @@ def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip]) -> list
     ids = {clip.id for clip in clips}
     found = [moment for moment in read_moments(source.moments or "") if moment.clip in ids]
     if not found:
-        where = f"{source.moments} has no moment for its {counted(len(clips), 'clip', ',')}"
-        raise KitError(f"data source {name}: {where}; name the file that was made with {source.manifest}")
+        raise KitError(
+            f"data source {name}: {source.moments} has no moment of its {counted(len(clips), 'clip', ',')}; "
+            f"name the moments file that was made with {source.manifest}"
+        )
     return found
 
 
@@ -154,7 +156,7 @@ def read_augmentations(recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]
     }
 
 
-def _refuse(name: str, source: schema.Source, clips: Sequence[Clip], first: str) -> NoReturn:
+def _refuse_source(name: str, source: schema.Source, clips: Sequence[Clip], first: str) -> NoReturn:
     """Raise KitError for a data source without readable audio. first: The first error."""
     raise KitError(
         f"data source {name}: no audio of its {counted(len(clips), 'clip', ',')} can be read, first {first}; "

@@ -77,10 +77,10 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     return Loaded(recipe, source, tuple(changes or []))
 
 
-def read_document(path: Path, what: str) -> tuple[bytes, Document]:
+def read_document(path: Path, kind: str) -> tuple[bytes, Document]:
     """Read a YAML file. Returns: Its bytes, and the document.
 
-    what: "recipe" or "study".
+    kind: "recipe" or "study".
     Raises RecipeError if the file is missing or is not YAML, since nothing else can be checked then.
     """
     try:
@@ -88,7 +88,7 @@ def read_document(path: Path, what: str) -> tuple[bytes, Document]:
     except DataError as error:
         raise RecipeError([str(error)]) from None
     if path.suffix not in SUFFIXES:
-        raise RecipeError([f"{path} is no {what}, whose name ends in .yaml; shipped ones are in recipes/"])
+        raise RecipeError([f"{path} is not a {kind}: its name must end in .yaml; shipped ones are in recipes/"])
     source = path.read_bytes()
     try:
         document = parse(source.decode("utf-8"))

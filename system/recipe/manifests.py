@@ -47,8 +47,8 @@ def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
     sources = {(source.manifest, source.make): (name, source) for name, source in reversed(recipe.data.items())}
     for name, source in reversed(sources.values()):
         if source.make is None and not Path(source.manifest).exists():
-            hint = "correct the path (relative to the current folder), or make it: python -m data_tools --help"
-            raise KitError(f"data source {name}: no manifest {source.manifest}; {hint}")
+            hint = "correct the path (relative to the current folder), or make it: see python -m data_tools --help"
+            raise KitError(f"data source {name}: the manifest {source.manifest} does not exist; {hint}")
         if source.make is not None and _is_to_make(name, source, again):
             # The lock is not in the manifest's folder, because the command needs that folder empty.
             waiting = f"waiting for another process that makes {source.manifest}"
@@ -76,7 +76,9 @@ def input_paths(command: str) -> list[Path]:
         with redirect_stderr(io.StringIO()):
             arguments = vars(make_parser("data_tools", "", VERBS, words).parse_args(words))
     except SystemExit:
-        raise KitError(f"python -m data_tools does not accept `{shlex.join(words)}`") from None
+        words_text = shlex.join(words)
+        hint = "correct the data source's `make`, see python -m data_tools --help"
+        raise KitError(f"python -m data_tools does not accept `{words_text}`; {hint}") from None
     values = [value for key, value in arguments.items() if key not in OUTPUTS]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
     return [path for path in paths if isinstance(path, Path)]
@@ -94,7 +96,7 @@ def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
     command, number, names, made, *folders = [*note.read_text(encoding="utf-8").splitlines(), "", "", ""]
     if command != source.make:
         raise KitError(
-            f"data source {name}: {source.manifest} was made by `{command}`, but the recipe has `{source.make}`; "
+            f"data source {name}: {source.manifest} was made by `{command}`, but `make` is `{source.make}`; "
             "delete its folder to make it again, or name another manifest"
         )
     if not again:
@@ -104,22 +106,22 @@ def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
     if present_names == names or present < recorded:
         return False
     if sha256_of(manifest) != made:
-        log.warning("%s was edited later, and is kept; delete it to make it from all audio files", manifest)
+        log.warning("%s lacks new audio files, but was edited and is kept; delete it to make it again", manifest)
         return False
-    log.info("%s was made from %d audio files, now there are %d: making it again", manifest, recorded, present)
+    log.info("%s was made from %d audio files, but now %d exist: making it again", manifest, recorded, present)
     return True
 
 
 def _make(name: str, command: str, manifest: Path) -> None:
     """Run the command that makes a manifest, and note its inputs."""
-    log.info("making %s: %s", name, command)
+    log.info("data source %s: making its manifest with %s", name, command)
     folders = [str(path) for path in input_paths(command) if path.is_dir()]
     count, names = _audio_files(folders)  # files that arrive during the command count as new
     status = data_tools_main(shlex.split(command)[3:], inside=True)
     if status or not manifest.exists():
         raise KitError(
-            f"data source {name}: `{command}` did not make {manifest}; see its message above, "
-            "and change `make` together with `manifest`"
+            f"data source {name}: `{command}` did not make {manifest}; see its output above, "
+            "and check that `make` writes the file that `manifest` names"
         )
     lines = [command, str(count), names, sha256_of(manifest), *folders]
     write_text(_note_of(manifest), "\n".join(lines) + "\n")

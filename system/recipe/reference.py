@@ -98,7 +98,7 @@ def paths(found: list[Section]) -> list[str]:
 
 
 def _plain(path: str) -> tuple[str, ...]:
-    """Return the parts of a path, without NAME and N."""
+    """Return the keys in a key's path, without the placeholders NAME and N."""
     return tuple(part for part in path.split(".") if part not in ("NAME", "N", ""))
 
 

@@ -166,7 +166,7 @@ class EpochSchedule(Strict):
     def _falls(cls, until: float, info: ValidationInfo) -> float:
         """Check that the learning rate falls after the warm-up."""
         if until <= info.data.get("warmup_epochs", 0):
-            raise ValueError("must be more than warmup_epochs, so that the rate can fall")
+            raise ValueError("must be more than warmup_epochs, so that the learning rate can fall")
         return until
 
 

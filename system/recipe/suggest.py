@@ -23,7 +23,7 @@ def unknown_path(document: Any, keys: Keys) -> str:
     'the recipe has no such key; did you mean stages.train.epochs?'
     """
     at, known = document, 0
-    while known < len(keys) - 1 and (below := _below(at, keys[known])) is not None:
+    while known < len(keys) - 1 and (below := _value_at(at, keys[known])) is not None:
         at, known = below, known + 1
     where, said = _dotted(keys[:known]) or "the recipe", "the recipe has no such key"
     if isinstance(at, dict) and keys[known] in at:
@@ -58,7 +58,7 @@ def _paths(value: Any, keys: Keys = ()) -> Iterator[Keys]:
         yield from _paths(item, (*keys, key))
 
 
-def _below(value: Any, key: str | int) -> Any:
+def _value_at(value: Any, key: str | int) -> Any:
     """Return the value at a key of a mapping or a list; None if it is missing."""
     if isinstance(value, dict):
         return value.get(key)

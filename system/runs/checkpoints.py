@@ -40,7 +40,7 @@ BestEpochs = dict[str, list[list[float]]]
 def _value_and_epoch(pair: list[float]) -> list[float]:
     """Check that a pair has a finite value and an epoch."""
     if len(pair) != 2 or not all(map(math.isfinite, pair)) or pair[1] < 1 or pair[1] != int(pair[1]):
-        raise ValueError("not a pair of value and epoch")
+        raise ValueError("each best epoch must be a pair of a finite value and an epoch of at least 1")
     return pair
 
 
@@ -72,7 +72,7 @@ def updated(table: BestEpochs, values: dict[str, float], epoch: int, keep: int) 
 
 
 def kept_epochs(table: BestEpochs) -> set[int]:
-    """Return the epochs in the table of the best."""
+    """Return the epochs in the table of the best, whose weights are stored."""
     return {int(epoch) for entries in table.values() for _, epoch in entries}
 
 
@@ -81,14 +81,14 @@ def weights_file(folder: Path, epoch: int) -> Path:
     return folder / f"e{epoch:04d}.safetensors"
 
 
-def require_finite(weights: Mapping[str, Any], what: str, hint: str) -> None:
+def require_finite(weights: Mapping[str, Any], model_or_file: str, hint: str) -> None:
     """Raise KitError for weights that are not all finite numbers.
 
-    what: Name of their owner, for the message.
+    model_or_file: Their owner, for the message.
     """
     for name, value in weights.items():
         if isinstance(value, torch.Tensor) and value.is_floating_point() and not value.isfinite().all():
-            raise KitError(f"{what} has weights that are not finite, first {name}; {hint}")
+            raise KitError(f"{model_or_file} has weights that are infinite or NaN, first {name}; {hint}")
 
 
 def save_weights(model: nn.Module, path: Path) -> str:
@@ -109,7 +109,7 @@ def load_weights(model: nn.Module, path: Path, hint: str = "train or export it a
     try:
         weights = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise KitError(f"{path} is damaged or no safetensors file ({error}); {hint}") from error
+        raise KitError(f"{path} is damaged, or not a safetensors file ({error}); {hint}") from error
     require_finite(weights, str(path), hint)
     fresh = model.state_dict()
     words = "text.words.weight"
@@ -127,7 +127,7 @@ def restore(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> N
         model.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
-        hint = "use the recipe of its training"
+        hint = "use the recipe that it was trained with"
         raise KitError(f"{path} is a checkpoint of another model ({reason}); {hint}") from error
 
 
@@ -179,7 +179,7 @@ def load_state(folder: Path) -> dict[str, Any] | None:
     if damaged:
         raise KitError(f"{path} is damaged (wrong checksum of its part {damaged}); {hint}")
     if missing := {"model", "optimizer", "scaler", "precision", "best", "step", "sums"} - state.keys():
-        raise KitError(f"{path} is damaged (without {', '.join(sorted(missing))}); {hint}")
+        raise KitError(f"{path} is damaged (missing: {', '.join(sorted(missing))}); {hint}")
     require_finite(state["model"], str(path), hint)
     return state
 
@@ -208,7 +208,10 @@ def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
         restore(model, state["model"], folder / "last.pt")
         return f"{folder.name} last"
     if not done.best.get(which):
-        raise KitError(f"stage {folder.name} did not monitor {which}; it monitored {', '.join(done.best)}")
+        known = ", ".join(["last", *done.best])
+        raise KitError(
+            f"stage {folder.name} has no checkpoint {which}, since it did not monitor that; choose one of {known}"
+        )
     value, epoch = done.best[which][0]
     path = weights_file(folder, int(epoch))
     require_unharmed(path, done.sha256.get(path.name), hint)

@@ -34,7 +34,7 @@ def export_model(trained: Trained, out: Path) -> None:
     """
     out = out.resolve()
     if out.exists() and (any(out.iterdir()) or out == Path.cwd()):
-        raise KitError(f"{out} is not empty, or is the current folder; name another folder")
+        raise KitError(f"{out} is not empty, or is the current folder; name a new or empty folder")
     with replacing_folder(out) as folder:
         with _as_os_errors(folder):
             trained.model.text.save_assets(folder)

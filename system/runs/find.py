@@ -52,7 +52,7 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     if (out / "resolved.json").exists():
         ranks_anew = _differs_in_ranking(out, loaded, resolved)
     elif not fresh and not _had_settings(out, loaded):
-        raise KitError(f"{out} is not a run and not empty; name another folder")
+        raise KitError(f"{out} is neither a run nor empty; name another folder")
     if not (out / "recipe.yaml").exists():
         with replacing(out / "recipe.yaml") as temporary:
             temporary.write_bytes(loaded.source)
@@ -166,5 +166,7 @@ def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
     keys = ", ".join(sorted(key for key, _, _ in found)[:5]) or "the order of stages or experts"
     noted = _provenance(out)
     begun = "".join(f" --set {shlex.quote(change)}" for change in noted.changes) if noted else ""
-    go_on = f"to resume it add{begun}, or " if begun and not loaded.changes else ""
-    raise KitError(f"{out} is a run with other settings ({keys}); {go_on}name another folder")
+    cure = "name another folder"
+    if begun and not loaded.changes:
+        cure = f"to resume it add{begun}, or {cure}"
+    raise KitError(f"{out} is a run with other settings ({keys}); {cure}")

@@ -101,7 +101,7 @@ class Run:
         text = "".join(json.dumps(line.document()) + "\n" for line in lines).encode()
         found = self.metrics.read_bytes() if self.metrics.exists() else None
         if found is not None and not found.startswith(text):
-            log.warning("%s lacked lines or was damaged; it is written again from the checkpoints", self.metrics)
+            log.warning("%s was damaged or incomplete, and is written again from the checkpoints", self.metrics)
         if found != text:
             write_text(self.metrics, text.decode())
 

@@ -34,7 +34,9 @@ class LogFile(logging.FileHandler):
         root = logging.getLogger()
         if self in root.handlers:
             root.removeHandler(self)
-            log.warning("%s cannot be written any more (%s); free disk space", self.baseFilename, error.strerror)
+            log.warning(
+                "the log file %s cannot be written any more (%s); free disk space", self.baseFilename, error.strerror
+            )
 
     def close(self) -> None:
         """Close the file, even if its disk is full."""

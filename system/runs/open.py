@@ -50,7 +50,10 @@ def training_vocabulary(
         return []
     starts = {s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)}
     if len(starts) > 1:
-        raise KitError(f"stages start from models with different words ({', '.join(sorted(starts))}); use one model")
+        models = ", ".join(sorted(starts))
+        raise KitError(
+            f"stages start from models with different words ({models}); set the same folder in each start_from"
+        )
     recorded = [word for folder in starts for word in _words_of(Path(folder))]
     captions = (caption for source in recipe.trained_on for clip in clips[source] for caption in clip.captions)
     found = vocabulary_of([*captions, *more])
@@ -88,7 +91,7 @@ def _vocabulary(folder: Path, hint: str) -> list[str]:
     path = folder / "vocabulary.json"
     words = read_json(path, hint) if path.exists() else []
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise KitError(f"{path} is damaged (no list of words); {hint}")
+        raise KitError(f"{path} is damaged (it is not a list of words); {hint}")
     return words
 
 
@@ -122,8 +125,7 @@ def open_trained(
     """
     if (folder / "model.safetensors").exists():
         if stage or checkpoint:
-            said = "is an exported model with one checkpoint; leave out --stage and --checkpoint"
-            raise KitError(f"{folder} {said}")
+            raise KitError(f"{folder} is an exported model with one checkpoint; leave out --stage and --checkpoint")
         return _open_exported(folder, [f"banks={json.dumps(str(banks))}", *(changes or [])], device or device_of())
     if (folder / "resolved.json").exists():
         return _open_run(Run(folder), stage, checkpoint, changes or [], device or device_of())
@@ -147,7 +149,7 @@ def score_of_windows(trained: Trained) -> MomentScore:
         fitted = _fitted_in_run(trained, name, entry.fit)
         if fitted is None:
             hint = "open the finished run without --stage and --checkpoint, or rank it again"
-            log.warning("rank entry %s is fitted to %s, but this model is not; %s", name, entry.fit, hint)
+            log.warning("rank entry %s is fitted to %s, but the opened model is not; %s", name, entry.fit, hint)
     if fitted is not None:
         score.load_state_dict({key: torch.tensor(value) for key, value in fitted})
     return score
@@ -181,7 +183,7 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
     if not run.vocabulary.exists():
         raise KitError(f"{run.folder} has not been trained yet; {finish_hint(run.folder)}")
     provenance = run.read_provenance()  # refuses a damaged resolved.json before it is read
-    recipe = _moved(run.folder / "resolved.json", [*_path_changes(run, provenance.started_in), *changes])
+    recipe = _load_with_paths(run.folder / "resolved.json", [*_path_changes(run, provenance.started_in), *changes])
     single = [entry for entry in recipe.rank.values() if isinstance(entry, ByOneModel)]
     first = min(single, key=lambda entry: isinstance(entry, RankBlind), default=None)
     if stage is None and first is not None:
@@ -189,10 +191,11 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
     elif stage is None and recipe.stages:
         stage = list(recipe.stages)[-1]
     if stage is not None and stage not in recipe.stages:
-        raise KitError(f"{run.folder} has no stage {stage!r}; stages: {', '.join(recipe.stages) or 'none'}")
+        raise KitError(f"{run.folder} has no stage {stage!r}; its stages: {', '.join(recipe.stages) or 'none'}")
     if stage is None and recipe.model.unpublished:
         teachers = ", ".join(str(schema.outside(teacher) or name) for name, teacher in recipe.teachers.items())
-        raise KitError(f"{run.folder} has no trained model: it ranks with {teachers or 'nothing'}; name one of these")
+        cure = f"name one of its teachers ({teachers})" if teachers else "name a run with stages"
+        raise KitError(f"{run.folder} has no trained model, since its recipe has no stages; {cure}")
     checkpoint = checkpoint or (first.checkpoint if first and first.stage == stage else "last")
     model = moved(build_model(recipe, _vocabulary(run.folder, run.repair_hint(run.vocabulary))), device)
     experts = as_trained(run.folder, provenance.experts, identities(recipe))
@@ -224,15 +227,16 @@ def _path_changes(run: Run, started_in: str | None) -> list[str]:
     return [f"{key}={json.dumps(str(path.resolve()))}" for key, path in found.items() if path.exists()]
 
 
-def _moved(path: Path, changes: list[str]) -> schema.Recipe:
+def _load_with_paths(path: Path, changes: list[str]) -> schema.Recipe:
     """Load a run's recipe with changed paths. Raises KitError for a change of any other setting."""
     recipe = load_recipe(path, changes).recipe
     if _trained_settings(recipe) != _trained_settings(load_recipe(path).recipe):
         parts = {"audio": recipe.model.audio, "text": recipe.model.text}
         files = [f"model.{part}.{name}" for part, settings in parts.items() for name in sorted(settings.file_settings)]
+        free = ", ".join([*files, "banks"])
         raise KitError(
-            f"{' '.join(changes)}: settings of a trained model are fixed; only {', '.join([*files, 'banks'])} and the "
-            "experts' weights may be changed"
+            f"--set {' '.join(changes)}: a trained model's settings are fixed; change only the paths {free} and the "
+            "experts' weights"
         )
     return recipe
 
@@ -275,8 +279,8 @@ def as_trained(folder: Path, recorded: dict[str, Any], current: dict[str, Any]) 
         version = recorded[name].get("version")
         if version != taken[name]["version"]:
             log.warning(
-                "%s was trained on frames of %s that were computed by version %s; they are now computed "
-                "by version %s, which may change scores slightly", folder, name, version, taken[name]["version"],
+                "%s was trained on frames of version %s of the expert %s, but frames are now computed by version %s; "
+                "scores may change slightly", folder, version, name, taken[name]["version"],
             )  # fmt: skip
             taken[name]["version"] = version
     return taken
@@ -289,20 +293,21 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
         changes = [f"model.text.model={json.dumps(str((folder / 'text').resolve()))}", *changes]
     if (folder / "audio").is_dir():
         changes = [f"model.audio.model={json.dumps(str((folder / 'audio').resolve()))}", *changes]
-    recipe = _moved(folder / "recipe.json", changes)
+    recipe = _load_with_paths(folder / "recipe.json", changes)
     current = identities(recipe)
     for name, identity in as_trained(folder, facts.experts, current).items():
         if identity != facts.experts.get(name):
             raise KitError(
-                f"{folder} was trained on frames of another {name} (its identity is in model.json); "
-                f"name the same weight file with --set model.audio.experts.{name}.weights=FILE"
+                f"{folder} was trained with another expert {name} than the current one (see model.json); "
+                f"name the weight file of the training with --set model.audio.experts.{name}.weights=FILE"
             )
     model = moved(build_model(recipe, _vocabulary(folder, EXPORT_AGAIN)), device)
     files = recipe.model.text.weight_files()
     if files and model.text.identity() != facts.text:
+        options = " ".join(f"--set model.text.{name}=FILE" for name in files)
         raise KitError(
-            f"{folder} was trained with other {' and '.join(files)} of {recipe.model.text.kind} (the checksum is in "
-            f"model.json); name the same file with {' '.join(f'--set model.text.{name}=FILE' for name in files)}"
+            f"{folder} was trained with another file of model.text.{' and '.join(files)} than the current one (its "
+            f"checksum is in model.json); name the file of the training with {options}"
         )
     load_weights(model, folder / "model.safetensors", EXPORT_AGAIN)
     noted = facts.model_dump(by_alias=True, exclude_unset=True, exclude={"sha256"})
@@ -320,7 +325,7 @@ def start_from(model: RetrievalModel, start: schema.FromModel, banks: Path) -> N
     words = _words_of(folder)
     known = model.text.vocabulary
     if known is not None and known[: len(words)] != words:
-        raise KitError(f"{folder} has other words than at the start of this run; start a new run")
+        raise KitError(f"the words of the model {folder} have changed since this run began; start a new run")
     if (folder / "model.safetensors").exists():
         load_weights(model, folder / "model.safetensors", EXPORT_AGAIN)
         return

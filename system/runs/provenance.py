@@ -82,15 +82,15 @@ def teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
     return checksums
 
 
-def _weights_of(folder: Path, what: str) -> dict[str, str]:
+def _weights_of(folder: Path, part_of_recipe: str) -> dict[str, str]:
     """Return checksums of the files that determine a trained model's weights.
 
-    They are by the name within its folder.
+    They are by the name within its folder. part_of_recipe: The user of the model, for error messages.
     """
     try:
         paths = trained_files(folder)
     except KitError as error:
-        raise KitError(f"{what}: {error}") from None
+        raise KitError(f"{part_of_recipe} needs a trained model: {error}") from None
     return {path.relative_to(folder).as_posix(): file_sha256(path) for path in paths}
 
 
@@ -109,8 +109,8 @@ def require_same(run: Run, current: dict[str, Any], others: Collection[str] = ()
             known[key], compared[key] = ({name: part[key][name] for name in both} for part in (known, compared))
     changed = sorted(key for key, _, _ in differing(known, compared))
     if changed:
-        audio = ": audio files differ" if any(key.startswith("contents") for key in changed) else ""
-        raise KitError(f"{run.folder}: {', '.join(changed)} changed since this run began{audio}; start a new run")
+        inputs = ", ".join(changed) + (" (audio files)" if any(key.startswith("contents") for key in changed) else "")
+        raise KitError(f"{run.folder}: {inputs} changed since this run began; start a new run")
 
 
 def record_provenance(

@@ -97,6 +97,8 @@ def renamed(tensors: Mapping[str, Any], model: RetrievalModel, path: Path) -> di
             found[PREFIXES[prefix] + key.removeprefix(prefix)] = value.float() if value.is_floating_point() else value
     wanted = model.state_dict()
     if missing := sorted(wanted.keys() - found.keys()):
-        what = f"has no weights for {len(missing)} tensors of the recipe's model, such as {missing[0]}"
-        raise KitError(f"{path} {what}; name its recipe with --recipe, or fetch it again")
+        raise KitError(
+            f"{path} has no weights for {len(missing)} tensors of the recipe's model, such as {missing[0]}; "
+            "name the recipe of this checkpoint with --recipe, or fetch the file again"
+        )
     return {name: found[name] for name in wanted}

@@ -82,7 +82,10 @@ class _OpenedRun:
 
     def taught(self, teacher: str, clips: Sequence[Clip]) -> Taught:
         """Always raise KitError: teachers' embeddings exist only for the recipe's clips."""
-        raise KitError(f"the recipe {self.recipe_name} ranks with teachers, which only know the recipe's clips")
+        raise KitError(
+            f"the recipe {self.recipe_name} ranks with teachers, which only have embeddings of its own clips; "
+            "name a run or an exported model that ranks with a trained model"
+        )
 
 
 def ranker_of(trained: Trained, cache: Path, with_windows: bool = False) -> ModelRanker:
@@ -118,9 +121,11 @@ def clips_to_rank(model: Path, split: str | None) -> Listed:
     recipe = load_recipe(path if path.exists() else model / "recipe.json").recipe
     ranked = next(iter(recipe.scored or recipe.rank_moments), None)
     if ranked is None:
-        raise KitError(f"the recipe {recipe.name} ranks nothing; name the clips with --audio")
+        raise KitError(
+            f"the recipe {recipe.name} has no rank entry, so its clips are unknown; name the clips with --audio"
+        )
     source = recipe.data[recipe.ranked_source(ranked)]
     audio = Path(source.manifest)
     if not audio.exists():
-        raise KitError(f"{audio}, which the recipe {recipe.name} ranks, is not here; name the clips with --audio")
+        raise KitError(f"the manifest {audio} of the recipe {recipe.name} is missing; name the clips with --audio")
     return list_clips(audio, split or source.split)

@@ -81,34 +81,42 @@ def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
     for name, teacher in recipe.teachers.items():
         if not isinstance(teacher, schema.ModelTeacher) or teacher.trained_on_test == "acknowledged":
             continue
-        say = f"or set `trained_on_test: acknowledged` in teachers.{name}"
+        or_permit = f"or set `trained_on_test: acknowledged` in teachers.{name}"
         clips = read_trained_clips(Path(teacher.folder))
         if clips is None:
-            why = f"has unknown training data ({TRAINED_ON} is missing, or names others' models)"
-            raise KitError(f"teacher {name}: {teacher.folder} {why}; use a teacher with known data, {say}")
-        _refuse(f"teacher {name}: {teacher.folder}", clips, recipe, data, say)
+            raise KitError(
+                f"teacher {name}: the training data of {teacher.folder} is unknown ({TRAINED_ON} is missing or "
+                f"incomplete), so it may include ranked clips; use another teacher, {or_permit}"
+            )
+        _refuse_ranked_clips(f"teacher {name}: {teacher.folder}", clips, recipe, data, or_permit)
     for name, stage in recipe.stages.items():
         start = stage.start_from
         if isinstance(start, schema.FromModel) and start.trained_on_test != "acknowledged":
-            say = f"or set `trained_on_test: acknowledged` in stages.{name}.start_from"
+            or_permit = f"or set `trained_on_test: acknowledged` in stages.{name}.start_from"
             clips = read_trained_clips(Path(start.folder))
             if clips is None:
-                log.warning("stage %s starts from %s, whose training data is unknown", name, start.folder)
-            _refuse(f"stage {name} starts from {start.folder}, which", clips or [], recipe, data, say)
+                log.warning(
+                    "stage %s starts from %s, whose training data is unknown and may include ranked clips",
+                    name,
+                    start.folder,
+                )
+            _refuse_ranked_clips(f"stage {name}: {start.folder}", clips or [], recipe, data, or_permit)
 
 
-def _refuse(what: str, clips: list[TrainedClip], recipe: schema.Recipe, data: Data, say: str) -> None:
-    """Raise KitError if any ranked clip is among these training clips. say: How to permit it."""
-    found = list(_among(clips, recipe, data))
+def _refuse_ranked_clips(
+    model: str, clips: list[TrainedClip], recipe: schema.Recipe, data: Data, or_permit: str
+) -> None:
+    """Raise KitError if any ranked clip is among these training clips. or_permit: How to permit it."""
+    found = list(_ranked_training_clips(clips, recipe, data))
     if found:
         source, clip = found[0]
         raise KitError(
-            f"{what} was trained on {clip.id} of {source}, which is ranked "
-            f"({counted(len(found), 'such clip')}); use a model that was not, {say}"
+            f"{model} was trained on {counted(len(found), 'ranked clip')}, such as {clip.id} of {source}; "
+            f"use another model, {or_permit}"
         )
 
 
-def _among(trained: list[TrainedClip], recipe: schema.Recipe, data: Data) -> Iterator[tuple[str, Clip]]:
+def _ranked_training_clips(trained: list[TrainedClip], recipe: schema.Recipe, data: Data) -> Iterator[tuple[str, Clip]]:
     """Yield every ranked clip that a model was trained on, with its data source."""
     contents, recordings = {one.quick_sha256 for one in trained}, {one.freesound_id for one in trained} - {""}
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):

@@ -21,5 +21,5 @@ def trained_files(folder: Path) -> list[Path]:
     if done := sorted(folder.glob("*/done.json")):
         return done
     if (folder / "result.json").exists():
-        raise KitError(f"{folder} has no trained stage; export the model, and name its folder")
+        raise KitError(f"{folder} is a run without trained stages; export its model, and name the exported folder")
     raise KitError(f"{folder} is neither a finished run nor an exported model; {finish_hint(folder)}")

@@ -38,7 +38,9 @@ def bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise KitError(f"port {port} of {host} is in use; stop that program, or use another --port") from error
+            raise KitError(
+                f"port {port} of {host} is in use; stop the program that uses it, or give another --port"
+            ) from error
         raise KitError(f"--host {host} --port {port}: {error.strerror}; use another address or port") from error
     return listener
 
@@ -79,7 +81,9 @@ async def serve(search: Search, about: dict[str, object], host: str, listening: 
     try:
         await web.SockSite(runner, listening).start()
         if not local:
-            log.warning("%s is no loopback address: everybody who reaches this machine can search and hear clips", host)
+            log.warning(
+                "%s is not a loopback address: everybody who reaches this machine can search and play the clips", host
+            )
         site = f"[{host}]" if ":" in host else host
         print(f"{counted(len(search.clips), 'clip')} on http://{site}:{port}/ (Ctrl-C ends it)", flush=True)
         await stop.wait()

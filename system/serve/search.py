@@ -65,7 +65,7 @@ class Search:
         return answers
 
     def _located(self, text: str, hits: list[Hit]) -> list[Hit]:
-        """Add the times of a text to the clips found."""
+        """Find the times of the queried sound, and add them to the found clips."""
         located = self.ranker.located(text, self.pool, [hit.row for hit in hits]) if hits else None
         if located is None:
             return hits

@@ -121,7 +121,7 @@ class SearchPage:
             return refusal(error.status, "no such page; the search page is at /")
 
     async def _page(self, request: web.Request) -> web.Response:
-        """Answer with the page."""
+        """Answer with the HTML page."""
         return web.Response(text=self._html, content_type="text/html")
 
     async def _about(self, request: web.Request) -> web.Response:
@@ -162,11 +162,13 @@ class SearchPage:
         """
         row = int(request.match_info["row"])
         if row >= len(self.search.clips):
-            raise IndexError(f"no clip {row}; the last one is {len(self.search.clips) - 1}")
+            raise IndexError(f"no clip has the number {row}; the last number is {len(self.search.clips) - 1}")
         known = self._files[row]
         number = known.open() if known else None
         if number is None:
-            raise FileNotFoundError("the file of this clip is missing, or was replaced after the start")
+            raise FileNotFoundError(
+                "the file of this clip is missing, or was replaced after the start; restart the server"
+            )
         return row, number
 
     async def _peaks(self, request: web.Request) -> web.Response:
@@ -244,7 +246,7 @@ class _File(web.FileResponse):
     """Sends the file itself. aiohttp would prefer a file NAME.gz or NAME.br next to it, which is not the clip."""
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Send the file without compression, once."""
+        """Send the file without compression; a second call does nothing."""
         if self.prepared:  # the handler has sent it and closed the file; the server calls this again
             return None
         headers = request.headers.copy()
@@ -274,7 +276,7 @@ def _only(request: web.Request, name: str) -> str | None:
     """Return a parameter of a request; None if it is missing. Raises ValueError if it is repeated."""
     values = request.query.getall(name, [])
     if len(values) > 1:
-        raise ValueError(f"{name} occurs {len(values)} times; give it once")
+        raise ValueError(f"the parameter {name} occurs {len(values)} times; give it once")
     return values[0] if values else None
 
 
@@ -286,7 +288,7 @@ def _query(request: web.Request) -> str:
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"the query has {len(text)} characters, more than {MAX_CHARACTERS}; shorten it")
     if "\ufffd" in text:  # aiohttp inserts it for bytes that cannot be decoded
-        raise ValueError("the query is not UTF-8")
+        raise ValueError("the query is not UTF-8; send it as UTF-8")
     return text
 
 
@@ -296,7 +298,7 @@ def _number(request: web.Request, name: str, default: int, low: int, high: int) 
     if text is None:
         return default
     if not re.fullmatch("[0-9]{1,9}", text) or not low <= int(text) <= high:
-        raise ValueError(f"{name} is not a whole number from {low} to {high}")
+        raise ValueError(f"the parameter {name} is not a whole number from {low} to {high}")
     return int(text)
 
 

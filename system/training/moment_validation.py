@@ -56,7 +56,10 @@ class MomentValidation:
         self.stage, self.features = stage, features
         self.items = [item for clips, moments in watched.values() for item in items_of_moments(clips, moments)]
         if not self.items:
-            raise KitError(f"validation needs at least one moment; {stage.monitor.data} have none that can be read")
+            raise KitError(
+                f"validation needs at least one moment of a readable recording, but {stage.monitor.data} have none; "
+                "repair the recordings, or change monitor.data"
+            )
         self.clips = list({item.clip.id: item.clip for item in self.items}.values())
         row = {clip.id: number for number, clip in enumerate(self.clips)}
         self.clip_of = [row[item.clip.id] for item in self.items]

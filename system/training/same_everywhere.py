@@ -44,14 +44,15 @@ def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
     for number, other in enumerate(every):
         if differences := list(differing(every[0], other)):
             if not is_first():
-                raise SaidElsewhere("the processes were started with other settings")
-            shown = ", ".join(
+                raise SaidElsewhere("the first process has printed how the settings of the processes differ")
+            differing_settings = ", ".join(
                 f"{key} is {value!r} on rank 0 and {there!r} on rank {number}"
                 for key, value, there in differences[:SHOWN]
             )
-            more = f", and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
+            if len(differences) > SHOWN:
+                differing_settings += f", and {len(differences) - SHOWN} more"
             hint = "start every process with the same command, recipe and code"
-            raise KitError(f"rank {number} of {process_count()} differs from rank 0: {shown}{more}; {hint}")
+            raise KitError(f"rank {number} of {process_count()} differs from rank 0: {differing_settings}; {hint}")
 
 
 def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:
@@ -67,7 +68,7 @@ def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:
             raise KitError(f"{problem}; start at most {stage.batch_size} processes, or use a larger batch")
         raise SaidElsewhere(problem)
     contents = {source: contents_of(clips, data.features.keys) for source, clips in data.clips.items()}
-    require_equal(contents, "its manifests or audio are different; all processes need the same")
+    require_equal(contents, "its manifests or audio are different", "all processes need the same")
 
 
 def require_same_state(name: str, step: int, model: RetrievalModel, run: Run) -> None:
@@ -77,4 +78,4 @@ def require_same_state(name: str, step: int, model: RetrievalModel, run: Run) ->
     """
     if process_count() > 1:
         where = f"{run.folder} must be the same folder for all processes, on a disk that all machines share"
-        require_equal((step, weights_sha256(model)), f"it would resume stage {name} from another state; {where}")
+        require_equal((step, weights_sha256(model)), f"it would resume stage {name} from another state", where)

@@ -30,7 +30,7 @@ def rates(
 
 
 def _at_epoch(schedule: schema.EpochSchedule, base: float, epoch: float) -> float:
-    """Return the learning rate of an epoch schedule at a time of training.
+    """Return the learning rate of an epoch schedule after a number of epochs.
 
     epoch: Number of trained epochs of the stage, with fractions.
     """

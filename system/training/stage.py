@@ -117,10 +117,14 @@ class StageTraining:
         on_first(lambda: self.run.write_metrics([*earlier, *self.lines]))
         self.tracking.update()
         if self.precision != self.stage.precision:
-            log.warning("stage %s: %s needs CUDA; computing in float32", self.name, self.stage.precision)
+            log.warning(
+                "stage %s: precision %s needs a CUDA GPU, so this machine computes in float32",
+                self.name,
+                self.stage.precision,
+            )
         total = self.stage.epochs * self.steps
         log.info(
-            "stage %s: %s of %s, from step %d",
+            "stage %s: training %s of %s each, from step %d on",
             self.name,
             counted(self.stage.epochs, "epoch"),
             counted(self.steps, "step"),
@@ -154,7 +158,7 @@ class StageTraining:
             self._resume(state)
         elif isinstance(start, schema.FromStage):
             taken = checkpoints.load_checkpoint(self.model, self.run.folder / start.stage, start.checkpoint)
-            log.info("stage %s starts from %s", self.name, taken)
+            log.info("stage %s starts from the checkpoint %s", self.name, taken)
         elif isinstance(start, schema.FromModel):
             start_from(self.model, start, self.banks)
             log.info("stage %s starts from the model %s", self.name, start.folder)
@@ -163,8 +167,8 @@ class StageTraining:
         """Restore the state of an interrupted training."""
         if state["precision"] != self.precision:
             raise KitError(
-                f"{self.folder} was started in {state['precision']}, but this machine computes in {self.precision}; "
-                "resume it on such a machine, or start a new run"
+                f"{self.folder} was started with precision {state['precision']}, but this machine computes in "
+                f"{self.precision}; resume it on a machine with {state['precision']}, or start a new run"
             )
         checkpoints.restore(self.model, state["model"], self.folder / "last.pt")
         self.optimizer.load_state_dict(state["optimizer"])
@@ -196,7 +200,7 @@ class StageTraining:
             self._stop_if_requested(requested)
 
     def _stop_if_requested(self, requested: bool) -> None:
-        """Raise Interrupted after a signal."""
+        """Raise Interrupted if Ctrl-C or SIGTERM has requested the end."""
         if requested:
             said = f"stopped at step {self.step} of stage {self.name}; run the same command again to resume"
             raise Interrupted(said if is_first() else "")
@@ -214,26 +218,31 @@ class StageTraining:
         with in_step():
             diagnostics = gradients(self.model, batch, self.stage, self.precision, self.scaler)
         if not math.isfinite(diagnostics["loss"]):
-            raise KitError(self._overflow(f"the loss is {diagnostics['loss']}"))
+            raise KitError(f"{self._stage_and_step()}: the loss is {diagnostics['loss']}; {self._hint_to_lower_rate()}")
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.stage.max_grad_norm or math.inf)
         # In fp16 an overflow is no error: the scaler skips the update, and uses a smaller scale from then on.
         if not self.scaler.is_enabled() and not math.isfinite(norm):
-            raise KitError(self._overflow(f"the norm of the gradients is {norm}"))
+            raise KitError(
+                f"{self._stage_and_step()}: the norm of the gradients is {norm}; {self._hint_to_lower_rate()}"
+            )
         self.scaler.step(self.optimizer)
         self.scaler.update()
         if self.scaler.is_enabled() and self.scaler.get_scale() < LEAST_SCALE:
-            raise KitError(self._overflow("gradients overflow at every scale"))
+            raise KitError(
+                f"{self._stage_and_step()}: fp16 gradients overflow at every loss scale; {self._hint_to_lower_rate()}"
+            )
         return diagnostics
 
-    def _overflow(self, what: str) -> str:
-        """Format the error message for numbers that are not finite.
+    def _stage_and_step(self) -> str:
+        """Return the current stage and step, for error messages."""
+        return f"stage {self.name}, step {self.step}"
 
-        They are of the current step or after the last one.
-        """
+    def _hint_to_lower_rate(self) -> str:
+        """Return the cure of numbers that are not finite, as the end of an error message."""
         state = self.folder / "last.pt"
         left = f"{state} still has an earlier state" if state.exists() else "nothing was saved yet"
-        return f"stage {self.name}: {what} at step {self.step}; lower the learning rate in a new run ({left})"
+        return f"lower the learning rate in a new run ({left})"
 
     def _finish_epoch(self) -> None:
         """Validate the model, log the metrics, and save checkpoints after an epoch."""
@@ -242,7 +251,10 @@ class StageTraining:
         self._require_finite()
         values, diagnostics = self.validation(self.model)
         if lost := [f"{name} {value}" for name, value in values.items() if not math.isfinite(value)]:
-            raise KitError(self._overflow(f"validation gives {', '.join(lost)}"))
+            raise KitError(
+                f"{self._stage_and_step()}: validation gives numbers that are not finite ({', '.join(lost)}); "
+                f"{self._hint_to_lower_rate()}"
+            )
         self.best = checkpoints.updated(self.best, values, epoch, self.stage.monitor.keep)
         means = {name: value / self.steps for name, value in self.sums.items()}
         figures = {"stage": self.name, "epoch": epoch, "step": self.step, **means}
@@ -257,13 +269,18 @@ class StageTraining:
         self._save(self.model if epoch in checkpoints.kept_epochs(self.best) else None)
         self.tracking.update()
         shown = " ".join(f"{name} {format_metric(name, value)}" for name, value in values.items())
-        log.info("%s epoch %d: training loss %.4f; validation %s", self.name, epoch, line.loss, shown)
-        for what in line.collapsed:
-            log.warning("%s epoch %d: COLLAPSED, %s; lower the rate, or use other negatives", self.name, epoch, what)
+        log.info("stage %s, epoch %d: training loss %.4f; validation %s", self.name, epoch, line.loss, shown)
+        for sign in line.collapsed:
+            log.warning(
+                "stage %s, epoch %d: the model has COLLAPSED: %s; lower the learning rate, or use other negatives",
+                self.name, epoch, sign,
+            )  # fmt: skip
 
     def _require_finite(self) -> None:
         """Raise KitError if weights are not finite, before they replace good ones on disk."""
-        checkpoints.require_finite(self.model.state_dict(), "the model", self._overflow("the last update overflowed"))
+        checkpoints.require_finite(
+            self.model.state_dict(), f"{self._stage_and_step()}: the model", self._hint_to_lower_rate()
+        )
 
     def _save(self, epoch_weights: RetrievalModel | None) -> None:
         """Save the state, and the epoch's weights if they are among the best."""
@@ -293,7 +310,7 @@ def _sampler(name: str, stage: schema.Stage, data: Data, seed: tuple[int, int]) 
             augment = augment.among([clip for source in stage.train.data for clip in data.readable_clips(source)])
         return Sampler(sources, stage.train.mix, stage.batch_size, stage.captions_per_clip, seed, augment)
     except KitError as error:
-        raise KitError(f"stage {name}: {error}") from error
+        raise KitError(f"stage {name}: no batches can be made: {error}") from error
 
 
 def _validation(stage: schema.Stage, data: Data, relevance: Relevance | None, teachers: Teachers | None) -> Watching:
@@ -323,8 +340,7 @@ def _make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
 def _warn_of_shared_clips(name: str, stage: schema.Stage, data: Data) -> None:
     """Warn if training and validation share recordings."""
     if shared := data.shared(stage.train.data, stage.monitor.data):
-        found = f"{counted(shared, 'training recording')} {'is' if shared == 1 else 'are'}"
-        log.warning("stage %s: %s also in its validation data", name, found)
+        log.warning("stage %s: its training and validation data share %s", name, counted(shared, "recording"))
 
 
 def _warn_of_shares(name: str, recipe: schema.Recipe) -> None:
@@ -332,5 +348,9 @@ def _warn_of_shares(name: str, recipe: schema.Recipe) -> None:
     if process_count() > 1 and recipe.model.batch_properties:
         properties = " and ".join(recipe.model.batch_properties)
         log.warning(
-            "stage %s: each of %d processes computes %s from its own part of a batch", name, process_count(), properties
+            "stage %s: each of %d processes computes %s from its part of a batch, so the trained model differs from "
+            "that of one process",
+            name,
+            process_count(),
+            properties,
         )

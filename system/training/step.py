@@ -200,6 +200,6 @@ def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chu
 
 
 def _chunks(embedded: Callable[[list[int]], Embedded], rows: list[list[int]]) -> Chunks:
-    """Return the chunks of these rows. embedded: Function that embeds rows."""
+    """Return chunks of a batch that are embedded one at a time. embedded: Function that embeds rows."""
     order = torch.tensor([row for chunk in rows for row in chunk]).argsort()
     return Chunks([partial(embedded, chunk) for chunk in rows], [len(chunk) for chunk in rows], order)

@@ -66,21 +66,22 @@ def _read_embeddings(name: str, path: Path, clips: Sequence[Clip], data: Data) -
     """
     hint = "write such a file with python -m system embeddings"
     if path.suffix != ".npz":
-        raise KitError(f"teacher {name}: {path} is no file of embeddings (.npz); {hint}")
+        raise KitError(f"teacher {name}: {path} is not an .npz file of embeddings; {hint}")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             kinds, ids, values = (content[key] for key in ("kind", "id", "embedding"))
             by_id = {(str(kind), str(id)): row for kind, id, row in zip(kinds, ids, values, strict=True)}
         if values.ndim != 2 or not np.isfinite(values.astype(np.float32)).all():
-            raise ValueError("its embeddings are not a matrix of finite numbers; write them again")
+            raise ValueError("the embeddings are not a matrix of finite numbers")
     except Exception as error:  # numpy and zipfile raise many kinds for a damaged header or member
-        raise KitError(f"teacher {name}: {path} is no file of embeddings ({error}); {hint}") from error
+        raise KitError(f"teacher {name}: {path} cannot be read as embeddings ({error}); {hint}") from error
 
     def row(kind: str, id: str) -> np.ndarray:
         """Return the embedding of a clip or caption. Raises KitError if it is missing."""
         if (kind, id) not in by_id:
             raise KitError(
-                f"teacher {name}: {path} has no embedding of the {kind} {id}; include all that the recipe uses"
+                f"teacher {name}: {path} has no embedding of the {kind} {id}; "
+                "write it again with all clips and captions of the recipe"
             )
         found: np.ndarray = by_id[kind, id].astype(np.float32)
         return found
@@ -100,14 +101,16 @@ def taught(
     """Return a teacher's embeddings of clips and their captions, stored or computed."""
     teacher = recipe.teachers[name]
     if isinstance(teacher, schema.EmbeddingsTeacher):
-        log.info("teacher %s: embeddings in %s", name, teacher.file)
+        log.info("teacher %s: reading its embeddings from %s", name, teacher.file)
         return _read_embeddings(name, Path(teacher.file), clips, data)
     folder = Path(teacher.folder) if isinstance(teacher, schema.ModelTeacher) else run.folder
     banks = Path(recipe.banks)
     trained = open_trained(folder, teacher.stage, teacher.checkpoint, device=device, banks=banks)
     if trained.recipe.model.score.of_series:
-        raise KitError(f"teacher {name}: {folder} compares frames with words and has no vector per clip; use another")
-    log.info("teacher %s: %s, %s", name, folder, trained.facts.checkpoint)
+        raise KitError(
+            f"teacher {name}: {folder} compares frames with words and has no single vector per clip; use another model"
+        )
+    log.info("teacher %s: embedding clips and captions with %s, checkpoint %s", name, folder, trained.facts.checkpoint)
     cache = banks / "teachers"
     found = CachedEmbeddings(trained.recipe.model, Path(trained.recipe.banks), cache).fill(trained.model, clips, True)
     captions = _captions_bank(trained, cache)

@@ -155,13 +155,14 @@ def tracker(name: str) -> type[Tracker]:
     Raises KitError for an unknown name, and if the package or the environment variable is missing.
     """
     if name not in TRACKERS:
-        raise KitError(f"no tracker {name!r}; trackers: {', '.join(TRACKERS)}")
+        raise KitError(f"unknown tracker {name!r}; choose one of {', '.join(TRACKERS)}")
     kind = TRACKERS[name]
     if find_spec(kind.package) is None:
         raise KitError(f"the package {kind.package} is not installed; install it with: {kind.brought_by}")
     if not kind.has_destination():
         login = ", WANDB_MODE=offline, or log in with `wandb login`" if kind is WandB else ""
-        raise KitError(f"{name} has no destination: set {' or '.join(kind.needs)}{login}")
+        variables = " or ".join(kind.needs)
+        raise KitError(f"the tracker {name} has no destination; set the environment variable {variables}{login}")
     return kind
 
 
@@ -260,4 +261,6 @@ def _status_after(error: BaseException | None) -> Status:
 def _give_up(kind: type[Tracker], error: Exception) -> None:
     """Warn that a tracker failed and gets no more data."""
     reason = " ".join(str(error).split())[:200] or type(error).__name__
-    log.warning("%s gets no more data of this run (%s); metrics.jsonl has all of it", kind.package, reason)
+    log.warning(
+        "the tracker %s failed and gets no more data of this run (%s); metrics.jsonl has all data", kind.package, reason
+    )

@@ -55,7 +55,8 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
         require_windows(recipe, data)
     if not run.vocabulary.exists():
         write_json(
-            run.vocabulary, training_vocabulary(recipe, data.clips, [*_more(recipe.trained_on, data), *new_words(data)])
+            run.vocabulary,
+            training_vocabulary(recipe, data.clips, [*_additional_texts(recipe.trained_on, data), *new_words(data)]),
         )
     model = initial_model(recipe, run, device)
     if is_first():
@@ -66,11 +67,11 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
         record_provenance(run, loaded, model.text.identity(), contents, gpu_of(model.device), source)
     used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
     captions = [caption for name in sorted(used) for clip in data.readable_clips(name) for caption in clip.captions]
-    model.text.prepare([*captions, *_more(sorted(used), data)])
+    model.text.prepare([*captions, *_additional_texts(sorted(used), data)])
     return model
 
 
-def _more(names: Iterable[str], data: Data) -> list[str]:
+def _additional_texts(names: Iterable[str], data: Data) -> list[str]:
     """Return the texts of data sources other than captions: those of moments and of augmentation."""
     return [*(moment.text for name in names for moment in data.moments.get(name, ())), *new_texts(data)]
 
@@ -99,7 +100,7 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Se
     with Tracking(run, track if is_first() else ()) as tracking:
         for name, stage in loaded.recipe.stages.items():
             if on_first((run.folder / name / "done.json").exists):
-                log.info("stage %s is finished", name)
+                log.info("stage %s is already finished", name)
                 done = checkpoints.read_done(run.folder / name)
                 lines += done.lines
                 continue

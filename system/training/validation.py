@@ -58,7 +58,8 @@ class Validation:
         self.clips = {clip.id: clip for clip in clips if clip.captions}
         if len(self.clips) < 2:
             raise KitError(
-                f"validation needs at least two clips with captions; {stage.monitor.data} have {len(self.clips)}"
+                f"validation needs at least two clips with captions, but {stage.monitor.data} have {len(self.clips)}; "
+                "add clips, or change monitor.data"
             )
         self.stage, self.features = stage, features
         items = items_of(list(self.clips.values()), stage.unit)
@@ -78,16 +79,16 @@ class Validation:
         captions = embed_texts_together(model, self.texts)
         devices = [model.device] if model.device.type == "cuda" else []
         with torch.inference_mode(), torch.random.fork_rng(devices):
-            values, captions_alike = self._of_batches(model, clips, captions)
+            values, captions_alike = self._metrics_of_batches(model, clips, captions)
         if {"mAP@10", "recall_sum"} & set(self.stage.monitor.metrics):
-            values |= self._of_everything(model, clips, captions)
+            values |= self._metrics_of_all(model, clips, captions)
         found: dict[str, float] = {name: values[name] for name in self.stage.monitor.metrics}
         return on_first(lambda: (found, watch(clips, captions, captions_alike)))
 
-    def _of_batches(
+    def _metrics_of_batches(
         self, model: RetrievalModel, clips: Embeddings, captions: Embedded
     ) -> tuple[dict[str, float], float]:
-        """Compute loss, m1, m2, and the share of captions with equal scores, as means over batches.
+        """Compute the loss, both accuracies, and the share of captions with equal scores: means over batches.
 
         The scores are equal for all clips.
         """
@@ -108,7 +109,7 @@ class Validation:
         means = [sum(value / len(every) for value in values) for values in zip(*every, strict=True)]
         return dict(zip(("loss", "m1", "m2"), means, strict=False)), means[3]
 
-    def _of_everything(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
+    def _metrics_of_all(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
         """Compute mAP@10 and the sum of recalls over all captions and clips."""
         with torch.inference_mode():
             matrix = np.concatenate(list(score_together(model, captions, clips)))

@@ -22,21 +22,29 @@ GPU_NAMES = {name.lower().replace(" ", ""): name for name in GPUS}  # by their c
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb check to its parser."""
     add_recipe_arguments(parser, runs=False, what="a recipe or a study (.yaml)")
     add_runs_argument(parser)
     what = "plan for this number of torchrun processes (default: 1)"
     parser.add_argument("--ranks", type=positive, default=1, metavar="N", help=what)
     names = ", ".join(GPU_NAMES)
     parser.add_argument(
-        "--gpu", choices=GPU_NAMES, metavar="NAME", help=f"plan for this GPU: {names} (default: the one here)"
+        "--gpu",
+        choices=GPU_NAMES,
+        metavar="NAME",
+        help=f"plan for this GPU: {names} (default: the GPU of this machine)",
     )
     parser.add_argument(
-        "--gpu-memory", type=float, metavar="GIB", help="plan for this GPU size (default: the one here)"
+        "--gpu-memory",
+        type=float,
+        metavar="GIB",
+        help="plan for a GPU with this memory in GiB (default: the GPU of this machine)",
     )
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run the verb check: print the plan of a recipe or study, or its mistakes. Returns: The exit status."""
     if arguments.gpu_memory is not None and not 0 < arguments.gpu_memory < math.inf:
         raise KitError(f"--gpu-memory {arguments.gpu_memory:g}: must be a finite number of GiB above 0")
     file = str(arguments.recipe)

@@ -19,25 +19,38 @@ from system.verbs.options import add_changes_argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb convert to its parser."""
     parser.description = (
         "Convert a published file: Google's yamnet.tflite to the weight file of the expert yamnet, or the checkpoint "
         "of a published retrieval model (.ckpt) to an exported model, with its recipe."
     )
-    parser.add_argument("file", type=Path, help="yamnet.tflite, or a checkpoint of Lightning (.ckpt)")
+    parser.add_argument(
+        "file", type=Path, help="the file to convert: yamnet.tflite, or a PyTorch Lightning checkpoint (.ckpt)"
+    )
     of_model = "for a checkpoint: its recipe, such as recipes/dcase2025_baseline/all.yaml"
     parser.add_argument("--recipe", type=Path, help=of_model)
     add_changes_argument(parser)
-    parser.add_argument("--out", type=Path, required=True, help="the .npz file, or the model's folder, to write")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        help="the .npz file to write for yamnet.tflite, or the folder for a checkpoint",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run the verb convert: write a published file in the format of this kit. Returns: The exit status."""
     if arguments.recipe is not None:
         return _model(arguments)
     if arguments.file.suffix == ".ckpt":
-        raise KitError(f"{arguments.file}: name its recipe with --recipe")
+        raise KitError(f"{arguments.file}: a checkpoint is converted with its recipe; name that with --recipe")
     layers: dict[str, Any] = read_layers(arguments.file)
     if file_sha256(arguments.file) != PUBLIC_SHA256:
-        log.warning("%s is not the file that was tested; its layers have the right shapes", arguments.file)
+        log.warning(
+            "%s is not the public file that was tested (other checksum), but its layers have the right shapes; "
+            "converting it",
+            arguments.file,
+        )
     with replacing(arguments.out) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **layers)
     print(f"wrote {len(layers)} weights and biases of {LAYERS} layers to {arguments.out}")

@@ -28,23 +28,27 @@ class Published(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb download to its parser."""
     add_recipe_arguments(parser, runs=False)
-    parser.add_argument("--show", action="store_true", help="only print the files and their addresses")
+    parser.add_argument(
+        "--show", action="store_true", help="only print the files and their addresses, without downloading"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    failed: list[str] = []
+    """Run the verb download: fetch the missing published files of a recipe. Returns: The exit status."""
+    download_errors: list[str] = []
     model = load_recipe(arguments.recipe, arguments.set).recipe.model
     for name, expert in model.audio.experts.items():
         if expert.hub_model is not None:
-            failed += _of_hub(name, expert, expert.hub_model, arguments.show)
+            download_errors += _of_hub(name, expert, expert.hub_model, arguments.show)
     for file in published_files(model):
         state = "here" if file.path.exists() else "missing"
         if not arguments.show:
             try:
                 state = "fetched" if _download(file) else "here"
             except KitError as error:
-                failed.append(str(error))
+                download_errors.append(str(error))
                 state = "failed"
         print(f"{state:8} {file.path}  published at {file.address}")
     for part in (model.audio, model.text):
@@ -54,9 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
         if not problems:
             fact, missing = part.plan_facts()
             print(*([f"{name}: {cure}" for name, cure in missing] or [f"hub model {fact}"]), sep="\n")
-        failed += problems
-    if failed:
-        raise KitError("\n".join(failed))
+        download_errors += problems
+    if download_errors:
+        raise KitError("\n".join(download_errors))
     return 0
 
 
@@ -86,7 +90,7 @@ def _of_hub(name: str, expert: ExpertSettings, model: str, only_show: bool) -> I
             state = "here" if path.is_file() else "fetched"
             (path,) = expert.weight_files().values()
             if not path.is_file():
-                raise KitError(f"no weight file {path}; {expert.weight_source()}")
+                raise KitError(f"the audio model {model} has no weight file {path}; name a model that has one")
         except KitError as error:
             state = "failed"
             yield f"expert {name}: {error}"

@@ -47,6 +47,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb experts to its parser."""
     per_second = "`s per s`: measured seconds of two CPU cores for a second of audio."
     parser.description = f"List the frozen audio models. {per_second}"
     listed = "list this recipe's experts (default: all kinds, weights in data/weights)"
@@ -55,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run the verb experts: print the kinds of audio models and their weight files. Returns: The exit status."""
     if arguments.recipe is None:
         experts = usual(Path("data/weights"))
     else:

@@ -33,7 +33,7 @@ def device(text: str) -> Device:
 
 
 def add_device_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the option --device."""
+    """Add the option --device, which names the device for computing."""
     where = "where to compute: cuda, cuda:1 (the second GPU), mps or cpu (default: cuda if available, else cpu)"
     parser.add_argument("--device", type=device, help=where)
 
@@ -49,24 +49,24 @@ def track(text: str) -> "type[Tracker]":
 
 
 def add_track_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the option --track."""
+    """Add the option --track, which names trackers that get the metrics."""
     what = "also log every epoch there: tensorboard, mlflow or wandb; may be repeated"
     parser.add_argument("--track", type=track, action="append", default=[], metavar="WHERE", help=what)
 
 
 def add_changes_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the option --set."""
+    """Add the option --set, which changes settings of the recipe."""
     what = "change a setting, such as stages.finetune.batch_size=64; may be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=what)
 
 
 def add_runs_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the option --runs."""
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+    """Add the option --runs, the folder of all runs."""
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder that contains all runs (default: runs)")
 
 
 def add_cache_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the option --cache."""
+    """Add the option --cache, the folder for stored embeddings."""
     what = "folder for stored embeddings of clips (default: ~/.cache/lbar-kit, or lbar-kit in $XDG_CACHE_HOME)"
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help=what)
 
@@ -83,9 +83,9 @@ def ranker_of(arguments: argparse.Namespace, model: Path, with_windows: bool = F
 
 
 def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that select a run's checkpoint and the device."""
-    parser.add_argument("--stage", help="of a run: stage of the checkpoint (default: that of its rank entry)")
-    which = "of a run: last, or a metric for its best one (default: that of its rank entry)"
+    """Add --stage, --checkpoint and --device, which select a run's checkpoint and the device."""
+    parser.add_argument("--stage", help="for a run: use this stage's checkpoint (default: the stage of its rank entry)")
+    which = "for a run: use the last checkpoint (last), or the best by a metric (default: as its rank entry)"
     parser.add_argument("--checkpoint", help=which)
     add_device_argument(parser)
 
@@ -114,7 +114,7 @@ def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, wha
 def _folder_name(text: str) -> str:
     """Parse a folder name without path, as a type of argparse."""
     if Path(text).name != text:
-        raise argparse.ArgumentTypeError(f"{text!r} is no folder name; use --out for a path")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a single folder name; give a path with --out")
     return text
 
 

@@ -27,11 +27,16 @@ PIECE, HOP = 10.0, 1.0  # seconds; from published zero-shot results with sliding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb rank to its parser."""
     model = "a run's folder, or an exported model; with --windows several, whose results are averaged"
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL", help=model)
-    parser.add_argument("--audio", type=Path, required=True, help="a manifest (.jsonl), or a folder of audio files")
-    parser.add_argument("--split", help="of a manifest: only this split's clips (default: all)")
-    parser.add_argument("--queries", type=Path, help="queries (.jsonl or .csv; default: the manifest's own captions)")
+    parser.add_argument(
+        "--audio", type=Path, required=True, help="the clips to rank: a manifest (.jsonl), or a folder of audio files"
+    )
+    parser.add_argument("--split", help="for a manifest: use only the clips of this split (default: all)")
+    parser.add_argument(
+        "--queries", type=Path, help="the queries (.jsonl or .csv; default: the captions in the manifest)"
+    )
     out = "the score matrix to write (.npy); with --top a ranked CSV (.csv)"
     parser.add_argument("--out", type=Path, required=True, help=out)
     top = "write only the names of each query's K best clips; needs less memory than all scores"
@@ -49,7 +54,12 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
     windows = parser.add_argument_group("times of queries in long recordings (--windows)")
     what = "find the windows of each moment in its recording; --out is for 2026's scorer (.jsonl)"
     windows.add_argument("--windows", action="store_true", help=what)
-    windows.add_argument("--moments", type=Path, metavar="MOMENTS.jsonl", help="the queries, each for one recording")
+    windows.add_argument(
+        "--moments",
+        type=Path,
+        metavar="MOMENTS.jsonl",
+        help="file of the queries, each with the recording to search in",
+    )
     fit = "a split of the same manifest with known moments, to fit four numbers of each model; "
     fit += "for models that were not trained on moments"
     windows.add_argument("--fit", metavar="SPLIT", help=fit)
@@ -90,7 +100,7 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
     if arguments.fit is not None:
         fit = read_for_fit(arguments.audio, arguments.moments, arguments.fit, queries)
     if len({model.resolve() for model in arguments.models}) < len(arguments.models):
-        raise KitError("one model is named twice; name each once")
+        raise KitError("one model is named twice among the MODEL arguments; name each once")
     rankers = [ranker_of(arguments, model, with_windows=fit is None) for model in arguments.models]
     edition = get_moments_edition()
     sliding = Sliding(arguments.piece, arguments.hop)
@@ -106,16 +116,21 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run the verb rank: write the scores of clips, or the windows of queries. Returns: The exit status."""
     if arguments.windows:
         return _rank_windows(arguments)
     if len(arguments.models) > 1:
-        raise KitError("only one model can rank clips; combine score matrices with python -m submission blend")
+        raise KitError(
+            f"rank takes one MODEL without --windows, not {len(arguments.models)}; rank with each, and combine the "
+            "score matrices with python -m submission blend"
+        )
     usual = {"moments": None, "fit": None, "round_to": None, "by": WAYS[0], "piece": PIECE, "hop": HOP}
     if not_windows := [name for name, value in usual.items() if getattr(arguments, name) != value]:
-        raise KitError(f"--{not_windows[0].replace('_', '-')} only works with --windows; add that, or leave it out")
+        option = "--" + not_windows[0].replace("_", "-")
+        raise KitError(f"{option} only works with --windows; add --windows, or leave {option} out")
     if arguments.top is None and arguments.out.suffix != ".npy":
-        also = "; ranked lists (.csv) are written with --top K" if arguments.out.suffix == ".csv" else ""
-        raise KitError(f"--out {arguments.out}: a score matrix must end in .npy{also}")
+        hint = "; for ranked lists (.csv) add --top K" if arguments.out.suffix == ".csv" else ""
+        raise KitError(f"--out {arguments.out}: the name of a score matrix must end in .npy{hint}")
     if arguments.top is not None and arguments.out.suffix != ".csv":
         raise KitError(f"--out {arguments.out}: with --top ranked lists are written; give a name that ends in .csv")
     require_other(arguments.out, [arguments.queries, arguments.audio])

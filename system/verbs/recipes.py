@@ -25,23 +25,32 @@ NAME = re.compile("[a-z][a-z0-9_]*")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb recipes to its parser."""
     actions = parser.add_subparsers(metavar="ACTION", required=True)
-    shown = actions.add_parser("list", help="the shipped recipes, and the idea of each")
+    shown = actions.add_parser("list", help="print the shipped recipes, with a short description of each")
     add_json(shown)
     shown.set_defaults(action=_list)
     new = actions.add_parser("new", help="write NAME.yaml, a copy of a shipped recipe with a new name")
     new.add_argument("name", help="the new recipe's name: lower-case letters, digits and _")
-    new.add_argument("--from", dest="source", default="clotho", help="the shipped recipe, see `list` (default: clotho)")
+    new.add_argument(
+        "--from",
+        dest="source",
+        default="clotho",
+        help="the shipped recipe to copy; `recipes list` prints all (default: clotho)",
+    )
     new.set_defaults(action=_new)
-    keys = actions.add_parser("keys", help="type, range, default and meaning of every key of a recipe")
-    keys.add_argument("path", nargs="?", default="", help="only this key, such as stages.optimizer (default: all)")
+    keys = actions.add_parser("keys", help="print type, range, default and meaning of every key of a recipe")
+    keys.add_argument(
+        "path", nargs="?", default="", help="print only this key, such as stages.optimizer (default: all keys)"
+    )
     form = keys.add_mutually_exclusive_group()
-    form.add_argument("--markdown", action="store_true", help="print Markdown")
+    form.add_argument("--markdown", action="store_true", help="print as Markdown (default: plain text)")
     form.add_argument("--json", action="store_true", help="print the JSON schema of a recipe, for editors")
     keys.set_defaults(action=_keys)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run the verb recipes: list the shipped ones, copy one, or print all keys. Returns: The exit status."""
     arguments.action(arguments)
     return 0
 
@@ -57,7 +66,7 @@ def _shipped() -> dict[str, Path]:
         if not path.name.endswith(".study.yaml")
     }
     if not paths:
-        raise KitError(f"{SHIPPED}: no shipped recipes; copy the folder recipes/ of the kit's repository")
+        raise KitError(f"{SHIPPED}: no recipes in this folder; copy recipes/ from the kit's repository to it")
     return paths
 
 
@@ -81,9 +90,9 @@ def _new(arguments: argparse.Namespace) -> None:
     """Copy a shipped recipe to the current folder."""
     shipped = _shipped()
     if arguments.source not in shipped:
-        raise KitError(f"--from {arguments.source}: no such recipe; recipes: {', '.join(shipped)}")
+        raise KitError(f"--from {arguments.source}: no such shipped recipe; choose one of {', '.join(shipped)}")
     if not NAME.fullmatch(arguments.name):
-        raise KitError(f"name {arguments.name!r}: must be lower-case letters, digits and _, a letter first")
+        raise KitError(f"name {arguments.name!r}: must be lower-case letters, digits and _, beginning with a letter")
     out = Path(f"{arguments.name}.yaml")
     if out.exists():
         raise KitError(f"{out} already exists; choose another name, or delete it")
@@ -108,8 +117,8 @@ def _keys(arguments: argparse.Namespace) -> None:
     shown = at_path(found, arguments.path) if arguments.path else found
     if not shown:
         similar = difflib.get_close_matches(arguments.path, paths(found), 3)
-        hint = f"; similar are {', '.join(similar)}" if similar else "; without a path all keys are printed"
-        raise KitError(f"{arguments.path}: a recipe has no such key{hint}")
+        hint = f"similar keys are {', '.join(similar)}" if similar else "leave it out to print all keys"
+        raise KitError(f"{arguments.path}: a recipe has no such key; {hint}")
     if arguments.markdown:
         print("# The keys of a recipe\n\nPrinted by `python -m system recipes keys --markdown`.\n")
     print("\n\n".join(map(_as_page if arguments.markdown else _as_text, shown)))

@@ -36,7 +36,7 @@ def read_corpus(path: Path, split: str | None) -> list[list[str]]:
     if path.suffix != ".csv":
         return [clip.captions for clip in of_split(read_manifest(path), split, path)]
     if split:
-        raise DataError(f"{path}: a captions CSV has only one split; leave out --split")
+        raise DataError(f"{path}: a CSV of captions has no splits; leave out --split")
     rows = read_table(path, columns=[])
     of_audiocaps = set(AUDIOCAPS_COLUMNS) <= rows[0][1].keys()
     columns = ["caption"] if of_audiocaps else caption_columns(path, rows[0][1])
@@ -50,10 +50,11 @@ def read_corpus(path: Path, split: str | None) -> list[list[str]]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb relevance to its parser."""
     add = parser.add_argument
     files, factors = "manifest .jsonl, or captions .csv of Clotho or AudioCaps", "(default: 1 0.7 0.4)"
     add("files", nargs="+", type=Path, metavar="FILE", help=files)
-    add("--split", choices=SPLITS, help="of manifests: only this split's captions (default: all)")
+    add("--split", choices=SPLITS, help="for manifests: use only the captions of this split (default: all)")
     for name, choices, what in (
         ("--documents", ("caption", "clip"), "document frequencies count these"),
         ("--tokenizer", ("regex", "ptb"), "ptb needs Java (default: regex)"),
@@ -64,13 +65,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     ):
         add(name, choices=choices, default=choices[0], help=what)
-    add("--percentiles", nargs="+", type=float, default=PERCENTS, metavar="Q", help="default: 80 90 99")
+    add(
+        "--percentiles",
+        nargs="+",
+        type=float,
+        default=PERCENTS,
+        metavar="Q",
+        help="percentiles of CIDEr-D to print, in per cent (default: 80 90 99)",
+    )
     add("--factors", nargs="+", type=float, metavar="R", help=f"for the figure: r at each percentile {factors}")
-    parser.add_argument("--figure", type=Path, help="the histogram with the factor on margins over it (.png or .svg)")
+    parser.add_argument(
+        "--figure",
+        type=Path,
+        help="draw a histogram of CIDEr-D, with the factor on margins, to this file (.png or .svg)",
+    )
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run the verb relevance: print the distribution of CIDEr-D in a corpus. Returns: The exit status."""
     percents: list[float] = arguments.percentiles
     factors: list[float] = arguments.factors or FACTORS
     _require_usable(percents, factors, arguments.figure)
@@ -92,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         relevance_figure(
             distribution, percents, MarginFactor(distribution.percentiles, factors), title, arguments.figure
         )
-        log.info("wrote      %s", arguments.figure)
+        log.info("wrote the figure %s", arguments.figure)
     return 0
 
 
@@ -107,7 +120,10 @@ def _require_usable(percents: Sequence[float], factors: Sequence[float], figure:
     if figure.suffix not in (".png", ".svg"):
         raise KitError(f"--figure {figure}: must end in .png or .svg")
     if len(percents) != len(factors) or list(percents) != sorted(set(percents)):
-        raise KitError("the figure needs rising --percentiles and one of --factors for each")
+        raise KitError(
+            f"--figure needs rising --percentiles and as many --factors, not {len(percents)} and {len(factors)}; "
+            "correct them"
+        )
 
 
 def _report(

@@ -21,17 +21,23 @@ SORTED_BY: dict[str, Callable[[RunOverview], Any]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="?", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+    """Add the arguments of the verb runs to its parser."""
+    parser.add_argument(
+        "runs", nargs="?", type=Path, default=Path("runs"), help="folder that contains all runs (default: runs)"
+    )
     parser.add_argument(
         "--sort",
         choices=tuple(SORTED_BY),
         default="name",
-        help="order: by name, best validation or test result first, or longest first (default: %(default)s)",
+        help=(
+            "order of the runs: name; validation or test, best result first; time, longest first (default: %(default)s)"
+        ),
     )
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run the verb runs: print a table of all runs. Returns: The exit status."""
     require_folder(arguments.runs, "name the folder of the runs")
     runs = sorted(overviews(arguments.runs), key=SORTED_BY[arguments.sort])
     if arguments.json:

@@ -25,11 +25,16 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, help="a run's folder, or an exported model")
-    parser.add_argument("audio", type=Path, help="a folder of audio files, with its subfolders, or a manifest (.jsonl)")
+    """Add the arguments of the verb search to its parser."""
+    parser.add_argument("model", type=Path, help="folder of a run or an exported model")
+    parser.add_argument(
+        "audio", type=Path, help="the clips: a folder of audio files, with its subfolders, or a manifest (.jsonl)"
+    )
     parser.add_argument("queries", nargs="+", metavar="QUERY", help='a description of a sound, such as "a dog barks"')
-    parser.add_argument("--top", type=positive, default=10, help="clips per query (default: %(default)s)")
-    parser.add_argument("--split", help="of a manifest: only this split's clips (default: all)")
+    parser.add_argument(
+        "--top", type=positive, default=10, help="number of clips to print per query (default: %(default)s)"
+    )
+    parser.add_argument("--split", help="for a manifest: use only the clips of this split (default: all)")
     add_json(parser)
     add_cache_argument(parser)
     add_checkpoint_arguments(parser)
@@ -37,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run the verb search: print the best clips of each query. Returns: The exit status."""
     if empty := [number for number, text in enumerate(arguments.queries, start=1) if not text.strip()]:
         raise KitError(f"query {empty[0]} is empty; describe a sound, or leave it out")
     listed = list_clips(arguments.audio, arguments.split)  # its errors are reported before the model is loaded

@@ -16,19 +16,25 @@ from system.verbs.options import add_cache_argument, add_changes_argument, add_c
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, help="a run's folder, or an exported model")
+    """Add the arguments of the verb serve to its parser."""
+    parser.add_argument("model", type=Path, help="folder of a run or an exported model")
     audio = "a manifest (.jsonl), or a folder of audio files (default: the clips that the recipe ranks)"
     parser.add_argument("--audio", type=Path, help=audio)
     split = "of a manifest: only this split's clips (default: all, or those that the recipe ranks)"
     parser.add_argument("--split", help=split)
-    parser.add_argument("--host", default="127.0.0.1", help="address to serve on (default: %(default)s, this machine)")
-    parser.add_argument("--port", type=int, default=8020, help="0: any free port (default: %(default)s)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s, for this machine only)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=8020, help="port to listen on; 0 chooses any free port (default: %(default)s)"
+    )
     add_cache_argument(parser)
     add_checkpoint_arguments(parser)
     add_changes_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run the verb serve: answer queries on a web page. Returns: The exit status."""
     if not 0 <= arguments.port <= 65_535:
         raise KitError(f"--port {arguments.port}: must be from 0 to 65535")
     with bound(arguments.host, arguments.port) as listening:  # a taken port is reported before anything is computed

@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("study", type=Path, help="a study (.study.yaml)")
+    """Add the arguments of the verb study to its parser."""
+    parser.add_argument("study", type=Path, help="file of the study to run (.study.yaml)")
     add_changes_argument(parser)
     add_runs_argument(parser)
     add_device_argument(parser)
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run the verb study: run all cells of a study, and print its table. Returns: The exit status."""
     study, cells = load_study(arguments.study, arguments.set, arguments.runs)
     with processes(arguments.device):
         require_same_start("study", {f"{cell}_s{seed}": loaded for (cell, seed), loaded in cells.items()})

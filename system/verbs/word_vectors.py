@@ -26,18 +26,22 @@ def embedded_words(tokenizer: Any, model: Any) -> dict[str, np.ndarray]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="a BERT-like transformer with lower-case whole words: hub name or folder")
+    """Add the arguments of the verb word_vectors to its parser."""
+    parser.add_argument(
+        "model", help="a BERT-like model with lower-case whole words in its vocabulary: Hugging Face name or folder"
+    )
     parser.add_argument("--out", type=Path, required=True, help="the .bin file to write, in word2vec's binary format")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run the verb word_vectors: write a model's word embeddings to a .bin file. Returns: The exit status."""
     if arguments.out.suffix != ".bin":
         raise KitError(f"--out {arguments.out}: must end in .bin")
     from system.models.text.pretrained_encoder import load_transformer
 
     words = embedded_words(*load_transformer(arguments.model, None))
     if not words:
-        raise KitError(f"{arguments.model} has no token that is a whole word; use one with BERT's vocabulary")
+        raise KitError(f"{arguments.model} has no token that is a whole word; use a model with BERT's vocabulary")
     write_word_vectors(arguments.out, words)
     dim = len(next(iter(words.values())))
     print(f"wrote {len(words):,} words of dimension {dim} to {arguments.out}")

@@ -107,7 +107,7 @@ def test_batch_frames_have_the_dtype_of_their_bank(tmp_path: Path) -> None:
 def test_log_mel_frequencies_that_do_not_rise_are_refused() -> None:
     settings = {"kind": "logmel_slaney", "sample_rate": 16_000, "bands": 64, "window_seconds": 0.04}
     for lowest, highest in ((500, 400), (12, 8001)):
-        with pytest.raises(ValueError, match=f"lowest {lowest} and highest {highest} Hz: must rise"):
+        with pytest.raises(ValueError, match=f"lowest is {lowest} Hz and highest {highest} Hz: lowest must"):
             LogMelSlaney.model_validate(settings | {"hop_seconds": 0.02, "lowest": lowest, "highest": highest})
 
 
@@ -345,13 +345,13 @@ def test_missing_and_wrong_published_weights_are_refused(narrow: Callable[..., P
     for content, output in (
         ({"model": {name: value for name, value in state.items() if name != "bn0.bias"}}, "has no tensor bn0.bias"),
         ({"model": other}, r"layer2\.0\.conv1\.weight has shape \(2, 2\), not \(8, 4, 3, 3\): it is not the published"),
-        (state, "has no tensors under model: it is not the published checkpoint"),
+        (state, "has no tensors under the key model: it is not the published checkpoint"),
     ):
         torch.save(content, path)
         with pytest.raises(KitError, match=output):
             encoder.load_pretrained()
     path.write_bytes(b"<html>")
-    with pytest.raises(KitError, match="is damaged, truncated, or no checkpoint of tensors; fetch it again"):
+    with pytest.raises(KitError, match="is damaged, truncated, or not a checkpoint of tensors; fetch it again"):
         encoder.load_pretrained()
     narrow(weights=None).load_pretrained()
 

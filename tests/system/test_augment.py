@@ -114,19 +114,19 @@ def test_alternatives_are_drawn_again_in_every_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([("dogs.wav", "one", "x")], r"a.csv, line 2: 'one' is no index of a caption; a clip's captions are"),
-        ([("dogs.wav", -1, "x")], r"a.csv, line 2: '-1' is no index of a caption"),
+        ([("dogs.wav", "one", "x")], r"a.csv, line 2: caption index 'one' is not a whole number; a clip's"),
+        ([("dogs.wav", -1, "x")], r"a.csv, line 2: caption index '-1' is not a whole number"),
         (
             [("rain.wav", 0, "x"), ("dogs.wav", 2, "x")],
-            "line 3: 'dogs.wav' has no caption 2, its captions are 0 to 1; ",
+            "line 3: clip 'dogs.wav' has no caption with index 2; its captions have the indices 0 to 1",
         ),
-        ([("mute.wav", 0, "x")], "line 2: 'mute.wav' has no caption 0, it has none; count from 0"),
+        ([("mute.wav", 0, "x")], "line 2: clip 'mute.wav' has no caption with index 0; it has no caption"),
         ([("dogs.wav", 0, " ")], "line 2: the caption is empty; fill it in or remove it"),
         (
             [("twin.wav", 0, "x")],
-            "line 2: 'twin.wav' is the file name of own/train/twin.wav and b/train/twin.wav; give",
+            "line 2: several clips have the file name 'twin.wav' .own/train/twin.wav, b/train/twin.wav.; give",
         ),
-        ([("cats.wav", 0, "x")] * 3, "a.csv: none of its 3 lines fits a training clip; name clips by id or file name"),
+        ([("cats.wav", 0, "x")] * 3, "a.csv: none of its 3 lines names a training clip; name clips by id or file name"),
     ],
 )
 def test_bad_lines_of_an_alternatives_file_are_refused(
@@ -261,7 +261,7 @@ def test_check_reports_augmentation_and_missing_files(
     table(tmp_path / "wrong.csv", ALTERNATIVES, ("x", 0, "y"))
     path = augmented.recipe(world, tmp_path, {"captions": {"file": str(tmp_path / "wrong.csv"), "probability": 0.5}})
     assert main(["check", str(path)]) == 1
-    assert f"augment: {tmp_path / 'wrong.csv'}: none of its 1 lines fits" in capsys.readouterr().out
+    assert f"augment: {tmp_path / 'wrong.csv'}: none of its 1 lines names a training clip" in capsys.readouterr().out
     path = augmented.recipe(world, tmp_path, {"captions": {"file": "a.csv", "probability": 1.5}, "caption": {}})
     said = refused(capsys, "check", path)
     assert "stages.only.augment.captions.probability: must be 1 or less, not 1.5" in said

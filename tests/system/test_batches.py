@@ -81,7 +81,7 @@ def test_pair_items_have_one_caption_and_short_lists_are_used_fully() -> None:
 
 @pytest.mark.parametrize("sizes", [[3], [4, 3], [9, 0]])
 def test_fewer_items_than_batch_size_are_refused(sizes: list[int]) -> None:
-    with pytest.raises(KitError, match="batch_size 8 needs as many training items"):
+    with pytest.raises(KitError, match="batch_size 8 needs at least 8 training items"):
         Sampler([items_of(fake_clips(n, "a", 1), "clip") for n in sizes], "equal", 8, 1, (0,))
 
 

@@ -94,7 +94,7 @@ def test_check_refuses_models_larger_than_any_memory(
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     large = ["model.audio.width=65536", "model.audio.ffn_dim=65536", "model.audio.layers=1000", "model.text.dim=64"]
     assert main(["check", str(path), *(part for change in large for part in ("--set", change))]) == 1
-    assert capsys.readouterr().err == "error: the model does not fit this machine's memory; make it smaller\n"
+    assert capsys.readouterr().err == "error: not enough memory on this machine for the model; make it smaller\n"
     many = ["stages.only.batch_size=1000000", "model.audio.layers=50", "model.audio.width=1024"]
     assert main(["check", str(path), *(part for change in many for part in ("--set", change))]) == 1
     assert "MISTAKE  stage only: a step would take" in capsys.readouterr().out
@@ -116,7 +116,7 @@ def test_full_memory_raises_kit_error() -> None:
 
     for full in (torch_finds_none, numpy_finds_none):
         with (
-            pytest.raises(KitError, match=r"^the model does not fit this machine's memory; make it smaller$"),
+            pytest.raises(KitError, match=r"^not enough memory on this machine for the model; make it smaller$"),
             memory_errors("the model", "make it smaller"),
         ):
             full()
@@ -132,7 +132,7 @@ def test_model_larger_than_memory_ends_run_with_error_message(
 
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     monkeypatch.setattr("system.models.text.Transformer.build", full)
-    assert "the model does not fit this machine's memory" in refused(capsys, "run", path, "--out", tmp_path / "run")
+    assert "not enough memory on this machine for the model" in refused(capsys, "run", path, "--out", tmp_path / "run")
 
 
 def test_plan_warns_if_step_needs_over_four_fifths_of_gpu(world: Path, tmp_path: Path) -> None:

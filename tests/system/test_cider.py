@@ -294,7 +294,7 @@ def test_distribution_matches_sorted_scores(seed: int, longest: int, clips: bool
 
 def test_distribution_without_pairs_of_different_clips_is_refused() -> None:
     features = CiderD([[["a"]], [["b"]]]).features([["a"], ["b"]])
-    with pytest.raises(KitError, match="no pair of captions of different clips"):
+    with pytest.raises(KitError, match="no two captions of different clips"):
         distribution(features, [80.0], np.zeros(2, int))
 
 

@@ -78,5 +78,5 @@ def test_convert_without_tflite_package_names_the_install_command(
     shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tflite", None)
-    with pytest.raises(KitError, match=r"needs the package tflite: pip install"):
+    with pytest.raises(KitError, match=r"needs the package tflite; install it with: pip install"):
         read_layers(shared / TFLITE)

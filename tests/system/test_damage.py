@@ -44,7 +44,7 @@ def test_folder_with_user_files_is_refused_as_run_folder(
         folder = tmp_path / f"a {name}"
         folder.mkdir()
         (folder / name).write_text("# mine")
-        assert "is not a run and not empty" in refused(capsys, "train", recipe, "--out", folder)
+        assert "is neither a run nor empty" in refused(capsys, "train", recipe, "--out", folder)
         assert [path.name for path in folder.iterdir()] == [name]
         assert (folder / name).read_text() == "# mine"
 
@@ -187,7 +187,7 @@ def test_training_state_with_missing_key_is_refused(run: Path, key: str) -> None
     state = torch.load(path, weights_only=True)
     del state[key]
     torch.save(state, path)
-    with pytest.raises(KitError, match=f"is damaged .without {key}"):
+    with pytest.raises(KitError, match=f"is damaged .missing: {key}"):
         checkpoints.load_state(run / "finetune")
 
 
@@ -195,5 +195,5 @@ def test_weights_with_nan_are_refused(tmp_path: Path) -> None:
     model = torch.nn.Linear(3, 2)
     model.weight.data[0, 0] = torch.nan
     checkpoints.save_weights(model, tmp_path / "w.safetensors")
-    with pytest.raises(KitError, match="has weights that are not finite, first weight"):
+    with pytest.raises(KitError, match="has weights that are infinite or NaN, first weight"):
         checkpoints.load_weights(torch.nn.Linear(3, 2), tmp_path / "w.safetensors")

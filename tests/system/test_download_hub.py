@@ -73,7 +73,7 @@ def test_download_fetches_the_hub_model_of_an_expert(
     assert "404 for owner/other" in said
     (tmp_path / "empty").mkdir()
     said = refused(capsys, "download", with_expert(world, tmp_path, model=str(tmp_path / "empty")))
-    assert f"expert heard: no weight file {tmp_path}/empty/model.safetensors" in said
+    assert f"has no weight file {tmp_path}/empty/model.safetensors" in said
 
 
 def test_sharded_hub_model_of_an_expert_is_loaded_and_identified(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_changed_experts_use_new_banks(there: Path, key: str) -> None:
     assert "clip" not in bank_of(expert, there / "banks")
     assert open_bank(there / "banks" / key, expert.dim, expert.dtype, before).read("clip").shape == (2, expert.dim)
     shutil.move(there / "banks" / key, there / "other" / expert.key())
-    with pytest.raises(KitError, match=rf"{expert.key()} was made by .*'version': 1.*delete it or use another banks"):
+    with pytest.raises(KitError, match=rf"{expert.key()} has frames of other settings: .*'version': 1.*delete it"):
         bank_of(expert, there / "other")
 
 
@@ -91,7 +91,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_model_trained_on_older_frames_ranks_with_a_warning(
     unbroken: Path, world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    words = r"trained on frames of logmel that were computed by version 1"
+    words = r"trained on frames of version 1 of the expert logmel"
     assert main(["export", str(unbroken), "--out", str(tmp_path / "model")]) == 0
     assert words in caplog.text
     caplog.clear()

@@ -157,7 +157,7 @@ def test_checkpoint_with_missing_key_or_wrong_shape_is_refused(monkeypatch: pyte
         load(tensors)
     with pytest.raises(KitError, match=rf"^some\.pth: {key} has shape \(3, 3\), not \({value.shape[0]},"):
         load({**tensors, key: torch.zeros(3, 3)})
-    with pytest.raises(KitError, match=rf"^some\.pth: {key} has values that are not finite"):
+    with pytest.raises(KitError, match=rf"^some\.pth: {key} has infinite or NaN values"):
         load({**tensors, key: torch.full_like(value, torch.nan)})
 
 
@@ -174,10 +174,10 @@ def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path, zipped: boo
     for damaged in (b"", b"<html>Not found</html>", data[: len(data) // 2], data[:-9], data[:60], b"PK\x03\x04" + data):
         bad.write_bytes(damaged)
         with pytest.raises(
-            KitError, match=r"bad\.pth is damaged, truncated, or no checkpoint of tensors; fetch it again"
+            KitError, match=r"bad\.pth is damaged, truncated, or not a checkpoint of tensors; fetch it again"
         ):
             read_weights(bad, "model")
-    with pytest.raises(KitError, match="has no tensors under model_state_dict"):
+    with pytest.raises(KitError, match="has no tensors under the key model_state_dict"):
         read_weights(whole, "model_state_dict")
     torch.save([1, 2], bad)
     with pytest.raises(KitError, match="has no tensors: it is not the published checkpoint"):
@@ -190,7 +190,7 @@ def test_code_in_a_checkpoint_is_not_executed(tmp_path: Path) -> None:
             return Path.touch, (tmp_path / "executed",)
 
     torch.save({"a": Planted()}, tmp_path / "planted.pth", _use_new_zipfile_serialization=False)
-    with pytest.raises(KitError, match="no checkpoint of tensors"):
+    with pytest.raises(KitError, match="not a checkpoint of tensors"):
         read_weights(tmp_path / "planted.pth")
     assert not (tmp_path / "executed").exists()
 

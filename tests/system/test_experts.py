@@ -124,12 +124,12 @@ def test_missing_and_wrong_yamnet_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(KitError, match=r"no weight file .*none\.npz.*yamnet\.tflite.*put it there"):
         missing.key()
     (tmp_path / "text.npz").write_text("no weights")
-    with pytest.raises(KitError, match="is not the 31 layers"):
+    with pytest.raises(KitError, match="does not contain the 31 layers"):
         load_network(tmp_path / "text.npz", CPU)
     (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04 cut")
     np.savez(tmp_path / "few.npz", **{"03_w": np.zeros(3)})
     for name in ("cut", "few"):
-        with pytest.raises(KitError, match="is not the 31 layers"):
+        with pytest.raises(KitError, match="does not contain the 31 layers"):
             load_network(tmp_path / f"{name}.npz", CPU)
     every = {f"{layer:02d}_{part}": np.zeros(3) for layer in range(3, 31) for part in "wb"}
     np.savez(tmp_path / "other.npz", **every | {"03_w": np.zeros(3), "30_w": np.zeros(3)})
@@ -294,7 +294,7 @@ def test_unpublished_checkpoint_is_warned_about_once(tmp_path: Path, caplog: pyt
     for _ in range(2):
         assert set(expert.checksums()) == {"weights", "pca_weights"}
     digits = hashlib.sha256(b"another file").hexdigest()[:8]
-    said = f"w.pth is not the published file: its sha256 begins with {digits}, the published one's with 10086976; fetch"
+    said = f"w.pth is not the published one (its sha256 begins with {digits}, not with 10086976); unless"
     assert [record.getMessage() for record in caplog.records if said in record.getMessage()] != []
     assert len(caplog.records) == 2
 

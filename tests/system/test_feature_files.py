@@ -112,7 +112,7 @@ def test_recording_without_features_is_counted_and_left_out(
     assert main(["run", str(path), "--out", str(tmp_path / "other")]) == 1
     said = capsys.readouterr().err
     assert re.search(
-        r"rank entry test: 1 of 6 recordings cannot be read, first .*/-test_02.npz \(.*no such audio file", said
+        r"rank entry test: 1 of 6 recordings \(first .*/-test_02.npz: .*no such audio file.*\) cannot be read", said
     )
 
 
@@ -130,7 +130,7 @@ def test_feature_files_are_read_unchanged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (np.zeros((3, VALUES + 1)), r"has frames of 13 values, expected 12; correct the expert's setting `values`"),
+        (np.zeros((3, VALUES + 1)), r"its frames have 13 values, but the expert's setting `values` is 12; correct"),
         (np.zeros((0, VALUES)), r"shape \(0, 12\)"),
         (np.zeros(VALUES), r"shape \(12,\)"),
         (np.full((2, VALUES), np.nan), "has frames that are not finite"),
@@ -189,8 +189,8 @@ def test_frames_of_another_length_than_the_recording_are_reported(
     build_features(clips, {"msclap": EXPERT}, tmp_path / "banks")
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert said[0] == (
-        "msclap: frames and manifest disagree about the length of 2 recordings of 6; see msclap's hop_seconds "
-        "if it has one, or make the manifest again"
+        "expert msclap: frames and manifest disagree about the length of 2 recordings of 6; correct the expert's "
+        "hop_seconds if it has one, or make the manifest again"
     )
     assert [re.sub(r".*/", "", line) for line in said[1:]] == [
         "-test_00.npz: 10 s of frames, but 30 s in the manifest",

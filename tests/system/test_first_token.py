@@ -87,7 +87,7 @@ def test_missing_model_and_unsupported_dropout_are_refused(minilm: str, tmp_path
     from transformers import DistilBertConfig
 
     DistilBertConfig().save_pretrained(tmp_path / "other")
-    with pytest.raises(KitError, match=r"has no hidden_dropout_prob .*set text.dropout to null"):
+    with pytest.raises(KitError, match=r"has no settings hidden_dropout_prob .*set text.dropout to null"):
         settings(str(tmp_path / "other"), dropout=0.2).build([], tmp_path)
 
 
@@ -98,7 +98,7 @@ def test_model_without_first_token_is_refused(minilm: str, tmp_path: Path) -> No
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     tokenizer.cls_token = None
     tokenizer.save_pretrained(tmp_path / "causal")
-    with pytest.raises(KitError, match="has no first token for the whole text"):
+    with pytest.raises(KitError, match="has no first token that represents the whole text"):
         settings(str(tmp_path / "causal")).build([], tmp_path)
 
 

@@ -85,10 +85,12 @@ def test_ranking_with_other_word_vectors_is_refused(
     capsys.readouterr()
     ask = ("--audio", world, "--split", "evaluation", "--out", tmp_path / "s.npy")
     other = ("--set", f"model.text.vectors={tmp_path / 'other.bin'}")
-    assert "trained with other vectors of word_vectors" in refused(capsys, "rank", tmp_path / "model", *ask, *other)
+    assert "trained with another file of model.text.vectors" in refused(
+        capsys, "rank", tmp_path / "model", *ask, *other
+    )
     assert "text changed" in refused(capsys, "rank", done, *ask, *other)
     gone = ("--set", f"model.text.vectors={tmp_path / 'gone.bin'}")
-    assert "no word vectors" in refused(capsys, "rank", tmp_path / "model", *ask, *gone)
+    assert "is missing or empty" in refused(capsys, "rank", tmp_path / "model", *ask, *gone)
 
 
 def test_missing_word_vectors_are_reported_before_any_work(

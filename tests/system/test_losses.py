@@ -120,7 +120,7 @@ def test_loss_with_several_captions_matches_a_loop(captions: list[int]) -> None:
 
 
 def test_relaxed_loss_without_factors_raises_value_error() -> None:
-    with pytest.raises(ValueError, match="needs the margin factors"):
+    with pytest.raises(ValueError, match="needs margin factors"):
         RELAXED.value(batch_scores(torch.ones(2, 2)))
 
 

@@ -96,7 +96,7 @@ def test_fixed_and_learned_temperature_give_equal_losses(golden: dict[str, Any])
         for settings in ({"temperature": tau}, {"teacher_temperature": tau}):
             changed = case.distill.model_copy(update=settings)
             assert changed.value(case.batch).item() == pytest.approx(golden[f"{name}_distill"], abs=1e-9)
-    with pytest.raises(ValueError, match="a learned temperature needs a model that has one"):
+    with pytest.raises(ValueError, match="learned needs a model with a trained temperature"):
         POSITIVES.value(batch_of(*case.leaves[:2], golden["c3_clip"], None, None))  # type: ignore[arg-type]
 
 
@@ -196,7 +196,7 @@ def test_epoch_schedules_match_original(golden: dict[str, Any]) -> None:
 
 
 def test_epoch_schedule_without_falling_epochs_is_refused() -> None:
-    with pytest.raises(ValueError, match="must be more than warmup_epochs, so that the rate can fall"):
+    with pytest.raises(ValueError, match="must be more than warmup_epochs, so that the learning rate can fall"):
         stage(1, 1e-3)
     without = schema.EpochSchedule(
         kind="epochs", shape="linear", start_lr=0.5, floor_lr=0, warmup_epochs=0, until_epoch=2

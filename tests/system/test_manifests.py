@@ -91,7 +91,7 @@ def test_edited_manifest_is_kept_with_a_warning(wavcaps: Path, caplog: pytest.Lo
     arrive(wavcaps, range(3, 10))
     make_missing(recipe)
     assert len(read_manifest(wavcaps / "m.jsonl")) == 2
-    assert "m.jsonl was edited later, and is kept; delete it" in caplog.text
+    assert "m.jsonl lacks new audio files, but was edited and is kept; delete it" in caplog.text
 
 
 def test_manifest_is_made_again_after_files_are_renamed(wavcaps: Path) -> None:
@@ -128,7 +128,7 @@ def test_manifest_of_another_command_is_refused(wavcaps: Path) -> None:
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     (wavcaps / "m.jsonl.made_by").write_text(wavcaps_command(wavcaps, " --name other") + "\n3\n")
-    with pytest.raises(KitError, match=r"m\.jsonl was made by .* --name other`, but the recipe has"):
+    with pytest.raises(KitError, match=r"m\.jsonl was made by .* --name other`, but `make` is"):
         make_missing(recipe)
 
 

@@ -97,7 +97,7 @@ def test_ranks_of_torchrun_build_one_bank(tmp_path: Path) -> None:
     assert done.stdout.count("logmel: 47 series of dimension 128 in") == done.stdout.count("clips: 47 with") == 1
     for rank in ("", "[rank 1] "):
         assert (
-            f"\n{rank}skipped: {tmp_path}/world/development/development 003.wav: the file is empty"
+            f"\n{rank}skipped a clip: {tmp_path}/world/development/development 003.wav: the file is empty"
             in f"\n{done.stderr}"
         )
     assert "[rank 1] logmel: computing" not in done.stderr
@@ -254,7 +254,7 @@ def test_process_uses_the_gpu_of_its_local_rank(monkeypatch: pytest.MonkeyPatch)
         if there:
             assert device_of("cuda") == torch.device(expected)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    with pytest.raises(KitError, match="--device cuda:1 is one GPU for all processes of torchrun"):
+    with pytest.raises(KitError, match="--device cuda:1 gives all processes of torchrun the same GPU"):
         device_of("cuda:1")
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(KitError, match="no cuda:2 on this machine: its last CUDA device is cuda:1"):

@@ -219,9 +219,12 @@ def test_merged_captions_come_from_the_pair_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        (("dogs.wav", "dogs.wav", "x"), "m.csv, line 2: 'dogs.wav' is mixed with itself; name two clips, or remove"),
+        (
+            ("dogs.wav", "dogs.wav", "x"),
+            "m.csv, line 2: clip 'dogs.wav' is mixed with itself; name two different clips",
+        ),
         (("dogs.wav", "rain.wav", ""), "m.csv, line 2: the caption is empty"),
-        (("dogs.wav", "gone.wav", "x"), "m.csv: none of its 1 lines fits a pair of training clips; name clips by id"),
+        (("dogs.wav", "gone.wav", "x"), "m.csv: none of its 1 lines names a pair of training clips; name clips by id"),
     ],
 )
 def test_bad_lines_of_a_pair_file_are_refused(tmp_path: Path, row: tuple[str, ...], said: str) -> None:

@@ -26,7 +26,7 @@ from submission.metrics.moments_summary import metric_values
 from submission.runs.finished import has_moments, open_finished, open_finished_moments
 from submission.runs.record import RunResult
 from system.__main__ import main
-from system.experiments.ranked_moments import _of_random_windows
+from system.experiments.ranked_moments import _metrics_of_random_windows
 from system.moments.windows import Decoding
 from system.ranking.frame_series import score_of, windows_of
 from system.ranking.locate import series_of_moments
@@ -147,7 +147,7 @@ def test_changed_moments_files_are_refused(manifest: Path, tmp_path: Path, capsy
     (folder / "moments.jsonl").write_text("".join(before.splitlines(keepends=True)[:-1]))
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
     assert (
-        "the manifests of train.moments, validation.moments, evaluation.moments have changed since"
+        "have changed since: train.moments, validation.moments, evaluation.moments; start a new run"
         in capsys.readouterr().err
     )
     (tmp_path / "run" / "result.json").unlink()
@@ -315,19 +315,22 @@ def test_moment_ranking_errors_are_reported_before_training(
         return capsys.readouterr().err
 
     said = refused({"evaluation": "some.jsonl"})
-    assert re.search("rank entry posterior: .*some.jsonl has moments of evaluation without windows; all or none", said)
+    assert re.search(
+        "posterior: .*some.jsonl has moments of data source evaluation without windows; give windows to all or to none",
+        said,
+    )
     made = tiny_moments.recipe(manifest, tmp_path)
     made["data"]["blind"] = made["data"]["validation"] | {"moments": str(tmp_path / "blind.jsonl")}
     first, watched = made["stages"]["only"], {"data": ["blind"], "metrics": ["loss"], "keep": 1}
     later = made | {"stages": {"only": first, "later": first | {"monitor": watched}}}
     path = tiny.write_recipe(tmp_path / "r.yaml", later)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
-    assert "has no windows, as in a blind list; name a source with known windows" in capsys.readouterr().err
+    assert "has no windows, so it cannot be used for training or validation" in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.pt")), "its first stage is trained"
     made["rank"] = {"posterior": made["rank"]["posterior"] | {"fit": "blind"}}
     tiny.write_recipe(path, made)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
-    assert "has moments of blind without windows; fit needs windows" in capsys.readouterr().err
+    assert "has moments of data source blind without windows; `fit` needs windows for all" in capsys.readouterr().err
     late = [one.model_copy(update={"windows": [(tiny_moments.SECONDS, 99.0)]}) for one in moments]
     write_moments(tmp_path / "late.jsonl", late)
     made["data"]["blind"]["moments"] = str(tmp_path / "late.jsonl")
@@ -335,13 +338,13 @@ def test_moment_ranking_errors_are_reported_before_training(
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
     assert "begin after the end of their recording" in capsys.readouterr().err
     monkeypatch.setattr("system.ranking.frame_series.MAX_FRAMES", 90)
-    too_long = "validation_000.wav has 101 frames; the limit is 90"
+    too_long = "validation_000.wav has 101 frames, but the limit is 90"
     assert too_long in refused({})
     assert main(["train", str(tmp_path / "r.yaml"), "--out", str(tmp_path / "run")]) == 1
     assert too_long in capsys.readouterr().err
     assert not list((tmp_path / "run").rglob("*.pt")), "it is trained first"
     only_loss = {"data": ["validation"], "metrics": ["loss"], "keep": 1}
-    assert "evaluation_000.wav has 101 frames; the limit is 90" in refused({}, monitor=only_loss)
+    assert "evaluation_000.wav has 101 frames, but the limit is 90" in refused({}, monitor=only_loss)
 
 
 def test_removed_moment_entries_are_deleted_with_a_warning(
@@ -352,13 +355,13 @@ def test_removed_moment_entries_are_deleted_with_a_warning(
     dropped = ["--set", "rank.thresholds=null"]
     assert main(["run", str(tmp_path / "r.yaml"), "--out", str(copied), *dropped]) == 0
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert any("the earlier scores of thresholds are replaced or removed" in line for line in said)
+    assert any("the earlier scores of rank entries thresholds are replaced or removed" in line for line in said)
     assert not (copied / "submission/thresholds.jsonl").exists()
     caplog.clear()
     changed = [*dropped, "--set", "rank.posterior.windows=overlap"]
     assert main(["run", str(tmp_path / "r.yaml"), "--out", str(copied), *changed]) == 0
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert any("the earlier scores of posterior are replaced or removed" in line for line in said)
+    assert any("the earlier scores of rank entries posterior are replaced or removed" in line for line in said)
 
 
 def test_fitted_clip_model_finds_windows(manifest: Path, tmp_path: Path) -> None:
@@ -393,7 +396,7 @@ def test_fitted_clip_model_finds_windows(manifest: Path, tmp_path: Path) -> None
 def test_random_window_baseline_matches_expected_values() -> None:
     """A recording of two frames is true as a whole; each of its three windows comes first equally often."""
     truth = MomentTruth({"q": MomentQuery(1, "q", "?", "v", 2.0, [[0, 2]])}, "truth.jsonl", [])
-    found = _of_random_windows(truth, MOMENTS["2026"], {"q": np.array([0.0, 1.0, 2.0])})
+    found = _metrics_of_random_windows(truth, MOMENTS["2026"], {"q": np.array([0.0, 1.0, 2.0])})
     assert found["R1@0.7"] == pytest.approx(1 / 3, abs=0.2)
     assert found["mAP@0.75"] > found["R1@0.7"] + 0.05, "a later window may be the right one"
 
@@ -434,7 +437,9 @@ def test_fitted_numbers_are_kept_in_run_and_export(
     assert main(["rank", str(run), *asked, "--checkpoint", "loss", "--fit", "validation", "--out", str(out)]) == 0
     assert not [record for record in caplog.records if "this model is not" in record.getMessage()]
     (run / "result.json").unlink()
-    assert opened_for_page(run, cache, caplog) == ["rank entry fitted is fitted to validation, but this model is not"]
+    assert opened_for_page(run, cache, caplog) == [
+        "rank entry fitted is fitted to validation, but the opened model is not"
+    ]
 
 
 def opened_for_page(model: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -53,7 +53,7 @@ def test_overflowed_weights_after_an_epoch_are_not_saved(
     path = write(world, tmp_path)
     overflow_at(6, monkeypatch, lambda: None)
     output = refused(capsys, "train", path, "--out", tmp_path / "run")
-    assert "the last update overflowed at step 6" in output
+    assert "step 6: the model has weights that are infinite or NaN" in output
     assert "last.pt still has an earlier state" in output
     monkeypatch.undo()
     state_after_one_epoch(tmp_path / "run")
@@ -66,7 +66,9 @@ def test_interrupt_saves_no_overflowed_weights(
     """Ctrl-C in the fifth step, whose update overflows."""
     path = write(world, tmp_path)
     overflow_at(5, monkeypatch, lambda: signal.raise_signal(signal.SIGINT))
-    assert "the last update overflowed at step 5" in refused(capsys, "train", path, "--out", tmp_path / "run")
+    assert "step 5: the model has weights that are infinite" in refused(
+        capsys, "train", path, "--out", tmp_path / "run"
+    )
     state_after_one_epoch(tmp_path / "run")
 
 
@@ -89,7 +91,7 @@ def test_overflowed_gradients_end_the_stage_before_the_update(
         with monkeypatch.context() as patch:
             patch.setattr(stage, "gradients", spoilt)
             output = refused(capsys, "train", path, "--out", folder / "run")
-        assert "the norm of the gradients is nan at step 4" in output
+        assert "step 4: the norm of the gradients is nan" in output
         state_after_one_epoch(folder / "run")
 
 
@@ -98,7 +100,7 @@ def test_overflow_in_first_step_reports_nothing_saved(
 ) -> None:
     monkeypatch.setattr(stage, "gradients", lambda *_: {"loss": float("nan")})
     output = refused(capsys, "train", write(world, tmp_path), "--out", tmp_path / "run")
-    assert "the loss is nan at step 0" in output
+    assert "step 0: the loss is nan" in output
     assert "nothing was saved yet" in output
 
 
@@ -115,7 +117,7 @@ def test_nan_validation_saves_no_checkpoint(
 
     monkeypatch.setattr(stage.Validation, "__call__", lost)
     output = refused(capsys, "train", write(world, tmp_path), "--out", tmp_path / "run")
-    assert "validation gives m1 nan at step 6" in output
+    assert "step 6: validation gives numbers that are not finite (m1 nan)" in output
     state_after_one_epoch(tmp_path / "run")
 
 
@@ -132,7 +134,7 @@ def test_training_state_with_nan_weights_is_refused(unbroken: Path, tmp_path: Pa
     state["model"][name].view(-1)[0] = torch.nan
     (tmp_path / "finetune").mkdir()
     torch.save(state, tmp_path / "finetune/last.pt")
-    with pytest.raises(KitError, match=f"has weights that are not finite, first {name}; delete .*finetune"):
+    with pytest.raises(KitError, match=f"has weights that are infinite or NaN, first {name}; delete .*finetune"):
         checkpoints.load_state(tmp_path / "finetune")
 
 
@@ -160,7 +162,7 @@ def test_fp16_overflow_at_every_scale_ends_the_stage(
 
     monkeypatch.setattr("system.training.stage.GradScaler", lambda *_, **__: Scaler())
     output = refused(capsys, "train", write(world, tmp_path, steps_per_epoch=40), "--out", tmp_path / "run")
-    assert "gradients overflow at every scale at step 26" in output
+    assert "step 26: fp16 gradients overflow at every loss scale" in output
 
 
 def test_metrics_jsonl_is_strict_json(unbroken: Path) -> None:

@@ -106,7 +106,7 @@ def test_all_verbs_use_the_same_clips_and_report_skipped_files(
     monkeypatch.setattr("system.verbs.serve.serve", ended)
     expected = {
         *("broken.wav: cannot be decoded", "empty.flac: the file is empty (0 bytes)", "are not audio (1): notes.txt"),
-        f"{3 + ffmpeg} clips used, {4 - ffmpeg} skipped",
+        f"using {3 + ffmpeg} clips; skipped {4 - ffmpeg} that cannot be read or are not audio",
         *([] if ffmpeg else ["song.m4a: this format needs the program ffmpeg, which is not installed"]),
     }
     output = {}
@@ -225,7 +225,7 @@ def test_unwritable_cache_is_reported_and_not_used(
 ) -> None:
     """A file stands where the folder should be."""
     assert main([*verbs(unbroken, folder, tmp_path)["search"], "--cache", str(folder / "notes.txt")]) == 0
-    assert "embeddings are not stored" in caplog.text
+    assert "embeddings cannot be cached" in caplog.text
     assert "name a writable folder with --cache" in caplog.text
     assert (folder / "notes.txt").read_text() == "x"
 
@@ -250,7 +250,7 @@ def test_full_cache_disk_is_reported_and_ranking_continues(
         patched.setattr(Shard, "_append", full)
         assert main(argv["rank"]) == 0
     assert stored
-    assert re.search(r"new embeddings are not stored \(.*frames.bin: No space left on device\); free", caplog.text)
+    assert re.search(r"new embeddings cannot be cached \(.*frames.bin: No space left on device\); free", caplog.text)
     for _ in range(2):  # later, with the stored ones
         assert np.allclose(read_scores(tmp_path / "s.npy").values, expected.values, atol=1e-5)
         assert main(argv["rank"]) == 0
@@ -261,7 +261,7 @@ def test_cache_on_a_full_disk_falls_back_to_a_temporary_one(
 ) -> None:
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: os.fdopen(os.open("/dev/full", os.O_WRONLY), "wb"))
     assert cache_folder(tmp_path / "mine") not in (tmp_path, tmp_path / "mine")
-    assert "embeddings are not stored (" in caplog.text
+    assert "embeddings cannot be cached (" in caplog.text
     assert "No space left on device" in caplog.text
 
 
@@ -274,7 +274,7 @@ def test_user_without_home_gets_a_temporary_cache(
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", homeless)
     assert cache_folder().is_dir()
-    assert "embeddings are not stored (Could not determine home directory); name a" in caplog.text
+    assert "embeddings cannot be cached (Could not determine home directory), so later" in caplog.text
 
 
 def test_cache_folder_follows_xdg_cache_home_or_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_invalid_published_checkpoints_are_refused(
     root: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, out = tmp_path / "theirs.ckpt", tmp_path / "model"
-    assert "name its recipe with --recipe" in refused(capsys, "convert", path, "--out", out)
+    assert "a checkpoint is converted with its recipe" in refused(capsys, "convert", path, "--out", out)
     argv = ("convert", path, "--recipe", recipe, "--out", out)
     said = refused(capsys, *argv)
     assert f"{path}: no such file; fetch it from its address (dcase2025_baseline" in said
@@ -146,10 +146,10 @@ def test_invalid_published_checkpoints_are_refused(
         assert parts in written
         assert "\npython -m system convert " in written
     path.write_bytes(b"nothing")
-    assert "is damaged, truncated, or no checkpoint of tensors" in refused(capsys, *argv)
+    assert "is damaged, truncated, or not a checkpoint of tensors" in refused(capsys, *argv)
     torch.save({"state_dict": {"tau": torch.zeros(1)}}, path)
     names = sorted(build_model(load_recipe(recipe).recipe, []).state_dict())
-    said = f"has no weights for {len(names)} tensors of the recipe's model, such as {names[0]}; name its recipe"
+    said = f"has no weights for {len(names)} tensors of the recipe's model, such as {names[0]}; name the recipe"
     assert said in refused(capsys, *argv)
     checkpoint(recipe, path, NAMES["salsa"])
     content = torch.load(path, weights_only=False)

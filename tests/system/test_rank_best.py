@@ -74,9 +74,9 @@ def test_top_10_lists_are_scored_and_converted(
         ("0", "r.csv", "'0' is not a whole number of at least 1"),
         ("-3", "r.csv", "'-3' is not a whole number of at least 1"),
         ("ten", "r.csv", "'ten' is not a whole number of at least 1"),
-        ("25", "r.csv", "--top 25: the pool has 24 clips; give 24 or fewer"),
+        ("25", "r.csv", "--top 25: only 24 clips can be ranked; give 24 or fewer"),
         ("5", "r.npy", "with --top ranked lists are written; give a name that ends in .csv"),
-        (None, "r.csv", "must end in .npy; ranked lists (.csv) are written with --top K"),
+        (None, "r.csv", "must end in .npy; for ranked lists (.csv) add --top K"),
         ("5", "q.csv", "would overwrite"),
     ],
 )
@@ -110,6 +110,6 @@ def test_broken_clip_reduces_the_maximum_of_top(
     (folder / "broken.wav").write_bytes(b"RIFF")
     (tmp_path / "q.csv").write_text("caption\na deep tone\n")
     command = ["rank", unbroken, "--audio", folder, "--queries", tmp_path / "q.csv", "--out", tmp_path / "r.csv"]
-    assert "--top 2: the pool has 1 clip; give 1 or fewer" in refused(capsys, *command, "--top", "2")
+    assert "--top 2: only 1 clip can be ranked; give 1 or fewer" in refused(capsys, *command, "--top", "2")
     assert main([*map(str, command), "--top", "1"]) == 0
     assert lists(tmp_path / "r.csv")[1] == ["a deep tone", "whole.wav"]

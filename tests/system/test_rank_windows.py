@@ -137,14 +137,15 @@ def test_windows_of_a_blind_list_have_no_metrics(
         ("clips", ["--split", "evaluation"], "clips was not trained on windows; .* with --fit"),
         ("own", ["--split", "evaluation", "--fit", "evaluation"], "--fit evaluation: is a test split"),
         ("own", ["--fit", "validation"], "--fit validation: is also ranked"),
-        ("own", ["--split", "other"], "no moment of the split other .* moments: development, evaluation, validation"),
+        ("own", ["--split", "other"], "no moment of the split other .*development, evaluation, validation"),
         ("own", ["--split", "evaluation", "--top", "3"], "leave out --queries and --top"),
         ("own", ["clips", "--split", "evaluation", "--by", "thresholds"], "--by thresholds works with one model only"),
         ("own", ["own", "--split", "evaluation"], "one model is named twice"),
         (
             "own",
             ["--split", "evaluation", "--fit", "other"],
-            "no moment of the split other of .*; splits with moments: .*; data_tools castella makes one manifest",
+            "no moment of the split other of .*; name a split that has moments .*, or make one manifest of all splits "
+            "with",
         ),
     ],
 )
@@ -170,7 +171,7 @@ def test_fit_without_windows_and_rank_of_two_models_are_refused(
     assert main([*asked, "--fit", "validation"]) == 1
     assert "--fit only works with --windows" in capsys.readouterr().err
     assert main(["rank", str(runs / "own"), *asked[1:]]) == 1
-    assert "only one model can rank clips; combine score matrices" in capsys.readouterr().err
+    assert "rank takes one MODEL without --windows, not 2; rank with each" in capsys.readouterr().err
 
 
 def test_window_options_without_windows_are_refused(
@@ -179,7 +180,7 @@ def test_window_options_without_windows_are_refused(
     asked = ["rank", str(runs / "clips"), "--audio", str(manifest), "--out", str(tmp_path / "a.npy")]
     for option in (["--by", "posterior"], ["--piece", "3"], ["--hop", "0.5"]):
         assert main([*asked, *option]) == 1
-        assert f"{option[0]} only works with --windows; add that, or leave it out" in capsys.readouterr().err
+        assert f"{option[0]} only works with --windows; add --windows" in capsys.readouterr().err
 
 
 def test_window_outputs_never_overwrite_inputs(
@@ -205,7 +206,7 @@ def test_mixed_known_and_blind_moments_are_refused(
     named = ["--audio", str(manifest), "--moments", str(tmp_path / "moments.jsonl"), "--out", str(tmp_path / "a.jsonl")]
     assert main(["rank", str(runs / "own"), "--windows", *named]) == 1
     said = capsys.readouterr().err
-    assert "has known windows and a blind list; name one with --split: development, evaluation" in said
+    assert "has moments with and without windows; choose one split with --split (development, evaluation" in said
     assert not (tmp_path / "a.truth.jsonl").exists()
 
 
@@ -224,7 +225,7 @@ def test_unreadable_recordings_are_counted_and_skipped_by_a_fit(
     asked = ["rank", str(runs / "own"), *named, "--audio", str(tmp_path / "manifest.jsonl"), "--split"]
     assert main([*asked, "evaluation"]) == 1
     said = capsys.readouterr().err
-    assert "1 of 12 recordings cannot be read, first tones/evaluation/evaluation_001.wav (" in said
+    assert "1 of 12 recordings (first tones/evaluation/evaluation_001.wav: " in said
     assert main([*asked, "development", "--fit", "validation"]) == 0
     known = [one for one in read_moments(moments) if "/validation/" in one.clip and "_002" not in one.clip]
     assert len(known) < len([one for one in read_moments(moments) if "/validation/" in one.clip])
@@ -232,7 +233,7 @@ def test_unreadable_recordings_are_counted_and_skipped_by_a_fit(
     every = [clip.model_copy(update=lost) if clip.split == "validation" else clip for clip in gone]
     write_manifest(tmp_path / "manifest.jsonl", every)
     assert main([*asked, "development", "--fit", "validation"]) == 1
-    assert "8 of 8 recordings cannot be read" in capsys.readouterr().err
+    assert "8 of 8 recordings (first" in capsys.readouterr().err
 
 
 def test_queries_of_unknown_words_are_ranked_with_allow_unknown(
@@ -289,7 +290,7 @@ def test_pieces_contain_the_frames_around_their_hop(manifest: Path, tmp_path: Pa
             expected = whole[(centres >= middle - 0.5) & (centres < middle + 0.5)]
             np.testing.assert_array_equal(cut.frames(name, piece.id), expected)
             assert cut.banks[name].rows_of(cut.keys[piece.id]) == len(expected) > 0
-    with pytest.raises(KitError, match=r"8 s have 80,000 pieces every 0.0001 s; the limit is 20,000"):
+    with pytest.raises(KitError, match=r"has 80,000 pieces .one every 0.0001 s of 8 s., but the limit is 20,000"):
         pieces_of(clips[:1], features, 1.0, 0.0001)
     _, short = pieces_of(clips[:1], features, 0.01, 0.04)
     assert {len(short.frames(name, piece)) for piece in short.keys} == {1}

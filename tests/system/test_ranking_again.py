@@ -81,7 +81,7 @@ def test_new_rank_edition_ranks_again_without_training(
     change(later=entry(edition=2025), last=entry(checkpoint="last"), both=None)
     assert main(["run", "mine.yaml"]) == 0
     assert [path.name for path in Path("runs").iterdir()] == ["done"], "no second run"
-    assert "only its rank entries differ, so that nothing is trained again" in caplog.text
+    assert "only the rank entries of the recipe have changed: ranking again, without training" in caplog.text
     after = result()
     assert list(after["rank"]) == ["evaluation", "later", "last"]
     assert after["rank"]["evaluation"] == before["rank"]["evaluation"]
@@ -141,8 +141,8 @@ def test_blind_set_is_ranked_after_it_arrives(
     assert "set/test and set/captions.csv missing: `run` ranks it later" in shown
     unpack(world)
     assert main(["run", "mine.yaml"]) == 0
-    assert "ranking now: blind; nothing is trained again" in caplog.text
-    assert "ranking blind: 3 captions against 24 clips" in caplog.text
+    assert "ranking the new or changed rank entries blind, without training" in caplog.text
+    assert "rank entry blind: ranking 3 captions against 24 clips" in caplog.text
     assert "blind: blind set, 3 queries, 24 clips, finetune epoch" in capsys.readouterr().out
     command = ["rank", "runs/done", "--audio", "set/test", "--queries", "set/captions.csv", "--out", "by_hand.npy"]
     assert main(command) == 0
@@ -154,7 +154,7 @@ def test_blind_set_is_ranked_after_it_arrives(
     assert submission(check) == 0
     caplog.clear()
     assert main(["run", "mine.yaml"]) == 0
-    assert "ranking now" not in caplog.text
+    assert "ranking the new" not in caplog.text
     assert submission(["score", "runs/done:blind"]) == 1
     assert "'blind' ranks a blind set, which has no figures; use runs/done/scores/blind.npy" in capsys.readouterr().err
 
@@ -212,7 +212,7 @@ def test_changed_blind_set_is_ranked_again(desk: Path, world: Path, caplog: pyte
     first = read_scores(Path("runs/done/scores/blind.npy"))
     write_table(Path("set/captions.csv"), ["caption"], [[text] for text in (*QUERIES[:2], "a lower note")])
     assert main(["run", "mine.yaml"]) == 0
-    assert "ranking now: blind, blind_last; nothing is trained again" in caplog.text
+    assert "ranking the new or changed rank entries blind, blind_last, without training" in caplog.text
     second = read_scores(Path("runs/done/scores/blind.npy"))
     assert second.query_texts[2] == "a lower note"
     assert np.array_equal(second.values[:2], first.values[:2])
@@ -220,13 +220,13 @@ def test_changed_blind_set_is_ranked_again(desk: Path, world: Path, caplog: pyte
     shutil.copy(other, one)
     caplog.clear()
     assert main(["run", "mine.yaml"]) == 0
-    assert "ranking now: blind, blind_last" in caplog.text
+    assert "ranking the new or changed rank entries blind, blind_last" in caplog.text
     third = read_scores(Path("runs/done/scores/blind.npy"))
     assert np.array_equal(third.values[:, 0], third.values[:, 1])
     assert np.array_equal(third.values[:, 1:], second.values[:, 1:])
     caplog.clear()
     assert main(["run", "mine.yaml"]) == 0
-    assert "ranking now" not in caplog.text
+    assert "ranking the new" not in caplog.text
 
 
 def test_ranking_of_a_deleted_blind_set_is_kept(desk: Path, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -305,7 +305,7 @@ def test_files_of_removed_rank_entries_are_deleted(desk: Path, caplog: pytest.Lo
     assert main(["run", "mine.yaml", "-q"]) == 0
     loud = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert [message.partition(";")[0] for message in loud] == [
-        "the earlier scores of evaluation, later are replaced or removed"
+        "the earlier scores of rank entries evaluation, later are replaced or removed"
     ]
     names = {path.name for path in Path("runs/done").glob("s*/*") if path.is_file()}
     assert not names & {"later.npy", "later.csv", "later.clips.csv", "evaluation.csv"}
@@ -357,7 +357,7 @@ def test_broken_blind_set_leaves_the_run_unchanged(desk: Path, world: Path, caps
     change(blind=blind())
     assert main(["run", "mine.yaml"]) == 1
     said = capsys.readouterr().err
-    assert "error: the blind set set/test: broken audio of 1 clip, first " in said
+    assert "error: blind set set/test: 1 clip cannot be read, first " in said
     assert f"{broken.name}: cannot be decoded" in said
     assert contents(Path("runs")) == before
     write_table(Path("set/captions.csv"), ["text"], [["a low note"]])
@@ -378,5 +378,5 @@ def test_run_name_option_sets_the_folder(desk: Path, capsys: pytest.CaptureFixtu
     assert main(["run", "mine.yaml", "--runs", "runs", "--name", "done"]) == 0
     assert "run        runs/done\n" in capsys.readouterr().out
     assert main(["run", "mine.yaml", "--name", "a/b"]) == 2
-    assert "'a/b' is no folder name; use --out for a path" in capsys.readouterr().err
+    assert "'a/b' is not a single folder name; give a path with --out" in capsys.readouterr().err
     assert main(["run", "mine.yaml", "--name", "a", "--out", "b"]) == 2

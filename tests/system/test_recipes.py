@@ -106,7 +106,7 @@ PLANTED = [  # line, key, words
     (1, "name", "small letters, digits and _"),
     (7, "data.test", "given twice (first on line 6)"),
     (12, "model.audio.experts.logmel", "'logmell'"),
-    (15, "model.audio.heads", "3 heads do not divide width 256"),
+    (15, "model.audio.heads", "width 256 is not a multiple of heads 3"),
     (18, "model.audio.dropout", "must be below 1, not 1.5"),
     (23, "stages.pretrain.start_from.stage", "no earlier stage 'nowhere'"),
     (24, "stages.pretrain.train.data.1", "is a test split (evaluation); train on another split"),
@@ -369,7 +369,7 @@ def test_incompatible_encoders_are_reported_with_line_and_key(tmp_path: Path) ->
         f"{path}:{hidden}: model.audio.hidden: both directions give 2 x 7 values, but the text has 32",
         f"{path}:{embedding}: model.audio.embedding: score cosine needs one embedding, not frames; set mean",
     ]
-    with pytest.raises(RecipeError, match=r"model.text.heads: 5 heads do not divide dim 32"):
+    with pytest.raises(RecipeError, match=r"model.text.heads: dim 32 is not a multiple of heads 5"):
         load(tmp_path, valid(tmp_path), ["model.text.heads=5"])
 
 

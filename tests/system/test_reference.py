@@ -74,10 +74,10 @@ def test_reference_has_every_key_of_shipped_recipes(root: Path) -> None:
 
 
 def test_unknown_key_path_is_refused_with_similar_paths(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "stages.optimiser: a recipe has no such key; similar are stages.optimizer" in refused(
+    assert "stages.optimiser: a recipe has no such key; similar keys are stages.optimizer" in refused(
         capsys, "recipes", "keys", "stages.optimiser"
     )
-    assert "without a path all keys are printed" in refused(capsys, "recipes", "keys", "xyzzy.1.2")
+    assert "leave it out to print all keys" in refused(capsys, "recipes", "keys", "xyzzy.1.2")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_recipes_new_copies_a_recipe_and_never_overwrites(
     assert "recipes/clotho.yaml" not in text
     assert "already exists" in refused(capsys, "recipes", "new", "mine")
     assert Path("mine.yaml").read_text() == text
-    said = "no such recipe; recipes: aistat2025/passt, baseline2022, clotho"
+    said = "no such shipped recipe; choose one of aistat2025/passt, baseline2022, clotho"
     assert said in refused(capsys, "recipes", "new", "b", "--from", "x")
     assert "lower-case letters" in refused(capsys, "recipes", "new", "../b")
     printed(capsys, "new", "easy", "--from", "take_it_easy/honest")

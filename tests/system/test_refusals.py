@@ -19,7 +19,7 @@ from data_tools.errors import KitError
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.runs import checkpoints
-from system.runs.open import _moved
+from system.runs.open import _load_with_paths
 
 
 def test_checkpoint_of_another_recipe_is_refused(
@@ -39,7 +39,7 @@ def test_checkpoint_of_another_recipe_is_refused(
     rewrite(run / "pretrain/done.json", sha256={})  # as of a release that noted no checksums
     assert "is a checkpoint of another model" in refused(capsys, "train", recipe, "--out", run)
     (run / f"pretrain/e{int(best):04d}.safetensors").write_bytes(b"cut")
-    assert "is damaged or no safetensors file" in refused(capsys, "train", recipe, "--out", run)
+    assert "is damaged, or not a safetensors file" in refused(capsys, "train", recipe, "--out", run)
 
 
 def test_damaged_training_state_is_refused(
@@ -67,7 +67,7 @@ def test_missing_manifest_split_and_foreign_folder_are_refused(
 ) -> None:
     content = tiny.recipe(tmp_path / "none.jsonl", tmp_path)
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
-    assert "no manifest" in refused(capsys, "run", path, "--out", tmp_path / "run")
+    assert "none.jsonl does not exist" in refused(capsys, "run", path, "--out", tmp_path / "run")
     content = tiny.recipe(world, tmp_path)
     content["data"]["train"]["split"] = "train"
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
@@ -75,8 +75,8 @@ def test_missing_manifest_split_and_foreign_folder_are_refused(
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     (tmp_path / "full").mkdir()
     (tmp_path / "full/letter.txt").write_text("hello")
-    assert "is not a run and not empty" in refused(capsys, "train", path, "--out", tmp_path / "full")
-    assert "needs as many training items" in refused(
+    assert "is neither a run nor empty" in refused(capsys, "train", path, "--out", tmp_path / "full")
+    assert "needs at least 99 training items" in refused(
         capsys, "train", path, "--set", "stages.only.batch_size=99", "--runs", tmp_path
     )
 
@@ -167,7 +167,7 @@ def test_id_shared_by_two_files_is_refused(world: Path, tmp_path: Path, capsys: 
     content = tiny.recipe(world, tmp_path)
     content["data"]["other"] = {"manifest": str(copy), "split": "development"}
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
-    assert "is also the id of" in refused(capsys, "features", path)
+    assert "two clips have the id" in refused(capsys, "features", path)
 
 
 def test_audio_in_training_and_validation_is_warned_about(
@@ -177,7 +177,7 @@ def test_audio_in_training_and_validation_is_warned_about(
     content["stages"]["only"]["train"]["data"] = ["train", "validation"]
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
-    assert "stage only: 16 training recordings are also in its validation data" in caplog.text
+    assert "stage only: its training and validation data share 16 recordings" in caplog.text
 
 
 def test_best_checkpoint_is_read_from_done_json(unbroken: Path, tmp_path: Path, world: Path) -> None:
@@ -193,7 +193,7 @@ def test_changing_settings_of_a_trained_model_is_refused(
 ) -> None:
     common = ["--audio", world, "--split", "evaluation", "--out", tmp_path / "s.npy"]
     for change in ("model.audio.heads=1", "model.audio.experts.logmel.bands=31"):
-        assert "settings of a trained model are fixed" in refused(capsys, "rank", unbroken, *common, "--set", change)
+        assert "a trained model's settings are fixed" in refused(capsys, "rank", unbroken, *common, "--set", change)
     assert main(["rank", str(unbroken), *map(str, common), "--set", f"banks={tmp_path / 'banks'}"]) == 0
 
 
@@ -201,10 +201,10 @@ def test_only_weight_paths_of_a_trained_panns_model_may_change(tmp_path: Path) -
     content = tiny.recipe(tmp_path / "m.jsonl", tmp_path)
     content["model"]["audio"] = tiny.panns(weights="here.pth")
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
-    moved = _moved(path, ["model.audio.weights=elsewhere.pth"])
+    moved = _load_with_paths(path, ["model.audio.weights=elsewhere.pth"])
     assert moved.model.audio.weight_files() == {"weights": Path("elsewhere.pth")}
-    with pytest.raises(KitError, match=r"settings of a trained model are fixed; only model\.audio\.weights, banks and"):
-        _moved(path, ["model.audio.dropout=0.3"])
+    with pytest.raises(KitError, match=r"settings are fixed; change only the paths model\.audio\.weights, banks and"):
+        _load_with_paths(path, ["model.audio.dropout=0.3"])
 
 
 def test_ranking_with_other_expert_weights_is_refused(
@@ -308,7 +308,7 @@ def test_full_gpu_memory_gives_one_error_message(
     monkeypatch.setattr(f"system.training.stage.{where}", full)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     output = refused(capsys, "train", path, "--out", tmp_path / "run")
-    assert "stage only: batch_size 8 does not fit the GPU's memory; set grad_cache_chunk to less than 8" in output
+    assert "not enough GPU memory for stage only: batch_size 8; set grad_cache_chunk to less than 8" in output
 
 
 def test_infinite_loss_ends_training_with_an_error_message(

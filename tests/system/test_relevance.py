@@ -175,15 +175,15 @@ def test_damaged_percentile_file_is_refused(damage: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("clips", "changes", "sentence"),
     [
-        ([], {}, "the corpus has 0 with captions"),
-        ([[], []], {"documents": "clip"}, "the corpus has 0 with captions"),
-        ([["a dog"]], {}, "captions that have an n-gram, and the corpus has 1"),
-        ([["a dog", "a cat"], []], {"documents": "clip"}, "clips that have an n-gram, and the corpus has 1"),
-        ([["a dog", "a cat"]], {"pairs": "other_clips"}, "no pair of captions of different clips"),
+        ([], {}, "at least two captions, not 0"),
+        ([[], []], {"documents": "clip"}, "at least two clips with captions, not 0"),
+        ([["a dog"]], {}, "at least two captions, not 1"),
+        ([["a dog", "a cat"], []], {"documents": "clip"}, "at least two clips with captions, not 1"),
+        ([["a dog", "a cat"]], {"pairs": "other_clips"}, "no two captions of different clips"),
         (
             [["a"], ["b"]],
             {"relax": [PercentileFactor(percentile=q, factor=1.0) for q in (90.0, 80.0)]},
-            r"do not rise: \[90.0, 80.0\]",
+            r"must rise, but are \[90.0, 80.0\]",
         ),
     ],
 )
@@ -273,10 +273,13 @@ def test_relevance_figure_shows_histogram_and_relax_curve(tmp_path: Path, monkey
         (["{csv}", "--percentiles", "101"], "--percentiles 101: must be from 0 to 100"),
         (["{csv}", "--percentiles", "nan"], "--percentiles nan: must be"),
         (["{csv}", "--figure", "a.jpg"], "--figure a.jpg: must end in .png or .svg"),
-        (["{csv}", "--figure", "a.png", "--percentiles", "80", "90"], "rising --percentiles and one of"),
+        (
+            ["{csv}", "--figure", "a.png", "--percentiles", "80", "90"],
+            "rising --percentiles and as many --factors, not 2 and 3",
+        ),
         (["{csv}", "--figure", "a.png", "--percentiles", "80", "80", "90"], "rising --percentiles"),
         (["{csv}", "--split", "train"], "leave out --split"),
-        (["{one}"], "the corpus has 1 with captions"),
+        (["{one}"], "at least two captions, not 1"),
         (["{bad}"], "bad.csv, line 2, caption_1: the caption '!!!' has no letter or digit"),
         (["{none}"], "needs the columns caption_1"),
         (["missing.jsonl"], "missing.jsonl: no such file"),
@@ -310,5 +313,5 @@ def test_relevance_factors_outside_0_to_1_are_refused(
 @pytest.mark.parametrize("percents", [[80, 80, 99], [90, 80, 99], [80, 99, 99]])
 def test_relax_percentiles_that_do_not_rise_are_refused(percents: list[float], tmp_path: Path) -> None:
     relax = [{"percentile": percent, "factor": 0.5} for percent in percents]
-    with pytest.raises(KitError, match="the percentiles of relax do not rise"):
+    with pytest.raises(KitError, match="the percentiles of relax must rise, but are"):
         Relevance(settings(relax=relax), corpus(), tmp_path)

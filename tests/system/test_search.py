@@ -95,7 +95,7 @@ def test_search_prints_clips_and_logs_skipped_files(
     assert lines[1].endswith(".wav")
     assert "skipped files that are not audio (1): notes.txt" in caplog.text
     assert "broken.wav" in caplog.text
-    assert "5 clips used, 3 skipped" in caplog.text
+    assert "using 5 clips; skipped 3 that" in caplog.text
 
 
 def test_search_json_lists_skipped_files(unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,13 +197,13 @@ ODD_CALLS = {
     "no samples": (lambda m: m.encode_audio(np.zeros(0), rate=16_000), r"shape \(0,\)"),
     "overflow": (lambda m: m.encode_audio(np.full(16_000, 1e300), rate=16_000), "too large for 32 bits"),
     "NaN": (lambda m: m.encode_audio(WAVE * np.nan, rate=16_000), "NaN, infinite or too large"),
-    "waves to rank": (lambda m: m.rank("a", [WAVE]), "rank needs files"),
-    "a number as audio": (lambda m: m.encode_audio(3), "'3' is no text, file or list"),
-    "a list of numbers": (lambda m: m.encode_audio([3]), "'3' is no file"),
-    "a number as text": (lambda m: m.encode_text(3), "'3' is no text"),
-    "bytes as text": (lambda m: m.encode_text(b"a"), "is no text"),
+    "waves to rank": (lambda m: m.rank("a", [WAVE]), "rank needs audio files"),
+    "a number as audio": (lambda m: m.encode_audio(3), "'3' has the wrong type int; give a folder"),
+    "a list of numbers": (lambda m: m.encode_audio([3]), "'3' is not the path of a file"),
+    "a number as text": (lambda m: m.encode_text(3), "'3' has the wrong type int; give one text"),
+    "bytes as text": (lambda m: m.encode_text(b"a"), "has the wrong type bytes; give one text"),
     "top of 0": (lambda m: m.rank("a", "b", top=0), "top is 0; give a whole number"),
-    "no folder": (lambda _: load_model(None), "None is no folder"),
+    "no folder": (lambda _: load_model(None), "None is not a path"),
 }
 
 
@@ -227,7 +227,7 @@ def test_os_errors_become_kit_errors(
 
 
 def test_python_errors_name_the_file_or_text(model: Retriever, folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"none\.wav: no such file"):
+    with pytest.raises(DataError, match=r"none\.wav: no such audio file"):
         model.encode_audio([tmp_path / "none.wav"])
     with pytest.raises(KitError, match=r"broken\.wav"):
         model.encode_audio([folder / "more/broken.wav"])
@@ -262,7 +262,7 @@ def test_texts_without_known_words_are_counted_in_a_warning(model: Retriever, ca
     model.encode_text(TEXTS)
     assert not caplog.messages
     model.encode_text([TEXTS[0], "zzz", ""])
-    assert caplog.messages == ["the model knows no word of 2 texts, such as 'zzz'"]
+    assert caplog.messages == ["the model knows no word of 2 texts, such as 'zzz'; these get equal embeddings"]
 
 
 def test_single_text_or_file_counts_as_a_list_of_one(model: Retriever, folder: Path) -> None:
@@ -277,7 +277,7 @@ def test_empty_lists_are_refused(model: Retriever, folder: Path) -> None:
         model.encode_text([])
     with pytest.raises(KitError, match=no_text):
         model.rank([], folder)
-    with pytest.raises(KitError, match="None is no text; give one text, or a list of texts"):
+    with pytest.raises(KitError, match="None is not a text; give one text, or a list of texts"):
         model.encode_text([None])  # type: ignore[list-item]
     for call in (model.encode_audio, lambda files: model.rank(TEXTS, files)):
         with pytest.raises(KitError, match=r"the list of files is empty; give a folder, a manifest \(.jsonl\), or"):

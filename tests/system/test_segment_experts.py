@@ -144,9 +144,9 @@ def test_segment_expert_identity_ignores_weight_paths(experts: dict[str, Segment
 @pytest.mark.parametrize(
     ("kind", "changes", "said"),
     [
-        ("passt", {"segment_seconds": 10.5}, r"passt: segment_seconds: must be 0.16 to 10.07 s, not 10.5"),
-        ("atst_frame", {"segment_seconds": 11.0}, r"atst_frame: segment_seconds: must be 0.04 to 10.0 s, not 11"),
-        ("hugging_face", {"size": 17}, r"gives 16 values per frame, not 17; set size: 16"),
+        ("passt", {"segment_seconds": 10.5}, r"passt: segment_seconds must be from 0.16 to 10.07 s, not 10.5"),
+        ("atst_frame", {"segment_seconds": 11.0}, r"atst_frame: segment_seconds must be from 0.04 to 10.0 s, not 11"),
+        ("hugging_face", {"size": 17}, r"gives 16 values per frame, but size is 17; set size: 16"),
     ],
 )
 def test_invalid_segment_expert_settings_are_refused(

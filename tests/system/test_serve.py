@@ -349,9 +349,9 @@ def test_audio_content_types_follow_the_extension(tmp_path: Path) -> None:
         ("/api/search?query=a&count=" + "9" * 5000, 400, "whole number from 1 to 50"),
         ("/api/search?query=a&offset=-1", 400, "offset is not a whole number from 0"),
         ("/api/search?query=a&offset=1&offset=1", 400, "offset occurs 2 times"),
-        ("/peaks/4", 404, "no clip 4; the last one is 3"),
+        ("/peaks/4", 404, "no clip has the number 4; the last number is 3"),
         ("/api/search?query=xyz", 422, "the model knows no word of this query"),
-        ("/audio/4", 404, "no clip 4; the last one is 3"),
+        ("/audio/4", 404, "no clip has the number 4; the last number is 3"),
         ("/audio/3", 404, "the file of this clip is missing"),
         ("/nothing", 404, "no such page"),
         ("/api/", 404, "no such page"),
@@ -527,7 +527,7 @@ def test_invalid_serve_arguments_are_refused(
     noise.mkdir()
     (noise / "a.wav").write_bytes(b"no audio")
     output = refused(capsys, "serve", unbroken, "--audio", noise, "--port", 0)
-    assert "none of 1 clip is readable, first" in output
+    assert "none of 1 clip can be read, first" in output
     assert "cannot be decoded" in output
 
     assert main(["export", str(unbroken), "--out", str(tmp_path / "model")]) == 0
@@ -536,9 +536,9 @@ def test_invalid_serve_arguments_are_refused(
         source["manifest"] = str(tmp_path / "gone.jsonl")
     (tmp_path / "model/recipe.json").write_text(json.dumps(recipe))
     rewrite(tmp_path / "model/model.json", sha256={})
-    assert "is not here; name the clips with --audio" in refused(capsys, "serve", tmp_path / "model", "--port", 0)
+    assert "is missing; name the clips with --audio" in refused(capsys, "serve", tmp_path / "model", "--port", 0)
     (tmp_path / "model/recipe.json").write_text(json.dumps(recipe | {"rank": {}}))
-    assert "ranks nothing; name the clips with --audio" in refused(capsys, "serve", tmp_path / "model", "--port", 0)
+    assert "has no rank entry" in refused(capsys, "serve", tmp_path / "model", "--port", 0)
 
 
 def test_page_has_no_markup_injection_and_no_external_sources(site: Served) -> None:

@@ -62,7 +62,7 @@ def test_recording_with_too_many_frames_is_refused_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("system.ranking.frame_series.MAX_FRAMES", 9)
-    with pytest.raises(KitError, match=r"late.wav has 10 frames; the limit is 9"):
+    with pytest.raises(KitError, match=r"late.wav has 10 frames, but the limit is 9"):
         search_in(tmp_path)
 
 

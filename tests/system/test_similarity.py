@@ -128,7 +128,7 @@ def test_frame_word_memory_is_bounded_in_training(reduce: Any, monkeypatch: pyte
 
 def test_frame_word_refuses_pooled_embeddings() -> None:
     pooled = Embedded(torch.ones(2, 3))
-    with pytest.raises(ValueError, match="need series of frames and words"):
+    with pytest.raises(ValueError, match="but these embeddings are pooled"):
         frame_word(pooled, series([[1.0, 2.0, 3.0]]), "mean")
 
 

@@ -307,4 +307,6 @@ def test_invalid_make_command_is_reported_by_check(
     text = capsys.readouterr().out
     assert "MISTAKE  make of none.jsonl: python -m data_tools does not accept `clotho --nowhere`" in text
     assert "published at the moon" in text
-    assert "no manifest" in refused(capsys, "run", path, "--set", "data.train.make=null", "--out", tmp_path / "run")
+    assert "none.jsonl does not exist" in refused(
+        capsys, "run", path, "--set", "data.train.make=null", "--out", tmp_path / "run"
+    )

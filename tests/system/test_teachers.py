@@ -153,7 +153,7 @@ def test_teacher_trained_on_ranked_clips_is_refused(
     recipe["data"]["train"]["manifest"] = recipe["data"]["evaluation"]["manifest"] = str(tmp_path / "mine.jsonl")
     path, out = write(recipe, tmp_path / "leak.yaml"), tmp_path / "leak"
     assert main(["run", str(path), "--out", str(out)]) == 1
-    what = "was trained on mine/evaluation/x.wav of evaluation, which is ranked (1 such clip); use"
+    what = "was trained on 1 ranked clip, such as mine/evaluation/x.wav of evaluation; use"
     said = f"teacher other: {distilled} {what}"
     assert said in capsys.readouterr().err
     assert not out.exists(), "before anything is trained"
@@ -162,10 +162,10 @@ def test_teacher_trained_on_ranked_clips_is_refused(
     # A student counts as trained on its teacher's clips: a student of the student is refused as well.
     recipe["teachers"]["other"]["folder"] = str(out)
     assert main(["run", str(write(recipe, path)), "--out", str(tmp_path / "second")]) == 1
-    assert f"teacher other: {out} was trained on mine/evaluation/x.wav" in capsys.readouterr().err
+    assert f"teacher other: {out} was trained on 1 ranked clip, such as mine/" in capsys.readouterr().err
     (out / "trained_on.csv").unlink()
     assert main(["run", str(path), "--out", str(tmp_path / "second")]) == 1
-    assert "has unknown training data (trained_on.csv is missing" in capsys.readouterr().err
+    assert "is unknown (trained_on.csv is missing" in capsys.readouterr().err
 
 
 def test_teacher_training_clips_match_by_freesound_id(
@@ -184,7 +184,7 @@ def test_teacher_training_clips_match_by_freesound_id(
     write_manifest(tmp_path / "mine.jsonl", changed)
     recipe = student(tmp_path / "mine.jsonl", tmp_path, {"other": {"kind": "model", "folder": str(distilled)}})
     assert main(["run", str(write(recipe, tmp_path / "leak.yaml")), "--out", str(tmp_path / "leak")]) == 1
-    said = f"was trained on {first} of evaluation, which is ranked (1 such clip)"
+    said = f"was trained on 1 ranked clip, such as {first} of evaluation"
     assert said in capsys.readouterr().err, "no other that has an id"
 
 
@@ -227,7 +227,10 @@ def test_invalid_teachers_are_refused(world: Path, tmp_path: Path, capsys: pytes
         in capsys.readouterr().out
     )
     assert main(["run", str(path), "--out", str(tmp_path / "gone")]) == 1
-    assert "teacher gone: runs/gone is neither a finished run nor an exported model" in capsys.readouterr().err
+    assert (
+        "teacher gone needs a trained model: runs/gone is neither a finished run nor an exported model"
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "gone").exists()
 
 
@@ -247,7 +250,7 @@ def test_check_and_run_agree_on_missing_models(
     for stage in ("pretrain", "finetune"):
         (distilled / stage / "done.json").unlink()
     for reason in (
-        f"{distilled} has no trained stage; export the model, and name its folder",
+        f"{distilled} is a run without trained stages; export its model, and name the exported folder",
         f"{distilled} is neither a finished run nor an exported model; continue it with: python -m system run",
     ):
         assert main(["check", path]) == 1
@@ -263,7 +266,7 @@ def test_frame_word_teacher_is_refused(distilled: Path, tmp_path: Path, monkeypa
     recipe_of_series = SimpleNamespace(model=SimpleNamespace(score=SimpleNamespace(of_series=True)))
     opened = SimpleNamespace(recipe=recipe_of_series)
     monkeypatch.setattr("system.training.teachers.open_trained", lambda *_, **__: opened)
-    with pytest.raises(KitError, match="compares frames with words and has no vector per clip; use another"):
+    with pytest.raises(KitError, match="compares frames with words and has no single vector per clip; use another"):
         open_teachers(["self"], recipe, "finetune", Run(distilled), data, torch.device("cpu"))
 
 
@@ -410,7 +413,7 @@ def test_incomplete_embeddings_files_are_refused(
             {"kind": np.array(["clip"]), "id": np.array([clip.id]), "embedding": np.ones((1, 3))},
             "has no embedding of the",
         ),
-        ({"kind": np.array(["clip"])}, "is no file of embeddings"),
+        ({"kind": np.array(["clip"])}, "cannot be read as embeddings"),
         ({"kind": np.array(["clip"]), "id": np.array(["x"]), "embedding": np.full((1, 3), np.nan)}, "finite numbers"),
     ):
         np.savez(file, **content)
@@ -430,9 +433,9 @@ def test_damaged_embeddings_file_is_refused(tmp_path: Path) -> None:
     changed = [whole[:at] + bytes([n]) * 60 + whole[at + 60 :] for n in (0, 7, 255)]
     for content in (b"", array.read_bytes(), *changed, whole[:-9]):
         file.write_bytes(content)
-        with pytest.raises(KitError, match=r"^teacher other: \S+e.npz is no file of embeddings \(.+\); write such"):
+        with pytest.raises(KitError, match=r"^teacher other: \S+e.npz cannot be read as embeddings \(.+\); write such"):
             _read_embeddings("other", file, [], SimpleNamespace())  # type: ignore[arg-type]
-    with pytest.raises(KitError, match=r"^teacher other: \S+e.npy is no file of embeddings \(.npz\); write such"):
+    with pytest.raises(KitError, match=r"^teacher other: \S+e.npy is not an .npz file of embeddings; write such"):
         _read_embeddings("other", array, [], SimpleNamespace())  # type: ignore[arg-type]
 
 
@@ -451,7 +454,7 @@ def test_start_model_trained_on_ranked_clips_is_refused(
     recipe["stages"]["pretrain"]["start_from"] = {"kind": "model", "folder": str(distilled)}
     argv = ["run", str(write(recipe, tmp_path / "leak.yaml")), "--out", str(tmp_path / "leak")]
     assert main(argv) == 1
-    said = f"stage pretrain starts from {distilled}, which was trained on {first} of evaluation"
+    said = f"stage pretrain: {distilled} was trained on 1 ranked clip, such as {first} of evaluation"
     assert said in capsys.readouterr().err
     assert main([*argv, "--set", "stages.pretrain.start_from.trained_on_test=acknowledged"]) == 1
     error = capsys.readouterr().err
@@ -474,13 +477,13 @@ def test_run_that_ranks_with_teachers_cannot_be_opened(
     path, out = write(recipe, tmp_path / "e.yaml"), tmp_path / "ensemble"
     argv = ["run", str(path), "--out", str(out)]
     assert main(argv) == 0
-    with pytest.raises(KitError, match=rf"has no trained model: it ranks with {distilled}; name one of these"):
+    with pytest.raises(KitError, match=rf"since its recipe has no stages; name one of its teachers .{distilled}."):
         open_trained(out)
     assert main(argv) == 0, "finished already"
     done = distilled / "finetune/done.json"
     done.write_text(done.read_text() + " ")
     assert main(argv) == 1
-    assert f"{out} is finished, and teacher other changed since; start a new run" in capsys.readouterr().err
+    assert f"{out} is a finished run, but these have changed since: teacher other; start" in capsys.readouterr().err
 
 
 def test_unknown_training_data_stays_unknown_in_students(
@@ -495,7 +498,7 @@ def test_unknown_training_data_stays_unknown_in_students(
     assert read_trained_clips(tmp_path / "student") is None
     second = student(world, tmp_path, {"other": {"kind": "model", "folder": str(tmp_path / "student")}})
     assert main(["run", str(write(second, path)), "--out", str(tmp_path / "second")]) == 1
-    assert "has unknown training data (trained_on.csv is missing, or names others' models)" in capsys.readouterr().err
+    assert "is unknown (trained_on.csv is missing or incomplete)" in capsys.readouterr().err
     started = student(world, tmp_path, SELF)
     started["stages"]["pretrain"]["start_from"] = {"kind": "model", "folder": str(tmp_path / "student")}
     assert main(["run", str(write(started, path)), "--out", str(tmp_path / "started")]) == 0

@@ -67,9 +67,12 @@ def test_log_has_every_validation_and_ranking(unbroken: Path) -> None:
     log = (unbroken / "log.txt").read_text()
     for line in lines(unbroken):
         shown = " ".join(f"{name} {value:.4f}" for name, value in line["validation"].items())
-        assert f"{line['stage']} epoch {line['epoch']}: training loss {line['loss']:.4f}; validation {shown}\n" in log
-    assert "ranking evaluation with the untrained model, to compare with: 120 captions against 24 clips\n" in log
-    assert "ranking evaluation: 120 captions against 24 clips\n" in log
+        assert (
+            f"stage {line['stage']}, epoch {line['epoch']}: training loss {line['loss']:.4f}; validation {shown}\n"
+            in log
+        )
+    assert "ranking evaluation with the untrained model too, for comparison: 120 captions against 24 clips\n" in log
+    assert "rank entry evaluation: ranking 120 captions against 24 clips\n" in log
 
 
 def test_result_json_matches_submission_score(unbroken: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -325,7 +328,7 @@ def test_resuming_with_changed_audio_is_refused(
     clip = read_manifest(manifest)[50]
     shutil.copy(read_manifest(manifest)[0].path, clip.path)
     output = refused(capsys, *command)
-    assert "contents.validation changed since this run began: audio files differ" in output
+    assert "contents.validation (audio files) changed since this run began" in output
     without_checksums(tmp_path / "run")
     provenance = json.loads((tmp_path / "run/provenance.json").read_text())
     del provenance["contents"]  # an earlier release noted none
@@ -344,7 +347,7 @@ def test_damaged_metrics_are_rewritten_from_the_checkpoints(
         (run / "metrics.jsonl").write_bytes(damaged)
         assert main(["train", str(recipe), "--out", str(run)]) == 0
         assert (run / "metrics.jsonl").read_bytes() == whole
-        assert "metrics.jsonl lacked lines or was damaged" in caplog.text
+        assert "metrics.jsonl was damaged or incomplete" in caplog.text
         caplog.clear()
 
 
@@ -362,11 +365,11 @@ def test_folder_left_by_an_early_kill_is_used_as_new(
     assert main(["train", str(recipe), "--out", str(run)]) == 0, "its provenance knows the settings"
     assert (run / "resolved.json").read_bytes() == (unbroken / "resolved.json").read_bytes()
     (run / "resolved.json").unlink()
-    assert "is not a run and not empty" in refused(capsys, "train", recipe, "--set", "seed=9", "--out", run)
+    assert "is neither a run nor empty" in refused(capsys, "train", recipe, "--set", "seed=9", "--out", run)
     other = tmp_path / "other"
     other.mkdir()
     (other / "notes.txt").write_text("mine")
-    assert "is not a run and not empty" in refused(capsys, "train", recipe, "--out", other)
+    assert "is neither a run nor empty" in refused(capsys, "train", recipe, "--out", other)
 
 
 def test_optimizer_gets_rate_and_weight_decay_of_the_recipe(
@@ -395,7 +398,7 @@ def test_resuming_in_another_precision_is_refused(
     state = torch.load(run / "finetune/last.pt", weights_only=True)
     torch.save(state | {"precision": "bf16"}, run / "finetune/last.pt")
     output = refused(capsys, "train", recipe, "--out", run)
-    assert "was started in bf16, but this machine computes in float32; resume it on such a machine" in output
+    assert "was started with precision bf16, but this machine computes in float32; resume it" in output
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it is computed in bf16 there")
@@ -405,7 +408,7 @@ def test_unsupported_precision_is_warned_about_even_with_quiet(
     changes = ("--set", "stages.pretrain.precision=bf16", "--set", "stages.finetune=", "--set", "rank.evaluation=")
     assert main(["train", "-q", str(recipe), *changes, "--out", str(tmp_path / "run")]) == 0
     loud = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert loud == ["stage pretrain: bf16 needs CUDA; computing in float32"]
+    assert loud == ["stage pretrain: precision bf16 needs a CUDA GPU, so this machine computes in float32"]
 
 
 def test_networks_are_compiled_only_on_a_gpu(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -450,4 +453,4 @@ def test_log_on_a_full_disk_gives_one_warning(
         handler.close()
     assert "Logging error" not in capsys.readouterr().err
     warnings = [record.getMessage() for record in caplog.records if "cannot be written any more" in record.getMessage()]
-    assert warnings == ["/dev/full cannot be written any more (No space left on device); free disk space"]
+    assert warnings == ["the log file /dev/full cannot be written any more (No space left on device); free disk space"]

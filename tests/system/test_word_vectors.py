@@ -54,11 +54,11 @@ def test_all_file_formats_give_the_same_vectors(tmp_path: Path, kind: str) -> No
     [
         ("v.bin", b"2 4\ndog " + bytes(16) + b"bar", "ends in word 2 of 2"),
         ("v.bin", b"3 4\ndog " + bytes(16) + b"bark " + bytes(15), "ends in word 2 of 3"),
-        ("v.bin", b"dog 1 2 3 4\n", "does not begin with the numbers of words and dimensions"),
-        ("v.bin", b"1 5\ndog " + bytes(20), "dimension 5, not 4; set text.dim to 5"),
-        ("v.txt", b"1 5\ndog 1 2 3 4 5\n", "dimension 5, not 4"),
-        ("v.txt", b"dog\n", "byte 0: not a word and its values"),
-        ("v.txt", b"", "no word vectors .*v.txt; .*published at"),
+        ("v.bin", b"dog 1 2 3 4\n", "is not in word2vec's binary format"),
+        ("v.bin", b"1 5\ndog " + bytes(20), "vectors of 5 values, but text.dim is 4; set text.dim to 5"),
+        ("v.txt", b"1 5\ndog 1 2 3 4 5\n", "vectors of 5 values, but text.dim is 4"),
+        ("v.txt", b"dog\n", "the line at byte 0 is not a word and its values"),
+        ("v.txt", b"", "word-vector file .*v.txt is missing or empty"),
     ],
 )
 def test_damaged_word_vector_files_are_refused(tmp_path: Path, name: str, content: bytes, words: str) -> None:
@@ -68,12 +68,12 @@ def test_damaged_word_vector_files_are_refused(tmp_path: Path, name: str, conten
 
 
 @pytest.mark.parametrize(
-    ("line", "words"), [("dog 1 2 x 4", "some values are not numbers"), ("dog 1 2 3", "3 values, expected 4")]
+    ("line", "words"), [("dog 1 2 x 4", "has values that are no numbers"), ("dog 1 2 3", "has 3 values, expected 4")]
 )
 def test_bad_line_of_a_text_file_is_refused_when_read(tmp_path: Path, line: str, words: str) -> None:
     (tmp_path / "v.txt").write_text(f"bark 1 2 3 4\n{line}\n")
     words_of = encoder(tmp_path / "v.txt")
-    with pytest.raises(KitError, match=f"byte 17: after a word: {words}"):  # before any training
+    with pytest.raises(KitError, match=f"the vector at byte 17 {words}"):  # before any training
         words_of.prepare(["a dog"])
 
 
@@ -168,11 +168,11 @@ def test_word_vectors_verb_writes_input_embeddings(tmp_path: Path, capsys: pytes
         (
             "v.bin",
             b"1 4\ndog " + bytes(16) + b"bark " + bytes(16),
-            "has 21 more bytes after the 1 words",
+            "21 more bytes follow the 1 words",
         ),
-        ("v.txt", b"3 4\ndog 1 2 3 4\nbark 1 2 3 4\n", "has 2 words, its first line states 3"),
-        ("v.txt", b"1 4\ndog 1 2 3 4\nbark 1 2 3 4\n", "has 2 words, its first line states 1"),
-        ("v.txt", b"dog 1 2 3 4\nbark 1 2 3 4", "ends within a line, so it is truncated"),
+        ("v.txt", b"3 4\ndog 1 2 3 4\nbark 1 2 3 4\n", "has 2 words, but its first line states 3"),
+        ("v.txt", b"1 4\ndog 1 2 3 4\nbark 1 2 3 4\n", "has 2 words, but its first line states 1"),
+        ("v.txt", b"dog 1 2 3 4\nbark 1 2 3 4", "is truncated: it ends within a line"),
         ("v.txt", b"dog 1 2 3 4\nbark 1 2", "ends within a line"),
     ],
 )
@@ -192,5 +192,5 @@ def test_infinite_values_are_refused_when_their_word_is_read(tmp_path: Path, bad
     for name in ("v.bin", "v.txt"):
         file = WordVectorFile(tmp_path / name, 4)
         assert file.get("dog") is not None
-        with pytest.raises(KitError, match=rf"{name}: byte \d+: some values after a word are not finite"):
+        with pytest.raises(KitError, match=rf"{name}: the vector at byte \d+ has infinite or NaN values"):
             file.get("bark")

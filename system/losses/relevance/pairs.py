@@ -70,7 +70,7 @@ class CiderAmong:
         return len(self._members)
 
     def scores(self, first: int, last: int) -> np.ndarray:
-        """Compute the CIDEr-D of members first .. last - 1 against all members.
+        """Compute the CIDEr-D of the captions first .. last - 1 against all captions.
 
         Returns: (last - first, M) scores. Rows are candidates, columns references.
         """
@@ -101,13 +101,13 @@ def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np
     high = counts[:_BINS]
     pairs = int(high.sum())
     if not pairs:
-        raise KitError("no pair of captions of different clips; give a corpus with more clips, or use all pairs")
+        raise KitError("the corpus has no two captions of different clips; use a corpus of more clips, or pairs: all")
     ranks = np.array([int(q * (pairs - 1) // 100) for q in percents])
     return Distribution(
         pairs=pairs,
         zeros=int(high[0]),
         mean=total / pairs,
-        percentiles=_select(scores, high, ranks),
+        percentiles=_scores_at_ranks(scores, high, ranks),
         histogram=_coarse(high),
     )
 
@@ -164,7 +164,7 @@ def _low_counts(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
     return counts
 
 
-def _select(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> list[float]:
+def _scores_at_ranks(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> list[float]:
     """Return the scores of these ranks among all sorted scores, counted from 0.
 
     high: (_BINS,) counts of scores by their upper bits.

@@ -70,10 +70,8 @@ class Corpus:
         of_clips = [tokens[end - len(captions) : end] for captions, end in zip(clips, ends, strict=True) if captions]
         counted = of_clips if documents == "clip" else [[caption] for caption in tokens]
         if len(counted) < 2:
-            raise KitError(
-                f"CIDEr-D counts the {documents}s that have an n-gram, and the corpus has {len(counted)} with "
-                "captions; give it two or more"
-            )
+            kind = "clips with captions" if documents == "clip" else "captions"
+            raise KitError(f"CIDEr-D needs a corpus of at least two {kind}, not {len(counted)}; use a larger corpus")
         self._cider = CiderD(counted)
 
     def features(self, captions: Sequence[str]) -> NgramFeatures:
@@ -134,7 +132,8 @@ class Relevance:
         self.thresholds = self.distribution.percentiles
         if len(set(self.thresholds)) < len(self.thresholds):
             log.warning(
-                "percentiles of CIDEr-D are equal (%s), so some factors are never used; use more captions",
+                "relax: some percentiles of CIDEr-D are equal (%s), so that some factors are never used; "
+                "use a corpus of more captions",
                 self.thresholds,
             )
         self.margin_factor = MarginFactor(self.thresholds, [point.factor for point in settings.relax])
@@ -146,7 +145,7 @@ class Relevance:
         """Return the distribution of CIDEr-D in the corpus, from its file or computed and stored."""
         percents = [point.percentile for point in self._settings.relax]
         if any(later <= earlier for earlier, later in pairwise(percents)):
-            raise KitError(f"the percentiles of relax do not rise: {percents}; put them in order")
+            raise KitError(f"the percentiles of relax must rise, but are {percents}; sort them, without duplicates")
         settings = self._settings.model_dump(include={"documents", "tokenizer", "pairs"})
         identity = [VERSION, settings, percents, [list(captions) for captions in corpus]]
         key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
@@ -165,7 +164,7 @@ class Relevance:
         shown = ", ".join(f"c{q:g} {c:.5f}" for q, c in zip(percents, distribution.percentiles, strict=True))
         seconds = time.perf_counter() - began
         log.info(
-            "CIDEr-D of %s pairs of captions in %.1f s, percentiles %s; stored in %s",
+            "computed CIDEr-D of %s pairs of captions in %.1f s; percentiles: %s; stored in %s",
             f"{distribution.pairs:,}",
             seconds,
             shown,

@@ -44,13 +44,13 @@ class _NgramNumbers:
         return np.array([self._words.setdefault(word, len(self._words)) for word in words], np.int64)
 
     def grams(self, beginnings: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Return the numbers of n-grams: beginnings, and last words."""
+        """Return a number for every n-gram, given those of its beginning and of its last word."""
         keys, inverse = np.unique(beginnings << 32 | last, return_inverse=True)
         numbers = [self._grams.setdefault(key, len(self._grams) + 1) for key in keys.tolist()]
         return np.array(numbers, np.int64)[inverse]
 
     def occurrences(self, grams: np.ndarray, k: np.ndarray) -> np.ndarray:
-        """Number every occurrence of an n-gram, so that two captions share min(count, count) features.
+        """Return a feature number per occurrence of an n-gram, so that repeated n-grams match as often as both have.
 
         The first occurrence has the number of the n-gram. The k-th has that of the n-gram with one more, artificial
         word for k; artificial words are numbered downwards from the largest number.
@@ -136,7 +136,7 @@ class CiderD:
 
     def __init__(self, documents: Sequence[Sequence[Tokens]]) -> None:
         if not documents:
-            raise KitError("CIDEr-D needs document frequencies, and the corpus has no captions; name one that has some")
+            raise KitError("the corpus of CIDEr-D has no captions; name data sources or files that have captions")
         self._numbers = _NgramNumbers()
         counts = self._corpus = _count([tokens for captions in documents for tokens in captions], self._numbers)
         document = np.repeat(np.arange(len(documents)), [len(captions) for captions in documents])

@@ -54,7 +54,8 @@ def ptb_tokens(captions: Sequence[str]) -> list[list[str]]:
     tokens = PTBTokenizer().tokenize(lines) if lines else {}
     if len(tokens) != len(lines):
         raise KitError(
-            f"the tokenizer ptb gave {len(tokens)} lines for {len(lines)} captions; see Java's message above, "
+            f"the tokenizer ptb failed: it gave {len(tokens)} lines for {len(lines)} captions; "
+            "see Java's error message above, "
             "or set tokenizer: regex"
         )
     return [tokens[n][0].split() for n in range(len(lines))]

@@ -36,12 +36,12 @@ class AtstFrame(FromPublished):
 
     @property
     def depends_on_batch(self) -> bool:
-        """Whether an embedding depends on the other clips, since the floor is that of the batch."""
+        """Whether an embedding depends on the other clips, because the level of silence is that of the batch."""
         return self.trainable and self.floor == "batch"
 
     @property
     def batch_property(self) -> str | None:
-        """Property of a batch, in words, that changes embeddings; None if there is no such."""
+        """Name of the batch property that changes embeddings; None if there is no such."""
         return "the floor of a batch" if self.depends_on_batch else None
 
     def published_address(self) -> str:

@@ -34,7 +34,7 @@ class AudioSettings(EncoderKind):
 
     @property
     def training_frames(self) -> int | None:
-        """Most frames per clip in training; longer clips are cut at random.
+        """Maximum number of frames per clip in training; longer clips are cut at random.
 
         They are frames of its expert. None: No limit.
         """

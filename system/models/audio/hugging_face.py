@@ -49,7 +49,7 @@ class HuggingFace(Segmented):
 
     @property
     def batch_property(self) -> str | None:
-        """Property of a batch, in words, that changes embeddings; None if there is no such."""
+        """Name of the batch property that changes embeddings; None if there is no such."""
         fills = self.trainable and ROWS[self.type].max_seconds is None
         return "the length to which inputs are padded" if fills else None
 
@@ -147,6 +147,7 @@ class HuggingFace(Segmented):
 
     @property
     def hub_model(self) -> str:
+        """Name or folder of the Hugging Face model."""
         return self.model
 
     def plan_facts(self) -> Facts:

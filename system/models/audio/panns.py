@@ -42,7 +42,10 @@ class Panns(AudioSettings, Resampled):
     def _require_weights_or_training(cls, trainable: bool, info: ValidationInfo) -> bool:
         """Check that a frozen network has published weights."""
         if not trainable and info.data.get("weights", "") is None:
-            raise ValueError("a network without published weights must be trained")
+            raise ValueError(
+                "trainable is false, but weights is null: a network without published weights must be trained; "
+                "set trainable: true"
+            )
         return trainable
 
     @property
@@ -52,7 +55,7 @@ class Panns(AudioSettings, Resampled):
 
     @property
     def training_frames(self) -> int:
-        """Most samples of a clip in training; longer clips are cut at random."""
+        """Maximum number of samples per clip in training; longer clips are cut at random."""
         return max(1, round(self.max_seconds * RATE))
 
     @property

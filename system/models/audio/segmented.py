@@ -62,7 +62,7 @@ class Segmented(AudioSettings, Resampled):
 
     @property
     def training_frames(self) -> int:
-        """Most samples of a clip in training; longer clips are cut at random."""
+        """Maximum number of samples per clip in training; longer clips are cut at random."""
         return round(self.max_seconds * self.sample_rate)
 
     @property

@@ -93,5 +93,7 @@ class SegmentedEncoder(AudioEncoder):
 def _no_head(dim: int, out: int) -> nn.Module:
     """Return a layer that does nothing. Raises KitError if the sizes before and after differ."""
     if dim != out:
-        raise KitError(f"model.audio: its vectors have {dim} values, the text's embeddings {out}; set head: linear")
+        raise KitError(
+            f"model.audio gives vectors of {dim} values, but model.text of {out}; set model.audio.head to linear"
+        )
     return nn.Identity()

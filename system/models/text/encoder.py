@@ -52,7 +52,7 @@ class TextEncoder(nn.Module, ABC):
 
     @abstractmethod
     def embed_alike(self, texts: Sequence[str]) -> Embedded:
-        """Embed some texts of similar length, padded to the longest."""
+        """Embed a batch of texts of similar length, padded to the longest."""
 
     @abstractmethod
     def lengths(self, texts: Sequence[str]) -> list[int]:

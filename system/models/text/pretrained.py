@@ -85,6 +85,7 @@ class PreTrained(TextSettings):
 
     @property
     def hub_model(self) -> str:
+        """Name or folder of the Hugging Face model."""
         return self.model
 
     def plan_facts(self) -> Facts:
@@ -104,7 +105,7 @@ class TokenSettings(PreTrained):
     dim: Size  # D, of an embedding
 
     def cleaned(self, text: str) -> str:
-        """Return a caption as the tokenizer gets it."""
+        """Clean a caption for the tokenizer."""
         text = text.lower() if self.lowercase else text
         return text.translate(str.maketrans("", "", self.removed))
 

@@ -27,7 +27,7 @@ from system.networks.layers import head, pooled_over_time
 FROZEN_AT_ONCE = 64  # texts
 CLAP_TOKENS = 77
 NO_LIMIT = 1_000_000  # tokenizers without a limit give a far larger number
-NO_FIRST_TOKEN = "has no first token for the whole text; use one like BERT or RoBERTa"
+NO_FIRST_TOKEN = "has no first token that represents the whole text; use a model like BERT or RoBERTa"
 
 
 class Bank(NamedTuple):
@@ -195,7 +195,9 @@ def projection(name: str, found: int, dim: int, linear: bool) -> nn.Module:
     found: Size of the model's vectors. dim: The size that they should have.
     """
     if found != dim:
-        raise KitError(f"text model {name!r} has {found} dimensions, not {dim}; set text.dim to {found}")
+        raise KitError(
+            f"text model {name!r} gives vectors of {found} values, but text.dim is {dim}; set text.dim to {found}"
+        )
     return nn.Linear(dim, dim) if linear else nn.Identity()
 
 
@@ -317,15 +319,18 @@ def load_clap(name: str) -> tuple[Any, Any]:
     try:
         kind = AutoConfig.from_pretrained(name, trust_remote_code=False).model_type
         if kind not in ("clap", "clap_text_model"):
-            raise KitError(f"text model {name!r} is no CLAP: its config.json says model_type {kind}; use another kind")
+            raise KitError(
+                f"text model {name!r} is not a CLAP: its config.json says model_type {kind}; "
+                "name a CLAP, or set another kind of text encoder"
+            )
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         model = ClapTextModelWithProjection.from_pretrained(name, dtype=torch.float32, trust_remote_code=False)
     except KitError:
         raise
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
         reason = first_line(error)
-        hint = "give a folder with one, or a hub name while online"
-        raise KitError(f"no text encoder of a CLAP in {name!r} ({reason}); {hint}") from error
+        hint = "give the folder of a CLAP, or a Hugging Face name while online"
+        raise KitError(f"the text encoder of CLAP cannot be loaded from {name!r} ({reason}); {hint}") from error
     finally:
         set_verbosity(verbosity)
     return tokenizer, model
@@ -346,7 +351,7 @@ def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
         rates = ("hidden_dropout_prob", "attention_probs_dropout_prob")
         if dropout is not None and not all(hasattr(config, rate) for rate in rates):
-            raise KitError(f"text model {name!r} has no {' and '.join(rates)}; set text.dropout to null")
+            raise KitError(f"text model {name!r} has no settings {' and '.join(rates)}; set text.dropout to null")
         config.update({rate: dropout for rate in rates if dropout is not None})
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         before = get_verbosity()
@@ -358,7 +363,7 @@ def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
         reason = first_line(error)
         raise KitError(
-            f"no transformer {name!r} ({reason}); give a folder with one, or a hub name while online"
+            f"text model {name!r} cannot be loaded ({reason}); give its folder, or a Hugging Face name while online"
         ) from error
     if tokenizer.cls_token_id is None:
         raise KitError(f"text model {name!r} {NO_FIRST_TOKEN}")

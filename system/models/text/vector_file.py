@@ -14,6 +14,7 @@ from data_tools.errors import KitError
 from data_tools.files import replacing
 
 LONGEST_WORD = 4096  # bytes
+REPLACE_FILE = "download or make the file again"
 
 # V words in the file, D values in a vector
 
@@ -34,8 +35,8 @@ class WordVectorFile:
         self.path, self.dim = path, dim
         if not path.is_file() or not path.stat().st_size:
             raise KitError(
-                f"no word vectors {path}; Google's are GoogleNews-vectors-negative300.bin, published at "
-                "code.google.com/archive/p/word2vec (unpack the .gz); any file in word2vec's formats works"
+                f"the word-vector file {path} is missing or empty; name a file in word2vec's formats, such as Google's "
+                "GoogleNews-vectors-negative300.bin (code.google.com/archive/p/word2vec, unpack the .gz)"
             )
         self._is_binary = path.suffix == ".bin"
         with path.open("rb") as file:
@@ -70,15 +71,20 @@ class WordVectorFile:
             with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused below
                 vector = np.array(numbers, dtype=np.float32)
         except ValueError:
-            raise KitError(f"{self.path}: byte {offset}: after a word: some values are not numbers") from None
+            raise KitError(
+                f"{self.path}: the vector at byte {offset} has values that are no numbers; {REPLACE_FILE}"
+            ) from None
         if len(vector) != self.dim:
-            raise KitError(f"{self.path}: byte {offset}: after a word: {len(vector)} values, expected {self.dim}")
+            raise KitError(
+                f"{self.path}: the vector at byte {offset} has {len(vector)} values, expected {self.dim}; "
+                f"{REPLACE_FILE}"
+            )
         return self._finite(vector, offset)
 
     def _finite(self, vector: np.ndarray, offset: int) -> np.ndarray:
         """Return the vector. Raises KitError if a value is not finite."""
         if not np.isfinite(vector).all():
-            raise KitError(f"{self.path}: byte {offset}: some values after a word are not finite; fetch it again")
+            raise KitError(f"{self.path}: the vector at byte {offset} has infinite or NaN values; {REPLACE_FILE}")
         return vector
 
     def _binary_words(self) -> Iterator[tuple[bytes, int]]:
@@ -86,24 +92,30 @@ class WordVectorFile:
         data, size = self._bytes, 4 * self.dim
         count, dim, offset = self._first_line()
         if dim is None:
-            raise KitError(f"{self.path} does not begin with the numbers of words and dimensions; it is no .bin file")
+            raise KitError(
+                f"{self.path} is not in word2vec's binary format: its first line is not the number of words and the "
+                "dimension; name a .bin file of word2vec"
+            )
         for n in range(count):
             while data[offset : offset + 1] == b"\n":  # some writers end a vector with a line end
                 offset += 1
             blank = data.find(b" ", offset, offset + LONGEST_WORD)
             if blank < 0 or blank + 1 + size > len(data):
-                raise KitError(f"{self.path} ends in word {n + 1:,} of {count:,}; fetch it again")
+                raise KitError(f"{self.path} is truncated: it ends in word {n + 1:,} of {count:,}; {REPLACE_FILE}")
             yield data[offset:blank], offset
             offset = blank + 1 + size
         if rest := len(data) - offset - data[offset : offset + 64].count(b"\n"):
-            raise KitError(f"{self.path} has {rest:,} more bytes after the {count:,} words that its first line states")
+            raise KitError(
+                f"{self.path} is damaged: {rest:,} more bytes follow the {count:,} words that its first line states; "
+                f"{REPLACE_FILE}"
+            )
 
     def _text_words(self) -> Iterator[tuple[bytes, int]]:
         """Yield every word of a text file, and the position of the byte at which it begins."""
         data = self._bytes
         count, dim, offset = self._first_line()
         if data[-1:] != b"\n":
-            raise KitError(f"{self.path} ends within a line, so it is truncated; fetch it again")
+            raise KitError(f"{self.path} is truncated: it ends within a line; {REPLACE_FILE}")
         lines_read = 0
         while offset < len(data):
             end = data.find(b"\n", offset)
@@ -113,10 +125,16 @@ class WordVectorFile:
                 yield data[offset:blank], offset
                 lines_read += 1
             elif end > offset:
-                raise KitError(f"{self.path}: byte {offset}: not a word and its values, separated by spaces")
+                raise KitError(
+                    f"{self.path}: the line at byte {offset} is not a word and its values, separated by spaces; "
+                    f"{REPLACE_FILE}"
+                )
             offset = end + 1
         if dim is not None and lines_read != count:
-            raise KitError(f"{self.path} has {lines_read:,} words, its first line states {count:,}; fetch it again")
+            raise KitError(
+                f"{self.path} is damaged: it has {lines_read:,} words, but its first line states {count:,}; "
+                f"{REPLACE_FILE}"
+            )
 
     def _first_line(self) -> tuple[int, int | None, int]:
         """Read the first line: number of words, dimension, and offset of the first word.
@@ -129,7 +147,9 @@ class WordVectorFile:
             return 0, None, 0
         count, dim = map(int, words)
         if dim != self.dim:
-            raise KitError(f"{self.path} has vectors of dimension {dim}, not {self.dim}; set text.dim to {dim}")
+            raise KitError(
+                f"{self.path} has vectors of {dim} values, but text.dim is {self.dim}; set text.dim to {dim}"
+            )
         return count, dim, end + 1
 
 

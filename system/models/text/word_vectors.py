@@ -43,7 +43,7 @@ class WordVectors(TextSettings):
 
     @property
     def batch_property(self) -> str | None:
-        """Property of a batch, in words, that changes embeddings; None if there is no such."""
+        """Name of the batch property that changes embeddings; None if there is no such."""
         return "counted padding of captions" if self.depends_on_batch else None
 
     @property

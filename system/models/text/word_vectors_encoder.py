@@ -84,7 +84,7 @@ class WordVectorsEncoder(TextEncoder):
         return mean
 
     def _in_file(self, word: str) -> np.ndarray | None:
-        """Look up a word in the file, then with a capital; None if unknown."""
+        """Look up a word in the file, if missing with a capital first letter; None if unknown."""
         found = self.file.get(word)
         return found if found is not None else self.file.get(word.capitalize())
 
