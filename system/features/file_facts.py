@@ -33,8 +33,10 @@ class FileFacts:
         self._new: dict[str, tuple[object, ...]] = {}  # not written yet
         self._store: sqlite3.Connection | None = None
         self._execute("pragma synchronous = off")  # only a cache: after a power cut, lost files are read again
-        listed = ", ".join(["path text primary key", "size integer", "changed integer", *columns])
-        self._execute(f"create table if not exists {table} ({listed})")
+        listed = ["path text primary key", "size integer", "changed integer", *columns]
+        if len(self._execute(f"pragma table_info({table})")) not in (0, len(listed)):
+            self._execute(f"drop table {table}")  # of other code
+        self._execute(f"create table if not exists {table} ({', '.join(listed)})")
 
     def _execute(self, command: str, *rows: Sequence[object]) -> list[Any]:
         """Run an SQL command once per row of values, in one transaction. Returns the rows that one command finds.
