@@ -3,6 +3,7 @@
 Content keys of audio files, stored in the folder of the banks.
 """
 
+import os
 from pathlib import Path
 
 from data_tools.audio.read import AudioError, content_key
@@ -28,7 +29,7 @@ class ContentKeys:
         open files, no permission). Such a clip is never left out as if it were missing.
         """
         try:
-            status = Path(path).stat()
+            status = os.stat(path)  # noqa: PTH116  a third of the time of Path(path).stat()
         except FileNotFoundError as error:
             raise AudioError(f"{path}: no such audio file") from error
         stored = self._facts.get(path, status)

@@ -4,6 +4,7 @@ Look up the quick_sha256, the length and the sample rate of many audio files, an
 """
 
 import logging
+import os
 from collections.abc import Collection, Iterator
 from concurrent.futures import Executor
 from contextlib import closing, suppress
@@ -79,7 +80,7 @@ def _facts_in(banks: Path) -> FileFacts:
 def _stored(facts: FileFacts, path: str) -> FoundSound | None:
     """Return the stored facts about a file; None if there are none, or if it has changed."""
     try:
-        row = facts.get(path, Path(path).stat())
+        row = facts.get(path, os.stat(path))  # noqa: PTH116  a third of the time of Path(path).stat()
     except FileNotFoundError:
         return FoundSound(reason=f"{path}: no such audio file")
     if row is None:

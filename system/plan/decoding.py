@@ -12,7 +12,6 @@ from pathlib import Path
 
 from data_tools.audio.excerpts import read_excerpt, sound_of
 from data_tools.audio.read import AudioError
-from data_tools.manifest import Clip
 from system.experts.waveform import Waveform
 from system.features.audio_files import BATCHES_AHEAD, decode_threads
 from system.plan.estimates import CORE_FLOPS, GPUS, Estimates
@@ -20,7 +19,7 @@ from system.plan.lines import Row
 from system.plan.machine import GIB
 from system.recipe import schema
 
-TRIED_FILES = 64  # evenly spread over a stage's clips
+TRIED_FILES = 64  # of each source of a stage, evenly spread
 TRIED_SECONDS = 1.0
 
 
@@ -35,9 +34,10 @@ def decoding_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Iter
         yield Row(
             "stages", f"{name} frames", f"decoded for each batch, {BATCHES_AHEAD} ahead: {size:.1f} GiB of memory"
         )
-        clips = [clip for source in stage.train.data for clip in estimates.found[source].clips]
+        contents = [estimates.found[source].clips for source in stage.train.data]
+        some = [clip for clips in contents for clip in clips[:: max(1, len(clips) // TRIED_FILES)]]
         threads = estimates.recipe.decode_threads or decode_threads()
-        speed = crops_per_second(clips, expert, samples, threads)
+        speed = crops_per_second([clip.path for clip in some], expert, samples, threads)
         yield Row("stages", f"{name} decoding", _speed_text(stage, estimates, speed, threads))
 
 
@@ -58,13 +58,12 @@ def _speed_text(stage: schema.Stage, estimates: Estimates, speed: float | None, 
     return f"{speed:.3g} crops per second decoded here by {threads} threads (measured); {asked}; {ends}"
 
 
-def crops_per_second(clips: Sequence[Clip], expert: Waveform, samples: int, threads: int) -> float | None:
-    """Measure for a second how many crops of some clips are decoded per second; None without readable files.
+def crops_per_second(paths: Sequence[str], expert: Waveform, samples: int, threads: int) -> float | None:
+    """Measure for a second how many crops of these files are decoded per second; None without readable files.
 
     samples: Length of a crop at the expert's rate.
     """
-    some = clips[:: max(1, len(clips) // TRIED_FILES)]
-    paths = [clip.path for clip in some if Path(clip.path).is_file()][:TRIED_FILES]
+    paths = [path for path in paths if Path(path).is_file()]
 
     def decode(numbered: tuple[int, str]) -> bool:
         """Decode one crop. Returns: Whether the file is readable."""

@@ -289,12 +289,13 @@ class Estimates:
     def from_files(self) -> bool:
         """Whether waveforms are decoded from the audio files for each batch, and none is stored."""
         experts = self.recipe.model.audio.experts
-        if not any(isinstance(expert, Waveform) for expert in experts.values()) or self.recipe.waveforms == "bank":
-            return False
+        has_waveforms = any(isinstance(expert, Waveform) for expert in experts.values())
+        if not has_waveforms or self.recipe.waveforms != "auto":
+            return has_waveforms and self.recipe.waveforms == "files"
         stored = self.audio_seconds() - self.absent_seconds()
         missing = min(seconds_missing(self.clips(), experts, Path(self.recipe.banks)).values())
         size = sum(self.bank_bytes.values()) * (1 - max(0.0, stored - missing) / (self.audio_seconds() or 1.0))
-        return self.recipe.waveforms == "files" or not bank_fits(Path(self.recipe.banks), size)
+        return not bank_fits(Path(self.recipe.banks), size)
 
     @property
     def run_bytes(self) -> float:

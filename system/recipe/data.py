@@ -102,7 +102,7 @@ def load_data(
     Raises KitError for a source without readable audio. Before any computation, it raises KitError for a source without
     any existing file, and for augmentation files that do not fit.
     """
-    clips = read_clips(recipe)
+    clips: dict[str, Sequence[Clip]] = {name: list(part) for name, part in read_clips(recipe).items()}  # parsed once
     moments = {name: _moments_of(name, source, clips[name]) for name, source in recipe.data.items() if source.moments}
     for name, source in recipe.data.items():
         if count_and_cure := few_clips(source, len(clips[name])):

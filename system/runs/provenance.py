@@ -192,8 +192,10 @@ def contents_of(clips: Iterable[Clip], keys: Mapping[str, str]) -> str:
 
     keys: Content keys by clip id; clips with broken audio are missing.
     """
-    lines = sorted(f"{clip.id}\0{keys.get(clip.id)}\n" for clip in clips)
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+    checksum = hashlib.sha256()
+    for clip_id in sorted(clip.id for clip in clips):
+        checksum.update(f"{clip_id}\0{keys.get(clip_id)}\n".encode())
+    return checksum.hexdigest()
 
 
 def sha256_of_text(text: str) -> str:

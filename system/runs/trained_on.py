@@ -7,6 +7,7 @@ Record the clips that a model, its starting model and its teachers were trained 
 
 import logging
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,12 +47,12 @@ def note_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
     embeddings = any(isinstance(teacher, schema.EmbeddingsTeacher) for teacher in recipe.teachers.values())
     if embeddings or recipe.model.audio.trained_on_captions:
         inherited.append(NOT_KNOWN)
-    clips = [
+    clips = (
         TrainedClip(clip.id, clip.freesound_id or "", data.quick_sha256(clip))
         for source in recipe.trained_on
         for clip in data.readable_clips(source)
-    ]
-    write_table(run.trained_on, TrainedClip._fields, dict.fromkeys((*clips, *inherited)))
+    )
+    write_table(run.trained_on, TrainedClip._fields, dict.fromkeys(chain(clips, inherited)))
 
 
 _OF_THIS_RUN = (schema.FromScratch, schema.FromStage, schema.StageTeacher, schema.EmbeddingsTeacher)
