@@ -68,6 +68,12 @@ VERBS = {
         "python -m data_tools queries data/retrieval_captions.csv --out data/blind_queries.jsonl",
         "datasets.queries",
     ),
+    "transcode": Verb(
+        "convert the audio of a manifest to one rate and format, to save disk and decoding time",
+        "python -m data_tools transcode data/wavcaps_bbc.jsonl --rate 32000 --format mp3 --out data/wavcaps_bbc_mp3",
+        "datasets.transcode",
+        resumes=True,
+    ),
     "check": Verb(
         "find missing and corrupt audio and duplicate ids (exit status 1), and overlaps between splits",
         "python -m data_tools check data/clotho.jsonl data/audiocaps.jsonl --list findings.csv",
