@@ -33,6 +33,12 @@ VERBS = {
         "python -m data_tools sandbox --sounds 2000",
         "sandbox.verb",
     ),
+    "get": Verb(
+        "fetch a published data set, verify and unpack it, and make its manifest; or print the steps",
+        "python -m data_tools get clotho",
+        "datasets.get",
+        resumes=True,
+    ),
     "clotho": Verb(
         "make a manifest of Clotho, or of a folder laid out like it",
         "python -m data_tools clotho data/clotho --out data/clotho.jsonl",

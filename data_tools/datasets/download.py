@@ -5,6 +5,7 @@ Download of published files over HTTP: resumed after interruptions, and verified
 
 import asyncio
 import codecs
+import hashlib
 import logging
 import re
 from collections.abc import Callable
@@ -38,9 +39,9 @@ def download(
         address: Of the file, http or https.
         path: Target path. Without a known checksum, `<path>.sha256` stores that of the fetched file, in sha256sum's
             form.
-        sha256: The known first digits of the file's checksum. With them, an interrupted download is resumed
-            (`<path>.part`) if the server supports it. Without them, it starts from the beginning, because the published
-            file may have changed.
+        sha256: The known first digits of the file's checksum, or "md5:" and its MD5. With them, an interrupted download
+            is resumed (`<path>.part`) if the server supports it. Without them, it starts from the beginning, because
+            the published file may have changed.
         require_usable: Opens a file without a known checksum; KitError if that fails.
     Raises DataError for an address that cannot be reached, another checksum, and a file that does not open. Also for an
         answer that is empty, a web page, a part, compressed, or of more than MAX_BYTES.
@@ -81,9 +82,10 @@ def _require_published(
     path: Path, file_name: object, hint: str, address: str, sha256: str, require_usable: Callable[[Path], object] | None
 ) -> None:
     """Raise DataError for a file that cannot be the published one. file_name: Its name in the message."""
-    if sha256 and not (actual := sha256_of(path)).startswith(sha256):
+    kind, digits = ("md5", sha256[4:]) if sha256.startswith("md5:") else ("sha256", sha256)
+    if digits and not (actual := _checksum(path, kind)).startswith(digits):
         raise DataError(
-            f"{path}: its sha256 begins with {actual[: len(sha256)]}, not with {sha256} as that of the file at "
+            f"{path}: its {kind} begins with {actual[: len(digits)]}, not with {digits} as that of the file at "
             f"{address}; delete it and download it again"
         )
     if problem := content_problem(path) or file_problem(path):
@@ -94,6 +96,12 @@ def _require_published(
         require_usable(path)
     except KitError:
         raise DataError(f"{file_name} is damaged or not a checkpoint of tensors; {hint}") from None
+
+
+def _checksum(path: Path, kind: str) -> str:
+    """Return the md5 or sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, kind).hexdigest()
 
 
 def content_problem(path: Path) -> str | None:

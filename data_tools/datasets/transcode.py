@@ -1,4 +1,4 @@
-"""Convert the audio of a manifest to one rate and format.
+"""Convert audio to one rate and format.
 
 A smaller and faster copy of a data set, as mono files; ids, captions and licences stay.
 """
@@ -80,8 +80,8 @@ def new_names(clips: Sequence[Clip], format: Format) -> list[str]:
 def transcode(clip: Clip, path: Path, encoding: Encoding) -> float:
     """Write a clip's audio to a new file, unless it has been written from the same file. Returns its seconds.
 
-    The new file has the time of the old one's last change, by which a later call knows it. Any length of audio takes
-    the memory of a block. Raises AudioError for audio that cannot be read or encoded.
+    The new file gets the modification time of the old one: a later call skips files with equal times. Audio of any
+    length takes the memory of a block. Raises AudioError for audio that cannot be read or encoded.
     """
     import soundfile
 

@@ -1,0 +1,144 @@
+"""Fetch a published data set.
+
+Fetch a published data set's files, verify and unpack them, and write its manifest.
+"""
+
+import argparse
+import asyncio
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_tools.cli import counted, printable
+from data_tools.datasets.download import download
+from data_tools.datasets.published import SETS, PublishedFile, PublishedSet
+from data_tools.errors import DataError
+from data_tools.files import free_bytes, write_text
+
+SEVEN_ZIP = ("7z", "7zz", "7za")  # names of the same program
+UNPACKED_TWICE = 2.2  # bytes on disk per byte of an archive: itself and its files
+ASKED_SECONDS = 20  # for the sizes of all files
+
+
+def get(published: PublishedSet, folder: Path, mirror: str | None = None) -> None:
+    """Fetch all files of a data set into a folder, verify them, and unpack its archives.
+
+    Finished files and archives are skipped. mirror: Address of a folder with the same files, in place of the published
+    one. Raises DataError for a file that cannot be fetched or is another one, and for an archive that cannot be
+    unpacked.
+    """
+    if any(file.is_archive for file in published.files):
+        seven_zip()  # before an hour of downloads
+    for file in published.files:
+        fetched = download(file.address_at(mirror), folder / file.name, f"md5:{file.md5}" if file.md5 else "")
+        print(f"{folder / file.name}: {'fetched' if fetched else 'is there already'}")
+    for file in published.files:
+        if file.is_archive:
+            unpack(folder, file)
+
+
+def seven_zip() -> str:
+    """Return the program that unpacks 7z and zip archives. Raises DataError if it is not installed."""
+    found = next((path for name in SEVEN_ZIP if (path := shutil.which(name))), None)
+    if found is None:
+        raise DataError("archives need the program 7z, which is not installed; install 7-Zip (apt install 7zip)")
+    return found
+
+
+def unpack(folder: Path, file: PublishedFile) -> None:
+    """Unpack an archive of a data set into its folder, unless that is done; a killed call is repeated.
+
+    The file <archive>.unpacked states that it is done. Raises DataError for a damaged archive, and for entries that
+    exist already with another content.
+    """
+    archive, done = folder / file.name, folder / f"{file.name}.unpacked"
+    if done.exists():
+        return
+    temporary = folder / f".{file.name}.part"
+    shutil.rmtree(temporary, ignore_errors=True)
+    command = [seven_zip(), "x", "-y", "-bd", f"-o{temporary}", str(archive)]
+    finished = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    if finished.returncode:
+        shutil.rmtree(temporary, ignore_errors=True)
+        lines = [line for line in (finished.stderr + finished.stdout).splitlines() if "ERROR" in line.upper()]
+        reason = printable(lines[0].strip() if lines else f"exit status {finished.returncode}")
+        raise DataError(f"{archive} cannot be unpacked ({reason}); free disk space, or delete it to fetch it again")
+    for entry in sorted(temporary.iterdir()):
+        target = folder / entry.name
+        if target.is_dir():  # of a call that was killed between two entries
+            shutil.rmtree(target)
+        entry.replace(target)
+    temporary.rmdir()
+    write_text(done, f"{file.md5}\n")
+    print(f"{archive}: unpacked")
+
+
+async def _sizes(addresses: Sequence[str]) -> list[int | None]:
+    """Ask servers for the sizes of files in bytes; None for a server that does not answer."""
+    import aiohttp
+
+    async def size(session: aiohttp.ClientSession, address: str) -> int | None:
+        """Ask for the size of one file."""
+        try:
+            async with session.head(address, allow_redirects=True) as answer:
+                return answer.content_length if answer.ok else None
+        except (aiohttp.ClientError, TimeoutError):
+            return None
+
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASKED_SECONDS)) as session:
+        return list(await asyncio.gather(*(size(session, address) for address in addresses)))
+
+
+def _print_plan(name: str, published: PublishedSet, folder: Path, mirror: str | None) -> None:
+    """Print what will be fetched, with sizes, licence and disk space. Raises DataError if the disk is too small."""
+    print(f"{name}: {published.licence}")
+    addresses = [file.address_at(mirror) for file in published.files]
+    sizes = asyncio.run(_sizes(addresses)) if addresses else []
+    needed = 0.0
+    for file, address, size in zip(published.files, addresses, sizes, strict=True):
+        known = "size unknown" if size is None else f"{size / 1e6:,.1f} MB"
+        print(f"  {address}  {known}, {f'md5 {file.md5}' if file.md5 else 'no published checksum'}")
+        if not (folder / f"{file.name}.unpacked").exists():
+            present = (folder / file.name).stat().st_size if (folder / file.name).exists() else 0
+            needed += (size or 0) * (UNPACKED_TWICE if file.is_archive else 1) - present
+    free = free_bytes(folder)
+    if addresses:
+        print(f"  into {folder}/: {max(0.0, needed) / 1e9:,.1f} GB still needed, {free / 1e9:,.1f} GB free")
+    if needed > free:
+        fault = f"the disk of {folder}/ has {free / 1e9:,.1f} GB free, and about {needed / 1e9:,.1f} GB are needed"
+        raise DataError(f"{fault}; free disk space, or name another --folder")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb `get` to its parser."""
+    add = parser.add_argument
+    add("name", choices=list(SETS), help="the data set")
+    add("--folder", type=Path, help="folder for its files (default: data/NAME)")
+    add("--out", type=Path, help="the manifest to write (default: data/NAME.jsonl)")
+    add("--mirror", metavar="URL", help="address of a folder with the same files (default: the published addresses)")
+    add("--dry-run", action="store_true", help="only print what would be fetched, its licence and the steps")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run this verb with its parsed arguments; return the exit status."""
+    published = SETS[arguments.name]
+    folder = arguments.folder or Path("data") / arguments.name
+    manifest = arguments.out or Path("data") / f"{arguments.name}.jsonl"
+    _print_plan(arguments.name, published, folder, arguments.mirror)
+    names = {"folder": shlex.quote(str(folder)), "manifest": shlex.quote(str(manifest))}
+    steps = [step.format(**names) for step in published.steps]
+    if not arguments.dry_run:
+        get(published, folder, arguments.mirror)
+        if published.make:
+            from data_tools.__main__ import main
+
+            if status := main(shlex.split(published.make.format(**names)), inside=True):
+                return status
+    elif published.make:
+        steps.append(f"python -m data_tools {published.make.format(**names)}")
+    if steps:
+        print(f"{counted(len(steps), 'step')} by hand:" if not arguments.dry_run else "then:")
+        print(*(f"  {number}. {step}" for number, step in enumerate(steps, 1)), sep="\n")
+    return 0

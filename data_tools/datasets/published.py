@@ -1,0 +1,128 @@
+"""Addresses and checksums of published data sets.
+
+What `get` fetches. Sources of addresses and MD5s: github.com/Labbeti/aac-datasets 0.7.0, datasets/functional/clotho.py
+and audiocaps.py. Files without an MD5 there are checked for damage only.
+"""
+
+from typing import NamedTuple
+
+
+class PublishedFile(NamedTuple):
+    """A published file. md5: "" if it is not known. An archive's content is put into the data set's folder."""
+
+    address: str
+    md5: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the file in the data set's folder."""
+        return self.address.rpartition("/")[2]
+
+    def address_at(self, mirror: str | None) -> str:
+        """Return the address of the file below a mirror's address; None: as published."""
+        return f"{mirror.rstrip('/')}/{self.name}" if mirror else self.address
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether the file must be unpacked."""
+        return self.name.endswith((".7z", ".zip"))
+
+
+class PublishedSet(NamedTuple):
+    """A published data set.
+
+    licence: With the terms of use. make: Command of data_tools that writes the manifest from the folder, with {folder}
+    and {manifest}; "" for files without clips. steps: Instructions for parts without a public address.
+    """
+
+    licence: str
+    files: tuple[PublishedFile, ...]
+    make: str = ""
+    steps: tuple[str, ...] = ()
+
+
+_CLOTHO = "https://zenodo.org/record/4783391/files"
+_BLIND = "https://zenodo.org/record/6590983/files"
+_AUDIOCAPS = "https://raw.githubusercontent.com/cdjkim/audiocaps/master/dataset"
+_LISTS = "https://raw.githubusercontent.com"
+
+SETS = {
+    "clotho": PublishedSet(
+        "Clotho v2.1: audio under each file's Freesound licence (some non-commercial), captions for non-commercial "
+        "research (Tampere University licence)",
+        (
+            PublishedFile(f"{_CLOTHO}/clotho_captions_development.csv", "d4090b39ce9f2491908eebf4d5b09bae"),
+            PublishedFile(f"{_CLOTHO}/clotho_captions_validation.csv", "5879e023032b22a2c930aaa0528bead4"),
+            PublishedFile(f"{_CLOTHO}/clotho_captions_evaluation.csv", "1b16b9e57cf7bdb7f13a13802aeb57e2"),
+            PublishedFile(f"{_CLOTHO}/clotho_metadata_development.csv", "170d20935ecfdf161ce1bb154118cda5"),
+            PublishedFile(f"{_CLOTHO}/clotho_metadata_validation.csv", "2e010427c56b1ce6008b0f03f41048ce"),
+            PublishedFile(f"{_CLOTHO}/clotho_metadata_evaluation.csv", "13946f054d4e1bf48079813aac61bf77"),
+            PublishedFile(f"{_CLOTHO}/clotho_audio_evaluation.7z", "4569624ccadf96223f19cb59fe4f849f"),
+            PublishedFile(f"{_CLOTHO}/clotho_audio_validation.7z", "7dba730be08bada48bd15dc4e668df59"),
+            PublishedFile(f"{_CLOTHO}/clotho_audio_development.7z", "c8b05bc7acdb13895bb3c6a29608667e"),
+        ),
+        "clotho {folder} --out {manifest}",
+    ),
+    "clotho_blind": PublishedSet(
+        "blind set of 2022 to 2024: audio under each file's Freesound licence, captions for non-commercial research; "
+        "not for the development of methods",
+        (
+            PublishedFile(f"{_BLIND}/retrieval_captions.csv", "f9e810118be00c64ea8cd7557816d4fe"),
+            PublishedFile(f"{_BLIND}/retrieval_audio_metadata.csv", "1301db07acbf1e4fabc467eb54e0d353"),
+            PublishedFile(f"{_BLIND}/retrieval_audio.7z", "24102395fd757c462421a483fba5c407"),
+        ),
+        "blind {folder}/test --out {manifest}",
+    ),
+    "exclusion_lists": PublishedSet(
+        "lists of Freesound ids that are in Clotho's or AudioCaps' test sets (MIT, aac-datasets)",
+        (
+            PublishedFile(f"{_LISTS}/Labbeti/aac-datasets/main/data/wavcaps/blacklist_clotho.full.csv"),
+            PublishedFile(f"{_LISTS}/Labbeti/aac-datasets/main/data/wavcaps/blacklist_audiocaps.full.csv"),
+        ),
+        steps=(
+            "the list of 2025, dcase2025_task6_excluded_freesound_ids.csv: copy it from resources/ of "
+            "github.com/CPJKU/dcase2025_task6_baseline into {folder}",
+        ),
+    ),
+    "audiocaps": PublishedSet(
+        "AudioCaps v1: captions for academic use only; the audio is 10 s of YouTube videos, without a licence",
+        tuple(PublishedFile(f"{_AUDIOCAPS}/{split}.csv") for split in ("train", "val", "test")),
+        steps=(
+            "audio: get the 10 s from start_time of each youtube_id, and put them at "
+            "{folder}/<split>/<youtube_id>_<start_time>.wav (also .flac or .mp3, and the layout of aac-datasets)",
+            "python -m data_tools audiocaps {folder} --out {manifest}",
+        ),
+    ),
+    "wavcaps": PublishedSet(
+        "WavCaps: for academic use only; each sound has the licence of its source",
+        (),
+        steps=(
+            "captions: copy json_files/ of the data set cvssp/WavCaps on the Hugging Face hub into {folder}",
+            "audio, 157 GB as MP3 at 32 kHz: fetch WavCaps_mp3.7z.001 to .015, whose addresses are in "
+            "download_datasets.py of github.com/CPJKU/dcase2025_task6_baseline, then: 7z x WavCaps_mp3.7z.001",
+            "or 941 GB as FLAC: Zip_files/ of cvssp/WavCaps; join the parts of an archive by zip -s 0 FreeSound.zip "
+            "--out whole.zip, then: 7z x whole.zip",
+            "python -m data_tools wavcaps {folder}/fsd_final.json --audio {folder}/freesound --exclude "
+            "dcase2025_task6_excluded_freesound_ids.csv --out {manifest} (likewise bbc_final, sb_final, as_final)",
+        ),
+    ),
+    "castella": PublishedSet(
+        "CASTELLA: annotations CC BY 4.0; the audio is of YouTube videos, without a licence",
+        (),
+        steps=(
+            "annotations: copy data/ of github.com/line/CASTELLA into {folder}",
+            "features (frames of CLAP and other models): zenodo.org/records/18358706; or the audio, by the downloader "
+            "of that repository: the first 300 s of each video, 32 kHz mono",
+            "python -m data_tools castella {folder} --out {manifest} --moments {manifest}.moments.jsonl",
+        ),
+    ),
+    "clotho_moment": PublishedSet(
+        "Clotho-Moment: made of Clotho and WalkingTours; see Clotho for the terms",
+        (),
+        steps=(
+            "features, 22.7 GB: zenodo.org/records/17129257; or the audio, about 200 GB: zenodo.org/records/13836117, "
+            "or lighthouse-emnlp2024/Clotho-Moment on the Hugging Face hub",
+            "python -m data_tools castella {folder} --out {manifest} --moments {manifest}.moments.jsonl",
+        ),
+    ),
+}

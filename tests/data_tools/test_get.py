@@ -1,0 +1,189 @@
+"""The verb get: archives of the published names from a local server, interrupted, damaged and missing."""
+
+import hashlib
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from data_files import failure, write_rows, write_wav
+
+from data_tools.__main__ import main
+from data_tools.datasets import get as module
+from data_tools.datasets.get import seven_zip
+from data_tools.datasets.published import SETS, PublishedFile
+from data_tools.manifest import read_manifest
+
+SPLITS = ("development", "validation", "evaluation")
+METADATA = ["file_name", "keywords", "sound_id", "sound_link", "start_end_samples", "manufacturer", "license"]
+HAS_7Z = any(shutil.which(name) for name in module.SEVEN_ZIP)
+needs_7z = pytest.mark.skipif(not HAS_7Z, reason="needs the program 7z")
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with small files of Clotho's published names; their checksums are the expected ones."""
+    folder = tmp_path / "server"
+    folder.mkdir()
+    for number, split in enumerate(SPLITS):
+        names = [f"{split} {n}.wav" for n in range(3)]
+        captions = [[name, *[f"caption {k} of {name}" for k in range(5)]] for name in names]
+        header = ["file_name", *[f"caption_{k}" for k in range(1, 6)]]
+        write_rows(folder / f"clotho_captions_{split}.csv", header, captions)
+        rows = [[name, "", str(100 * number + n), "", "", "someone", "CC0"] for n, name in enumerate(names)]
+        write_rows(folder / f"clotho_metadata_{split}.csv", METADATA, rows, "iso-8859-1")
+        for n, name in enumerate(names):
+            write_wav(tmp_path / "made" / split / name, 10 * number + n)
+        if HAS_7Z:
+            archive = folder / f"clotho_audio_{split}.7z"
+            subprocess.run(
+                [seven_zip(), "a", "-bd", archive, split], cwd=tmp_path / "made", check=True, capture_output=True
+            )
+    files = tuple(
+        PublishedFile(file.address, hashlib.md5((folder / file.name).read_bytes()).hexdigest())
+        for file in SETS["clotho"].files
+        if (folder / file.name).exists()
+    )
+    monkeypatch.setitem(SETS, "clotho", SETS["clotho"]._replace(files=files))
+    return folder
+
+
+@pytest.fixture
+def mirror(published: Path) -> Iterator[str]:
+    """The address of a local server of these files."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        """Serves the folder without a log."""
+
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments, directory=str(published))  # type: ignore[arg-type]
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def command(tmp_path: Path, mirror: str, *more: str) -> list[str]:
+    folder, manifest = tmp_path / "data/clotho", tmp_path / "data/clotho.jsonl"
+    return ["get", "clotho", "--folder", str(folder), "--out", str(manifest), "--mirror", mirror, *more]
+
+
+@needs_7z
+def test_one_command_leads_to_a_checked_manifest(
+    mirror: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command(tmp_path, mirror)) == 0
+    shown = capsys.readouterr().out
+    assert "Clotho v2.1: audio under each file's Freesound licence" in shown
+    assert "clotho_audio_validation.7z  0.0 MB, md5 " in shown
+    clips = read_manifest(tmp_path / "data/clotho.jsonl")
+    assert [clip.split for clip in clips] == [split for split in SPLITS for _ in range(3)]
+    assert all(Path(clip.path).is_file() and clip.freesound_id for clip in clips)
+    assert main(["check", str(tmp_path / "data/clotho.jsonl")]) == 0
+    assert main(command(tmp_path, mirror)) == 0
+    assert capsys.readouterr().out.count("is there already") == 9
+
+
+@needs_7z
+def test_interrupted_command_is_resumed(
+    mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unpack, calls = module.unpack, []
+
+    def killed(folder: Path, file: PublishedFile) -> None:
+        """Stop in the second archive, half unpacked."""
+        calls.append(file.name)
+        if len(calls) == 2:
+            (folder / f".{file.name}.part/rest").mkdir(parents=True)
+            (folder / "validation").mkdir()
+            raise KeyboardInterrupt
+        unpack(folder, file)
+
+    monkeypatch.setattr(module, "unpack", killed)
+    assert main(command(tmp_path, mirror)) == 130
+    assert not (tmp_path / "data/clotho.jsonl").exists()
+    monkeypatch.setattr(module, "unpack", unpack)
+    capsys.readouterr()
+    assert main(command(tmp_path, mirror)) == 0
+    assert capsys.readouterr().out.count("unpacked") == 2
+    assert len(read_manifest(tmp_path / "data/clotho.jsonl")) == 9
+    assert not list((tmp_path / "data/clotho").glob(".*"))
+
+
+@needs_7z
+@pytest.mark.parametrize("change", ["cut", "other", "missing"])
+def test_damaged_or_missing_archive_is_named(
+    change: str, published: Path, mirror: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = published / "clotho_audio_validation.7z"
+    whole = archive.read_bytes()
+    changed = {"cut": whole[:-50], "other": (published / "clotho_audio_evaluation.7z").read_bytes()}
+    archive.unlink() if change == "missing" else archive.write_bytes(changed[change])
+    message = failure(capsys, *command(tmp_path, mirror))
+    expected = {"cut": "its md5 begins with", "other": "its md5 begins with", "missing": "the server answered 404"}
+    assert "clotho_audio_validation.7z" in message
+    assert expected[change] in message
+    archive.write_bytes(whole)
+    assert main(command(tmp_path, mirror)) == 0, "it goes on where it stopped"
+
+
+@needs_7z
+def test_archive_that_cannot_be_unpacked_is_named(
+    published: Path, mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = published / "clotho_audio_validation.7z"
+    archive.write_bytes(archive.read_bytes()[:-50])
+    files = [
+        file._replace(md5=hashlib.md5((published / file.name).read_bytes()).hexdigest())
+        for file in SETS["clotho"].files
+    ]
+    monkeypatch.setitem(SETS, "clotho", SETS["clotho"]._replace(files=tuple(files)))
+    message = failure(capsys, *command(tmp_path, mirror))
+    assert "clotho_audio_validation.7z cannot be unpacked (" in message
+    assert not list((tmp_path / "data/clotho").glob(".*"))
+
+
+@needs_7z
+def test_small_disk_is_reported_before_the_download(
+    mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "free_bytes", lambda folder: 500)
+    assert "0.0 GB free, and about 0.0 GB are needed; free disk space" in failure(capsys, *command(tmp_path, mirror))
+    assert not (tmp_path / "data/clotho").exists()
+
+
+def test_missing_7z_is_reported_before_the_download(
+    mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = (*SETS["clotho"].files[:6], PublishedFile("https://example.org/clotho_audio_validation.7z"))
+    monkeypatch.setitem(SETS, "clotho", SETS["clotho"]._replace(files=files))
+    monkeypatch.setattr(module, "SEVEN_ZIP", ("no_such_program",))
+    assert "install 7-Zip" in failure(capsys, *command(tmp_path, mirror))
+    assert not (tmp_path / "data/clotho").exists()
+
+
+@pytest.mark.parametrize("name", ["wavcaps", "castella", "clotho_moment"])
+def test_sets_without_an_address_print_their_steps(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["get", name]) == 0
+    shown = capsys.readouterr().out
+    assert f"data/{name}" in shown
+    assert "1. " in shown
+    assert "python -m data_tools " in shown
+    assert not list(tmp_path.iterdir())
+
+
+def test_dry_run_fetches_nothing(mirror: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command(tmp_path, mirror, "--dry-run")) == 0
+    assert "python -m data_tools clotho" in capsys.readouterr().out
+    assert not (tmp_path / "data").exists()
