@@ -61,7 +61,8 @@ def run_recipe(
     """Run the remaining steps of a recipe: data, features, training and ranking.
 
     Afterwards the run's result.json exists.
-    device: That of all computations; None for this machine's. track: Trackers that receive every epoch.
+    device: Device of all computations; None for this machine's default. track: Trackers that receive the metrics of
+    every epoch.
     """
     run = on_first(lambda: open_run(loaded, runs, out))
     if on_first(lambda: _is_finished(loaded, run, track)):
@@ -261,7 +262,7 @@ def hardware_of(device: "Device") -> str:
 def _checksums(run: Run) -> dict[str, str]:
     """Return the sha256 of the result files of a finished run, by path in its folder.
 
-    They are the files that the report and the package read.
+    The result files are those that `report` and `package` of submission read.
     """
     kept = (path for name in ("scores", "submission") for path in (run.folder / name).glob("*") if path.is_file())
     files = [run.folder / "resolved.json", run.metrics, *kept]  # provenance.json has a checksum of its own
@@ -273,7 +274,7 @@ def _remove_others(
 ) -> None:
     """Delete scores and CSVs of rank entries that the recipe no longer has.
 
-    CSVs that it no longer requests are deleted too.
+    A CSV is also deleted if its rank entry no longer requests one.
     """
     written = {name for name, result in ranked.items() if result.csv} | blind.keys() | moments.keys()
     for folder, names in (("scores", ranked.keys() | blind.keys() | moments.keys()), ("submission", written)):
@@ -287,9 +288,9 @@ def _results_to_keep(
 ) -> tuple[dict[str, RankedResult], dict[str, BlindResult]]:
     """Return the earlier results of rank entries that need not be ranked again.
 
-    The first table has entries with metrics, the second blind sets.
-    blind: The existing blind sets. The result of a deleted blind set is kept. Raises KitError for damaged files of
-    kept entries.
+    Returns: Two tables of results by entry, the first of entries with metrics, the second of blind sets.
+    blind: The existing blind sets. The result of a deleted blind set is kept. Raises KitError if files of a result to
+    keep are damaged.
     """
     kept: dict[str, RankedResult] = {}
     kept_blind: dict[str, BlindResult] = {}

@@ -117,7 +117,7 @@ def report(run: Run) -> str:
 
 
 def in_words(run: Run, result: RunResult) -> str:
-    """Return a run's result as text for printing, also before it is written."""
+    """Return a run's result as text for printing, even if it is not yet written to disk."""
     lines = [
         f"run        {run.folder}",
         f"trained    {sum(result.parameters.trained.values()):,} parameters, {result.hardware}, "

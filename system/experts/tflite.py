@@ -72,7 +72,7 @@ def _layers(model: Any, graph: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _values(model: Any, tensor: Any) -> np.ndarray:
-    """Return a stored tensor as float32."""
+    """Return the values of a tensor of the file as float32; 8-bit values are dequantised."""
     from tflite import TensorType
 
     dtype = {TensorType.FLOAT32: np.float32, TensorType.INT8: np.int8}[tensor.Type()]

@@ -76,9 +76,9 @@ def frame_cosines(clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, 
 
 
 def _log_odds(log_z: torch.Tensor) -> torch.Tensor:
-    """Convert log Z to the log odds of any moment, log(Z - 1).
+    """Convert log Z to log(Z - 1), the log odds that the recording has any moment.
 
-    The log odds are log(p / (1 - p)) of p = 1 - exp(-log Z).
+    With p = 1 - exp(-log Z), the log odds are log(p / (1 - p)).
     """
     log_z = log_z.clamp(min=1e-30)
     return log_z + torch.log(-torch.expm1(-log_z))
@@ -99,7 +99,7 @@ def cosines_of_queries(
 ) -> list[torch.Tensor]:
     """Compute the cosines of each query with the frames of its one clip, on the CPU.
 
-    Returns: (T,) per query. clip_of: Index of each query's clip.
+    Returns: (T,) per query. clip_of: Index of each query's clip. at_once: Number of queries per computation.
     """
     lengths = _lengths(clips).tolist()
     order = sorted(range(len(clip_of)), key=lambda query: lengths[clip_of[query]])

@@ -58,11 +58,11 @@ class Variant:
     width: float
 
     def channels(self, number: int) -> int:
-        """Scale a number of channels to the width of this variant."""
+        """Return a number of channels, scaled to the width of this variant."""
         return rounded(number * self.width)
 
     def rows(self) -> list[Row]:
-        """Return the network's blocks with the numbers of channels of this variant."""
+        """Return the settings of the network's blocks, with the numbers of channels of this variant."""
         sizes = self.channels
         return [
             row._replace(inputs=sizes(row.inputs), between=sizes(row.between), outputs=sizes(row.outputs))

@@ -60,16 +60,13 @@ class Run:
         return self.folder / "submission" / f"{name}.csv"
 
     def clips_file(self, name: str) -> Path:
-        """Return the path of a rank entry's table of ranked clips.
-
-        See submission.runs.clips.
-        """
+        """Return the path of a rank entry's table of ranked clips, whose format is in submission.runs.clips."""
         return self.folder / "scores" / f"{name}.clips.csv"
 
     def repair_hint(self, *damaged: Path) -> str:
         """Describe how to repair damaged files, as the end of an error message.
 
-        It has the files to delete, and the command that restores them.
+        The text names the files to delete, and the command that restores them.
         """
         return repair_hint(self.folder, *damaged)
 

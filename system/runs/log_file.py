@@ -46,7 +46,7 @@ class LogFile(logging.FileHandler):
 
 @contextmanager
 def errors_noted(folder: Path) -> Iterator[None]:
-    """Context manager that appends the error that ends it to the run's log.txt, and raises it again.
+    """Context manager that appends any error that ends its block to the run's log.txt, and raises it again.
 
     With several processes, the lines name the rank of the failed process. If several fail with the same error, one
     raises it, and the others raise SaidElsewhere. A line is appended by one write, so that lines of several processes

@@ -33,7 +33,7 @@ NOT_KNOWN = TrainedClip("(not known)", "", "")  # row for models whose training 
 
 
 def note_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
-    """Write the table of the clips that a run is trained on, once.
+    """Write the table of the clips that a run is trained on, unless it exists.
 
     If the training clips of a starting model or a teacher are not known, the table has the row NOT_KNOWN.
     """
@@ -61,7 +61,7 @@ def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
     """Read the clips that a model was trained on; None if they are not known.
 
     folder: Folder of a run or an exported model.
-    They are not known for models of other authors, and for models that learned from those. Raises DataError for a
+    They are not known for models of other authors, and for models that learned from such models. Raises DataError for a
     damaged table.
     """
     path = folder / TRAINED_ON
@@ -106,7 +106,10 @@ def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
 def _refuse_ranked_clips(
     model: str, clips: list[TrainedClip], recipe: schema.Recipe, data: Data, or_permit: str
 ) -> None:
-    """Raise KitError if any ranked clip is among these training clips. or_permit: How to permit it."""
+    """Raise KitError if the recipe ranks any of `clips`, the training clips of a model.
+
+    model: Description of the model, for the message. or_permit: End of the message: how to permit it.
+    """
     found = list(_ranked_training_clips(clips, recipe, data))
     if found:
         source, clip = found[0]

@@ -148,10 +148,7 @@ class StageTraining:
         return self.lines
 
     def _begin(self) -> None:
-        """Load the state of an interrupted training, or the stage's initial weights.
-
-        The state is in last.pt.
-        """
+        """Load the state of an interrupted training from last.pt, or else the stage's initial weights."""
         self.folder.mkdir(parents=True, exist_ok=True)
         state, start = checkpoints.load_state(self.folder), self.stage.start_from
         if state is not None:
@@ -200,7 +197,7 @@ class StageTraining:
             self._stop_if_requested(requested)
 
     def _stop_if_requested(self, requested: bool) -> None:
-        """Raise Interrupted if Ctrl-C or SIGTERM has requested the end."""
+        """Raise Interrupted if Ctrl-C or SIGTERM has requested the end of the training."""
         if requested:
             said = f"stopped at step {self.step} of stage {self.name}; run the same command again to resume"
             raise Interrupted(said if is_first() else "")
@@ -325,10 +322,7 @@ def _validation(stage: schema.Stage, data: Data, relevance: Relevance | None, te
 
 
 def _make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
-    """Prepare a model for a stage: synchronise batch norms, and compile the audio network.
-
-    This follows the settings of the stage.
-    """
+    """Prepare a model for a stage, by the stage's settings: synchronise batch norms, and compile the audio network."""
     if process_count() > 1:
         synchronise(model, stage.batch_norm == "synchronised")
     network: Any = model.audio.parts().get("network", model.audio)

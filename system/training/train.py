@@ -72,7 +72,7 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
 
 
 def _additional_texts(names: Iterable[str], data: Data) -> list[str]:
-    """Return the texts of data sources other than captions: those of moments and of augmentation."""
+    """Return the texts of the data sources `names` that are no captions of clips: of moments and of augmentation."""
     return [*(moment.text for name in names for moment in data.moments.get(name, ())), *new_texts(data)]
 
 

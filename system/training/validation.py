@@ -120,7 +120,7 @@ class Validation:
 
 
 def spread(embedded: Embeddings) -> float:
-    """Return how different embeddings are: 1 - mean cosine of all pairs.
+    """Return how much embeddings differ: 1 - mean cosine of all pairs.
 
     It is 0 if all vectors are equal, about 1 if their directions are random. A vector with itself counts as a pair.
     A series is replaced by the mean over its frames without padding. Vectors of zeros count as equal.
@@ -159,7 +159,7 @@ def share_of_equal_scores(scores: torch.Tensor) -> float:
 def watch(clips: Embeddings, captions: Embedded, captions_alike: float | None = None) -> dict[str, float]:
     """Compute the diagnostics of collapsed embeddings, by their names in metrics.jsonl.
 
-    They are the spread and the share of zeros of clips and captions, and captions_alike if it is given.
+    These are the spread and the share of zeros, both for clips and for captions, and captions_alike if it is given.
     """
     diagnostics = {
         "spread_of_clips": spread(clips),

@@ -25,7 +25,7 @@ NAME = re.compile("[a-z][a-z0-9_]*")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb recipes to its parser."""
+    """Add the arguments of the verb `recipes` to its parser."""
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     shown = actions.add_parser("list", help="print the shipped recipes, with a short description of each")
     add_json(shown)
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb recipes: list the shipped ones, copy one, or print all keys. Returns: The exit status."""
+    """Run the verb `recipes`: list the shipped ones, copy one, or print all keys. Returns: The exit status."""
     arguments.action(arguments)
     return 0
 

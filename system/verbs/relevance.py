@@ -50,7 +50,7 @@ def read_corpus(path: Path, split: str | None) -> list[list[str]]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb relevance to its parser."""
+    """Add the arguments of the verb `relevance` to its parser."""
     add = parser.add_argument
     files, factors = "manifest .jsonl, or captions .csv of Clotho or AudioCaps", "(default: 1 0.7 0.4)"
     add("files", nargs="+", type=Path, metavar="FILE", help=files)
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb relevance: print the distribution of CIDEr-D in a corpus. Returns: The exit status."""
+    """Run the verb `relevance`: print the distribution of CIDEr-D in a corpus. Returns: The exit status."""
     percents: list[float] = arguments.percentiles
     factors: list[float] = arguments.factors or FACTORS
     _require_usable(percents, factors, arguments.figure)
@@ -144,7 +144,7 @@ def _report(
 
 
 def _zeros(found: Distribution) -> str:
-    """Format the share of pairs with score 0."""
+    """Format the share of pairs whose CIDEr-D is 0, in per cent."""
     return f"{100 * found.zeros / found.pairs:.1f} %"
 
 
