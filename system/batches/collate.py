@@ -86,7 +86,7 @@ def without_audio(
 
 
 def _labels(items: Sequence[Item], features: Features) -> torch.Tensor:
-    """Label the frames that are inside the windows of each item. Returns (B, T) bool."""
+    """Return (B, T) bool labels of the frames of each item's clip: true inside the item's windows."""
     expert = next(iter(features.banks))
     lengths = lengths_of(items, features, expert, None)
     labels = np.zeros((len(items), max(lengths)), bool)
@@ -254,7 +254,7 @@ class Feed:
         self._ahead: dict[int, Future[Batch]] = {}
 
     def batch(self, step: int) -> Batch:
-        """Return the batch of a training step, and start to make those of the next steps."""
+        """Return the batch of a training step, and start to make the batches of the next steps."""
         made = (self._ahead.pop(step, None) or self._begun(step)).result()
         steps = range(step + 1, step + 1 + self._ahead_steps)
         for other in self._ahead.keys() - set(steps):

@@ -76,7 +76,7 @@ class Augment(Protocol):
 
     @property
     def mixes(self) -> bool:
-        """Whether items may get an added clip."""
+        """Whether items may be mixed with another clip."""
         ...
 
     def __call__(self, items: Sequence[Item], seed: Sequence[int]) -> list[Item]: ...
@@ -130,7 +130,7 @@ class Sampler:
         self.augment = augment
 
     def batch(self, step: int) -> list[Item]:
-        """Return the items of a training step, which follow from seed, stage and step."""
+        """Return the items of a training step. They depend only on the seed, the stage and the step."""
         n = len(self.streams)
         positions = range(step * self.batch_size, (step + 1) * self.batch_size)
         chosen = [self.streams[index % n][index // n] for index in positions]

@@ -17,7 +17,7 @@ from system.batches.sampler import Item
 
 
 def caption_key(clip: Clip, number: int) -> str:
-    """Return the key of a clip's caption in a bank of caption embeddings.
+    """Return the key of a clip's caption with the index `number` in a bank of caption embeddings.
 
     Equal captions of two clips have different keys.
     number: Index of the caption in the clip.

@@ -64,7 +64,7 @@ def inserted(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list
 
 
 def _known(words: Sequence[str], synonyms: Synonyms) -> list[int]:
-    """Return the positions of words that have synonyms."""
+    """Return the positions, in the list `words`, of words that have synonyms."""
     return [position for position, word in enumerate(words) if word in synonyms]
 
 

@@ -15,7 +15,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def device_of(name: str | None = None) -> torch.device:
-    """Return the device with this name: cuda, cuda:1 (the second GPU), mps, or cpu.
+    """Return the device that `name` describes: cuda, cuda:1 (the second GPU), mps, or cpu; None: the default.
 
     The default is CUDA if the machine has it, else the CPU. mps must be named, since nothing has been measured on it.
     With torchrun, the default and cuda select the GPU with the number LOCAL_RANK of the environment.

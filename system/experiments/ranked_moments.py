@@ -49,7 +49,7 @@ class Files(NamedTuple):
 
     @classmethod
     def of(cls, run: Path, name: str) -> "Files":
-        """Return the paths of the files of a rank entry in a run's folder."""
+        """Return the paths of the files that the rank entry `name` writes to a run's folder."""
         scores = run / "scores"
         windows, truth = scores / f"{name}.windows.jsonl", scores / f"{name}.truth.jsonl"
         return cls(windows, run / "submission" / f"{name}.jsonl", truth, scores / f"{name}.frames.npz")

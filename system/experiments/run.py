@@ -133,7 +133,7 @@ def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
 
 
 def _changed_teachers(recipe: schema.Recipe, run: Run) -> list[str]:
-    """Return the teachers that have changed since the run began. Deleted ones are not compared."""
+    """Return the names of the teachers that have changed since the run began. Deleted teachers are not compared."""
     before = run.read_provenance().teachers
     there = {name: one for name, one in recipe.teachers.items() if (path := schema.outside(one)) and path.exists()}
     now = teachers_of(recipe.model_copy(update={"teachers": there}))
@@ -143,7 +143,7 @@ def _changed_teachers(recipe: schema.Recipe, run: Run) -> list[str]:
 def _rank_zeros(
     recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", blind: Mapping[str, BlindSet]
 ) -> None:
-    """Rank once with scores of zero, so that the errors of ranking are raised before the training."""
+    """Rank once with scores of zero, before the training, so that errors of the ranking are found early."""
     for name, (clips, queries, _, _) in blind.items():
         matrix = _zeros(clips, queries)
         with tempfile.TemporaryDirectory(dir=run.folder) as folder:

@@ -67,7 +67,7 @@ class Figures:
 
 
 def figures_of_run(scores: Path) -> Figures:
-    """Compute the table's metrics of a saved score matrix, per query."""
+    """Compute, for each query, the metrics of the study's table from a saved score matrix."""
     matrix = read_scores(scores)
     ranks, back = ranks_in_matrix(matrix), summarise_audio_to_text(ranks_from_audio(matrix))
     values = {f"T2A {name}": figures for name, figures in summarise(ranks).per_query.items()}
@@ -79,7 +79,7 @@ def figures_of_run(scores: Path) -> Figures:
 
 
 def figures_of_moments(windows: Path, truth: Path, edition: str) -> Figures:
-    """Compute the table's metrics of a file of found windows, per query.
+    """Compute, for each query, the metrics of the study's table from a file of found windows.
 
     Queries of one recording form a group, since their values are not independent.
     """
@@ -138,7 +138,7 @@ class StudyTable:
 
     @property
     def primary(self) -> str:
-        """The column whose differences between rows are tested.
+        """Name of the metric column by which rows are compared in the significance test.
 
         It is the first T2A mAP column, by default mAP@10; for moments R1@0.7.
         """
@@ -160,13 +160,13 @@ class StudyTable:
         return list(dict.fromkeys(name for row in self.rows for name in row.facts))
 
     def format(self, value: float | None) -> str:
-        """Format a number of the table, in per cent or as a share; "" for None."""
+        """Format a number of the table as per cent or as a share, as the study states; "" for None."""
         if value is None:
             return ""
         return f"{100 * value:.1f}" if self.percent else f"{value:.4f}"
 
     def mean_and_spread(self, values: Sequence[float]) -> str:
-        """Format the mean ± sample standard deviation (n - 1); only the mean for a single value."""
+        """Format numbers as mean ± sample standard deviation (n - 1); only as the mean if there is one number."""
         mean = self.format(statistics.mean(values))
         return mean if len(values) < 2 else f"{mean} ± {self.format(statistics.stdev(values))}"
 
@@ -178,7 +178,7 @@ class StudyTable:
         return max((row for row in self.rows if row.data == data), key=lambda row: statistics.mean(row.means(column)))
 
     def p(self, row: StudyRow) -> str:
-        """Format the p-value of the paired test of a row against the best row."""
+        """Format the p-value of a paired test that compares a row with the best row."""
         best = self.best(row.data, self.primary)
         if row is best:
             return "best"
@@ -247,7 +247,7 @@ class StudyTable:
         return f"\\begin{{tabular}}{{l{'c' * (len(self.header) - 1)}}}\n{body}\n\\end{{tabular}}\n"
 
     def csv(self) -> str:
-        """Return the table as CSV: mean, spread over seeds, and the paper's figure of every column."""
+        """Return the table as CSV: for every column the mean, the spread over seeds, and the published figure."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         parts = [f"{column} {part}" for column in self.columns for part in ("mean", "std", "paper")]

@@ -99,7 +99,7 @@ class ExpertSettings(Resampled):
 
     @classmethod
     def with_weights_in(cls, folder: Path) -> Self:
-        """Return the expert with its usual settings, and its weight files in a folder."""
+        """Return the expert with its usual settings, whose weight files are in `folder`."""
         (kind,) = get_args(cls.model_fields["kind"].annotation)
         expert = cls.model_validate({"kind": kind, **cls.usual})
         return expert.model_copy(update={name: str(folder / path.name) for name, path in expert.weight_files().items()})
@@ -112,7 +112,7 @@ class ExpertSettings(Resampled):
     @property
     @abstractmethod
     def dim(self) -> int:
-        """Number of values in a frame, D."""
+        """Number of values in a frame."""
 
     @property
     @abstractmethod

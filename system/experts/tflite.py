@@ -81,5 +81,5 @@ def _values(model: Any, tensor: Any) -> np.ndarray:
         return np.array(values)
     scaling = tensor.Quantization()
     if scaling.ScaleLength() != 1:
-        raise ValueError("the weights of a layer have one scale per channel, but only one per layer is supported")
+        raise ValueError("a layer has a weight scale per channel, but yamnet.tflite has one per layer; fetch that file")
     return np.array((values.astype(np.float32) - np.float32(scaling.ZeroPoint(0))) * np.float32(scaling.Scale(0)))

@@ -149,9 +149,9 @@ class Bank:
 
     @contextmanager
     def locked(self, busy: str = "") -> Iterator[None]:
-        """Context manager that holds the bank's lock, which must be held briefly.
+        """Context manager that holds the bank's lock. Its block must be short.
 
-        busy: Message that is logged during a wait.
+        busy: Message that is logged if the lock is held by another process.
         """
         with lock(self.folder / "dealing.lock", busy, wait=True):
             yield

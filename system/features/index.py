@@ -47,7 +47,7 @@ class Table(NamedTuple):
 
     @classmethod
     def of(cls, *items: Item) -> "Table":
-        """Return a table with one row per given index entry (Item)."""
+        """Return a table with one row per index entry (Item) that is passed."""
         keys, *numbers = zip(*items, strict=True) if items else ((), (), (), ())
         return cls(list(keys), *(array("q", column) for column in numbers))
 
@@ -64,7 +64,7 @@ def line_of(item: Item) -> bytes:
 
 
 def item_of(line: bytes, stored: int = ANY) -> Item | None:
-    """Parse an index line; None if it is invalid, or names rows beyond the `stored` ones."""
+    """Parse an index line; None if it is invalid, or names rows after the first `stored` rows."""
     try:
         found = parse_json(line, "")
         item = Item(found["key"], found["first"], found["rows"], found["crc32"])

@@ -165,7 +165,7 @@ class Shard:
         return self.dim * self.dtype.itemsize
 
     def store(self, key: str, values: np.ndarray) -> None:
-        """Add a series (T, D) by its key. Raises KitError for one of another dimension or without rows."""
+        """Add a series (T, D) under a key. Raises KitError for a series of another dimension or without rows."""
         if values.ndim != 2 or values.shape[1] != self.dim or not len(values):
             raise KitError(
                 f"{self.folder}: frames of shape {values.shape} cannot be stored; "
@@ -231,7 +231,7 @@ class Shard:
     def keep_only(self, lines: list[bytes]) -> None:
         """Rewrite the index so that it has only the given lines.
 
-        The process must hold the shard's lock.
+        The process must hold the lock of the shard.
         """
         with replacing(self.index_file) as temporary:
             temporary.write_bytes(b"".join(line + b"\n" for line in lines))

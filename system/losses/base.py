@@ -68,7 +68,7 @@ class BatchScores:
     def of_frames(self) -> FrameScores:
         """Return the scores of the frames of a batch of moments. Raises ValueError for a batch without moments."""
         if self.frames is None:
-            raise ValueError("this loss compares frames with moments, but the batch has no moments; set unit: moment")
+            raise ValueError("this loss needs moments, but the batch has none; set unit: moment in the stage")
         return self.frames
 
     @cached_property
@@ -112,7 +112,7 @@ class BatchScores:
 
     @property
     def caption_scores(self) -> Tensor:
-        """Scores (B, B) between the captions of every two items.
+        """Scores (B, B) between the captions of any two items.
 
         The value at (i, j) is the mean over all pairs of a caption of item i and a caption of item j.
         """

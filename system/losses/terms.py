@@ -19,7 +19,7 @@ def need_relevance(terms: Sequence[Term]) -> bool:
 
 
 def total(batch: BatchScores, terms: Sequence[Term]) -> torch.Tensor:
-    """Compute the training loss: the weighted sum of a stage's losses."""
+    """Compute the training loss of a batch: the weighted sum of the losses in `terms`."""
     return torch.stack([term.weight * term.value(batch) for term in terms]).sum()
 
 

@@ -56,7 +56,7 @@ class Cost:
     widest: float = 0.0
 
     def times(self, count: float) -> "Cost":
-        """Return the cost of `count` clips or captions, given that of one."""
+        """Multiply the cost of one clip or caption by their number, `count`."""
         return Cost(self.flops * count, self.kept * count, self.widest * count)
 
 

@@ -47,7 +47,7 @@ def gather_embeddings(local: Sequence[Embedded], sizes: Sequence[int], device: t
 
 
 def _shape(local: Sequence[Embedded]) -> tuple[int, int, bool]:
-    """Return D, the largest L of all processes, and whether embeddings are series.
+    """Return the shape of the embeddings of all processes: the vector size D, the largest length L, and whether series.
 
     Every process gets all three, even a process without chunks.
     """

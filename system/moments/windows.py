@@ -33,7 +33,7 @@ class Grid(NamedTuple):
     first: float
 
     def centres(self, frames: int) -> np.ndarray:
-        """Return the times of the centres of frames, (T,) in seconds."""
+        """Return the times of the centres of the first `frames` frames, (T,) in seconds."""
         return self.first + self.hop * np.arange(frames)
 
     def edges(self, frames: int, seconds: float) -> np.ndarray:
@@ -103,7 +103,7 @@ def best_windows(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> li
     rows, columns = np.nonzero(np.isfinite(table) & (edges[1:] > edges[:-1, None]))
     scores, total = table[rows, columns], len(rows)
     if not total:
-        raise ValueError("the table has no window to choose: no score is finite")
+        raise ValueError("no window can be chosen, since no score in the table is finite; check the model's weights")
     looked_at = min(total, CANDIDATES)
     while True:
         threshold = np.partition(scores, total - looked_at)[total - looked_at]

@@ -195,7 +195,7 @@ def _dim(type: Type, config: Any) -> int:
 
 
 def check_type(folder: Path, type: Type) -> None:
-    """Raise KitError if the folder has no config.json, or one of another type."""
+    """Raise KitError if the folder has no config.json, or the config.json of another type of model."""
     path = folder / "config.json"
     if not path.is_file():
         raise KitError(f"audio model {folder} has no config.json; name the folder of a Hugging Face model")

@@ -49,7 +49,7 @@ def begun(lengths: torch.Tensor, size: int, frames: int) -> torch.Tensor:
 
 
 def of_one_length(lengths: Sequence[int], max_size: int) -> Iterator[list[int]]:
-    """Yield groups of the indexes of equal lengths.
+    """Yield groups of indexes of `lengths`, each with only equal lengths.
 
     The lengths of a group add up to at most `max_size`, unless it has only one index.
     """

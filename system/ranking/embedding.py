@@ -117,7 +117,7 @@ def _read_ahead(groups: Sequence[Sequence[Clip]], features: Features) -> Iterato
 
 
 def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
-    """Embed clips in evaluation mode, as embed_pool does; only the embeddings are returned."""
+    """Embed clips in evaluation mode as embed_pool does, and return only the embeddings."""
     return embed_pool(model, clips, features).clips
 
 
@@ -183,7 +183,7 @@ def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedde
 
 
 def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings) -> Iterator[np.ndarray]:
-    """Score captions against clips, and yield blocks of rows as model.score_blocks does.
+    """Score captions against clips, with the work shared by processes; yields blocks of rows of the score matrix.
 
     With several processes, each scores its share of a block, and each gets all scores, MAX_SCORES at a time.
     """
@@ -201,7 +201,7 @@ def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings)
 
 
 def _groups(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]:
-    """Yield the clips of every batch as a slice.
+    """Yield the clips of every batch, as a slice of the list `lengths`.
 
     A batch has one clip, or it obeys three limits:
     at most CLIPS_PER_BATCH clips, at most SECONDS_PER_BATCH after padding to the longest, and at most half padding.

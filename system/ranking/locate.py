@@ -59,7 +59,7 @@ class MomentQueries:
         return [row[moment.clip] for moment in self.moments]
 
     def only(self, ids: Container[str]) -> "MomentQueries":
-        """Keep only the moments of the recordings with the given ids."""
+        """Return only the moments of recordings whose id is in `ids`."""
         recordings = {clip: recording for clip, recording in self.recordings.items() if clip in ids}
         return MomentQueries([moment for moment in self.moments if moment.clip in recordings], recordings)
 

@@ -77,7 +77,7 @@ class KnownFeatures(ClipSource):
         self._features, self.grids = features, features.grids
 
     def open(self, model: RetrievalModel, listed: Listed, strict: bool = False) -> ModelPool:
-        """Embed the clips that have frames. Raises KitError if there is no such clip."""
+        """Embed the clips that have frames. Raises KitError if no clip has frames."""
         clips = [clip for clip in listed.clips if clip.id in self._features.keys]
         if not clips:
             size = counted(len(listed.clips), "clip")
@@ -86,7 +86,7 @@ class KnownFeatures(ClipSource):
         return ModelPool(clips=clips, skipped=listed.others, norms=norms, embedded=embedded)
 
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
-        """Return all known frames, which include those of the clips."""
+        """Return the known frames of all clips, which include those of `clips`."""
         return self._features
 
 
@@ -199,7 +199,7 @@ class ModelRanker(Ranker):
 
 
 def _of_model(pool: Pool) -> ModelPool:
-    """Return the pool. Raises TypeError if no model has opened it."""
+    """Return the pool. Raises TypeError if it was not opened by a ModelRanker."""
     if not isinstance(pool, ModelPool):
-        raise TypeError("a model can only rank a pool that a model has opened; open it with ModelRanker.open first")
+        raise TypeError("this pool was opened by another kind of ranker; pass the result of ModelRanker.open")
     return pool

@@ -171,7 +171,7 @@ def _validate(value: Any) -> tuple[schema.Recipe | None, list[tuple[Keys, str]]]
         unknown = 0
         for item in error.errors(include_url=False):
             unknown += item["type"] == "extra_forbidden"
-            found.append((_without_tags(value, item["loc"]), _sentence(item, value, unknown <= MAX_SUGGESTED)))
+            found.append((_without_tags(value, item["loc"]), _message_of(item, value, unknown <= MAX_SUGGESTED)))
         return None, found
 
 
@@ -192,7 +192,7 @@ def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
     return tuple(keys)
 
 
-def _sentence(item: Any, value: Any, suggest: bool) -> str:
+def _message_of(item: Any, value: Any, suggest: bool) -> str:
     """Format the error message for a mistake that pydantic has found."""
     kind, name = item["type"], item["loc"][-1] if item["loc"] else ""
     if kind == "extra_forbidden":

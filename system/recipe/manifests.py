@@ -114,7 +114,7 @@ def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
 
 
 def _make(name: str, command: str, manifest: Path) -> None:
-    """Run the command that makes a manifest, and note its inputs."""
+    """Run the command that makes a manifest, and record the command's inputs."""
     log.info("data source %s: making its manifest with %s", name, command)
     folders = [str(path) for path in input_paths(command) if path.is_dir()]
     count, names = _audio_files(folders)  # files that arrive during the command count as new
@@ -129,7 +129,7 @@ def _make(name: str, command: str, manifest: Path) -> None:
 
 
 def _note_of(manifest: Path) -> Path:
-    """Return the path of the note on how a manifest was made."""
+    """Return the path of the file that records how a manifest was made."""
     return Path(f"{manifest}.made_by")
 
 

@@ -93,7 +93,7 @@ def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_parts_of_mean(at: Keys, of: Any, earlier: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Check that a mean combines earlier rank entries of one source."""
+    """Check that a mean only combines rank entries that come before it and rank the same data source."""
     ranked = {
         name: [entry.get(key) for key in ("data", "audio", "queries")]
         for name, entry in earlier.items()
@@ -174,7 +174,7 @@ def _check_stage(
 
 
 def _check_checkpoint(at: Keys, stage: Any, checkpoint: Any, stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Check that a stage exists and has this checkpoint."""
+    """Check that the stage `stage` exists, and that it has the checkpoint `checkpoint`."""
     if not isinstance(stage, str):
         return
     if stage not in stages:

@@ -185,7 +185,7 @@ def load_state(folder: Path) -> dict[str, Any] | None:
 
 
 def read_done(folder: Path) -> Done:
-    """Read done.json of a stage, the record of its end. Raises KitError if it is not finished."""
+    """Read done.json of a stage, the record of its end. Raises KitError if the stage is not finished."""
     path = folder / "done.json"
     if not path.exists():
         raise KitError(f"stage {folder.name} of {folder.parent} is not finished; {finish_hint(folder.parent)}")
@@ -210,7 +210,7 @@ def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
     if not done.best.get(which):
         known = ", ".join(["last", *done.best])
         raise KitError(
-            f"stage {folder.name} has no checkpoint {which}, since it did not monitor that; choose one of {known}"
+            f"stage {folder.name} has no checkpoint {which}, since it did not monitor this metric; use one of {known}"
         )
     value, epoch = done.best[which][0]
     path = weights_file(folder, int(epoch))

@@ -72,7 +72,7 @@ class Run:
 
     @property
     def waveforms(self) -> Literal["bank", "files"] | None:
-        """Whether a run that has begun reads waveforms from a bank or from files; None for a new run."""
+        """Source of a begun run's waveforms: "bank" or "files"; None for a new run."""
         return read_provenance(self.folder).waveforms if self.provenance.exists() else None
 
     def read_provenance(self) -> Provenance:
@@ -94,7 +94,7 @@ class Run:
         return read_metrics(self.metrics, hint or self.repair_hint(self.metrics))
 
     def write_metrics(self, lines: Iterable[EpochLine]) -> None:
-        """Write metrics.jsonl with only the lines that the checkpoints hold."""
+        """Write `lines`, which are those in the checkpoints, to metrics.jsonl; other lines are removed."""
         text = "".join(json.dumps(line.document()) + "\n" for line in lines).encode()
         found = self.metrics.read_bytes() if self.metrics.exists() else None
         if found is not None and not found.startswith(text):

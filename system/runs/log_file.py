@@ -69,7 +69,7 @@ def errors_noted(folder: Path) -> Iterator[None]:
 
 
 def _note(log: Path, lines: list[str], kind: str) -> None:
-    """Append lines to a log file. kind: Text before each line."""
+    """Append lines to a log file, each after the text `kind`."""
     rank = f"[rank {process_index()}] " if process_count() > 1 else ""
     with suppress(OSError):
         file = os.open(log, os.O_WRONLY | os.O_APPEND)

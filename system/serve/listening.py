@@ -64,7 +64,7 @@ def about_of(search: Search) -> dict[str, object]:
 
 
 async def serve(search: Search, about: dict[str, object], host: str, listening: socket.socket) -> None:
-    """Answer the requests of browsers until SIGINT or SIGTERM."""
+    """Answer the requests of browsers until the process gets SIGINT or SIGTERM."""
     from aiohttp import web
 
     from system.serve.server import SearchPage, http_log

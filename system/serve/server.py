@@ -268,9 +268,9 @@ def _moments(located: Located) -> dict[str, Any]:
     }
 
 
-def refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> web.Response:
+def refusal(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
     """Return an HTTP response with an error message."""
-    return web.json_response({"error": sentence}, status=status, headers=headers)
+    return web.json_response({"error": message}, status=status, headers=headers)
 
 
 def _only(request: web.Request, name: str) -> str | None:
@@ -282,7 +282,7 @@ def _only(request: web.Request, name: str) -> str | None:
 
 
 def _query(request: web.Request) -> str:
-    """Return the query of a request. Raises ValueError if it cannot be used."""
+    """Return the query text of a request. Raises ValueError if it is empty, too long, or not UTF-8."""
     text = (_only(request, "query") or "").strip()
     if not text:
         raise ValueError("the query is empty; describe a sound")

@@ -178,7 +178,7 @@ class StageTraining:
         self.lines = [EpochLine.model_validate(line) for line in state["lines"]]
 
     def _epoch(self, feed: Feed, bar: Progress, stop: dict[str, bool]) -> None:
-        """Train until the end of the current epoch."""
+        """Train the remaining steps of the current epoch."""
         self.model.train()
         while True:
             began = time.monotonic()
@@ -236,7 +236,7 @@ class StageTraining:
         return f"stage {self.name}, step {self.step}"
 
     def _hint_to_lower_rate(self) -> str:
-        """Return the cure of numbers that are not finite, as the end of an error message."""
+        """Return the cure for numbers that are not finite, as the end of an error message."""
         state = self.folder / "last.pt"
         left = f"{state} still has an earlier state" if state.exists() else "nothing was saved yet"
         return f"lower the learning rate in a new run ({left})"

@@ -58,7 +58,7 @@ def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> Batc
 
 
 def _in_precision(batch: Batch, precision: str) -> AbstractContextManager[object]:
-    """Context manager for computing in the stage's precision."""
+    """Context manager for computing a batch in the stage's precision."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     return torch.autocast(batch.row_of.device.type, dtype, enabled=precision != "float32")
 
@@ -162,7 +162,7 @@ class _Embedding(NamedTuple):
 
 
 def begin_chunk(seed: int, number: int) -> None:
-    """Set torch's random state for a chunk of a training step."""
+    """Set torch's random state for the chunk `number` of a training step, by the seed of the step."""
     torch.manual_seed(int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
 
 

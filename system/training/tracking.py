@@ -150,7 +150,7 @@ TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLfl
 
 
 def tracker(name: str) -> type[Tracker]:
-    """Return the class of trackers with this name.
+    """Return the class of the tracker with this name.
 
     Raises KitError for an unknown name, and if the package or the environment variable is missing.
     """
@@ -167,7 +167,7 @@ def tracker(name: str) -> type[Tracker]:
 
 
 def _identity(run: Run) -> str:
-    """Return an identity of the run for trackers.
+    """Return a text that identifies the run in trackers.
 
     It is the same in every process and after changes of the ranking.
     """

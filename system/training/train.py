@@ -72,17 +72,17 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
 
 
 def _additional_texts(names: Iterable[str], data: Data) -> list[str]:
-    """Return the texts of the data sources `names` that are no captions of clips: of moments and of augmentation."""
+    """Return the texts of moments in the data sources `names`, and those that augmentation may use as captions."""
     return [*(moment.text for name in names for moment in data.moments.get(name, ())), *new_texts(data)]
 
 
 def new_texts(data: Data) -> list[str]:
-    """Return the captions that may replace captions during training."""
+    """Return the texts that augmentation may use instead of captions during training."""
     return [text for augmentation in data.augmentations.values() for text in augmentation.texts()]
 
 
 def new_words(data: Data) -> list[str]:
-    """Return other texts whose words augmentation may add to captions during training."""
+    """Return the texts whose words augmentation may add to captions during training."""
     return [text for augmentation in data.augmentations.values() for text in augmentation.words()]
 
 

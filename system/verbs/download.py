@@ -81,7 +81,7 @@ def published_files(model: Model) -> Iterator[Published]:
 
 
 def _of_hub(name: str, expert: ExpertSettings, model: str, only_show: bool) -> Iterator[str]:
-    """Fetch an expert's Hugging Face model, and print its state. Yields error messages."""
+    """Fetch an expert's Hugging Face model, unless `only_show`, and print its state. Yields error messages."""
     (path,) = expert.weight_files().values()
     state = "here" if path.is_file() else "missing"
     if not only_show:

@@ -109,7 +109,7 @@ def _new(arguments: argparse.Namespace) -> None:
 
 
 def _keys(arguments: argparse.Namespace) -> None:
-    """Print the reference of all keys, or of those at a path."""
+    """Print the reference of all keys of a recipe, or only of the keys at the given path."""
     if arguments.json:
         print(json.dumps(Recipe.model_json_schema(), indent=1))
         return

@@ -14,7 +14,7 @@ from system.models.text.vector_file import write_word_vectors
 
 
 def embedded_words(tokenizer: Any, model: Any) -> dict[str, np.ndarray]:
-    """Return the input embeddings of a transformer for whole words, by word.
+    """Return a transformer's input embeddings of the tokens that are whole words, by word.
 
     They are rows (D,) for words of letters and digits. Special tokens and pieces that continue a word ("##ing") are
     left out.

@@ -142,7 +142,7 @@ class Relevance:
         self._adding = threading.Lock()
 
     def _distribution(self, corpus: Sequence[Sequence[str]], folder: Path) -> Distribution:
-        """Return the distribution of CIDEr-D in the corpus, from its file or computed and stored."""
+        """Return the distribution of CIDEr-D in the corpus: read from its file in `folder`, or computed and stored."""
         percents = [point.percentile for point in self._settings.relax]
         if any(later <= earlier for earlier, later in pairwise(percents)):
             raise KitError(f"the percentiles of relax must rise, but are {percents}; sort them, without duplicates")

@@ -50,11 +50,11 @@ class _NgramNumbers:
         return np.array(numbers, np.int64)[inverse]
 
     def occurrences(self, grams: np.ndarray, k: np.ndarray) -> np.ndarray:
-        """Return a feature number per occurrence of an n-gram, so that a repeated n-gram matches min(a, b) times.
+        """Return a number per occurrence of an n-gram; repeated occurrences in a caption get different numbers.
 
-        Here a and b are its numbers in the two captions. k: Number of each occurrence in its caption, from 1. The first
-        occurrence has the number of the n-gram. The k-th has the number of the n-gram with one more, artificial word
-        for k; artificial words are numbered downwards from the largest number.
+        A repeated n-gram thus counts as often as both captions contain it. k: Number of each occurrence in its caption,
+        from 1. The first occurrence has the number of the n-gram. The k-th has the number of the n-gram with one more,
+        artificial word for k; artificial words are numbered downwards from the largest number.
         """
         features = grams.copy()
         features[k > 1] = self.grams(grams[k > 1], _LOW - k[k > 1])
@@ -75,7 +75,7 @@ class _Counts(NamedTuple):
 
 
 def _count(captions: Sequence[Tokens], numbers: _NgramNumbers) -> _Counts:
-    """Count the n-grams of each caption."""
+    """Count, for each caption, its n-grams, by the numbers that `numbers` gives them."""
     lengths = np.array([len(tokens) for tokens in captions], np.int64)
     words = numbers.words(chain.from_iterable(captions))
     caption = np.repeat(np.arange(len(captions)), lengths)

@@ -65,7 +65,7 @@ class PreTrainedEncoder(TextEncoder):
 
     @property
     def _model(self) -> Any:
-        """The pre-trained model, trained or frozen."""
+        """The pre-trained model: the trainable one, or else the frozen one."""
         return self.trained if self.trained is not None else self._frozen[0]
 
     @abstractmethod

@@ -62,7 +62,7 @@ class WordVectorFile:
         return None
 
     def _vector(self, offset: int) -> np.ndarray:
-        """Read the vector at a byte of the file."""
+        """Read the vector that begins at the byte `offset` of the file."""
         if self._is_binary:
             return self._finite(np.frombuffer(self._bytes, "<f4", self.dim, offset).astype(np.float32), offset)
         end = self._bytes.find(b"\n", offset)
@@ -82,7 +82,7 @@ class WordVectorFile:
         return self._finite(vector, offset)
 
     def _finite(self, vector: np.ndarray, offset: int) -> np.ndarray:
-        """Return the vector that was read at a byte offset. Raises KitError if a value is not finite."""
+        """Return the vector. Raises KitError, with the place `offset`, if a value is not finite."""
         if not np.isfinite(vector).all():
             raise KitError(f"{self.path}: the vector at byte {offset} has infinite or NaN values; {REPLACE_FILE}")
         return vector
