@@ -129,9 +129,9 @@ def processes(device: "torch.device | None") -> Iterator[None]:
 
 
 def raise_once(error: Exception) -> NoReturn:
-    """Raise an error in only one of the processes that end with the same message.
+    """Raise an error in only one of the processes that end with the same error message.
 
-    The others raise SaidElsewhere.
+    The other processes raise SaidElsewhere, so that the message is printed once.
     """
     if not isinstance(error, SaidElsewhere) and not _should_report("\n".join(sentences(error))):
         raise SaidElsewhere("another process has printed the same error") from error
@@ -188,8 +188,8 @@ def _exchange() -> Iterator[None]:
 def in_step() -> Iterator[None]:
     """Context manager of a training step, in which processes wait at most STEP_PATIENCE for each other.
 
-    They exchange data during computations, as in batch norms over all processes and their gradients. Raises KitError if
-    another process was lost. Other errors are not changed.
+    The processes exchange data during computations, as in batch norms over all processes. Raises KitError if another
+    process was lost. Other errors are not changed.
     """
     _group.now = _group.step
     try:
@@ -343,7 +343,7 @@ def all_gather(tensor: "torch.Tensor") -> "list[torch.Tensor]":
 def sum_gradients(parameters: "Sequence[torch.nn.Parameter]") -> None:
     """Sum every parameter's gradient over all processes.
 
-    A parameter stays without gradient if no process has one.
+    A parameter that has no gradient in any process stays without gradient.
     """
     if process_count() == 1:
         return

@@ -114,7 +114,7 @@ def _track(run: Run, track: "Sequence[type[Tracker]]") -> None:
 def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
     """Raise KitError if a manifest or a teacher of a finished run has changed.
 
-    Deleted ones are not compared.
+    Deleted manifests and teachers are not compared.
     """
     before, files = run.read_provenance().manifests, recipe.data_files.items()
     changed = [name for name, path in files if path.exists() and before.get(name) != file_sha256(path)]

@@ -39,7 +39,7 @@ def ceiling_of(source: schema.Source) -> float | None:
 def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
     """Count all parameters of the model: trained ones by part, frozen ones, and the total.
 
-    Frozen ones are counted by expert, `audio` or `text`.
+    Frozen parameters are counted per expert, for the audio encoder (`audio`), and for the text encoder (`text`).
     """
     frozen = {name: expert.parameters for name, expert in recipe.model.audio.experts.items() if expert.parameters}
     if count := sum(p.numel() for p in model.audio.parameters() if not p.requires_grad):

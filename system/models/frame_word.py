@@ -159,9 +159,9 @@ def frame_word(
     If the total is larger, the backward pass computes them again, at least those of one clip and one caption at a time.
     Ragged clips are scored in parts of similar length.
 
-    Sources: Xie et al., "Unsupervised Audio-Caption Aligning" (2022), whose public code calls the three STSQ, MTSQ and
-    MQST in this order, and "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section 4.2: `mean`.
-    Deviation: padding never counts here, while the public code counts it in training. An encoder with
+    Sources: Xie et al., "Unsupervised Audio-Caption Aligning" (2022), whose public code calls the three reductions
+    STSQ, MTSQ and MQST in this order, and "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section
+    4.2: `mean`. Deviation: padding never counts here, while the public code counts it in training. An encoder with
     `padding: counted` declares padding as frames and thus matches the public code.
     """
     longest = length_mask_of(clips).shape[1]

@@ -52,7 +52,7 @@ class Model(Strict):
     def embeds_in_chunks(self) -> bool:
         """Whether a training batch may be embedded in chunks with the same result.
 
-        Cached gradients require this.
+        Gradient caching (`grad_cache_chunk`) requires this.
         """
         return not any(part.depends_on_batch for _, part, _ in self._encoders)
 

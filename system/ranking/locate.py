@@ -100,10 +100,10 @@ def read_moment_queries(manifest: Path, path: Path, split: str | None) -> Moment
 
 
 def read_for_fit(manifest: Path, path: Path, split: str, queries: MomentQueries) -> MomentQueries:
-    """Read the known moments that models are fitted to.
+    """Read the known moments to which models are fitted.
 
     Raises KitError for one of the challenge's test splits, for a split of the ranked recordings, for a blind list, and
-    as read_moment_queries does.
+    for all that read_moment_queries refuses.
     """
     if split in TEST_SPLITS:
         raise KitError(f"--fit {split}: is a test split, to which models must not be fitted; name another split")

@@ -75,8 +75,8 @@ def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
 def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
     """Raise KitError if a teacher or a stage's starting model was trained on a clip that the recipe ranks.
 
-    Clips are the same if they have the same audio file or the same Freesound recording. Teachers with unknown training
-    clips are refused too. A model is accepted if its recipe entry has `trained_on_test: acknowledged`.
+    Two clips count as the same if they have the same audio file or the same Freesound recording. Teachers with unknown
+    training clips are refused too. A model is accepted if its recipe entry has `trained_on_test: acknowledged`.
     """
     for name, teacher in recipe.teachers.items():
         if not isinstance(teacher, schema.ModelTeacher) or teacher.trained_on_test == "acknowledged":

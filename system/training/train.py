@@ -124,10 +124,10 @@ def _less_memory(stage: schema.Stage, in_chunks: bool) -> str:
 
 
 def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relevance | None:
-    """Compute CIDEr-D and the margin factors of a corpus; None if no loss needs it.
+    """Prepare CIDEr-D and margin factors for the captions of all stages; None if no loss needs them.
 
-    It is between the captions of the stages. Its figure is written.
-    Document frequencies are those of the recipe's one corpus.
+    Document frequencies are those of the recipe's `relevance.corpus`. A figure of the distribution is written to
+    `figure`.
     """
     asking = [stage for stage in recipe.stages.values() if terms.need_relevance(stage.losses)]
     if recipe.relevance is None or not asking:
@@ -150,7 +150,7 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
 def initial_model(recipe: schema.Recipe, run: Run, device: torch.device) -> RetrievalModel:
     """Build the model before training, with its published weights.
 
-    It is determined by recipe, seed, vocabulary, and published weights.
+    The model only depends on the recipe, the seed, the vocabulary, and the published weights.
     """
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, read_json(run.vocabulary, run.repair_hint(run.vocabulary)))

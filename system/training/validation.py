@@ -171,9 +171,9 @@ def watch(clips: Embeddings, captions: Embedded, captions_alike: float | None = 
 
 
 def collapsed(diagnostics: dict[str, float]) -> list[str]:
-    """Return one message per sign that the model has collapsed; empty for a healthy model.
+    """Return one message per sign that the model has collapsed; an empty list for a healthy model.
 
-    diagnostics: As `watch` returns it.
+    diagnostics: The result of `watch`.
     """
     reasons = [
         f"the {side} have equal or zero embeddings (spread {diagnostics[f'spread_of_{side}']:.1e}, "

@@ -86,7 +86,7 @@ def _gpu_bytes(arguments: argparse.Namespace) -> float | None:
 def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> tuple[list[str], list[Problem]]:
     """Return the printed lines of the plan of a study, and all problems.
 
-    They are the plan of the first cell, and the rows of other cells that differ from it.
+    The lines are the plan of the first cell, and those rows of the other cells that differ from it.
     """
     memory, runs = machine_memory(), arguments.runs
     study, cells = load_study(arguments.recipe, arguments.set, runs)

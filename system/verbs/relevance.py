@@ -28,9 +28,8 @@ FACTORS = [1.0, 0.7, 0.4]  # "Take it easy" (2022), section 4
 def read_corpus(path: Path, split: str | None) -> list[list[str]]:
     """Read the captions of every clip of a manifest, or of a captions CSV.
 
-    A CSV has the columns of Clotho or AudioCaps.
-    split: A split of a manifest; None: All splits. AudioCaps' rows with the same youtube_id and start_time are one
-    clip.
+    A CSV has the columns of Clotho or AudioCaps. AudioCaps' rows with the same youtube_id and start_time are one clip.
+    split: A split of a manifest; None for all splits.
     Raises DataError for bad files, and if a split is given for a CSV.
     """
     if path.suffix != ".csv":

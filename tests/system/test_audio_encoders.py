@@ -235,7 +235,9 @@ def test_clips_under_one_frame_are_padded_with_silence(narrow: Callable[..., Pan
 
 
 @pytest.mark.parametrize("kind", [ResNet38, Cnn14])
-def test_receptive_field_of_panns_frames_matches_reach(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+def test_panns_frame_depends_only_on_inputs_within_its_receptive_field(
+    monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
     """Find the input positions that change one frame of a network with positive weights only."""
     monkeypatch.setattr(networks, "RESNET38_STEM", 1)
     monkeypatch.setattr(networks, "RESNET38_LAYERS", ((1, 3), (1, 4), (1, 6), (1, 3)))

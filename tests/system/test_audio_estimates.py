@@ -63,7 +63,7 @@ def test_trained_parts_match_parts_of_the_encoder(content: dict[str, Any], out: 
     assert settings.trained_parts == counted
 
 
-def test_passt_cost_matches_hand_values() -> None:
+def test_estimated_passt_cost_matches_hand_values() -> None:
     costs = {}
     for name, changes in {"whole": {}, "frozen": {"trainable": False}}.items():
         settings = audio_settings(PANNS | changes)
@@ -161,7 +161,7 @@ def test_plan_reports_missing_files_of_the_panns_bert_model(tmp_path: Path) -> N
         made(tmp_path, PANNS | {"weights": None, "trainable": False}, BERT_BASE)
 
 
-def test_memory_counts_trained_and_frozen_parts(tmp_path: Path) -> None:
+def test_memory_estimate_includes_trained_and_frozen_parts(tmp_path: Path) -> None:
     recipe = made(tmp_path, PANNS, BERT_BASE)
     stage = recipe.stages["only"]
     found = {name: Content([], source.expected) for name, source in recipe.data.items()}

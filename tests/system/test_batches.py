@@ -43,7 +43,7 @@ def test_equal_mix_draws_sources_equally_and_items_once_per_turn() -> None:
     assert bigs[:30] != bigs[30:]
 
 
-def test_size_mix_draws_every_item_equally_often() -> None:
+def test_mix_by_size_draws_every_item_equally_often() -> None:
     sources = [items_of(fake_clips(n, s, 1), "clip") for n, s in ((30, "big"), (6, "small"))]
     sampler = Sampler(sources, "size", 12, "all", (1,))
     seen = [item.clip.id for step in range(3) for item in sampler.batch(step)]

@@ -90,7 +90,7 @@ def test_cider_matches_slow_reference(seed: int) -> None:
     assert scores(documents, captions, np.float32) == pytest.approx(np.array(expected), rel=2e-6, abs=1e-6)
 
 
-def test_subset_scores_match_full_scores_in_any_order() -> None:
+def test_cider_of_some_captions_matches_full_scores_in_any_order() -> None:
     random = np.random.default_rng(0)
     captions = random_captions(random, 60)
     whole = scores(each(captions), captions)
@@ -100,7 +100,7 @@ def test_subset_scores_match_full_scores_in_any_order() -> None:
     assert among.scores(5, 5).shape == (0, 45)
 
 
-def test_captions_added_later_get_the_same_scores() -> None:
+def test_cider_of_captions_added_later_is_the_same() -> None:
     captions = random_captions(np.random.default_rng(1), 40, words=8)
     captions += [["z", "z", "z"], ["q", "z", "z"]]
     cider = CiderD(each(captions[:20]))

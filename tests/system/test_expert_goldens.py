@@ -77,7 +77,7 @@ def symmetric(weights: Weights, keys: str) -> Weights:
 
 
 @pytest.mark.parametrize("kind", GOLDENS)
-def test_expert_fills_and_keys_match_golden_description(goldens: Path, kind: str) -> None:
+def test_expert_test_weights_match_the_stored_description(goldens: Path, kind: str) -> None:
     described = json.loads((goldens / "keys.json").read_text())[GOLDENS[kind]]["keys"]
     shapes = SHAPES[kind]()
     assert {key: list(shape) for key, shape in shapes.items()} == {key: one["shape"] for key, one in described.items()}
@@ -167,7 +167,7 @@ def test_panns_blocks_match_original_statistics(golden: Golden) -> None:
     ("mistake", "least"), [("symmetric Hann", 2e-4), ("constant padding", 4e-4), ("batch norm eps", 3e-3)]
 )
 @pytest.mark.slow
-def test_mistakes_in_panns_exceed_tolerance(
+def test_planted_mistakes_in_panns_exceed_the_test_tolerance(
     changed: Compute, golden: Golden, monkeypatch: pytest.MonkeyPatch, mistake: str, least: float
 ) -> None:
     content, used, pad = golden("panns_cnn14_16k"), weights("panns_cnn14_16k"), torch.nn.functional.pad
@@ -228,7 +228,7 @@ def test_openl3_uses_the_mel_basis_of_its_checkpoint(changed: Compute, golden: G
 
 
 @pytest.mark.parametrize(("mistake", "least"), [("symmetric Hann", 5e-4), ("batch norm eps", 2e-3)])
-def test_mistakes_in_openl3_exceed_tolerance(
+def test_planted_mistakes_in_openl3_exceed_the_test_tolerance(
     changed: Compute,
     golden: Golden,
     monkeypatch: pytest.MonkeyPatch,
@@ -275,7 +275,7 @@ def test_vggish_convolutions_match_original_statistics(golden: Golden) -> None:
     assert statistics(maps) == pytest.approx(content["A_conv_stats"], rel=2e-5)
 
 
-def test_mel_basis_linear_in_hertz_exceeds_vggish_tolerance(
+def test_vggish_with_mel_basis_linear_in_hertz_exceeds_the_test_tolerance(
     changed: Compute, golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = golden("vggish")
@@ -347,7 +347,7 @@ def test_vggsound_layers_match_original_statistics(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("mistake", ["no one-sided doubling", "no detrending"])
-def test_mistakes_in_vggsound_exceed_tolerance(
+def test_planted_mistakes_in_vggsound_exceed_the_test_tolerance(
     changed: Compute, golden: Golden, monkeypatch: pytest.MonkeyPatch, mistake: str
 ) -> None:
     content = golden("vggsound")

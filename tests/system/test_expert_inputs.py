@@ -83,7 +83,7 @@ def test_panns_clip_of_exactly_one_frame_is_not_padded() -> None:
     assert relative(loaded("panns_cnn14_16k")([wave])[0], published.panns(weights("panns_cnn14_16k"), wave)) < 2e-5
 
 
-def test_vggsound_clips_samples_at_full_scale() -> None:
+def test_vggsound_limits_samples_to_full_scale() -> None:
     loud = 5 * noise(16_000, 3)
     clipped = np.clip(loud, -1, 1)
     assert (loud != clipped).any()

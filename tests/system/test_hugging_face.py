@@ -84,7 +84,7 @@ def batch(waves: list[np.ndarray], size: int) -> tuple[torch.Tensor, torch.Tenso
 
 @LIBRARY
 @pytest.mark.parametrize("kind", KINDS)
-def test_hub_vectors_match_transformers_alone_and_in_batches(kind: str) -> None:
+def test_hub_vectors_match_the_transformers_library_alone_and_in_batches(kind: str) -> None:
     made, waves = network(kind), [samples(kind, seconds, n) for n, seconds in enumerate(SECONDS)]
     with torch.inference_mode():
         together = made(*batch(waves, max(map(len, waves)) + 999))
@@ -210,7 +210,7 @@ def test_wrong_sample_rate_and_missing_weights_are_refused(tmp_path: Path) -> No
         made.take_published(folder)
 
 
-def test_missing_hub_model_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_hub_model_is_reported_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub.constants as constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
@@ -252,7 +252,7 @@ def test_incompatible_hub_settings_are_reported(changes: dict[str, Any], said: s
     assert said.format(of.model) in [f"{key}: {text}" for key, text in of.setting_errors(8)]
 
 
-def test_sees_whole_batch_depends_on_model_type() -> None:
+def test_clap_and_padded_hub_models_depend_on_the_whole_batch() -> None:
     """These take no cached gradients."""
     kinds = ("clap", "wavlm", "pe_audio_encoder", "audio-spectrogram-transformer", "whisper")
     assert [settings(kind).depends_on_batch for kind in kinds] == [True, True, True, False, False]

@@ -77,7 +77,7 @@ def test_distillation_matches_original_with_gradients(golden: dict[str, Any], na
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_losses_are_summed_with_plain_weights(golden: dict[str, Any], name: str) -> None:
+def test_total_loss_is_the_sum_of_weighted_losses_without_squared_weights(golden: dict[str, Any], name: str) -> None:
     """The original squares the first weight: its half is a quarter."""
     case = case_of(golden, name)
     mixed = losses.total(case.batch, [POSITIVES, case.distill])
@@ -180,7 +180,7 @@ def stage(until: float, lr: float, start: float = 1e-7, shape: str = "cosine") -
     return schema.Stage.model_construct(epochs=20, schedule=schedule, optimizer=optimizer)
 
 
-def test_epoch_schedules_match_original(golden: dict[str, Any]) -> None:
+def test_epoch_schedules_match_the_public_code(golden: dict[str, Any]) -> None:
     steps = int(golden["lr25_steps_per_epoch"])
     for (epoch, batch), large, small in zip(
         golden["lr25_epoch_batch"], golden["lr25"], golden["lr25_small_batch"], strict=True

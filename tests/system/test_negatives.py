@@ -132,7 +132,7 @@ def test_random_negatives_follow_torch_seed(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(NEGATIVES))
 @pytest.mark.parametrize("ids", [[0], [2, 2, 2], [0, 0, 1]])
-def test_negatives_are_from_other_clips_if_possible(name: str, ids: list[int]) -> None:
+def test_negatives_are_taken_from_other_clips_if_possible(name: str, ids: list[int]) -> None:
     scores = np.random.default_rng(0).uniform(size=(len(ids), len(ids)))
     for positions in NEGATIVES[name](batch_of(scores, ids, clips=scores, captions=scores)):
         for i, position in enumerate(positions.tolist()):

@@ -21,7 +21,7 @@ def series(*rows: tuple[list[float], float]) -> FrameSeries:
 class TestSeveral:
     """Windows that a moment overlaps with, by hand and against every labelling."""
 
-    def test_averaging_a_model_with_itself_changes_nothing(self) -> None:
+    def test_windows_of_a_model_averaged_with_itself_are_those_of_the_model(self) -> None:
         score = MomentScore()
         asked = series(([0.1, 0.5, 0.6, 0.2, 0.9], 1.0), ([0.7, 0.0, 0.3], 0.5))
         alone = windows_of(score, asked, "overlap", Decoding())
@@ -66,7 +66,7 @@ class TestSeveral:
         assert found.windows[0][:2] == (50, 60)
         assert found.windows[0].score > 0.9
 
-    def test_rounded_end_after_a_fractional_end_is_kept(self) -> None:
+    def test_window_end_rounded_past_the_end_of_the_recording_is_kept(self) -> None:
         grid = Grid(1.0, 0.5)
         values = torch.tensor([0.0] * 6 + [1.0] * 2)
         asked = FrameSeries([values], [grid.edges(8, 7.6)], [grid])
@@ -95,7 +95,7 @@ class TestSeveral:
         found = overlap_candidates(table, np.arange(61.0), Decoding())
         assert len(found) == 15
 
-    def test_windows_reach_the_end_of_the_longest_model(self) -> None:
+    def test_combined_windows_reach_the_end_of_the_model_that_covers_most_time(self) -> None:
         """40 frames of half a second, and 30 of a second that end with a moment from 24 to 29 s."""
         values = torch.tensor([0.0] * 24 + [1.0] * 5 + [0.0])
         members = [
@@ -125,7 +125,7 @@ class TestSeveral:
         assert second.score < 0.7 < first.score
         assert len(found.frames) == round(12 / min(hops))
 
-    def test_combined_frames_are_time_averages_of_all_models(self) -> None:
+    def test_frames_combined_from_several_models_are_averages_over_time(self) -> None:
         """A frame of 2 s with frames of 1 s: half of each; probabilities of one frame alone by hand."""
         score = MomentScore()
         members = [(score, series(([0.5, 0.5], 1.0))), (score, series(([0.9], 2.0)))]
@@ -141,7 +141,7 @@ class TestSeveral:
         assert found.windows[0][:2] == (1, 3)
         assert all(w[0] % 1 == w[1] % 1 == 0 for w in found.windows)
 
-    def test_extreme_scores_still_give_windows(self) -> None:
+    def test_windows_are_found_for_extreme_frame_scores(self) -> None:
         score = MomentScore()
         with torch.no_grad():
             score.scale.fill_(200.0), score.offset.fill_(-900.0)

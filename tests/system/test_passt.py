@@ -264,7 +264,7 @@ LOG_MEL_MISTAKES: dict[str, tuple[float, Callable[[pytest.MonkeyPatch], None]]] 
 
 
 @pytest.mark.parametrize("mistake", LOG_MEL_MISTAKES)
-def test_mistakes_in_passt_log_mel_exceed_tolerance(
+def test_planted_mistakes_in_passt_log_mel_exceed_the_test_tolerance(
     golden: Golden, mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     least, plant = LOG_MEL_MISTAKES[mistake]
@@ -325,7 +325,7 @@ def both(tokens: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", [*NETWORK_MISTAKES, *PATCHES])
-def test_mistakes_in_passt_features_exceed_tolerance(
+def test_planted_mistakes_in_passt_features_exceed_the_test_tolerance(
     golden: Golden, mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = network()
@@ -411,7 +411,7 @@ def test_segments_of_one_log_mel_differ_from_separate_segments(golden: Golden) -
     assert relative(second, golden["d25_segments"][2, 1]) > 1e-3
 
 
-def test_segment_mean_matches_original(goldens: Path) -> None:
+def test_mean_of_passt_segments_matches_original(goldens: Path) -> None:
     content = dict(np.load(goldens / "losses_2025.npz"))
     for values, seconds, expected, older in zip(
         content["pool_segments"], content["pool_durations"], content["pool_out"], content["pool_out_2024"], strict=True
@@ -452,7 +452,7 @@ def test_segment_pooling_matches_hand_values() -> None:
     assert SegmentMean()(torch.full((3000, 1), 60.0, dtype=torch.float16), torch.zeros(3000).long(), 1).item() == 60
 
 
-def test_only_training_takes_a_random_part() -> None:
+def test_passt_takes_a_random_part_only_in_training() -> None:
     clip = torch.arange(20).short()[None, :, None]
     part = cut(Series(clip, torch.tensor([20])), 8)
     assert part.lengths.tolist() == [8]

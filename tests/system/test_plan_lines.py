@@ -27,5 +27,5 @@ def test_problems_are_ordered_by_kind_and_joined_by_message() -> None:
     ]
 
 
-def test_plan_without_problems_ends_with_nothing_is_missing() -> None:
+def test_plan_without_problems_ends_with_the_line_nothing_is_missing() -> None:
     assert list(ending([])) == ["nothing is missing"]

@@ -162,7 +162,9 @@ def test_interrupt_while_making_a_manifest_ends_the_verb(
     assert capsys.readouterr().err == "interrupted; 3 of 30 scenes are there\n"
 
 
-def test_id_shared_by_two_files_is_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clip_id_shared_by_two_audio_files_is_refused(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     copy = shutil.copytree(world.parent, tmp_path / "tones") / "manifest.jsonl"
     content = tiny.recipe(world, tmp_path)
     content["data"]["other"] = {"manifest": str(copy), "split": "development"}
@@ -180,7 +182,7 @@ def test_audio_in_training_and_validation_is_warned_about(
     assert "stage only: its training and validation data share 16 recordings" in caplog.text
 
 
-def test_best_checkpoint_is_read_from_done_json(unbroken: Path, tmp_path: Path, world: Path) -> None:
+def test_best_checkpoint_is_chosen_by_done_json(unbroken: Path, tmp_path: Path, world: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(unbroken, run)
     (run / "finetune/checkpoints.json").write_text("{}")  # as a kill between two files may leave it

@@ -70,7 +70,7 @@ def test_search_scores_and_order_match_hand_values(tmp_path: Path) -> None:
     assert search.answer([]) == []
 
 
-def test_nan_scores_are_refused_at_the_start(tmp_path: Path) -> None:
+def test_server_refuses_a_model_with_nan_scores_at_its_start(tmp_path: Path) -> None:
     clips = [clip_of(tmp_path / name) for name in "ab"]
     with pytest.raises(SubmissionError, match=r"column 1 .* is nan"):
         searching(model_of(Letters()), clips, Embedded(torch.tensor([[1.0, 1, 1], [1, torch.nan, 1]])))
@@ -139,7 +139,7 @@ def test_text_model_finds_described_clips_and_stores_no_query(trainable: bool, t
     assert set(model.text._known_tokens) <= {queries[-1]}
 
 
-def test_queries_do_not_fill_the_word_cache(trained_search: Search) -> None:
+def test_searched_queries_are_not_stored_in_the_word_cache(trained_search: Search) -> None:
     for n in range(20):
         trained_search.answer([SearchQuery(f"a deep tone {n}", 1), SearchQuery(f"xyzzy {n}", 1)])
     assert len(trained_search.ranker.model.text._known) <= 2  # type: ignore[operator,arg-type]
@@ -291,7 +291,7 @@ def test_paths_are_relative_and_examples_come_from_the_pool(tmp_path: Path) -> N
     assert searching(model_of(text), described, Embedded(torch.ones(6, 3))).examples(2) == ["a b", "cab"]
 
 
-def test_peaks_of_a_clip_match_hand_values(tmp_path: Path) -> None:
+def test_loudness_peaks_of_a_clip_match_hand_values(tmp_path: Path) -> None:
     """Half of it silent: 160 numbers, the loudest 100; a file that is no audio has none."""
     wave = np.concatenate([np.zeros(8000), 0.1 * np.ones(8000)])
     for name in ("a.wav", "silent.wav"):
@@ -306,7 +306,7 @@ def test_peaks_of_a_clip_match_hand_values(tmp_path: Path) -> None:
         assert site.ask("/peaks/0").json == [], "gone"
 
 
-def test_compressed_neighbour_file_is_not_sent_for_a_clip(tmp_path: Path) -> None:
+def test_compressed_file_next_to_a_clip_is_not_sent_instead_of_it(tmp_path: Path) -> None:
     search = hand_made(tmp_path)
     (tmp_path / "z.wav.gz").write_bytes(b"something else")
     with served(search) as site:
@@ -445,7 +445,7 @@ def test_foreign_host_names_are_refused(site: Served, host: str, taken: bool) ->
         assert taken or "served only as localhost" in reply.json["error"]
 
 
-def test_page_for_other_machines_accepts_any_host_name(tmp_path: Path) -> None:
+def test_page_served_to_other_machines_accepts_any_host_name(tmp_path: Path) -> None:
     with served(hand_made(tmp_path), names=None) as site:
         assert site.ask("/", Host="studio.example").status == 200
     with served(hand_made(tmp_path), names=LOCAL | {"studio.example"}) as site:

@@ -27,7 +27,7 @@ _TOKEN = re.compile(
 
 
 def regex_tokens(caption: str) -> list[str]:
-    """Return the lower-case tokens of a caption, the same as PTBTokenizer's, without Java.
+    """Return the lower-case tokens of a caption as PTBTokenizer does, but without Java.
 
     The list is empty for a caption without a word. Letters are normalised by words.lower_composed.
 
