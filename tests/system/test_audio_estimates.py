@@ -55,7 +55,7 @@ def audio_settings(content: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(("content", "out"), AUDIO)
-def test_trained_parts_match_parts_of_the_encoder(content: dict[str, Any], out: int) -> None:
+def test_trained_parts_in_the_settings_match_those_of_the_built_encoder(content: dict[str, Any], out: int) -> None:
     settings = audio_settings(content)
     with weights_left_out():
         encoder = settings.build_without_files(out)
@@ -97,7 +97,7 @@ def first_token(**changes: Any) -> FirstToken:
     return FirstToken.model_validate(BERT_BASE | changes)
 
 
-def test_text_parameter_counts_match_hand_values(tmp_path: Path) -> None:
+def test_estimated_text_parameters_match_hand_values(tmp_path: Path) -> None:
     mlp = 769 * 2048 + 2049 * 1024
     assert text_parameters(first_token()) == (BERT + mlp, 0) == (112_564_736, 0)
     assert text_parameters(first_token(trainable=False)) == (mlp, BERT)
@@ -113,7 +113,7 @@ def test_text_parameter_counts_match_hand_values(tmp_path: Path) -> None:
     assert text_parameters(unknown) == (385 * 384, 0)
 
 
-def test_parameter_count_matches_real_transformer(tmp_path: Path) -> None:
+def test_estimated_parameters_match_a_real_transformer(tmp_path: Path) -> None:
     from transformers import BertConfig, BertModel
 
     config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)

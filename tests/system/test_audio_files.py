@@ -176,7 +176,9 @@ def test_damaged_audio_file_is_named_when_it_ends_a_run_and_skipped_by_the_next(
     assert "skipped 1 clip with broken audio" in caplog.text
 
 
-def test_verify_reads_all_bytes_and_warns_of_a_silent_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_verify_reads_all_bytes_and_warns_of_a_change_with_equal_size_and_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "one.wav"
     wave = np.random.default_rng(0).uniform(-0.5, 0.5, 200_000)
     soundfile.write(path, wave, 16_000)
@@ -204,7 +206,7 @@ def test_clips_with_equal_content_share_a_key_and_others_do_not(tmp_path: Path) 
     assert found == pytest.approx({"one": 0.1, "same": 0.1, "edited": 0.2}, abs=1e-4)
 
 
-def test_content_keys_are_written_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_keys_are_written_to_disk_a_thousand_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [tmp_path / f"{number}.wav" for number in range(2500)]
     for number, path in enumerate(paths):
         path.write_bytes(str(number).encode())

@@ -96,7 +96,7 @@ def test_resnet38_encoder_matches_original_pooling_and_logits(
     assert largest(logits.sigmoid(), content[f"{letter}_clipwise"]) < 2e-5
 
 
-def test_all_poolings_of_resnet38_match_original_maps(
+def test_all_poolings_of_resnet38_match_original_code(
     golden: Golden, encoder: PannsEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The frames of the original are means over frequency; its maps are known by their statistics."""
@@ -123,7 +123,7 @@ def test_all_poolings_of_resnet38_match_original_maps(
 
 
 @pytest.mark.slow
-def test_resnet38_expert_frames_match_original(golden: Golden) -> None:
+def test_resnet38_expert_frames_match_original_code(golden: Golden) -> None:
     content = golden("panns_resnet38")
     found = loaded("panns_resnet38")([wave(content, letter) for letter in "BS"])
     for letter, frames in zip("BS", found, strict=True):
@@ -157,7 +157,7 @@ def test_panns_network_keys_match_checkpoints(encoder: PannsEncoder) -> None:
 
 @torch.inference_mode()
 @pytest.mark.slow
-def test_cnn14_frames_match_original(golden: Golden) -> None:
+def test_cnn14_frames_match_original_code(golden: Golden) -> None:
     """Cnn14 for 16 kHz is the same network with another front-end."""
     content = golden("panns_cnn14_16k")
     network = Cnn14(0.2).eval()

@@ -205,7 +205,7 @@ def trained(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("at_step", [2, 5])
-def test_killed_and_resumed_augmented_run_matches_uninterrupted(
+def test_killed_and_resumed_augmented_run_matches_uninterrupted_run(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_step: int
 ) -> None:
     augmented.killed_and_resumed(trained / "augmented.yaml", tmp_path / "again", at_step, monkeypatch)

@@ -89,7 +89,7 @@ def test_padded_parts_of_series_have_at_most_max_padded_values(monkeypatch: pyte
         assert all(part.values.numel() <= bound or len(places) == 1 for places, part in parts)
 
 
-def test_expert_norms_are_in_clip_order(unbroken: Path, world: Path) -> None:
+def test_norms_of_expert_embeddings_are_in_clip_order(unbroken: Path, world: Path) -> None:
     trained = open_trained(unbroken)
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
     clips = [clips[n] for n in np.argsort(np.argsort(awkward.LENGTHS)).tolist()]  # 0.9, 0.6, 0.7 and 0.8 s
@@ -167,7 +167,7 @@ def test_decoding_reads_only_a_few_clips_ahead(monkeypatch: pytest.MonkeyPatch) 
         assert len(asked) <= decode.DECODED_AHEAD + 2 + 1
 
 
-def test_frames_are_synced_before_their_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_are_written_to_disk_before_their_index_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     monkeypatch.setattr(shard, "sync", lambda path: synced.append(path.name))
     with open_bank(tmp_path / "bank", 2, "float32", {}).writing() as store:
@@ -226,13 +226,13 @@ def test_grouped_convolution_backward_costs_twice_the_forward() -> None:
     assert whole - front_end == pytest.approx(3 * (frozen - front_end), rel=0.05)
 
 
-def test_frozen_passt_is_planned_without_patchout() -> None:
+def test_cost_estimate_of_a_frozen_passt_ignores_patchout() -> None:
     frozen = PASST | {"trainable": False, "weights": "x.pt"}
     whole = cost(Passt.model_validate(frozen | {"patchout_tokens": 0}), 10)
     assert cost(Passt.model_validate(frozen | {"patchout_tokens": 200}), 10) == whole
 
 
-def test_model_with_attention_pooling_is_not_published() -> None:
+def test_encoder_with_attention_pooling_does_not_count_as_published() -> None:
     values = PASST | {"weights": "x.pt", "head": "none"}
     assert Passt.model_validate(values).is_published
     assert not Passt.model_validate(values | {"segment_pooling": "attention"}).is_published

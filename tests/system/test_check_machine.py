@@ -69,7 +69,7 @@ NONE = str((1 << 63) - 4096)  # as version 1 writes that there is no limit
         (None, {"memory.max": MIB}, None),
     ],
 )
-def test_machine_memory_is_the_lowest_cgroup_limit(
+def test_detected_machine_memory_is_the_lowest_cgroup_limit(
     groups: str | None, files: dict[str, object], share: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = {Path("/sys/fs/cgroup", name): f"{limit}\n" for name, limit in files.items()}
@@ -94,7 +94,7 @@ def test_machine_memory_is_the_lowest_cgroup_limit(
         ("", None), ("-1", None), ("7", None), ("GPU-c", None),
     ],
 )  # fmt: skip
-def test_gpu_memory_is_that_of_the_first_visible_gpu(
+def test_detected_gpu_memory_is_that_of_the_first_visible_gpu(
     visible: str | None, size: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool = tmp_path / "nvidia-smi"

@@ -23,7 +23,7 @@ from system.models.batch import Series
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_crnn_size_and_init_match_original() -> None:
+def test_crnn_size_and_initial_weights_match_original_code() -> None:
     encoder = crnn(hidden=150)
     assert sum(parameter.numel() for parameter in encoder.parameters() if parameter.requires_grad) == 732_354
     second = encoder.cnn[8].weight

@@ -165,7 +165,7 @@ def test_damaged_run_is_reported_instead_of_started_again(
         open_run(load_recipe(recipe), tmp_path, run)
 
 
-def test_checksums_of_files_outside_the_model_are_refused(
+def test_exported_model_with_checksums_of_files_outside_its_folder_is_refused(
     unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Otherwise a foreign model could have any file read, and ask the user to delete it."""

@@ -62,7 +62,7 @@ def test_data_sets_and_licences_of_a_source_are_counted_separately(recipe: Path,
     }
 
 
-def test_expert_norms_match_single_clip_embeddings(unbroken: Path, world: Path) -> None:
+def test_norms_of_expert_embeddings_match_those_of_single_clips(unbroken: Path, world: Path) -> None:
     """Clips of different lengths, so that batches put them in another order."""
     trained = open_trained(unbroken)
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"][:7]
@@ -106,7 +106,7 @@ def test_report_and_package_list_frozen_networks_and_word_vector_files(unbroken:
     assert submission(["report", str(folder)]) == 0
 
 
-def test_expert_norms_are_in_clip_order_for_mixed_lengths(unbroken: Path, world: Path) -> None:
+def test_norms_of_expert_embeddings_are_in_clip_order_for_mixed_lengths(unbroken: Path, world: Path) -> None:
     """An order by length that is not its own inverse: of three clips, each goes to the place of the next."""
     trained = open_trained(unbroken)
     pool = sorted((clip for clip in read_manifest(world) if clip.split == "evaluation"), key=lambda clip: clip.seconds)

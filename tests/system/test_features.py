@@ -136,7 +136,9 @@ def test_broken_clip_in_a_group_does_not_affect_the_others(tmp_path: Path, monke
             assert features.frames("logmel", clip.id)[0, 0] == (n + 1) / 256, "frames of another clip"
 
 
-def test_all_clips_with_the_same_broken_content_are_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_clips_with_the_same_broken_content_are_reported_as_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clips = write_levels(tmp_path / "world", 4, 0.5)
     for n in (1, 3):
         Path(clips[n].path).write_bytes(b"no sound")

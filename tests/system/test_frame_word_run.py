@@ -77,7 +77,7 @@ def test_exported_model_ranks_like_its_run(done: Path, world: Path, tmp_path: Pa
         assert np.allclose(found, expected, atol=1e-6)
 
 
-def test_ranking_with_other_word_vectors_is_refused(
+def test_ranking_with_other_word_vectors_than_in_training_is_refused(
     done: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["export", str(done), "--out", str(tmp_path / "model")])

@@ -126,5 +126,5 @@ def test_pools_without_index_log_the_reason(monkeypatch: pytest.MonkeyPatch, cap
     assert lacking.startswith("without an index, a query is scored against all of 7 clips; python -m pip install")
 
 
-def test_index_starts_above_50000_clips() -> None:
+def test_index_is_built_for_more_than_50000_clips() -> None:
     assert index.MIN_CLIPS == 50_001

@@ -193,7 +193,7 @@ ORIGINAL = {
 
 
 @pytest.mark.parametrize("name", ORIGINAL)
-def test_metric_learning_losses_and_gradients_match_original(name: str, goldens: Path) -> None:
+def test_metric_learning_losses_and_gradients_match_original_code(name: str, goldens: Path) -> None:
     golden = np.load(goldens / "losses.npz")
     assert len(golden["cases"]) == 15
     for case in golden["cases"]:

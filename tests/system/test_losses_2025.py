@@ -59,7 +59,7 @@ def case_of(golden: dict[str, Any], name: str) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_nt_xent_with_positives_matches_original_with_gradients(golden: dict[str, Any], name: str) -> None:
+def test_nt_xent_with_positives_and_its_gradients_match_original_code(golden: dict[str, Any], name: str) -> None:
     case = case_of(golden, name)
     found = POSITIVES.value(case.batch)
     assert found.item() == pytest.approx(golden[f"{name}_ntxent"], abs=1e-9)
@@ -68,7 +68,7 @@ def test_nt_xent_with_positives_matches_original_with_gradients(golden: dict[str
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_distillation_matches_original_with_gradients(golden: dict[str, Any], name: str) -> None:
+def test_distillation_and_its_gradients_match_original_code(golden: dict[str, Any], name: str) -> None:
     case = case_of(golden, name)
     found = case.distill.value(case.batch)
     assert found.item() == pytest.approx(golden[f"{name}_distill"], abs=1e-9)
@@ -100,7 +100,7 @@ def test_fixed_and_learned_temperature_give_equal_losses(golden: dict[str, Any])
         POSITIVES.value(batch_of(*case.leaves[:2], golden["c3_clip"], None, None))  # type: ignore[arg-type]
 
 
-def test_equal_captions_of_two_clips_keep_separate_rows(golden: dict[str, Any]) -> None:
+def test_equal_captions_of_two_clips_have_separate_teacher_scores(golden: dict[str, Any]) -> None:
     audio, text = (torch.from_numpy(golden[f"dup_{part}"]) for part in ("audio", "text"))
     own = np.stack([golden["dup_teacher_audio"], golden["dup_teacher_text"]], axis=2)
     last = {key: row for row, key in enumerate(golden["dup_caption_key"])}

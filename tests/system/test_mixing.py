@@ -351,7 +351,7 @@ def test_clip_with_broken_audio_is_not_mixed(
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_mixing_run_matches_uninterrupted(
+def test_killed_and_resumed_mixing_run_matches_uninterrupted_run(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny.narrowed(monkeypatch)

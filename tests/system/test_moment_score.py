@@ -161,7 +161,7 @@ def test_frame_transformer_attends_only_within_max_positions_frames() -> None:
             assert changed.tolist() == [n in window for n in range(8)]
 
 
-def test_moment_items_keep_their_windows() -> None:
+def test_training_items_of_moments_contain_their_windows() -> None:
     clip = Clip(id="c", path="c.wav", captions=[])  # type: ignore[call-arg]
     heard = Moment(id="1", text="A dog barks", clip="c", windows=[(1.0, 2.0)])
     elsewhere = Moment(id="2", text="A dog barks", clip="d", windows=[(1.0, 2.0)])

@@ -14,7 +14,7 @@ SECOND = Grid(hop=1.0, first=0.5)
 PLAIN = Decoding()
 
 
-def test_frame_grid_matches_hand_values() -> None:
+def test_frame_times_of_a_grid_match_hand_values() -> None:
     yamnet = Grid(hop=0.48, first=0.4875)
     assert yamnet.centres(3).tolist() == pytest.approx([0.4875, 0.9675, 1.4475])
     assert yamnet.edges(3, 60.0).tolist() == pytest.approx([0.0, 0.7275, 1.2075, 1.6875])

@@ -136,7 +136,9 @@ def test_metrics_of_moment_runs_lack_the_share_of_equal_scores(run: Path) -> Non
     assert all("spread_of_clips" in line for line in lines)
 
 
-def test_changed_moments_files_are_refused(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_with_changed_moments_files_is_refused(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Both a finished and a resumed run notice them: their training data no longer exists."""
     folder = tmp_path / "world"
     folder.mkdir()
@@ -179,7 +181,7 @@ def test_plan_reports_the_number_of_moments(manifest: Path, tmp_path: Path, caps
     assert re.search(r"data train: moments .*gone.jsonl; make them with python -m data_tools", capsys.readouterr().out)
 
 
-def test_finished_moment_run_opens_with_queries_and_answers(run: Path, tmp_path: Path) -> None:
+def test_finished_moment_run_is_opened_with_its_queries_and_found_windows(run: Path, tmp_path: Path) -> None:
     opened = open_finished_moments(f"{run}:thresholds")
     assert opened.ranked == result_of(run).moments["thresholds"]
     assert [answer.qid for answer in opened.answers] == list(opened.truth.queries)

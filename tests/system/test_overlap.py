@@ -74,7 +74,7 @@ class TestSeveral:
         assert found.windows[0][:2] == (6, 8)
         assert found.windows[0].score > 0.9
 
-    def test_equal_scores_order_windows_by_start_then_length(self) -> None:
+    def test_windows_with_equal_scores_are_ordered_by_start_then_length(self) -> None:
         asked = np.array([[5.0, 9.0], [2.0, 4.0], [2.0, 9.0], [0.0, 1.0]])
         found = overlap_windows(asked, np.array([0.5, 0.5, 0.5, 0.4]), 10.0, Decoding(max_iou=1.0))
         assert [window[:2] for window in found] == [(2, 4), (2, 9), (5, 9), (0, 1)]
@@ -87,7 +87,7 @@ class TestSeveral:
         (expected,) = windows_of(MomentScore(), asked, "posterior", Decoding())
         assert found.frames == pytest.approx(expected.frames, abs=1e-9)
 
-    def test_overlap_candidates_exceed_ten_per_model(self) -> None:
+    def test_more_than_ten_overlap_candidates_are_taken_per_model(self) -> None:
         """Fifteen events apart from each other: the eleventh of a model may be another's first."""
         table = np.full((60, 60), -np.inf)
         for n in range(15):
@@ -106,7 +106,7 @@ class TestSeveral:
         assert found.windows[0][:2] == (24, 29)
 
     @pytest.mark.parametrize("hops", [(0.1, 1.0), (1.0, 0.1), (0.48, 1.0)])
-    def test_models_with_different_frame_rates_are_combined(self, hops: tuple[float, float]) -> None:
+    def test_windows_of_models_with_different_frame_rates_are_combined(self, hops: tuple[float, float]) -> None:
         """One is sure of 2 to 5 s, the other of 9 to 11 s and less of 2 to 5 s: the mean has both, the first before."""
         members = []
         for hop, sure in zip(hops, ({(2, 5): 1.0}, {(9, 11): 0.9, (2, 5): 0.8}), strict=True):

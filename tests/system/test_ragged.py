@@ -167,7 +167,9 @@ print(json.dumps({"gib": peak, "scores": scores[:3, :COUNT].tolist()}))
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("reduce", "negatives"), [("mean", "audio_hard"), ("best_word", "semi_hard")])
-def test_twenty_minute_clip_needs_less_than_2_gb(root: Path, tmp_path: Path, reduce: str, negatives: str) -> None:
+def test_scoring_a_twenty_minute_clip_needs_less_than_2_gb(
+    root: Path, tmp_path: Path, reduce: str, negatives: str
+) -> None:
     """Embedded by the CRNN, scored, and validated in batches of 32, among 100 clips of 5 to 15 s."""
     found = {}
     for long in (0, 1):

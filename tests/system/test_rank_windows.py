@@ -170,7 +170,7 @@ def test_incompatible_window_options_are_refused(
     assert not (tmp_path / "a.jsonl").exists()
 
 
-def test_fit_without_windows_and_rank_of_two_models_are_refused(
+def test_fit_option_or_two_models_without_windows_option_are_refused(
     runs: Path, manifest: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["rank", str(runs / "clips"), "--audio", str(manifest), "--out", "a.npy"]

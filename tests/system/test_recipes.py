@@ -323,7 +323,9 @@ def test_check_prints_the_plan_of_a_valid_recipe(tmp_path: Path, capsys: pytest.
     assert "6 updates of 8 clips, 2 captions per clip, 48 clips in total" in text
 
 
-def test_check_fails_on_too_little_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_too_few_clips_for_batches_validation_and_ranking(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from system.__main__ import main
 
     manifest = tiny.make_world(tmp_path / "world", {"development": 6, "validation": 1, "evaluation": 9})

@@ -343,7 +343,7 @@ def test_check_reports_missing_audio_files(count: int, tmp_path: Path, capsys: p
     assert f"data evaluation: {files}, first {tmp_path}/world/evaluation/evaluation 000.wav; put them there" in output
 
 
-def test_check_samples_files_of_a_large_source(
+def test_check_looks_at_a_sample_of_the_files_of_a_large_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("system.plan.data.CHECKED_FILES", 10)
@@ -381,7 +381,7 @@ def test_check_reports_a_folder_without_a_model(
 
 
 @pytest.mark.parametrize("key", ["name", "study name", "stage"])
-def test_names_over_100_characters_are_refused(
+def test_recipe_names_over_100_characters_are_refused(
     key: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content, long = tiny.recipe(world, tmp_path), "a" * 300

@@ -74,7 +74,7 @@ def test_rank_search_and_python_give_the_same_order(
     assert found[0][0].score == pytest.approx(first, abs=1e-6)
 
 
-def test_relative_folder_is_shown_with_absolute_paths(
+def test_clips_found_in_a_relative_folder_are_shown_with_absolute_paths(
     unbroken: Path, model: Retriever, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder / "more")
@@ -180,7 +180,7 @@ def test_waves_and_files_have_equal_embeddings(model: Retriever, folder: Path) -
     assert np.allclose(model.encode_audio([stereo], rate=rate), expected[:1], atol=1e-4)
 
 
-def test_numpy_names_and_numbers_are_accepted(model: Retriever, folder: Path) -> None:
+def test_python_interface_accepts_numpy_file_names_and_numbers(model: Retriever, folder: Path) -> None:
     paths = [str(folder / f"{number}.wav") for number in range(2)]
     expected = model.encode_audio(paths)
     for names in (np.array(paths), list(np.array(paths)), (path for path in paths)):

@@ -101,7 +101,7 @@ def test_search_matches_the_score_matrix_of_the_run(unbroken: Path, trained_sear
             assert [hit.score for hit in hits] == pytest.approx([scores[hit.row] for hit in hits], abs=1e-5)
 
 
-def test_clips_to_rank_and_list_clips_select_the_pool(unbroken: Path, world: Path, tmp_path: Path) -> None:
+def test_served_clips_are_those_of_the_requested_split_or_folder(unbroken: Path, world: Path, tmp_path: Path) -> None:
     assert {clip.split for clip in clips_to_rank(unbroken, None).clips} == {"evaluation"}
     assert len(clips_to_rank(unbroken, "validation").clips) == 16
     assert len(list_clips(world, None).clips) == 88
@@ -277,7 +277,7 @@ def test_audio_is_sent_whole_and_by_ranges(site: Served) -> None:
     assert (head.status, head.headers["content-length"], head.body) == (200, str(len(whole)), b"")
 
 
-def test_paths_are_relative_and_examples_come_from_the_pool(tmp_path: Path) -> None:
+def test_search_page_shows_relative_paths_and_examples_from_the_pool(tmp_path: Path) -> None:
     """Paths begin at the folder that was named, where names are paths in it, else at the folder of all."""
     text, names = Letters(), ["more/a.wav", "more/b/b.wav"]
     clips = [clip_of(tmp_path / name, name) for name in names]
@@ -412,7 +412,7 @@ def test_http_methods_other_than_get_are_refused(site: Served, path: str, method
         assert "GET" in reply.headers["allow"]
 
 
-def test_bodies_and_long_headers_are_refused(site: Served) -> None:
+def test_requests_with_bodies_or_long_headers_are_refused(site: Served) -> None:
     assert site.ask("/api/search?query=a", "GET", b"x" * 100_000).status == 413
     assert site.ask("/", "POST", b"x" * 100_000).status == 413
     assert site.ask("/", X_Long="x" * 9000).status == 400
@@ -438,7 +438,7 @@ def test_bodies_and_long_headers_are_refused(site: Served) -> None:
         ("@", False),
     ],
 )
-def test_foreign_host_names_are_refused(site: Served, host: str, taken: bool) -> None:
+def test_requests_with_foreign_host_names_are_refused(site: Served, host: str, taken: bool) -> None:
     for path in ("/", "/api/search?query=a", "/audio/0", "/nothing"):
         reply = site.ask(path, Host=host)
         assert (reply.status != 421) == taken
@@ -615,7 +615,7 @@ def test_file_with_changed_size_time_or_inode_is_not_served(tmp_path: Path, posi
 
 @pytest.mark.parametrize("header", [b"Range: bytes=0-\xff", b"If-None-Match: \xff", b"X-Any: \xe4", b"Cookie: a=\xc3("])
 @pytest.mark.parametrize("path", [b"/audio/0", b"/peaks/0", b"/", b"/api/about"])
-def test_non_utf8_headers_are_refused(header: bytes, path: bytes, site: Served) -> None:
+def test_requests_with_non_utf8_headers_are_refused(header: bytes, path: bytes, site: Served) -> None:
     with socket.create_connection(("127.0.0.1", site.port), timeout=10) as connection:
         connection.sendall(
             b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + header + b"\r\n\r\n"

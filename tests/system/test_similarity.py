@@ -132,7 +132,7 @@ def test_frame_word_refuses_pooled_embeddings() -> None:
         frame_word(pooled, series([[1.0, 2.0, 3.0]]), "mean")
 
 
-def test_frame_word_matches_original(goldens: Path) -> None:
+def test_frame_word_matches_original_code(goldens: Path) -> None:
     """STSQ is `mean`, MTSQ (a word's best frame) `best_frame`, MQST (a frame's best word) `best_word`."""
     golden = np.load(goldens / "xieh97_frameword.npz")
     clips, captions = series(*golden["ns_audio"]), series(*golden["ns_text"])

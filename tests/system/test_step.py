@@ -68,7 +68,7 @@ def scaler() -> torch.amp.GradScaler:
 
 
 @pytest.mark.parametrize("at_once", [1, 5, 24, 99])
-def test_cached_gradients_match_plain_ones(world: World, at_once: int) -> None:
+def test_gradients_with_grad_cache_match_those_without_it(world: World, at_once: int) -> None:
     batch = collate(world.items, world.features, world.relevance)
     stage = world.recipe.stages["only"]
     plain, cached = world.model(0.0), world.model(0.0)

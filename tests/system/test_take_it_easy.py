@@ -100,7 +100,7 @@ def test_training_with_cached_gradients_gives_the_same_model(done: Path, world: 
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_schedule_is_bit_identical(world: Path, tmp_path: Path, root: Path) -> None:
+def test_killed_and_resumed_take_it_easy_run_is_bit_identical(world: Path, tmp_path: Path, root: Path) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", schedule(world, tmp_path, grad_cache_chunk=3))
     unbroken, run = tmp_path / "unbroken", tmp_path / "run"
     assert main(["run", str(recipe), "--out", str(unbroken)]) == 0
@@ -206,7 +206,7 @@ def test_check_lists_all_missing_files_of_an_empty_machine(
     assert fact(text, "finetune").startswith("128 updates of 512 clips")
 
 
-def test_check_suggests_a_chunk_for_a_small_gpu(root: Path) -> None:
+def test_check_suggests_a_grad_cache_chunk_for_a_small_gpu(root: Path) -> None:
     recipe = load_recipe(root / "recipes/take_it_easy/take_it_easy.yaml").recipe
     output = plan(recipe, gpu_bytes=4 * 2**30)
     assert "batch_size 512 will not fit the GPU's 4.0 GiB: set grad_cache_chunk to 128" in output

@@ -83,7 +83,7 @@ def test_stage_is_trained_with_an_earlier_stage_as_teacher(distilled: Path, tmp_
     assert len({0.05, *temperatures}) == 3, "it is trained, in both stages"
 
 
-def test_killed_and_resumed_distillation_matches_uninterrupted(
+def test_killed_and_resumed_distillation_matches_uninterrupted_run(
     distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from system.training import stage

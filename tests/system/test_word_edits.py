@@ -252,7 +252,7 @@ def trained(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_killed_and_resumed_edited_run_matches_uninterrupted(
+def test_killed_and_resumed_run_with_word_edits_matches_uninterrupted_run(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     augmented.killed_and_resumed(trained / "augmented.yaml", tmp_path / "again", 5, monkeypatch)
