@@ -158,9 +158,8 @@ class Resident:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Copy all frames of an expert to the device.
 
-        Returns: The frames (F, D) of all clips in the bank's dtype; for every clip, the index of its first frame; and
-        its
-            number of frames.
+        Returns: The frames (F, D) of all clips in the bank's dtype; then, for every clip, the index of its first frame,
+        and its number of frames.
         """
         bank = features.banks[expert]
         lengths = torch.tensor([bank.rows_of(key) for key in self.index_of])

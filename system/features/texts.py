@@ -20,9 +20,8 @@ def store_vectors(
 
     Args:
         texts: Texts by their keys in the bank.
-        vectors: Function that computes (N, V) vectors of N texts. It is called with texts of similar length together,
-        so
-            that little is padded.
+        vectors: Function that computes (N, V) vectors of N texts. It gets texts of similar length together, to
+            reduce padding.
         note: Text for the progress bar, such as "by bert-base-uncased". The bar is only shown for more than one batch.
     """
     missing = sorted((key for key in texts if key not in bank), key=lambda key: len(texts[key]))

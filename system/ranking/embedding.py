@@ -232,9 +232,8 @@ def vectors(embedded: Embeddings, normalize: bool = True) -> np.ndarray:
     """Convert embeddings to an array (N, D) float32.
 
     Args:
-        normalize: Scale the vectors to unit length, so that dot products are the model's scores. A vector of zeros
-        stays
-            zero. If False, return the encoder's output.
+        normalize: Scale the vectors to unit length, so that dot products are the model's scores; vectors of zeros stay
+            zeros. If False, return the encoder's output.
     Raises: KitError for a model without a single vector per clip or text.
     """
     if embedded.lengths is not None:
