@@ -70,9 +70,8 @@ class Retriever:
         """Embed audio files or waves.
 
         Args:
-            audio: A folder with its subfolders, a manifest (.jsonl), a file, or a list of files. It may also be a wave,
-            or
-                a list of waves, each (samples,) or (samples, channels) of floats with full scale 1.
+            audio: A folder with its subfolders, a manifest (.jsonl), a file, or a list of files. It may also be one
+                wave or a list of waves, each (samples,) or (samples, channels) of floats with full scale 1.
             rate: Sample rate of the waves, in Hz.
             normalize: Scale the embeddings to length 1.
         Returns: (C, D) float32 in the order of the list; for a folder or a manifest in the order of `clips_of`.

@@ -26,7 +26,7 @@ class PieceBank:
         self.threads: Executor | None = bank.threads
 
     def keys(self) -> KeysView[str]:
-        """Return the keys of the whole recordings."""
+        """Return the keys of the recordings from which the pieces are cut."""
         return self._bank.keys()
 
     def rows_of(self, key: str) -> int:

@@ -45,7 +45,7 @@ class Ragged(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of clips, B."""
+        """Number of series, one per clip, B."""
         return len(self.lengths)
 
     def rows(self, index: torch.Tensor | list[int]) -> "Ragged":

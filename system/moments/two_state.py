@@ -18,10 +18,10 @@ from system.networks.layers import length_mask
 
 
 def states(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor) -> torch.Tensor:
-    """Compute the log weights of all labellings up to each frame, by the state of that frame.
+    """Compute, for each frame, the log of the total weight of all labellings of the frames up to it, by its own state.
 
-    Returns: (B, T, 2): the total weight of the labellings up to frame t, with frame t in state 0, and in state 1.
-    After a recording's end they are those of its last frame. Scores after the end, even NaN, are ignored.
+    A labelling gives every frame state 1 (in a moment) or 0. Returns: (B, T, 2), with frame t in state 0, and in state
+    1. Frames after a recording's end have the values of its last frame. Scores after the end, even NaN, are ignored.
     """
     scores = scores.masked_fill(~length_mask(lengths, scores.shape[1]), 0.0)
     none, moment = torch.zeros_like(scores[:, 0]), scores[:, 0]
@@ -38,18 +38,18 @@ def states(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, lea
 def log_partition(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute log Z, the log of the total weight of all labellings. Returns: (B,).
+    """Compute log Z, (B,), the log of the total weight of all labellings of a recording's frames.
 
-    The labelling without any moment has the weight 1. Thus log Z >= 0, and the probability of any moment is 1 -
-    exp(-log Z).
+    A labelling gives every frame state 1 (in a moment) or 0; the one without any moment has the weight 1. Thus log Z >=
+    0, and the probability of any moment is 1 - exp(-log Z).
     """
     return _total(states(scores, lengths, enter, leave))
 
 
 def _total(forward: torch.Tensor) -> torch.Tensor:
-    """Return log Z, (B,), of the log weights (B, T, 2) that `states` returns.
+    """Return log Z, (B,), from `forward`, the log weights (B, T, 2) that `states` returns.
 
-    It is exact near 0, unlike logsumexp in float32.
+    The result is exact near 0, unlike logsumexp in float32.
     """
     return torch.logaddexp(*forward[:, -1].unbind(-1))
 
@@ -57,9 +57,9 @@ def _total(forward: torch.Tensor) -> torch.Tensor:
 def log_likelihood(
     scores: torch.Tensor, lengths: torch.Tensor, labels: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute the log probability of given labels of the frames. Returns: (B,).
+    """Compute the log probability, (B,), of the labels `labels` of the frames.
 
-    labels: (B, T) bool, false after a recording's end.
+    labels: (B, T) bool, true in moments, false after a recording's end.
     """
     mask = length_mask(lengths, scores.shape[1])
     weight = scores.masked_fill(~(labels & mask), 0.0).sum(1)
@@ -107,9 +107,9 @@ def moment_posteriors(
 def _forward_and_backward(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the log weights of all labellings up to each frame, and of all labellings from each frame on.
+    """Compute, for each frame, the log weights of all labellings of the frames up to it, and of those from it on.
 
-    Both are (B, T, 2): with frame t in state 0, and in state 1.
+    Both are (B, T, 2): with frame t in state 0 (no moment), and in state 1 (in a moment).
     """
     frames = torch.arange(scores.shape[1], device=scores.device)
     turned = (lengths[:, None] - 1 - frames) % scores.shape[1]  # reversed, with padding still at the end

@@ -72,7 +72,7 @@ class Ranker(ABC):
 
     @property
     def meanings(self) -> dict[str, str]:
-        """Explanations of the numbers that the search page shows, by name: `score`, and, for moments, more."""
+        """Explanations of the numbers on the search page, by name: of `score`, and, for moments, of others."""
         return {"score": "a number, higher is better"}
 
     def open(self, listed: Listed, strict: bool = False) -> Pool:
@@ -140,7 +140,8 @@ class Ranker(ABC):
         """Embed texts. Returns: (N, D) float32.
 
         normalize: Scale the vectors to unit length, so that dot products are scores; if False, return the encoder's
-        output. Raises: KitError for a ranker without a single vector per text.
+        output.
+        Raises: KitError for a ranker without a single vector per text.
         """
         raise KitError(f"{self.origin} has no single embedding per text; use python -m system rank instead")
 

@@ -117,7 +117,7 @@ def _read_ahead(groups: Sequence[Sequence[Clip]], features: Features) -> Iterato
 
 
 def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
-    """Embed clips in evaluation mode as embed_pool does, and return only the embeddings."""
+    """Embed clips as embed_pool does, in evaluation mode, and return only the embeddings."""
     return embed_pool(model, clips, features).clips
 
 

@@ -63,7 +63,7 @@ class ClipSource(ABC):
 
     @abstractmethod
     def open(self, model: RetrievalModel, listed: Listed, strict: bool) -> ModelPool:
-        """Embed the clips that can be read. Raises KitError as Ranker.open does."""
+        """Embed the clips that can be read. Raises the errors of Ranker.open."""
 
     @abstractmethod
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
@@ -102,7 +102,7 @@ class Windows(NamedTuple):
 
     @property
     def meanings(self) -> dict[str, str]:
-        """Explanations of the numbers of frames and windows that the search page shows: by `frames` and `windows`."""
+        """Explanations of the numbers of frames and windows on the search page, by the names `frames` and `windows`."""
         windows = {
             "overlap": "the probability that a moment has an IoU of 0.7 or more with it",
             "posterior": "the probability that it is exactly one moment",
@@ -134,7 +134,7 @@ class ModelRanker(Ranker):
 
     @property
     def meanings(self) -> dict[str, str]:
-        """Explanations of the numbers that the search page shows, by name: `score`, and, for moments, more."""
+        """Explanations of the numbers on the search page: of `score` and, for moments, of `frames` and `windows`."""
         return {"score": self.score.meaning, **(self.windows.meanings if self.windows else {})}
 
     def open(self, listed: Listed, strict: bool = False) -> ModelPool:

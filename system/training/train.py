@@ -40,9 +40,9 @@ def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = 
     """Build the model before training, and check everything that a run depends on.
 
     Provenance, vocabulary and frozen texts are computed and checked.
-    device: That of all computations; None for this machine's.
-    Raises KitError for data, weights, or an exported model that changed since the run began, and as require_windows
-    does.
+    device: Device of all computations; None for this machine's default.
+    Raises KitError for data, weights, or an exported model that changed since the run began, and the errors of
+    require_windows.
     """
     with first_before_others():
         return _prepare(loaded, run, data, device or device_of())
@@ -89,8 +89,8 @@ def new_words(data: Data) -> list[str]:
 def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Sequence[type[Tracker]] = ()) -> None:
     """Train all stages of a recipe in a run's folder; finished stages are skipped.
 
-    model: That of `prepare`.
-    The trained weights are in the run's checkpoints. track: Trackers that receive every epoch.
+    model: The result of `prepare`. track: Trackers that receive the metrics of every epoch.
+    The trained weights are in the run's checkpoints.
     Raises KitError if parts do not fit together, Interrupted after Ctrl-C.
     """
     with first_before_others():
