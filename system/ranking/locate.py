@@ -191,7 +191,7 @@ def series_of_moments(
 ) -> FrameSeries:
     """Score the frames of recordings for the texts of moments, by a model of moments.
 
-    Raises KitError as frame_series does.
+    Raises the errors of frame_series.
     """
     clips, row = embed_clips(model, recordings, features), {clip.id: number for number, clip in enumerate(recordings)}
     captions = embed_texts_together(model, [moment.text for moment in moments])

