@@ -18,7 +18,7 @@ from system.networks.layers import length_mask
 
 
 def states(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor) -> torch.Tensor:
-    """Compute, for each frame, the log of the total weight of all labellings of the frames up to it, by its own state.
+    """Compute, for each frame and each of its two states, the log total weight of all labellings up to the frame.
 
     A labelling gives every frame state 1 (in a moment) or 0. Returns: (B, T, 2), with frame t in state 0, and in state
     1. Frames after a recording's end have the values of its last frame. Scores after the end, even NaN, are ignored.
