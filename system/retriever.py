@@ -51,9 +51,10 @@ class Retriever:
 
     @kit_errors
     def encode_text(self, texts: Texts, normalize: bool = True) -> np.ndarray:
-        """Embed texts. Returns: (N, D) float32, in their order.
+        """Embed texts. Returns: (N, D) float32, in the order of the texts.
 
-        A warning counts the texts without any word that the model knows: they all have the same vector.
+        A warning counts the texts without any word that the model knows: they all have the same vector. normalize:
+        Scale the vectors to length 1.
         Raises KitError for a model without a single vector per text.
         """
         texts = _listed(texts)
@@ -69,9 +70,10 @@ class Retriever:
         """Embed audio files or waves.
 
         Args:
-            audio: A folder with its subfolders, a manifest (.jsonl), a file, or a list of files. It may also be a
-            wave, or a list of waves, each (samples,) or (samples, channels) of floats with full scale 1.
+            audio: A folder with its subfolders, a manifest (.jsonl), a file, or a list of files. It may also be one
+                wave or a list of waves, each (samples,) or (samples, channels) of floats with full scale 1.
             rate: Sample rate of the waves, in Hz.
+            normalize: Scale the embeddings to length 1.
         Returns: (C, D) float32 in the order of the list; for a folder or a manifest in the order of `clips_of`.
         Raises: KitError for a broken file, and for a model without a single vector per clip.
         """
@@ -82,7 +84,7 @@ class Retriever:
 
     @kit_errors
     def encode_clips(self, clips: Sequence[Clip], normalize: bool = True) -> np.ndarray:
-        """Embed clips, as encode_audio does. Returns: (C, D) float32."""
+        """Embed clips, with the arguments and results of encode_audio. Returns: (C, D) float32."""
         if not clips:
             raise KitError("the list of clips is empty; give at least one clip")
         once = {clip.id: clip for clip in clips}
@@ -143,7 +145,7 @@ class Retriever:
 
 
 def _iterated(values: Any, cure: str) -> list[Any]:
-    """Return the values as a list. Raises KitError, which ends with the cure, if they are no list."""
+    """Return the values as a list. Raises KitError, with `cure` at the end of its message, if they are no list."""
     if isinstance(values, bytes) or not isinstance(values, Iterable):
         raise KitError(f"{str(values)[:60]!r} has the wrong type {type(values).__name__}; {cure}")
     return list(values)
@@ -167,10 +169,11 @@ def load_model(
     device: str | None = None,
     cache: str | os.PathLike[str] | None = None,
 ) -> Retriever:
-    """Open a run or an exported model, as open_trained does.
+    """Open a run or an exported model, with the arguments of open_trained.
 
-    device: cuda, cuda:1, mps or cpu; None for CUDA if the machine has it, else the CPU. KitError for a missing one.
-    cache: Folder for embeddings of clips (default: lbar-kit in the user's cache directory).
+    device: cuda, cuda:1, mps or cpu; None for CUDA if the machine has it, else the CPU. Raises KitError for a device
+    that the machine does not have. cache: Folder for embeddings of clips (default: lbar-kit in the user's cache
+    directory).
     """
     if not isinstance(folder, str | os.PathLike):
         raise KitError(f"{folder!r} is not a path; give the folder of a run or of an exported model")

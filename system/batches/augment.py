@@ -62,16 +62,16 @@ class Augmentation:
         return self.settings.mix is not None
 
     def among(self, clips: Sequence[Clip]) -> "Augmentation":
-        """Return a copy of the augmentation that mixes items only with these clips.
+        """Return a copy of the augmentation that mixes items only with clips of the given list.
 
-        The clips must have frames.
+        All clips of the list must have frames.
         """
         found = copy.copy(self)
         found._take_pool(clips)
         return found
 
     def _take_pool(self, clips: Sequence[Clip]) -> None:
-        """Store the captioned clips that may be mixed with others. Raises KitError for fewer than two."""
+        """Store the clips that have captions as candidates for mixing. Raises KitError for fewer than two."""
         self._pool = list({clip.id: clip for clip in clips if clip.captions}.values())
         self._position = {clip.id: position for position, clip in enumerate(self._pool)}
         self._merged = {
@@ -90,7 +90,7 @@ class Augmentation:
         return [*(text for texts in self._alternatives.values() for text in texts), *merged]
 
     def words(self) -> list[str]:
-        """Return the synonyms and other texts that may be added to captions."""
+        """Return all texts whose words may be added to captions: synonyms, and the text between joined captions."""
         mix = self.settings.mix
         found = [text for texts in (self._synonyms or {}).values() for text in texts]
         return [*found, *([mix.joined_by] if mix and mix.joined_by else [])]
@@ -120,7 +120,7 @@ class Augmentation:
     def _partner(self, item: Item, draw: Random) -> _Partner | None:
         """Draw the clip to mix with an item at random; None if the item is not mixed.
 
-        There are always four draws per item, and one per added caption.
+        Four random numbers are always drawn per item, and, for captions that are joined, one per caption.
         """
         mix = self.settings.mix
         assert mix
@@ -141,7 +141,7 @@ class Augmentation:
         return _Partner(Added(other, decibels, offset), tuple(numbers), None)
 
     def _mixed(self, item: Item, partner: _Partner, draw: Random) -> Item:
-        """Return an item mixed with its partner clip.
+        """Return a mixed item: the item with the clip of its `partner` added, and the captions of both joined.
 
         draw: Random numbers for replacing the partner's captions by alternatives.
         """
@@ -155,9 +155,9 @@ class Augmentation:
         return Item(item.clip, captions, item.numbers, partner.added)
 
     def _captions(self, clip: Clip, numbers: Sequence[int], draw: Random) -> tuple[str, ...]:
-        """Return some captions of a clip, each possibly replaced by an alternative.
+        """Return the captions of a clip with the indexes `numbers`, each possibly replaced by a random alternative.
 
-        numbers: Indexes of the captions. There are always two draws per caption.
+        There are always two random draws per caption, so that later draws do not depend on the settings.
         """
         if not self.settings.captions:
             return tuple(clip.captions[number] for number in numbers)
@@ -170,7 +170,7 @@ class Augmentation:
         return tuple(captions)
 
     def _edited(self, captions: Sequence[str], draw: Random) -> tuple[str, ...]:
-        """Edit words of some captions at random, each with the probability of the settings."""
+        """Edit the words of captions at random; a caption is edited with the probability that the settings state."""
         edits = self.settings.edits
         assert edits
         return tuple(

@@ -20,11 +20,11 @@ _INDEX = re.compile("[0-9]{1,9}")  # of a caption
 def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str, int], list[str]], str]:
     """Read the file of alternative captions.
 
-    Columns: clip (id, or file name), caption (index from 0), alternative.
-    Returns: Alternatives in the file's order, by clip id and index of the caption; and a note on lines that fit no
-        clip.
-    Raises: DataError for a missing or damaged file, for an index without a caption, for a name of several clips, and
-        if no line fits.
+    Its columns are clip (id, or file name), caption (index from 0) and alternative.
+    Returns: The alternatives in the file's order, by clip id and index of the caption; and a text that states how many
+        lines fit no clip.
+    Raises: DataError for a missing or damaged file, for an index without a caption, for a file name that several clips
+        have, and if no line fits a clip.
     """
     by_name = _Clips(clips)
     alternatives: dict[tuple[str, int], list[str]] = {}
@@ -52,9 +52,9 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
 def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str]], str]:
     """Read the file of synonyms for words of the training captions.
 
-    Columns: word, synonym (one word or several). words: The words of the training captions.
-    Returns: Synonyms in the file's order, in lower case without punctuation, by lower-case word; and a note on lines
-        whose word is not in the training captions.
+    Its columns are word and synonym (one word or several). words: The words of the training captions.
+    Returns: The synonyms in the file's order, in lower case without punctuation, by lower-case word; and a text that
+        states how many lines have a word that is not in the training captions.
     Raises: DataError for a missing or damaged file, and if no line has a word of the training captions.
     """
     synonyms: dict[str, list[str]] = {}
@@ -72,13 +72,13 @@ def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str
 
 
 def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple[Clip, str]]], str]:
-    """Read the file of captions that describe two clips together.
+    """Read the file of captions that each describe two clips together.
 
-    Columns: clip, other (ids, or file names), caption.
-    Returns: For each clip id, the clips that it may be mixed with and the captions of both; and a note on lines
-        without two training clips. Every line counts for both of its clips.
-    Raises: DataError for a missing or damaged file, for a name of several clips, for a clip with itself, and if no line
-        fits.
+    Its columns are clip and other (ids, or file names of the two clips), and caption.
+    Returns: For each clip id, the clips that it may be mixed with and the captions for both; and a text that states how
+        many lines do not name two training clips. Every line counts for both of its clips.
+    Raises: DataError for a missing or damaged file, for a file name that several clips have, for a line that names one
+        clip twice, and if no line fits.
     """
     by_name = _Clips(clip for clip in clips if clip.captions)
     merged: dict[str, list[tuple[Clip, str]]] = {}
@@ -110,9 +110,9 @@ class _Clips:
             self._by_name.setdefault(clip.file_name, []).append(clip)
 
     def find(self, name: str, where: str) -> Clip | None:
-        """Return the clip with this id or file name; None if there is no such clip.
+        """Return the clip whose id or file name is `name`; None if no clip has it.
 
-        Raises DataError if several clips have the file name.
+        where: Place of the name, for the message. Raises DataError if several clips have the file name.
         """
         if name in self._by_id:
             return self._by_id[name]
@@ -126,9 +126,10 @@ class _Clips:
 
 
 def _fit(path: Path, lines: int, fitting: int, training_item: str, cure: str) -> str:
-    """Describe how many lines of a file fit the training data. Raises DataError if none fits.
+    """Describe how many of a file's lines fit the training data. Raises DataError if no line fits.
 
-    cure: End of that error message.
+    lines, fitting: Numbers of all lines and of fitting lines. training_item: The kind of item that a line must name,
+    such as a training clip. cure: End of the error message.
     """
     if not fitting:
         raise DataError(f"{path}: none of its {lines:,} lines names a {training_item}; {cure}")
@@ -138,7 +139,7 @@ def _fit(path: Path, lines: int, fitting: int, training_item: str, cure: str) ->
 
 
 def _rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield every line of a table or of JSON lines: its position, and the texts of these columns."""
+    """Yield, for each line of a .csv or .jsonl file, its place (for messages) and its texts in `columns`."""
     require_file(path, "correct the path, or remove its key from the stage's augment")
     if path.suffix == ".csv":
         for line, row in read_table(path, columns):

@@ -40,13 +40,12 @@ def collate(
     share: Share | None = None,
     pad_to_batch: bool = False,
 ) -> Batch:
-    """Make the batch of these items. All their clips must have frames.
+    """Make the batch of `items`. All clips of the items must have frames.
 
     The frames have the dtype of their banks.
-    relevance: Source of the margin factors, if a loss needs them. teachers: Those of the stage, if a loss learns from
-    them. crops: Random parts of long clips;
-    None: all frames. share: The part of the batch whose audio is loaded; None: all. pad_to_batch: Pad to the longest
-    clip of the batch, even if it is not in the share.
+    relevance: Source of the margin factors, if a loss needs them. teachers: The stage's teachers, if a loss learns from
+    them. crops: Random parts of long clips; None: all frames. share: The part of the batch whose audio is loaded; None:
+    all of it. pad_to_batch: Pad to the longest clip of the batch, even if that clip is not in `share`.
     """
     batch = without_audio(items, features, relevance, teachers)
     rows = range(len(items)) if share is None else share.rows
@@ -74,7 +73,7 @@ def lengths_of(items: Sequence[Item], features: Features, expert: str, longest: 
 def without_audio(
     items: Sequence[Item], features: Features, relevance: Relevance | None, teachers: Teachers | None = None
 ) -> Batch:
-    """Make the batch of these items without audio frames: captions, margin factors and teachers' cosines."""
+    """Make the batch of `items` without audio frames: captions, margin factors and teachers' cosines."""
     captions = [caption for item in items for caption in item.captions]
     row_of = np.array([row for row, item in enumerate(items) for _ in item.captions])
     factors = None
@@ -87,7 +86,7 @@ def without_audio(
 
 
 def _labels(items: Sequence[Item], features: Features) -> torch.Tensor:
-    """Label the frames that are inside the windows of each item. Returns (B, T) bool."""
+    """Return (B, T) bool labels of the frames of each item's clip: true inside the item's windows."""
     expert = next(iter(features.banks))
     lengths = lengths_of(items, features, expert, None)
     labels = np.zeros((len(items), max(lengths)), bool)
@@ -99,15 +98,16 @@ def _labels(items: Sequence[Item], features: Features) -> torch.Tensor:
 def _key(features: Features, item: Item) -> str:
     """Return the content key of an item's clip, or of a mixture of two clips.
 
-    A mixture has the sorted keys of both clips. It thus differs from both, and all mixtures of the same two clips are
-    one clip for losses. A mixture of two clips with the same content has the key of that content.
+    The key of a mixture has the sorted keys of both clips. It thus differs from the key of each clip, and all mixtures
+    of the same two clips count as one clip in losses. A mixture of two clips with the same content has the key of that
+    content.
     """
     key = features.keys[item.clip.id]
     return "+".join(sorted({key, features.keys[item.added.clip.id]})) if item.added else key
 
 
 def _frames(features: Features, expert: str, items: Sequence[Item], index: int, crops: Crops | None) -> np.ndarray:
-    """Return the frames (T, D) of an item's clip or mixture, cut to the crops of its clips."""
+    """Return an expert's frames (T, D) of item `index`: those of its clip or mixture, cut by `crops`."""
     bank, added = features.banks[expert], items[index].added
 
     def cropped(clip: Clip, is_added: bool) -> np.ndarray:
@@ -125,9 +125,9 @@ def _frames(features: Features, expert: str, items: Sequence[Item], index: int, 
 def _padded(
     features: Features, expert: str, items: Sequence[Item], crops: Crops | None, rows: Sequence[int], width: int
 ) -> Series:
-    """Return the frames of some rows of a batch, padded to the same length.
+    """Return an expert's frames of the items at the indexes `rows`, padded with zeros to the same length.
 
-    They are at least `width` frames wide.
+    This length is at least `width` frames. crops: Random parts of long clips; None: all frames.
     """
     bank = features.banks[expert]
     each_row = bank.threads.map if bank.threads else map
@@ -148,7 +148,7 @@ class Resident:
 
     @staticmethod
     def size(keys: Iterable[str], features: Features) -> int:
-        """Return the bytes that the frames of these clips need in memory."""
+        """Return the bytes of memory that the frames of the clips with the content keys `keys` need."""
         unique = set(keys)
         banks = features.banks.values()
         return sum(bank.dtype.itemsize * bank.dim * bank.rows_of(key) for bank in banks for key in unique)
@@ -158,7 +158,8 @@ class Resident:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Copy all frames of an expert to the device.
 
-        Returns: The frames (F, D) in the bank's dtype, and the first frame's index and the length of every clip.
+        Returns: The frames (F, D) of all clips in the bank's dtype; then, for every clip, the index of its first frame,
+        and its number of frames.
         """
         bank = features.banks[expert]
         lengths = torch.tensor([bank.rows_of(key) for key in self.index_of])
@@ -173,9 +174,9 @@ class Resident:
         return frames, first.to(device), lengths.to(device)
 
     def audio(self, keys: Sequence[str], crops: Crops | None = None, among: Sequence[str] = ()) -> dict[str, Series]:
-        """Return the padded frames of these clips by expert, gathered on the device.
+        """Return, by expert, the padded frames of the clips with the content keys `keys`, gathered on the device.
 
-        They equal those of collate. They are padded to the longest clip of these and of `among`.
+        The values equal those that `collate` makes. They are padded to the longest clip of `keys` and `among`.
         """
         return {name: self._series(*table, keys, crops, among) for name, table in self.tables.items()}
 
@@ -188,7 +189,7 @@ class Resident:
         crops: Crops | None,
         among: Sequence[str],
     ) -> Series:
-        """Return the padded frames of these clips for one expert."""
+        """Return one expert's frames of the clips `keys`, padded to the longest clip of `keys` and `among`."""
         clips = torch.tensor([self.index_of[key] for key in keys], device=frames.device)
         begin, clip_lengths = first[clips], lengths[clips]
         if crops is not None:
@@ -206,7 +207,7 @@ class Resident:
 
 
 def _fits(size: int, device: torch.device) -> bool:
-    """Return whether so many bytes of frames fit into the free memory of the GPU."""
+    """Return whether `size` bytes of frames fit into the free memory of a GPU; false for the CPU."""
     if device.type != "cuda":
         return False
     torch.cuda.empty_cache()  # so that unused memory of an earlier stage counts as free
@@ -252,7 +253,7 @@ class Feed:
         self._ahead: dict[int, Future[Batch]] = {}
 
     def batch(self, step: int) -> Batch:
-        """Return the batch of a training step, and start to make those of the next steps."""
+        """Return the batch of a training step, and start to make the batches of the next steps."""
         made = (self._ahead.pop(step, None) or self._begun(step)).result()
         steps = range(step + 1, step + 1 + self._ahead_steps)
         for other in self._ahead.keys() - set(steps):
@@ -274,14 +275,14 @@ class Feed:
         return None if self.longest is None else Crops(self.longest, self.sampler.offsets(step))
 
     def _begun(self, step: int) -> "Future[Batch]":
-        """Start to make the batch of a step in a thread.
+        """Start to make the batch of a training step in a thread. Returns: The future of the batch.
 
-        The items are drawn in this thread, since a sampler must stay in one thread.
+        The items are drawn in the calling thread, since a sampler must stay in one thread.
         """
         return self._workers.submit(self._made, self.sampler.batch(step), self._crops(step))
 
     def _made(self, items: Sequence[Item], crops: Crops | None) -> Batch:
-        """Make the batch of these items, with the audio of this process's share."""
+        """Make the batch of `items`, with only the audio that this process embeds."""
         share = None
         if process_count() > 1:
             lengths = lengths_of(items, self.features, next(iter(self.features.banks)), self.longest)

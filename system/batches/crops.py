@@ -18,9 +18,10 @@ class Crops(NamedTuple):
     offsets: np.ndarray
 
     def range(self, length: int, item: int, added: bool = False) -> tuple[int, int]:
-        """Return the first frame and the number of frames, at most `longest`, from the item's random position.
+        """Return the first frame of the random crop of an item's clip, and the number of frames, at most `longest`.
 
-        length: Frames of the clip. item: The item's index. added: Whether it is the clip that is added to the item's.
+        length: Number of frames of the clip. item: Index of the item. added: Whether the clip is the one that is mixed
+        into the item.
         """
         spare = max(0, length - self.longest)
         first = min(int(self.offsets[item, int(added)] * (spare + 1)), spare)

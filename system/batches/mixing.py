@@ -12,9 +12,9 @@ def mixed(wave: np.ndarray, added: np.ndarray, decibels: float, offset: float) -
     In training both are parts of at most the encoder's input length, so that nothing of their sum is cut. A sum beyond
     full scale is scaled down to full scale as a whole. It is rounded to 1 / 32,768 once.
 
-    decibels: Level of the first above the other, by their mean squares; if one is silent, the other is not scaled.
-    offset: Start of the shorter, in [0, 1): 0 if both begin together, near 1 if both end together.
-    Source and deviations: Mix in augment_settings.py.
+    decibels: Level of the first wave above the second, by their mean squares; if one wave is silent, the other is not
+    scaled. offset: Start of the shorter wave, in [0, 1): 0 if both begin together, near 1 if both end together.
+    Source and deviations: the class Mix in augment_settings.py.
     """
     waves = [samples[:, 0].astype(np.float32) for samples in (wave, added)]
     powers = [float(np.square(samples).mean(dtype=np.float64)) for samples in waves]
@@ -31,9 +31,9 @@ def mixed(wave: np.ndarray, added: np.ndarray, decibels: float, offset: float) -
 
 
 def joined(caption: str, other: str, by: str) -> str:
-    """Join two captions with a word such as "and" between them.
+    """Join two captions with the text `by`, such as "and", between them.
 
-    The first loses the punctuation at its end.
+    The first caption loses the punctuation at its end.
 
     >>> joined("A dog barks.", "It rains.", "and")
     'A dog barks and It rains.'

@@ -40,7 +40,7 @@ class Item(NamedTuple):
 
 
 def require_known(moments: Iterable[Moment]) -> None:
-    """Raise KitError for a moment whose windows are not known."""
+    """Raise KitError if the windows of any of the moments are not known."""
     if blind := next((moment.id for moment in moments if moment.windows is None), None):
         raise KitError(
             f"moment {blind} has no windows, so it cannot be used for training or validation; "
@@ -49,7 +49,7 @@ def require_known(moments: Iterable[Moment]) -> None:
 
 
 def items_of_moments(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[Item]:
-    """Return one training item per moment of these clips, in the moments' order.
+    """Return one training item per moment of the clips, in the order of `moments`.
 
     Windows after the recording's end are left out.
     Raises KitError for a moment whose windows are not known.
@@ -76,7 +76,7 @@ class Augment(Protocol):
 
     @property
     def mixes(self) -> bool:
-        """Whether items may get an added clip."""
+        """Whether items may be mixed with another clip."""
         ...
 
     def __call__(self, items: Sequence[Item], seed: Sequence[int]) -> list[Item]: ...
@@ -130,7 +130,7 @@ class Sampler:
         self.augment = augment
 
     def batch(self, step: int) -> list[Item]:
-        """Return the items of a training step, which follow from seed, stage and step."""
+        """Return the items of a training step. They depend only on the seed, the stage and the step."""
         n = len(self.streams)
         positions = range(step * self.batch_size, (step + 1) * self.batch_size)
         chosen = [self.streams[index % n][index // n] for index in positions]
@@ -145,6 +145,6 @@ class Sampler:
     def offsets(self, step: int) -> np.ndarray:
         """Draw random start positions in long clips, for the crops of a training step.
 
-        Returns: (batch_size, 2) positions in [0, 1); see Crops.
+        Returns: (batch_size, 2) positions in [0, 1), of each item's clip and of the clip that is mixed into it.
         """
         return np.random.default_rng([*self.seed, len(self.streams) + 2, step]).random((self.batch_size, 2))

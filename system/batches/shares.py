@@ -11,11 +11,10 @@ import numpy as np
 
 
 def chunks_of(lengths: Sequence[int], size: int | None, count: int) -> list[list[int]]:
-    """Divide the clips of a batch into chunks that are embedded together. Returns the clips' indexes.
+    """Divide the clips of a batch into chunks that are embedded one at a time. Returns: The clips' indexes per chunk.
 
-    lengths: (B,) lengths of the clips.
-    size: Clips of similar length per chunk, with the rest in the last one; the same for any number of processes. None:
-    one chunk per process, of equal sizes if possible.
+    lengths: (B,) lengths of the clips. size: Number of clips per chunk, of similar length; the last chunk may have
+    fewer. None: make `count` chunks, of equal sizes if possible. count: Number of processes.
     """
     if size is not None:
         order = np.argsort(np.asarray(lengths), kind="stable").tolist()

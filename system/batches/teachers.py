@@ -17,7 +17,7 @@ from system.batches.sampler import Item
 
 
 def caption_key(clip: Clip, number: int) -> str:
-    """Return the key of a clip's caption in a bank of caption embeddings.
+    """Return the key of a clip's caption with the index `number` in a bank of caption embeddings.
 
     Equal captions of two clips have different keys.
     number: Index of the caption in the clip.
@@ -29,7 +29,7 @@ class Rows(Protocol):
     """A bank, or any other table of (1, D) embeddings by key."""
 
     def read(self, key: str) -> np.ndarray:
-        """Return the (1, D) embedding of a key."""
+        """Return the embedding, (1, D), that is stored under a key."""
         ...
 
 
@@ -49,7 +49,7 @@ class Teachers:
     def cosines(self, items: Sequence[Item], keys: Sequence[str]) -> dict[str, torch.Tensor]:
         """Return every teacher's cosines between the clips and the captions of a batch.
 
-        Each is (B, N) float32 in [-1, 1]. keys: Content keys of the items' clips.
+        Each teacher gives (B, N) float32 in [-1, 1] for B clips and N captions. keys: Content keys of the items' clips.
         """
         captions = [caption_key(item.clip, number) for item in items for number in item.numbers]
         return {
@@ -59,7 +59,7 @@ class Teachers:
 
 
 def unit_embeddings(bank: Rows, keys: Sequence[str]) -> np.ndarray:
-    """Read embeddings (n, D) float32 by their keys, scaled to length 1.
+    """Read the embeddings (n, D) float32 of the given keys from a bank, scaled to length 1.
 
     Embeddings of zeros stay zeros.
     """

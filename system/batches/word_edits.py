@@ -19,8 +19,8 @@ Synonyms = Mapping[str, Sequence[str]]  # by lower-case word
 def edited(caption: str, rate: float, synonyms: Synonyms | None, draw: Random) -> str:
     """Edit a caption's words at random: synonyms, deletions, swaps or insertions.
 
-    The result has lower-case words without punctuation. The four ways have equal probability.
-    If synonyms is None, only deletion and swaps are drawn. rate: Share of the words, in [0, 1]; n ~ Binomial(words,
+    The result has lower-case words without punctuation. One of the four kinds of edit is drawn with equal probability;
+    without `synonyms`, only deletion or swap. rate: Expected share of edited words, in [0, 1]: n ~ Binomial(words,
     rate) words are edited. At least one word stays. A caption without words is returned unchanged.
     """
     words = words_of(caption)
@@ -32,7 +32,7 @@ def edited(caption: str, rate: float, synonyms: Synonyms | None, draw: Random) -
 
 
 def deleted(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
-    """Delete n random words, or all but one."""
+    """Delete n random words; if there are not more than n words, delete all but one."""
     gone = set(draw.choice(len(words), min(n, len(words) - 1), replace=False).tolist())
     return [word for position, word in enumerate(words) if position not in gone]
 
@@ -64,7 +64,7 @@ def inserted(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list
 
 
 def _known(words: Sequence[str], synonyms: Synonyms) -> list[int]:
-    """Return the positions of words that have synonyms."""
+    """Return the positions, in the list `words`, of words that have synonyms."""
     return [position for position, word in enumerate(words) if word in synonyms]
 
 

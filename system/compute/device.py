@@ -15,7 +15,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def device_of(name: str | None = None) -> torch.device:
-    """Return the device with this name: cuda, cuda:1 (the second GPU), mps, or cpu.
+    """Return the device that `name` describes: cuda, cuda:1 (the second GPU), mps, or cpu; None: the default.
 
     The default is CUDA if the machine has it, else the CPU. mps must be named, since nothing has been measured on it.
     With torchrun, the default and cuda select the GPU with the number LOCAL_RANK of the environment.
@@ -60,18 +60,18 @@ def gpu_of(device: torch.device) -> str | None:
 
 
 def suited_to(device: torch.device, sizes: Mapping[str, int]) -> int:
-    """Choose one of the sizes, which are for "cpu" and "cuda", by the kind of a device.
+    """Return the value in `sizes`, which has the keys "cpu" and "cuda", for the kind of a device.
 
-    Other devices use that of the CPU.
+    A device of another kind gets the value of "cpu".
     """
     return sizes.get(device.type, sizes["cpu"])
 
 
 @contextmanager
 def memory_errors(too_large: str, cure: str) -> Iterator[None]:
-    """Context manager that converts errors of full memory, of GPU or machine, to KitError.
+    """Context manager that converts an error of full memory, of the GPU or the machine, to KitError.
 
-    too_large: Name of the model or work that does not fit. cure: End of the error message.
+    too_large: Name of the model or work that does not fit into memory. cure: End of the error message.
     """
     try:
         yield
@@ -84,8 +84,8 @@ def memory_errors(too_large: str, cure: str) -> Iterator[None]:
 
 
 def _is_full(error: Exception) -> bool:
-    """Return whether an error means that memory is full, of Python, numpy or torch.
+    """Return whether an error of Python, numpy or torch means that memory is full.
 
-    torch has no exception of its own for the CPU's memory.
+    torch has no special exception for the CPU's memory.
     """
     return isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)

@@ -67,7 +67,7 @@ def process_index() -> int:
 
 
 def exchange_group() -> "ProcessGroup | None":
-    """Return the group of processes for functions of torch.distributed; None for their default."""
+    """Return the process group to pass to functions of torch.distributed; None means their default group."""
     return _group.now
 
 
@@ -79,7 +79,7 @@ def is_first() -> bool:
 def is_orphan() -> bool:
     """Return whether torchrun, which started this process, has died.
 
-    Otherwise it would have ended this process with the others.
+    A running torchrun ends all of its processes itself; after its death each process must end itself.
     """
     return process_count() > 1 and os.getppid() != _group.launcher
 
@@ -88,9 +88,9 @@ def is_orphan() -> bool:
 def processes(device: "torch.device | None") -> Iterator[None]:
     """Context manager in which the processes of torchrun work together. It does nothing if there is one process.
 
-    device: That of this process; None for this machine's. Raises KitError if the processes do not meet within
-    MEETING_PATIENCE. If an error ends the block in several processes, one raises it, and the others raise
-    SaidElsewhere.
+    device: Device of this process; None for this machine's default. Raises KitError if the processes do not connect
+    within MEETING_PATIENCE. If an error ends the block in several processes, one process raises it, and the others
+    raise SaidElsewhere.
     """
     global _group
     if os.environ.get("WORLD_SIZE", "1") == "1" or _group.launcher:
@@ -129,9 +129,9 @@ def processes(device: "torch.device | None") -> Iterator[None]:
 
 
 def raise_once(error: Exception) -> NoReturn:
-    """Raise an error in only one of the processes that end with the same message.
+    """Raise an error in only one of the processes that end with the same error message.
 
-    The others raise SaidElsewhere.
+    The other processes raise SaidElsewhere, so that the message is printed once.
     """
     if not isinstance(error, SaidElsewhere) and not _should_report("\n".join(sentences(error))):
         raise SaidElsewhere("another process has printed the same error") from error
@@ -141,8 +141,8 @@ def raise_once(error: Exception) -> NoReturn:
 def _should_report(reason: str) -> bool:
     """Return whether this process should report the reason of its end.
 
-    It should if no other process has reported the same. If it only ends because another one did (reason ""), it should
-    if no other process has reported anything.
+    It should if no other process has reported the same reason. The reason "" means that it only ends because another
+    process has ended; it should then report this if no other process has reported anything.
     """
     if _group.store is None:
         return True
@@ -188,8 +188,8 @@ def _exchange() -> Iterator[None]:
 def in_step() -> Iterator[None]:
     """Context manager of a training step, in which processes wait at most STEP_PATIENCE for each other.
 
-    They exchange data during computations, as in batch norms over all processes and their gradients. Raises KitError if
-    another process was lost. Other errors are not changed.
+    The processes exchange data during computations, as in batch norms over all processes. Raises KitError if another
+    process was lost. Other errors are not changed.
     """
     _group.now = _group.step
     try:
@@ -203,9 +203,9 @@ def in_step() -> Iterator[None]:
 
 
 def _error_of_exchange(error: RuntimeError) -> KitError:
-    """Convert the error of a failed exchange between processes to one that names the reason.
+    """Convert the error of a failed exchange between processes to an error that names the reason.
 
-    It is SaidElsewhere if another process has reported the reason.
+    The result is SaidElsewhere if another process has already reported the reason.
     """
     if not _should_report(""):
         return SaidElsewhere("another process has printed the error that ends all processes")
@@ -220,10 +220,10 @@ def _error_of_exchange(error: RuntimeError) -> KitError:
 
 
 def require_equal(value: object, difference: str, cure: str) -> None:
-    """Raise KitError if the processes have different values.
+    """Raise KitError if the processes call this with different values.
 
     The first process raises it, and the others raise SaidElsewhere.
-    difference, cure: End of the error message.
+    difference, cure: End of the error message: a description of the difference, and its cure.
     """
     every = gather_objects(value)
     if others := [number for number, other in enumerate(every) if other != every[0]]:
@@ -260,7 +260,7 @@ def on_first(function: Callable[[], T]) -> T:
 
 @contextmanager
 def first_before_others() -> Iterator[None]:
-    """Context manager that the first process runs first; then the others run it and find its stored results."""
+    """Context manager whose block the first process runs first; the others run it later and find its stored results."""
     if process_count() == 1:
         yield
         return
@@ -290,7 +290,7 @@ def any_process(value: bool) -> bool:
 def any_process_each(values: Sequence[bool]) -> list[bool]:
     """Return, for each of several values, whether it is true in any process.
 
-    All processes have the same number of values.
+    All processes must pass the same number of values.
     """
     if process_count() == 1:
         return list(values)
@@ -316,9 +316,9 @@ def gather_objects(value: T) -> list[T]:
 
 
 def gather_dealt(items: Sequence[T]) -> list[T]:
-    """Merge items that were dealt out to the processes, in their original order, in every process.
+    """Collect items that were dealt out to the processes in turn; every process gets all in their original order.
 
-    Item i is of process i % n.
+    Item i comes from process i % n, for n processes.
     """
     by_process = gather_objects(items)
     total, n = sum(map(len, by_process)), len(by_process)
@@ -328,7 +328,7 @@ def gather_dealt(items: Sequence[T]) -> list[T]:
 def all_gather(tensor: "torch.Tensor") -> "list[torch.Tensor]":
     """Return the tensors of all processes, in the order of ranks, without gradients.
 
-    All have one shape.
+    The tensors of all processes must have the same shape.
     """
     import torch
     import torch.distributed as dist
@@ -343,7 +343,7 @@ def all_gather(tensor: "torch.Tensor") -> "list[torch.Tensor]":
 def sum_gradients(parameters: "Sequence[torch.nn.Parameter]") -> None:
     """Sum every parameter's gradient over all processes.
 
-    A parameter stays without gradient if no process has one.
+    A parameter that has no gradient in any process stays without gradient.
     """
     if process_count() == 1:
         return
@@ -380,7 +380,7 @@ def _sum(gradients: "Sequence[torch.Tensor]") -> None:
 def broadcast_from_first(model: "torch.nn.Module") -> None:
     """Copy the first process's model weights and statistics to all processes.
 
-    Rounding differences thus do not accumulate.
+    This keeps rounding differences between processes from accumulating.
     """
     if process_count() == 1:
         return

@@ -53,9 +53,10 @@ class _Meeting:
 
 
 def meet() -> "tuple[Store, int, int]":
-    """Wait for all processes of a command. Returns: Their shared store, this one's rank, and their number.
+    """Wait for all processes of a command. Returns: Their shared store, this process's rank, and their number.
 
-    torch blocks signals while it waits for the others. A thread waits instead, so that Ctrl-C and SIGTERM end the wait.
+    torch blocks signals while it waits for the other processes. A thread waits instead, so that Ctrl-C and SIGTERM end
+    the wait.
     """
     from torch.distributed.rendezvous import rendezvous
 
@@ -80,13 +81,13 @@ def meet() -> "tuple[Store, int, int]":
 
 
 def this_start(store: "Store", rank: int, n: int) -> "Store":
-    """Return a part of torchrun's store that only the processes of this start or restart use.
+    """Return a part of torchrun's store that is new for this start or restart of the processes.
 
     Only the processes of this start read and write it.
     torchrun keeps one store over its restarts, and in torch 2.11 all starts use the same keys. A process could thus
-    read the address of a killed one, and fail. Here each other process creates a new name, and the first process
-    answers with its own new name. It continues once the other one has confirmed that. The wait is in Python, so that
-    Ctrl-C and SIGTERM end it.
+    read the address of a killed process, and fail. Therefore each process other than the first creates a new name, and
+    the first process answers with a new name too. It continues once the other process has confirmed that. The wait is
+    in Python, so that Ctrl-C and SIGTERM end it.
     """
     from torch.distributed.distributed_c10d import PrefixStore
 

@@ -39,10 +39,7 @@ class BlindSet(NamedTuple):
 
 
 def blind_entries(recipe: schema.Recipe) -> list[str]:
-    """Return the names of the rank entries whose blind sets can be ranked.
-
-    The files of these sets exist.
-    """
+    """Return the names of the rank entries whose blind sets can be ranked, because the files of the sets exist."""
     return [name for name in _of_blind_sets(recipe) if not _missing_files(recipe, name)]
 
 
@@ -52,9 +49,9 @@ def _of_blind_sets(recipe: schema.Recipe) -> list[str]:
 
 
 def absent_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[str]:
-    """Return one line per blind set that cannot be ranked yet because files are missing.
+    """Return one line of text per blind set that cannot be ranked yet because files are missing.
 
-    ranked: Entries that were ranked before.
+    ranked: Names of the entries that were ranked before.
     """
     later = "run the same command later to rank it; nothing is trained again"
     return [
@@ -71,10 +68,10 @@ def _missing_files(recipe: schema.Recipe, name: str) -> list[str]:
 
 
 def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) -> list[str]:
-    """Return the entries of existing blind sets that must be ranked, because they are new or changed.
+    """Return the names of rank entries whose blind sets exist and must be ranked, because they are new or changed.
 
-    A set is changed if its clips or queries are.
-    A file with the same name, size and modification time is not read again. Raises the errors of reading the set.
+    ranked: Earlier results by entry. A set has changed if its clips or queries have. A file with the same name, size
+    and modification time is not read again. Raises the errors of reading the set.
     """
     from system.features.contents import ContentKeys
 
@@ -108,7 +105,7 @@ def _sha256(clips: Sequence[Clip], queries: Sequence[Query], keys: Mapping[str, 
 
 
 def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device | None") -> dict[str, BlindSet]:
-    """Open the blind sets of these rank entries, and compute their missing frames on this device.
+    """Open the blind sets of the rank entries `names`, and compute their missing frames on `device`.
 
     Raises KitError for broken audio, and the errors of reading the sets.
     """

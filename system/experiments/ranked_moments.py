@@ -49,17 +49,17 @@ class Files(NamedTuple):
 
     @classmethod
     def of(cls, run: Path, name: str) -> "Files":
-        """Return the paths of the files of a rank entry in a run's folder."""
+        """Return the paths of the files that the rank entry `name` writes to a run's folder."""
         scores = run / "scores"
         windows, truth = scores / f"{name}.windows.jsonl", scores / f"{name}.truth.jsonl"
         return cls(windows, run / "submission" / f"{name}.jsonl", truth, scores / f"{name}.frames.npz")
 
 
 def require_moments(recipe: schema.Recipe, data: "Data") -> None:
-    """Raise the errors of ranking moments already before the training.
+    """Check before the training that the rank entries of moments can be ranked afterwards.
 
-    Raises KitError for recordings that cannot be read or are too long, if only some moments have windows, and if the
-    moments of a fit have no windows.
+    Raises KitError for recordings that cannot be read or are too long, if only some moments have windows, and if
+    moments that the score is fitted to (`fit`) have no windows.
     """
     from system.ranking.frame_series import REPAIR_RECORDINGS, require_short, unreadable_recordings
 
@@ -84,7 +84,7 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
 def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
     """Find the windows of the queries of every rank entry of moments, and score them.
 
-    Writes windows, queries and a submission. Returns: The figures.
+    Files with the windows, the queries and a submission are written. Returns: The metrics, by rank entry.
     """
     from system.ranking.frame_series import fitted_score, windows_of
     from system.ranking.locate import series_of_moments
@@ -158,9 +158,10 @@ def _write(
 def _metrics(
     located: "Sequence[Located]", grids: Sequence[Grid], truth: MomentTruth, edition: MomentsEdition
 ) -> dict[str, object]:
-    """Compute the metrics of an entry's windows; None for a blind list.
+    """Compute the metrics of the windows that a rank entry found; None for a blind list, without known windows.
 
-    Random windows and the ceiling are added for comparison.
+    The metrics of random windows and of true frames (the ceiling) are added for comparison. located, grids: Found
+    windows and times of frames of each query.
     """
     if truth.is_blind:
         return dict.fromkeys(("figures", "bootstrap", "random", "ceiling"))
@@ -180,8 +181,8 @@ def _metrics_of_random_windows(
 ) -> dict[str, float]:
     """Return the mean metrics of random windows, for comparison.
 
-    There are DRAWS draws. Each window is between two edges of frames.
-    A draw has the edition's maximum number of windows. edges: Edges of frames, by query id.
+    The mean is over DRAWS draws. In each draw, every query gets the edition's maximum number of windows, each between
+    two edges of frames. edges: Edges of frames in seconds, by query id.
     """
     rng, total = np.random.default_rng(0), dict.fromkeys(edition.metrics, 0.0)
     for _ in range(DRAWS):
@@ -197,7 +198,7 @@ def _metrics_of_random_windows(
 def _metrics_of_true_frames(
     truth: MomentTruth, edition: MomentsEdition, edges: Mapping[str, np.ndarray], grids: Mapping[str, Grid]
 ) -> dict[str, float]:
-    """Return the metrics of windows made from the true labels of frames, the ceiling.
+    """Return the metrics of windows that are made from the true labels of frames; no model can exceed this ceiling.
 
     edges, grids: Times of the frames, by query id.
     """

@@ -74,11 +74,11 @@ class RunModels:
         return ModelRanker(model, KnownFeatures(self.features), facts, origin, score=self.recipe.model.score)
 
     def entry(self, name: str) -> Ranker:
-        """Return the ranker that reads the stored scores of an earlier rank entry."""
+        """Return the ranker that gives the stored scores of the rank entry `name`, which was ranked earlier."""
         return StoredScores(self.run.scores_file(name))
 
     def taught(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
-        """Return a teacher's embeddings of these clips and their captions."""
+        """Return the embeddings that a teacher gives to clips and their captions."""
         from system.training.teachers import taught
 
         with first_before_others():
@@ -86,9 +86,9 @@ class RunModels:
 
 
 def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[str, RankedResult]:
-    """Rank every entry that has known answers, and compare it with the untrained model and chance.
+    """Rank every entry that has known answers, and compare it with the untrained model and with chance.
 
-    kept: Earlier results, which are not ranked again.
+    kept: Earlier results, by entry; these entries are not ranked again.
     """
     recipe, data = models.recipe, models.data
     new = [name for name in recipe.scored if name not in kept]
@@ -108,9 +108,9 @@ def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[st
 
 
 def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str, BlindResult]:
-    """Rank these blind sets and write their submissions.
+    """Rank blind sets and write their submissions.
 
-    sets, and the returned results: By the entry's name.
+    sets: The blind sets, by the name of their rank entry. Returns: The results, by the same names.
     """
     results = {}
     for name, blind in sets.items():
@@ -134,10 +134,10 @@ def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str
 def _rank_entry(
     name: str, models: RunModels, clips: Sequence[Clip], queries: Sequence[Query], has_csv: bool
 ) -> tuple[ScoreMatrix, Pool, str] | None:
-    """Rank one entry, and write its score matrix and CSV.
+    """Rank the clips for the queries by the rank entry `name`, and write its score matrix and CSV.
 
     Returns: The matrix, the pool and the ranker's origin. With several processes, only the first one writes, and the
-    others get None.
+    other processes get None.
     """
     entry, run = models.recipe.rank[name], models.run
     log.info("rank entry %s: ranking %s", name, size_of(queries, clips))
@@ -162,15 +162,12 @@ def _rank_entry(
 
 
 def _is_trained(entry: RankEntry) -> bool:
-    """Return whether a rank entry uses a trained stage.
-
-    It can then be compared with the untrained model.
-    """
+    """Return whether a rank entry uses a trained stage, so that it can be compared with the untrained model."""
     return isinstance(entry, ByOneModel) and entry.stage is not None
 
 
 def _rank_by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, ScoreMatrix | None]:
-    """Return the untrained model's score matrices of the sources that these entries rank."""
+    """Return the untrained model's score matrices of the data sources that the rank entries `names` rank, by source."""
     matrices = {}
     ranker = models.model(None, None)
     for source in dict.fromkeys(map(models.recipe.ranked_source, names)):
@@ -184,9 +181,9 @@ def _rank_by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, Sco
 def _result(
     name: str, models: RunModels, matrix: ScoreMatrix, origin: str, untrained: ScoreMatrix | None
 ) -> RankedResult:
-    """Compute the metrics of a ranked entry.
+    """Compute the metrics of a ranked entry from its score matrix.
 
-    untrained: Scores of the untrained model for comparison, or None.
+    origin: Description of the checkpoint. untrained: Score matrix of the untrained model for comparison, or None.
     """
     recipe, run, source = models.recipe, models.run, models.recipe.ranked_source(name)
     entry = recipe.rank[name]
@@ -222,5 +219,5 @@ def _interval(bounds: tuple[float, float]) -> list[float] | None:
 
 
 def size_of(queries: Sequence[Query], clips: Sequence[Clip]) -> str:
-    """Format the numbers of captions and clips."""
+    """Format the numbers of captions and clips as text."""
     return f"{counted(len(queries), 'caption', ',')} against {counted(len(clips), 'clip', ',')}"

@@ -61,7 +61,8 @@ def run_recipe(
     """Run the remaining steps of a recipe: data, features, training and ranking.
 
     Afterwards the run's result.json exists.
-    device: That of all computations; None for this machine's. track: Trackers that receive every epoch.
+    device: Device of all computations; None for this machine's default. track: Trackers that receive the metrics of
+    every epoch.
     """
     run = on_first(lambda: open_run(loaded, runs, out))
     if on_first(lambda: _is_finished(loaded, run, track)):
@@ -113,7 +114,7 @@ def _track(run: Run, track: "Sequence[type[Tracker]]") -> None:
 def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
     """Raise KitError if a manifest or a teacher of a finished run has changed.
 
-    Deleted ones are not compared.
+    Deleted manifests and teachers are not compared.
     """
     before, files = run.read_provenance().manifests, recipe.data_files.items()
     changed = [name for name, path in files if path.exists() and before.get(name) != file_sha256(path)]
@@ -132,7 +133,7 @@ def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
 
 
 def _changed_teachers(recipe: schema.Recipe, run: Run) -> list[str]:
-    """Return the teachers that have changed since the run began. Deleted ones are not compared."""
+    """Return the names of the teachers that have changed since the run began. Deleted teachers are not compared."""
     before = run.read_provenance().teachers
     there = {name: one for name, one in recipe.teachers.items() if (path := schema.outside(one)) and path.exists()}
     now = teachers_of(recipe.model_copy(update={"teachers": there}))
@@ -142,7 +143,7 @@ def _changed_teachers(recipe: schema.Recipe, run: Run) -> list[str]:
 def _rank_zeros(
     recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", blind: Mapping[str, BlindSet]
 ) -> None:
-    """Rank once with scores of zero, so that the errors of ranking are raised before the training."""
+    """Rank once with scores of zero, before the training, so that errors of the ranking are found early."""
     for name, (clips, queries, _, _) in blind.items():
         matrix = _zeros(clips, queries)
         with tempfile.TemporaryDirectory(dir=run.folder) as folder:
@@ -261,7 +262,7 @@ def hardware_of(device: "Device") -> str:
 def _checksums(run: Run) -> dict[str, str]:
     """Return the sha256 of the result files of a finished run, by path in its folder.
 
-    They are the files that the report and the package read.
+    The result files are those that `report` and `package` of submission read.
     """
     kept = (path for name in ("scores", "submission") for path in (run.folder / name).glob("*") if path.is_file())
     files = [run.folder / "resolved.json", run.metrics, *kept]  # provenance.json has a checksum of its own
@@ -273,7 +274,7 @@ def _remove_others(
 ) -> None:
     """Delete scores and CSVs of rank entries that the recipe no longer has.
 
-    CSVs that it no longer requests are deleted too.
+    A CSV is also deleted if its rank entry no longer requests one.
     """
     written = {name for name, result in ranked.items() if result.csv} | blind.keys() | moments.keys()
     for folder, names in (("scores", ranked.keys() | blind.keys() | moments.keys()), ("submission", written)):
@@ -287,9 +288,9 @@ def _results_to_keep(
 ) -> tuple[dict[str, RankedResult], dict[str, BlindResult]]:
     """Return the earlier results of rank entries that need not be ranked again.
 
-    The first table has entries with metrics, the second blind sets.
-    blind: The existing blind sets. The result of a deleted blind set is kept. Raises KitError for damaged files of
-    kept entries.
+    Returns: Two tables of results by entry, the first of entries with metrics, the second of blind sets.
+    blind: The existing blind sets. The result of a deleted blind set is kept. Raises KitError if files of a result to
+    keep are damaged.
     """
     kept: dict[str, RankedResult] = {}
     kept_blind: dict[str, BlindResult] = {}

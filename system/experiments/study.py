@@ -72,7 +72,7 @@ Cells = dict[tuple[str, int], Loaded]  # (cell, seed) -> the changed recipe
 def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tuple[Study, Cells]:
     """Read a study file, and make the recipe of every cell and seed.
 
-    runs: The folder of its runs.
+    changes: Settings of --set. runs: The folder that contains all runs.
     Raises RecipeError with all mistakes of the study and its recipes.
     """
     _, document = read_document(path, "study")
@@ -167,7 +167,7 @@ def run_folder(study: Study, cell: str, seed: int, runs: Path) -> Path:
 def seconds_of(folder: Path) -> float | None:
     """Return the duration of a run in seconds; None if it is not finished.
 
-    After a resume it is the larger of the time of the last process and the time of the training.
+    After a resume this is the larger of two times: that of the last process, and that of the training.
     """
     if not (folder / "result.json").exists():
         return None
@@ -176,7 +176,7 @@ def seconds_of(folder: Path) -> float | None:
 
 
 def progress_of_runs(folders: Sequence[Path]) -> str:
-    """Describe how many runs are finished, and estimate the remaining time."""
+    """Describe how many of the runs in `folders` are finished, and estimate the remaining time."""
     seconds = [found for folder in folders if (found := seconds_of(folder)) is not None]
     left = len(folders) - len(seconds)
     said = f"{len(seconds)} of {len(folders)} done"
@@ -184,9 +184,9 @@ def progress_of_runs(folders: Sequence[Path]) -> str:
 
 
 def validation_of(ranked: RankEntry, lines: Sequence[EpochLine]) -> Mapping[str, float]:
-    """Return the validation values of the checkpoint that a rank entry uses.
+    """Return the validation values, by metric, of the checkpoint that a rank entry uses.
 
-    It is empty if the entry has no single checkpoint. lines: Those of the run's metrics.jsonl.
+    Returns: An empty table if the entry has no single checkpoint. lines: Lines of the run's metrics.jsonl.
     """
     if not isinstance(ranked, ByOneModel) or not ranked.stage:
         return {}
@@ -198,9 +198,9 @@ def validation_of(ranked: RankEntry, lines: Sequence[EpochLine]) -> Mapping[str,
 
 
 def _chosen_by(ranked: RankEntry, validation: Sequence[Mapping[str, float]]) -> str | None:
-    """Return the validation metric that chose a rank entry's checkpoint.
+    """Return the name of the validation metric that chose a rank entry's checkpoint.
 
-    For the last checkpoint, it is its first metric of CHOSEN_BY.
+    For the last checkpoint, this is the first metric of CHOSEN_BY that `validation` has. validation: Values by metric.
     """
     best = ranked.checkpoint if isinstance(ranked, ByOneModel) else None
     metrics: Sequence[str] = CHOSEN_BY if best is None or best == "last" else (best,)
@@ -216,7 +216,7 @@ def run_study(
 ) -> StudyTable:
     """Run all unfinished runs of a study. Returns: Its table, with one row per cell and ranked source.
 
-    device, track: See run_recipe.
+    cells: The recipes by cell and seed. runs: Folder of all runs. device, track: See run_recipe.
     """
     finished = {}
     for (cell, seed), loaded in cells.items():

@@ -39,7 +39,7 @@ def ceiling_of(source: schema.Source) -> float | None:
 def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
     """Count all parameters of the model: trained ones by part, frozen ones, and the total.
 
-    Frozen ones are counted by expert, `audio` or `text`.
+    Frozen parameters are counted per expert, for the audio encoder (`audio`), and for the text encoder (`text`).
     """
     frozen = {name: expert.parameters for name, expert in recipe.model.audio.experts.items() if expert.parameters}
     if count := sum(p.numel() for p in model.audio.parameters() if not p.requires_grad):
@@ -105,7 +105,7 @@ def _moment_lines(name: str, entry: MomentsResult) -> Iterator[str]:
 
 
 def _to_compare(entry: MomentsResult) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield the metrics of random windows and of true frames, if they are known."""
+    """Yield the metrics of random windows and of true frames, each with a title, if they are known."""
     for called, figures in (("random windows", entry.random), ("true frames", entry.ceiling)):
         if figures is not None:
             yield called, figures
@@ -117,7 +117,7 @@ def report(run: Run) -> str:
 
 
 def in_words(run: Run, result: RunResult) -> str:
-    """Return a run's result as text for printing, also before it is written."""
+    """Return a run's result as text for printing, even if it is not yet written to disk."""
     lines = [
         f"run        {run.folder}",
         f"trained    {sum(result.parameters.trained.values()):,} parameters, {result.hardware}, "

@@ -67,7 +67,7 @@ class Figures:
 
 
 def figures_of_run(scores: Path) -> Figures:
-    """Compute the table's metrics of a saved score matrix, per query."""
+    """Compute, for each query, the metrics of the study's table from a saved score matrix."""
     matrix = read_scores(scores)
     ranks, back = ranks_in_matrix(matrix), summarise_audio_to_text(ranks_from_audio(matrix))
     values = {f"T2A {name}": figures for name, figures in summarise(ranks).per_query.items()}
@@ -79,9 +79,9 @@ def figures_of_run(scores: Path) -> Figures:
 
 
 def figures_of_moments(windows: Path, truth: Path, edition: str) -> Figures:
-    """Compute the table's metrics of a file of windows, per query.
+    """Compute, for each query, the metrics of the study's table from a file of found windows.
 
-    Queries of one recording are a group.
+    Queries of one recording form a group, since their values are not independent.
     """
     record = get_moments_edition(edition)
     summary = summarise_moments_file(windows, read_moment_truth(truth, record), record)
@@ -115,7 +115,7 @@ class StudyRow:
         return found if len(found) == len(self.runs) else []
 
     def means(self, column: str) -> list[float]:
-        """Return the metric in a column for every seed."""
+        """Return the values of the metric in a column, one per seed."""
         return [float(run.values[column].mean()) for run in self.runs]
 
     def per_query(self, column: str) -> Values:
@@ -138,7 +138,7 @@ class StudyTable:
 
     @property
     def primary(self) -> str:
-        """The column whose differences between rows are tested.
+        """Name of the metric column by which rows are compared in the significance test.
 
         It is the first T2A mAP column, by default mAP@10; for moments R1@0.7.
         """
@@ -150,35 +150,35 @@ class StudyTable:
     def validation(self) -> list[str]:
         """The validation metrics that chose the checkpoints, each once.
 
-        Choose cells by them too.
+        Cells of the study should be chosen by these metrics too, not by test metrics.
         """
         return list(dict.fromkeys(row.chosen_by for row in self.rows if row.chosen_by))
 
     @property
     def facts(self) -> list[str]:
-        """Names of the additional columns with facts on the rows, each once."""
+        """Names of the additional columns, with facts about the rows instead of metrics; each name occurs once."""
         return list(dict.fromkeys(name for row in self.rows for name in row.facts))
 
     def format(self, value: float | None) -> str:
-        """Format a number of the table, in per cent or as a share; "" for None."""
+        """Format a number of the table as per cent or as a share, as the study states; "" for None."""
         if value is None:
             return ""
         return f"{100 * value:.1f}" if self.percent else f"{value:.4f}"
 
     def mean_and_spread(self, values: Sequence[float]) -> str:
-        """Format the mean ± sample standard deviation (n - 1); only the mean for a single value."""
+        """Format numbers as mean ± sample standard deviation (n - 1); only as the mean if there is one number."""
         mean = self.format(statistics.mean(values))
         return mean if len(values) < 2 else f"{mean} ± {self.format(statistics.stdev(values))}"
 
     def best(self, data: str, column: str) -> StudyRow:
-        """Return the row with the highest mean in a column among those of a ranked source.
+        """Return the row of the ranked data source `data` with the highest mean in a column.
 
-        It is the first one if several are equal.
+        If several rows are equal, it is the first of them.
         """
         return max((row for row in self.rows if row.data == data), key=lambda row: statistics.mean(row.means(column)))
 
     def p(self, row: StudyRow) -> str:
-        """Format the p-value of the paired test of a row against the best row."""
+        """Format the p-value of a paired test that compares a row with the best row."""
         best = self.best(row.data, self.primary)
         if row is best:
             return "best"
@@ -192,10 +192,7 @@ class StudyTable:
         return ["cell", "data", "seeds", "clips", *validation, *self.columns, f"p of {self.primary}", *self.facts]
 
     def _validation_cell(self, row: StudyRow, metric: str) -> str:
-        """Format mean and spread of a validation metric, not in per cent.
-
-        A loss is no share.
-        """
+        """Format mean and spread of a validation metric, not in per cent, since a loss is no share."""
         values = row.validation_values(metric)
         spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
         return f"{statistics.mean(values):.4f}{spread}" if values else ""
@@ -203,7 +200,7 @@ class StudyTable:
     def _lines(self, bold: str) -> list[list[str]]:
         """Return the table's cells as text, row by row.
 
-        bold: Format string of a bold text, with {} in its place.
+        bold: Format string for bold text; the text replaces its {}.
         """
         lines = []
         for row in self.rows:
@@ -250,7 +247,7 @@ class StudyTable:
         return f"\\begin{{tabular}}{{l{'c' * (len(self.header) - 1)}}}\n{body}\n\\end{{tabular}}\n"
 
     def csv(self) -> str:
-        """Return the table as CSV: mean, spread over seeds, and the paper's figure of every column."""
+        """Return the table as CSV: for every column the mean, the spread over seeds, and the published figure."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         parts = [f"{column} {part}" for column in self.columns for part in ("mean", "std", "paper")]

@@ -50,6 +50,6 @@ def log_mel(wave: np.ndarray, offset: float) -> np.ndarray:
 def patches(columns: np.ndarray, hop: int) -> np.ndarray:
     """Cut a log-mel spectrogram into patches of 96 columns, one every `hop` columns.
 
-    (T, 64) -> (P, 96, 64). Remaining columns are dropped; P >= 1 needs T >= 96.
+    (T, 64) -> (P, 96, 64), P >= 1 for T >= 96. Remaining columns at the end are dropped.
     """
     return np.lib.stride_tricks.sliding_window_view(columns, PATCH, axis=0)[::hop].transpose(0, 2, 1)

@@ -32,7 +32,7 @@ def file_sha256(path: Path) -> str:
 
 @functools.lru_cache
 def _sha256(path: Path, size: int, changed: int) -> str:
-    """Return the sha256 of a file. size, changed: Keys of the cache."""
+    """Return the sha256 of a file, cached by its path, its size and the time when it was changed."""
     return sha256_of(path)
 
 
@@ -41,7 +41,7 @@ SHOWN_DIGITS = 12  # of a checksum, in a message
 
 @functools.cache
 def _warn_other(kind: str, path: Path, found: str, known: str) -> None:
-    """Warn once that a weight file is not the published one."""
+    """Warn once that a weight file is not the published one: its sha256 is `found`, but should begin with `known`."""
     log.warning(
         "expert %s: the weight file %s is not the published one (its sha256 begins with %s, not with %s); "
         "unless this is intended, fetch the published file",
@@ -75,7 +75,7 @@ class Resampled(Strict):
     def _without_default_resampling(self, values: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave the default resampling out of the settings' JSON.
 
-        Banks and runs are found by their settings, and older ones lack this key.
+        Banks and runs are found by their settings, and banks and runs of older versions lack this key.
         """
         settings: dict[str, Any] = values(self)
         if self.resampling == "soxr_hq":
@@ -99,7 +99,7 @@ class ExpertSettings(Resampled):
 
     @classmethod
     def with_weights_in(cls, folder: Path) -> Self:
-        """Return the expert with its usual settings, and its weight files in a folder."""
+        """Return the expert with its usual settings, whose weight files are in `folder`."""
         (kind,) = get_args(cls.model_fields["kind"].annotation)
         expert = cls.model_validate({"kind": kind, **cls.usual})
         return expert.model_copy(update={name: str(folder / path.name) for name, path in expert.weight_files().items()})
@@ -107,12 +107,12 @@ class ExpertSettings(Resampled):
     @property
     @abstractmethod
     def rate(self) -> int:
-        """Sample rate of its input waves, in Hz."""
+        """Sample rate of the expert's input waves, in Hz."""
 
     @property
     @abstractmethod
     def dim(self) -> int:
-        """Number of values in a frame, D."""
+        """Number of values in a frame."""
 
     @property
     @abstractmethod
@@ -133,23 +133,23 @@ class ExpertSettings(Resampled):
     def pretrained(self) -> str | None:
         """Name of the pre-trained model whose frames are read from files.
 
-        None: `kind` names it.
+        None for an expert that computes its frames; `kind` then names the model.
         """
         return None
 
     def weight_files(self) -> dict[str, Path]:
-        """Return the weight files, by the setting that names each.
+        """Return the paths of the weight files, by the name of the setting of each path.
 
-        This is empty for an expert without weights.
+        The table is empty for an expert without weights.
         """
         return {}
 
     def published_addresses(self) -> dict[str, str]:
-        """Return the address where each weight file is published, by its setting."""
+        """Return the addresses where the weight files are published, by the name of the setting of each file."""
         return {}
 
     def known_sha256(self) -> dict[str, str]:
-        """The first digits of the published files' sha256, by the setting of each file.
+        """First digits of the sha256 of the published weight files, by the name of the setting of each file.
 
         Files whose sha256 is not known have no entry.
         """
@@ -177,15 +177,16 @@ class ExpertSettings(Resampled):
     def load(self, device: Device) -> Frames:
         """Return a function that computes the frames of waves on a device.
 
-        waves, each (N,) float32 mono at `rate`, N >= 1 -> frames, each (T, D) float32, T >= 1.
-        It computes on `device`. A wave's frames depend on the other waves of the call only by float rounding (quantised
-        ones of `vggish` may therefore differ by 1). The same call gives the same bits again.
+        The function: waves, each (N,) float32 mono at `rate`, N >= 1 -> frames, each (T, D) float32, T >= 1.
+        A wave's frames depend on the other waves of the call only by float rounding (quantised frames of `vggish` may
+        therefore differ by 1). The same call gives the same bits again.
         """
 
     def checksums(self) -> dict[str, str]:
         """Return the sha256 of each weight file. Raises KitError if a file is missing.
 
-        The message has its name and where to get it. A file that is not the published one is used, with one warning.
+        The message names the file and the place to get it. A file that differs from the published one is used, with one
+        warning.
         """
         for name, path in self.weight_files().items():
             if not path.is_file():
@@ -197,7 +198,7 @@ class ExpertSettings(Resampled):
         return found
 
     def unpublished(self) -> list[str]:
-        """Return the settings of weight files that differ from the published ones.
+        """Return the names of the settings whose weight files differ from the published files.
 
         Only existing files with known published checksums are compared.
         """
@@ -208,7 +209,7 @@ class ExpertSettings(Resampled):
     def identity(self) -> dict[str, object]:
         """Return everything that determines the frames: settings, version, checksums of the weights.
 
-        Paths are left out.
+        Paths of files are left out.
         """
         settings = self.model_dump(exclude=set(self.weight_files()))
         return {**settings, "version": self.version, "sha256": self.checksums()}
@@ -216,7 +217,7 @@ class ExpertSettings(Resampled):
     def key(self) -> str:
         """Return the name of the bank of this expert's frames.
 
-        It has the kind and 12 hex digits of the identity.
+        The name is the expert's kind and 12 hex digits of a checksum of `identity`.
         """
         text = json.dumps(self.identity(), sort_keys=True)
         return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
@@ -230,9 +231,9 @@ class PublishedWeights(ExpertSettings):
     address: ClassVar[str]  # where the file is published
 
     def weight_files(self) -> dict[str, Path]:
-        """Return the weight files, by the setting that names each."""
+        """Return the paths of the weight files, by the name of the setting of each path."""
         return {"weights": Path(self.weights)}
 
     def published_addresses(self) -> dict[str, str]:
-        """Return the address where each weight file is published, by its setting."""
+        """Return the addresses where the weight files are published, by the name of the setting of each file."""
         return {"weights": self.address}

@@ -49,11 +49,11 @@ class EfficientATExpert(SegmentExpert):
         return RATE / HOP / STRIDE
 
     def weight_files(self) -> dict[str, Path]:
-        """Return the weight files, by the setting that names each."""
+        """Return the paths of the weight files, by the name of the setting of each path."""
         return {"weights": Path(self.weights)}
 
     def published_addresses(self) -> dict[str, str]:
-        """Return the address where each weight file is published, by its setting."""
+        """Return the addresses where the weight files are published, by the name of the setting of each file."""
         return {"weights": VARIANTS[self.network].address}
 
     def load_network(self) -> Network:

@@ -70,5 +70,5 @@ class FeatureFiles(ExpertSettings):
         return frames
 
     def load(self, device: "torch.device") -> Frames:
-        """Return a function that returns its input, frames from files, unchanged."""
+        """Return a function that returns its input unchanged, since the input is frames that were read from files."""
         return lambda waves: [np.asarray(frames, np.float32) for frames in waves]

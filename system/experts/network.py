@@ -33,8 +33,8 @@ def exact() -> Iterator[None]:
 def placed(network: nn.Module, device: torch.device) -> Network:
     """Move a network to a device in its fastest memory layout. Returns: The network as a function of dense tensors.
 
-    On a CPU weights and activations keep oneDNN's blocked layout from the first layer to the last. This is 1.1 to 1.3
-    times as fast as channels_last; elsewhere they are channels_last.
+    On a CPU, weights and activations keep oneDNN's blocked layout from the first layer to the last. This is 1.1 to 1.3
+    times as fast as channels_last. On other devices, weights and activations are channels_last.
     """
     network = network.eval().requires_grad_(False)
     if device.type == "cpu" and torch.backends.mkldnn.is_available():
@@ -47,10 +47,11 @@ def placed(network: nn.Module, device: torch.device) -> Network:
 
 
 def by_rows(series: Sequence[np.ndarray], size: int, compute: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-    """Apply a function to the rows of several arrays, a batch of rows at a time.
+    """Apply the function `compute` to the rows of several arrays, a batch of `size` rows at a time.
 
-    A batch of `size` rows may come from several arrays.
-    series: One or more arrays (n, ...), n >= 1; rows of views are copied batch by batch. Returns one array per series.
+    A batch may have rows of several arrays.
+    series: One or more arrays (n, ...), n >= 1; rows of views are copied batch by batch. Returns: One array of results
+    per array of `series`.
     """
     rows = itertools.chain.from_iterable(series)
     results = []
@@ -62,10 +63,10 @@ def by_rows(series: Sequence[np.ndarray], size: int, compute: Callable[[np.ndarr
 def by_length(
     waves: Sequence[np.ndarray], max_samples: int, compute: Callable[[np.ndarray], np.ndarray]
 ) -> list[np.ndarray]:
-    """Apply a function to waves, with waves of equal length together in a batch.
+    """Apply the function `compute` to waves, with waves of equal length together in a batch.
 
     `compute` gets (B, N) waves of equal length, at most `max_samples` samples in total. Returns: The result for each
-    wave.
+    wave, in the order of `waves`.
     """
     results: list[np.ndarray] = [np.empty(0)] * len(waves)
     for indices in of_one_length([len(wave) for wave in waves], max_samples):
@@ -78,8 +79,8 @@ def in_pieces(network: Network, x: torch.Tensor, axis: int, stride: int, halo: i
     """Compute a network's output in pieces along an axis, so that memory does not grow with its length.
 
     network: Local operations that together reduce `stride` positions of the axis to one, with a receptive field of at
-    most `halo` outputs to either side. max_size: Outputs of a piece; `halo` more are computed on either side and
-    dropped, so that the result equals that of the whole input, to float rounding.
+    most `halo` outputs to either side. max_size: Number of outputs of a piece. `halo` more outputs are computed on
+    either side and dropped, so that the result equals that of the whole input, to float rounding.
     """
     size = x.shape[axis]
     results = []

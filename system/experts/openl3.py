@@ -81,9 +81,10 @@ class OpenL3(PublishedWeights):
 
 
 def one_second_windows(wave: np.ndarray) -> np.ndarray:
-    """Cut a wave into overlapping windows of one second, with silence before and after it.
+    """Cut a wave into overlapping windows of one second, with silence before and after the wave.
 
-    (N,) -> (T, 48000), a view; half a second of zeros before, and zeros after the end.
+    (N,) -> (T, 48000), a view. Half a second of zeros is added before the wave, and zeros after its end to complete the
+    last window.
     """
     count = 1 + max(0, -(-(len(wave) - HOP) // HOP))
     padded = np.pad(wave, (HOP, (count + 1) * HOP - HOP - len(wave)))
@@ -93,7 +94,7 @@ def one_second_windows(wave: np.ndarray) -> np.ndarray:
 def front_end(weights: "Weights") -> "MelPower":
     """Build OpenL3's mel spectrogram from the checkpoint's kernels and mel basis.
 
-    (P, N) -> (P, T, 256).
+    The result computes (P, N) -> (P, T, 256).
     """
     from system.networks.frontend import MelPower
 
@@ -118,7 +119,8 @@ def log_mel(windows: "torch.Tensor", mel: "MelPower") -> "torch.Tensor":
 def convolutions(weights: "Weights") -> "nn.Sequential":
     """Build OpenL3's convolutions with the checkpoint's weights.
 
-    (P, 1, 256, 199) -> (P, 512, 32, 24). Pooling before the ReLU has the same result and needs fewer operations.
+    The result computes (P, 1, 256, 199) -> (P, 512, 32, 24). Pooling is before the ReLU; the result is the same as
+    after it, with fewer operations.
     """
     from torch import nn
 

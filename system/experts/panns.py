@@ -81,7 +81,7 @@ class PannsCnn14(PannsExpert):
     parameters: ClassVar[int] = 81_033_231  # with the frozen front-end and the classifier, as in the paper
 
     def known_sha256(self) -> dict[str, str]:
-        """Return the first digits of the published files' sha256, by setting."""
+        """Return the first digits of the sha256 of each published weight file, by the name of the file's setting."""
         return {"weights": "e2ee543a27919542c2ea03eabaa70b24dcd4e6c8e05621de6b67a94e4c5058e6"}
 
 

@@ -72,7 +72,7 @@ def _layers(model: Any, graph: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _values(model: Any, tensor: Any) -> np.ndarray:
-    """Return a stored tensor as float32."""
+    """Return the values of a tensor of the file as float32; 8-bit values are dequantised."""
     from tflite import TensorType
 
     dtype = {TensorType.FLOAT32: np.float32, TensorType.INT8: np.int8}[tensor.Type()]
@@ -81,5 +81,5 @@ def _values(model: Any, tensor: Any) -> np.ndarray:
         return np.array(values)
     scaling = tensor.Quantization()
     if scaling.ScaleLength() != 1:
-        raise ValueError("the weights of a layer have one scale per channel, but only one per layer is supported")
+        raise ValueError("a layer has a weight scale per channel, but yamnet.tflite has one per layer; fetch that file")
     return np.array((values.astype(np.float32) - np.float32(scaling.ZeroPoint(0))) * np.float32(scaling.Scale(0)))

@@ -75,15 +75,15 @@ class Vggish(PublishedWeights):
         return 72_141_184 + (0 if self.output == "raw" else 16_512)
 
     def weight_files(self) -> dict[str, Path]:
-        """Return the weight files, by the setting that names each."""
+        """Return the paths of the weight files, by the name of the setting of each path."""
         return super().weight_files() | ({} if self.pca_weights is None else {"pca_weights": Path(self.pca_weights)})
 
     def known_sha256(self) -> dict[str, str]:
-        """Return the first digits of the published files' sha256, by setting."""
+        """Return the first digits of the sha256 of each published weight file, by the name of the file's setting."""
         return {"weights": "10086976", "pca_weights": "970ea276"}  # from the file names, by torch.hub's convention
 
     def published_addresses(self) -> dict[str, str]:
-        """Return the address where each weight file is published, by its setting."""
+        """Return the addresses where the weight files are published, by the name of the setting of each file."""
         return {name: f"{RELEASE}/{self.usual[name]}" for name in self.weight_files()}
 
     def load(self, device: "torch.device") -> Frames:
@@ -117,7 +117,7 @@ class Vggish(PublishedWeights):
 
 
 def examples(wave: np.ndarray) -> np.ndarray:
-    """Cut a wave into VGGish's input patches of log-mel columns.
+    """Cut a wave into VGGish's input patches, each of 96 log-mel columns.
 
     (N,) float32 -> (T, 96, 64) float32.
     """
@@ -128,7 +128,8 @@ def examples(wave: np.ndarray) -> np.ndarray:
 def convolutions(weights: "Weights") -> "nn.Sequential":
     """Build VGGish's convolutions with the checkpoint's weights.
 
-    (P, 1, 96, 64) -> (P, 512, 6, 4). Pooling before the ReLU has the same result and needs fewer operations.
+    The result computes (P, 1, 96, 64) -> (P, 512, 6, 4). Pooling is before the ReLU; the result is the same as after
+    it, with fewer operations.
     """
     from torch import nn
 
@@ -143,9 +144,9 @@ def convolutions(weights: "Weights") -> "nn.Sequential":
 
 
 def classifier(weights: "Weights") -> "nn.Sequential":
-    """Build VGGish's last linear layers with the checkpoint's weights.
+    """Build VGGish's last linear layers with the checkpoint's weights, with a ReLU after every layer.
 
-    (P, 12288) -> (P, 128), a ReLU after every layer.
+    The result computes (P, 12288) -> (P, 128).
     """
     from torch import nn
 
@@ -156,19 +157,16 @@ def classifier(weights: "Weights") -> "nn.Sequential":
 
 
 def projection(weights: "Weights", device: "torch.device") -> "tuple[torch.Tensor, torch.Tensor]":
-    """Return the PCA of the checkpoint: eigenvectors and means.
-
-    The eigenvectors are (128, 128), one per row; the means (128,).
-    """
+    """Return the PCA of the checkpoint: eigenvectors (128, 128), one per row, and means (128,)."""
     size = DENSE[-1][2]
     vectors = weights.take("pca_eigen_vectors", size, size)
     return vectors.to(device), weights.take("pca_means", size).to(device)
 
 
 def project(frames: "torch.Tensor", vectors: "torch.Tensor", means: "torch.Tensor") -> "torch.Tensor":
-    """Apply the PCA to frames.
+    """Apply the PCA of VGGish to frames.
 
-    (P, 128) -> (P, 128): every row of `vectors` times (frame - means).
+    (P, 128) -> (P, 128): every row of the eigenvectors `vectors` times (frame - `means`).
     """
     return (frames - means) @ vectors.T
 

@@ -106,7 +106,7 @@ def spectrogram(wave: np.ndarray) -> np.ndarray:
 def residual_network(weights: "Weights") -> "nn.Sequential":
     """Build ResNet-18 up to its last residual layer, with the checkpoint's weights.
 
-    (B, 1, 257, T) -> (B, 512, 9, ceil(T / 32)).
+    The result computes (B, 1, 257, T) -> (B, 512, 9, ceil(T / 32)).
     """
     import torch
     from torch import nn

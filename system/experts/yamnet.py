@@ -53,7 +53,7 @@ class Yamnet(ExpertSettings):
     parameters: ClassVar[int] = 3_729_481  # of the 28 layers after the front-end, batch norm folded
 
     def weight_files(self) -> dict[str, Path]:
-        """Return the weight files, by the setting that names each."""
+        """Return the paths of the weight files, by the name of the setting of each path."""
         return {"weights": Path(self.weights)}
 
     def weight_source(self) -> str:
@@ -80,7 +80,7 @@ def filled(wave: np.ndarray) -> np.ndarray:
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the arrays in YAMNet's weight file, by name."""
+    """Return the shapes of the arrays in YAMNet's weight file, by the name of the array."""
     found: dict[str, tuple[int, ...]] = {"03_w": (CHANNELS[0], 3, 3, 1), "03_b": CHANNELS[:1]}
     for layer, (inputs, outputs) in zip(range(4, 30, 2), pairwise(CHANNELS), strict=True):
         found |= {f"{layer:02d}_w": (1, 3, 3, inputs), f"{layer:02d}_b": (inputs,)}
@@ -91,7 +91,7 @@ def shapes() -> dict[str, tuple[int, ...]]:
 def load_network(path: Path, device: Device) -> Network:
     """Build YAMNet from its weight file.
 
-    Returns: A function: patches (P, 96, 64) -> embeddings (P, 1024) and class scores (P, 521), both float32 arrays.
+    Returns: A function from patches (P, 96, 64) to embeddings (P, 1024) and class scores (P, 521), both float32 arrays.
     """
     import torch
     import torch.nn.functional as F

@@ -58,7 +58,7 @@ class Bank:
         return len(self.keys()) if len(self._shards) > 1 else sum(len(s.numbers) for s in self._shards.values())
 
     def keys(self) -> KeysView[str]:
-        """Return the keys of all series. Those of a shard are in the order of storing."""
+        """Return the keys of all series, shard by shard; those of a shard are in the order of storing."""
         return dict.fromkeys(chain.from_iterable(shard.numbers for shard in self._shards.values())).keys()
 
     def rows_of(self, key: str) -> int:
@@ -76,7 +76,7 @@ class Bank:
         return self._shard_of(key).read(key)
 
     def part(self, key: str, first: int, count: int) -> np.ndarray:
-        """Return `count` rows of a stored series from row `first` on. Raises as `read` does."""
+        """Return `count` rows, from row `first` on, of the series of a key. Raises the same errors as `read`."""
         return self.read(key)[first : first + count]
 
     def _shard_of(self, key: str) -> Shard:
@@ -102,7 +102,7 @@ class Bank:
         return list(self._shards.values())
 
     def _shard(self, number: int) -> Shard:
-        """Return the shard with this number, created in memory at the first call."""
+        """Return the shard `number`, which is created in memory at the first call."""
         if number not in self._shards:
             folder = self.folder / f"shard-{number}" if number else self.folder
             self._shards[number] = Shard(folder, self.dim, self.dtype, self.repair_hint)
@@ -111,7 +111,8 @@ class Bank:
     def drop_damaged(self) -> int:
         """Read every series and drop the damaged ones, so that they are computed again.
 
-        If another process adds to a damaged shard, wait for its end. Returns: The number of dropped lines of indexes.
+        If another process is adding to a damaged shard, wait for the end of that process. Returns: The number of
+        dropped index lines.
         """
         dropped = 0
         for shard in self.shards():
@@ -143,26 +144,25 @@ class Bank:
 
     @property
     def where(self) -> str:
-        """Place of its series, for messages."""
+        """Place of the bank's series, as text for messages."""
         return f"in {self.folder}"
 
     @contextmanager
     def locked(self, busy: str = "") -> Iterator[None]:
-        """Context manager that holds the bank's lock, which must be held briefly.
+        """Context manager that holds the bank's lock. Its block must be short.
 
-        busy: Message that is logged during a wait.
+        busy: Message that is logged if the lock is held by another process.
         """
         with lock(self.folder / "dealing.lock", busy, wait=True):
             yield
 
     @contextmanager
     def writing(self) -> Iterator[Callable[[str, np.ndarray], None]]:
-        """Context manager that gives a function to store a series (T, D) by its key.
+        """Context manager that gives a function to store a series (T, D) under a key.
 
-        Existing series are skipped.
-        A series is on disk when the function returns. Use it for series that are already computed, since other
-        processes wait until the block's end. Their earlier entries are read first. The function raises KitError for a
-        series of another dimension or without rows.
+        The function skips keys that the bank already has, also from other processes, and returns when the series is on
+        disk. It raises KitError for a series of another dimension or without rows. Use this for series that are already
+        computed, since other processes wait until the end of the block.
         """
         with self.locked(f"waiting for another process that is adding to {self.folder}"):
             self.read_new_lines()
@@ -185,7 +185,7 @@ class Bank:
     def take_shard(self) -> tuple[Shard, Callable[[], None]]:
         """Lock the first shard that no other process adds to. The caller must hold the bank's lock.
 
-        It is cut to its last complete series.
+        The shard is cut off after its last complete series.
         Returns: The shard, and a function that releases it.
         """
         for number in count():
@@ -203,9 +203,9 @@ class Bank:
 
 
 def keys_in(folder: Path) -> set[str]:
-    """Return the keys of all series of a bank, by reading only its indexes.
+    """Return the keys of all series of the bank in a folder, by reading only its indexes.
 
-    This is empty if there is no bank.
+    The result is empty if the folder has no bank.
     """
     return {key for index in (folder / "index.jsonl", *folder.glob("shard-*/index.jsonl")) for key in keys_of(index)}
 
@@ -215,9 +215,9 @@ def open_bank(
 ) -> Bank:
     """Open a bank, or create an empty one.
 
-    hint: End of the error message for damage, which tells what to do. verify: Read every series now, drop the damaged
-    ones, so that they are computed again, and log their number.
-    Raises KitError if the folder holds a bank of another origin, or a damaged one.
+    identity: Everything that determines its content. hint: End of the error message for a damaged bank, with the cure.
+    verify: Read every series now, drop the damaged ones, so that they are computed again, and log their number.
+    Raises KitError if the folder holds a damaged bank, or a bank with another identity.
     """
     wanted = {"identity": identity, "dim": dim, "dtype": dtype}
     facts_file = folder / "bank.json"

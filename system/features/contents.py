@@ -36,9 +36,9 @@ class ContentKeys:
         return str(stored[0]) if stored else self.read_key(path)
 
     def read_key(self, path: str) -> str:
-        """Read a file and return its content key, even if a key is stored.
+        """Read a file and return its content key, even if a key of the file is stored.
 
-        Raises as `__call__` does.
+        Raises the errors of `__call__`.
         """
         if path in self._read_now:
             return self._read_now[path]

@@ -39,9 +39,9 @@ class Decoders:
         self._pool, self._ahead = pool, ahead
 
     def waves(self, clips: Iterable[tuple[str, Clip]], expert: ExpertSettings) -> Decoded:
-        """Yield the decoded waves of clips by key, in order.
+        """Yield the key and the future wave of each clip, in the order of `clips`, while later clips are being decoded.
 
-        `clips` is only read as far as clips are decoded ahead.
+        clips: Keys and clips. Only a limited number of clips is read and decoded ahead.
         """
         waiting: deque[tuple[str, Future[np.ndarray]]] = deque()
         for key, clip in clips:
@@ -59,8 +59,8 @@ class Decoders:
 def decoders(workers: int | None) -> Iterator[Decoders]:
     """Context manager with threads or processes that decode audio.
 
-    workers: Number of processes; None for threads of this process.
-    If the block fails, waiting clips are not decoded.
+    workers: Number of processes; None: use threads of this process instead.
+    If the block fails, clips that wait to be decoded are dropped.
     """
     if workers is not None:
         with _processes(workers) as pool:
@@ -93,11 +93,12 @@ def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _end_together(processes: dict[int, BaseProcess], results: SimpleQueue[object], over: threading.Event) -> None:
-    """End all processes of a pool if one of them is killed.
+    """End all processes of a pool as soon as one of them is killed.
 
-    The pipe of their results is closed too. over: Ends the watch.
-    The pool itself detects a dead process, but not while it reads a partial result of that process. It would wait for
-    the rest forever, since it holds the other end of the pipe open.
+    processes: The pool's processes. results: The queue of their results; its pipe is closed then. over: Event that ends
+    this watch.
+    The pool itself detects a dead process, but not while it reads a partial result of that process. It would then wait
+    forever for the rest of the result, since the pool itself keeps the pipe open.
     """
     while not over.wait(POLL_SECONDS):
         started = list(processes.values())
@@ -109,9 +110,9 @@ def _end_together(processes: dict[int, BaseProcess], results: SimpleQueue[object
 
 
 def _follow_parent() -> None:
-    """End a decoding process when its parent ends, for any reason.
+    """End this decoding process when its parent process ends, for any reason.
 
-    The parent handles Ctrl-C.
+    Ctrl-C is ignored here; the parent process handles it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
@@ -132,10 +133,9 @@ def _error_of_killed_process() -> KitError:
 
 
 def groups(decoded: Decoded, fails: Callable[[str, AudioError], None], samples: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yield groups of decoded waves: a group ends at GROUP_CLIPS clips, or earlier at `samples` samples.
+    """Yield groups of decoded waves, by key. A group is complete at GROUP_CLIPS clips, or earlier at `samples` samples.
 
-    samples: Number of samples at which a group with fewer clips is complete.
-    fails: Called for clips that cannot be decoded.
+    fails: Called with the key and the error of each clip that cannot be decoded.
     """
     group: dict[str, np.ndarray] = {}
     for key, wave in decoded:

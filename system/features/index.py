@@ -47,12 +47,12 @@ class Table(NamedTuple):
 
     @classmethod
     def of(cls, *items: Item) -> "Table":
-        """Return a table of these index lines."""
+        """Return a table with one row per index entry (Item) that is passed."""
         keys, *numbers = zip(*items, strict=True) if items else ((), (), (), ())
         return cls(list(keys), *(array("q", column) for column in numbers))
 
     def end(self) -> int:
-        """Return the row number after the last row that the lines describe."""
+        """Return the number of the row after the last row of frames that any entry of the table covers."""
         ends = np.array(self.first, np.int64) + np.array(self.rows, np.int64)
         return int(ends.max(initial=0))
 
@@ -64,7 +64,7 @@ def line_of(item: Item) -> bytes:
 
 
 def item_of(line: bytes, stored: int = ANY) -> Item | None:
-    """Parse an index line; None if it is invalid, or names rows beyond the `stored` ones."""
+    """Parse an index line; None if it is invalid, or names rows after the first `stored` rows."""
     try:
         found = parse_json(line, "")
         item = Item(found["key"], found["first"], found["rows"], found["crc32"])
@@ -76,10 +76,10 @@ def item_of(line: bytes, stored: int = ANY) -> Item | None:
 
 
 def table_of(lines: bytes, stored: int = ANY) -> Table | None:
-    """Parse many complete index lines quickly; None if one is not as expected.
+    """Parse many complete index lines quickly; None if one of them is not as expected.
 
-    That is a line that differs from the form of line_of, or names rows beyond the `stored` ones. Then parse them one
-    by one.
+    Not as expected is a line that differs from the form of line_of, or that names rows beyond the `stored` ones. The
+    caller then parses the lines one by one.
     """
     try:
         found = _LINE.findall(lines.decode("ascii"))
@@ -95,7 +95,7 @@ def table_of(lines: bytes, stored: int = ANY) -> Table | None:
 def blocks(path: Path, start: int = 0) -> Iterator[bytes]:
     """Yield the complete lines of a file after byte `start`, in blocks of some thousand lines.
 
-    It yields nothing if the file is missing.
+    Nothing is yielded if the file is missing.
     """
     if not path.exists():
         return

@@ -26,29 +26,29 @@ class PieceBank:
         self.threads: Executor | None = bank.threads
 
     def keys(self) -> KeysView[str]:
-        """Return the keys of the whole recordings."""
+        """Return the keys of the recordings from which the pieces are cut."""
         return self._bank.keys()
 
     def rows_of(self, key: str) -> int:
-        """Return the number of frames of a piece."""
+        """Return the number of frames of the piece of a key."""
         recording, _, number = key.rpartition(MARK)
         first, behind = self._range(int(number), self._bank.rows_of(recording))
         return behind - first
 
     def read(self, key: str) -> np.ndarray:
-        """Return the frames of a piece."""
+        """Return the frames of the piece of a key."""
         return self.part(key, 0, self.rows_of(key))
 
     def part(self, key: str, first: int, count: int) -> np.ndarray:
-        """Return `count` frames of a piece from its frame `first` on."""
+        """Return `count` frames of the piece of a key, from the piece's frame `first` on."""
         recording, _, number = key.rpartition(MARK)
         begin, _ = self._range(int(number), self._bank.rows_of(recording))
         return self._bank.part(recording, begin + first, count)
 
     def _range(self, number: int, frames: int) -> tuple[int, int]:
-        """Return the first frame of a piece, and the frame after its last.
+        """Return, for piece `number` of a recording of `frames` frames, its first frame and the frame after its last.
 
-        They are the frames with centres in the piece, or the one frame nearest to its middle.
+        The piece has the frames whose centres are in it, or else the one frame nearest to its middle.
         """
         middle = (number + 0.5) * self._hop
         first, behind = (

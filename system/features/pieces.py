@@ -18,7 +18,7 @@ def pieces_of(
 ) -> tuple[list[list[Clip]], Features]:
     """Cut recordings into overlapping pieces, one every `hop` seconds, including a last partial one.
 
-    seconds: Length of a piece. Its middle is that of its hop. At the ends of a recording it is shorter.
+    seconds: Length of a piece. A piece has the same middle as its hop, and is shorter at the ends of a recording.
     Returns: The pieces of every recording as separate clips, and their frames.
     Raises: KitError for a recording without a length, and for more pieces than MAX_FRAMES.
     """

@@ -39,7 +39,7 @@ class Shard:
         self._begin()
 
     def _begin(self) -> None:
-        """Forget all lines of the index that were read."""
+        """Forget all index lines that were read, so that the index is read from its beginning."""
         self.numbers: dict[str, int] = {}  # key -> its row of the table
         self._table = Table.of()
         self._checked = bytearray()  # of every series, whether it was compared with its checksum
@@ -51,11 +51,11 @@ class Shard:
         self._map: np.ndarray | None = None
 
     def read_new_lines(self, skip_damaged: bool = False) -> None:
-        """Read the index lines that were added since the last call, or all if some were removed.
+        """Read the index lines that were added since the last call, or all lines if some were removed.
 
         Only complete lines count. A killed process may leave a partial line, or frames without their line. A power cut
-        may leave lines at the end without all their frames. These series are dropped. Anything else is damage: raise
-        KitError, or, with skip_damaged, drop it.
+        may leave lines at the end without all their frames. All such series are dropped. Any other damage raises
+        KitError; with skip_damaged, the damaged lines are dropped instead.
         """
         state = self._state()
         if state == self._seen:
@@ -73,12 +73,12 @@ class Shard:
         self._seen = state
 
     def _state(self) -> tuple[int, ...]:
-        """Return size and modification time of the index and of the file of frames."""
+        """Return size and modification time of the shard's two files: the index and the frames."""
         found = [path.stat() if path.exists() else None for path in (self.index_file, self.frames_file)]
         return tuple(n for status in found for n in ((status.st_size, status.st_mtime_ns) if status else (-1, -1)))
 
     def _continues(self) -> bool:
-        """Return whether the index still begins with the lines that were read."""
+        """Return whether the index file still begins with the lines that were read from it."""
         if not self._read_to:
             return True
         if not self.index_file.exists():
@@ -88,7 +88,7 @@ class Shard:
             return file.read(len(self._last_line)) == self._last_line
 
     def _take(self, lines: bytes, skip_damaged: bool) -> None:
-        """Parse and add complete index lines. Damaged ones at the end are left out and counted."""
+        """Parse complete index lines, and add them. Damaged lines at the end are left out and counted."""
         stored = self._stored_rows()
         table = None if self._lost else table_of(lines, stored)
         if table is not None:
@@ -111,7 +111,10 @@ class Shard:
         return self.frames_file.stat().st_size // frame_bytes if self.frames_file.exists() else 0
 
     def _add(self, table: Table, lines: int, text: bytes) -> None:
-        """Add parsed index lines. lines: Their number. text: Their bytes."""
+        """Add index entries to the shard.
+
+        table: The parsed entries. lines: Number of lines of these entries. text: Bytes of the lines.
+        """
         before = len(self._table.first)
         self.numbers.update(zip(table.keys, range(before, before + len(table.keys)), strict=True))
         for column, more in zip(self._table[1:], table[1:], strict=True):
@@ -158,11 +161,11 @@ class Shard:
                 file.truncate(size)
 
     def _frame_bytes(self) -> int:
-        """Return the bytes of one row."""
+        """Return the number of bytes of one stored row."""
         return self.dim * self.dtype.itemsize
 
     def store(self, key: str, values: np.ndarray) -> None:
-        """Add a series (T, D) by its key. Raises KitError for one of another dimension or without rows."""
+        """Add a series (T, D) under a key. Raises KitError for a series of another dimension or without rows."""
         if values.ndim != 2 or values.shape[1] != self.dim or not len(values):
             raise KitError(
                 f"{self.folder}: frames of shape {values.shape} cannot be stored; "
@@ -175,17 +178,14 @@ class Shard:
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
-        """Context manager that adds the file's name to an OSError.
-
-        Errors of a write have no name.
-        """
+        """Context manager that adds the file's name to an OSError, since errors of a write do not have it."""
         try:
             yield
         except OSError as error:
             raise error if error.filename else OSError(error.errno, error.strerror, str(self.frames_file)) from error
 
     def _append(self, frames: BinaryIO, index: BinaryIO, key: str, stored: np.ndarray) -> None:
-        """Write a series and then its index line."""
+        """Write a series to the file `frames`, and then its line to the file `index`."""
         item = Item(key, self._end, len(stored), _checksum(key, stored))
         line = line_of(item)
         frames.write(stored.tobytes())
@@ -210,7 +210,7 @@ class Shard:
                 sync(path)
 
     def undamaged_lines(self) -> tuple[list[bytes], int]:
-        """Check every series. Returns: The index lines of the undamaged ones, and the number of others."""
+        """Check every series. Returns: The index lines of the undamaged series, and the number of damaged series."""
         self._begin()
         self.read_new_lines(skip_damaged=True)
         whole = {key: self.span(key) for key in self.numbers if self._is_undamaged(key)}
@@ -229,9 +229,9 @@ class Shard:
         return True
 
     def keep_only(self, lines: list[bytes]) -> None:
-        """Rewrite the index with only these lines.
+        """Rewrite the index so that it has only the given lines.
 
-        The process must hold the shard's lock.
+        The process must hold the lock of the shard.
         """
         with replacing(self.index_file) as temporary:
             temporary.write_bytes(b"".join(line + b"\n" for line in lines))

@@ -46,10 +46,10 @@ class SharedWork:
         self._stored_elsewhere = 0  # of the keys that are wanted, since this was asked
 
     def wait_for_keys(self) -> bool:
-        """Return whether this process has series to compute; wait if others compute all remaining ones.
+        """Return whether this process has series to compute.
 
-        It takes over the keys that they leave.
-        If other processes are computing all remaining keys, wait for them, and take over the keys that they leave.
+        If other processes are computing all remaining series, wait for them, and take over the keys of processes that
+        end early.
         """
         pause, said = LOOKED_AGAIN[0], False
         while not self._take():
@@ -86,7 +86,7 @@ class SharedWork:
         return found
 
     def _take(self) -> bool:
-        """Reserve keys for this process if it has none. Returns: Whether it has keys now."""
+        """Reserve keys for this process if it has none. Returns: Whether it now has keys."""
         if self._new or not (self._left or self._computed_elsewhere):
             return bool(self._new)
         with self._bank.locked():
@@ -102,7 +102,7 @@ class SharedWork:
         return bool(self._new)
 
     def _next_keys(self) -> list[str]:
-        """Return the next keys that no process has stored or is computing."""
+        """Return the next keys whose series no process has stored or is computing."""
         others = [_read_keys(shard) for shard in self._bank.shards() if shard is not self._shard]
         busy = set().union(*others)
         if not self._left:
@@ -133,7 +133,11 @@ class SharedWork:
 
 @contextmanager
 def shared_work(bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> Iterator[SharedWork]:
-    """Context manager in which this process computes its part of a bank's missing series."""
+    """Context manager in which this process computes its part of a bank's missing series.
+
+    costs: Cost of each missing series, by key; expensive series come first. at_once: The most keys that a process
+    reserves at a time, and the sum of costs at which fewer keys are enough.
+    """
     work = SharedWork(bank, costs, at_once)
     try:
         yield work
@@ -142,15 +146,16 @@ def shared_work(bank: Bank, costs: Mapping[str, float], at_once: tuple[int, floa
 
 
 def _write_keys(shard: Shard, keys: Iterable[str]) -> None:
-    """Write to disk which keys the process of a shard is computing.
+    """Write to disk which keys the process that holds a shard is computing.
 
-    The file is only read under the bank's lock. A partial file can only be left by a killed process, and is ignored.
+    The file is only read under the bank's lock. If a process is killed here, it leaves a partial file, which is
+    ignored.
     """
     shard.under_way_file.write_text(json.dumps(sorted(keys)), encoding="utf-8")
 
 
 def _read_keys(shard: Shard) -> set[str]:
-    """Return the keys that a living process is computing for a shard. Hold the bank's lock for this."""
+    """Return the keys of the series that a running process is computing for a shard. Requires the bank's lock."""
     try:
         found = parse_json(shard.under_way_file.read_bytes(), "")
     except (FileNotFoundError, DataError):

@@ -21,7 +21,7 @@ LEFT_FREE = 10 * 2**30  # bytes of the disk that a bank leaves for checkpoints
 
 
 def bank_fits(banks: Path, size: float) -> bool:
-    """Return whether the disk of the banks' folder has so many bytes free, and LEFT_FREE more."""
+    """Return whether the disk of the folder `banks` has `size` bytes free, and LEFT_FREE bytes more."""
     return size + LEFT_FREE < free_bytes(banks)
 
 
@@ -35,8 +35,8 @@ def waveforms_fit(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings], 
 def seconds_missing(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings], banks: Path) -> dict[str, float]:
     """Return how many seconds of audio have no stored frames, by expert.
 
-    Clips without a stored content key count as missing. If an expert's weights are missing, all clips count, since the
-    weights determine the bank.
+    Clips without a stored content key count as missing. If an expert's weights are missing, all clips count as missing,
+    since the weights determine the bank.
     """
     stored = {name: _stored(expert, banks) for name, expert in experts.items()}
     missing = dict.fromkeys(experts, 0.0)
@@ -70,7 +70,7 @@ class _StoredKeys:
             self._store = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=1)
 
     def content(self, path: str) -> str | None:
-        """Return the stored content key of a file, or None if its size or modification time has changed."""
+        """Return the stored content key of a file; None if no key is stored, or if the file has changed since."""
         if self._store is None:
             return None
         try:

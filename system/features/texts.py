@@ -20,8 +20,9 @@ def store_vectors(
 
     Args:
         texts: Texts by their keys in the bank.
-        vectors: Gives (N, V) for N texts; called with texts of similar length together, so that little is padded.
-        note: Text for the progress bar, such as "by bert-base-uncased"; shown only for more than one batch.
+        vectors: Function that computes (N, V) vectors of N texts. It gets texts of similar length together, to
+            reduce padding.
+        note: Text for the progress bar, such as "by bert-base-uncased". The bar is only shown for more than one batch.
     """
     missing = sorted((key for key in texts if key not in bank), key=lambda key: len(texts[key]))
     batches = [missing[start : start + STORED_AT_ONCE] for start in range(0, len(missing), STORED_AT_ONCE)]
@@ -38,7 +39,7 @@ def store_vectors(
 def _store(
     bank: Bank, keys: list[str], texts: Mapping[str, str], vectors: Callable[[Sequence[str]], torch.Tensor]
 ) -> None:
-    """Compute and store the vectors of some texts of a bank."""
+    """Compute the vectors of the texts with the given keys, and store them in a bank."""
     rows = vectors([texts[key] for key in keys]).float().cpu().numpy()
     with bank.writing() as store:
         for key, row in zip(keys, rows, strict=True):

@@ -66,16 +66,16 @@ class BatchScores:
     frames: FrameScores | None = None
 
     def of_frames(self) -> FrameScores:
-        """Return the scores of a batch of moments by frame. Raises ValueError for other batches."""
+        """Return the scores of the frames of a batch of moments. Raises ValueError for a batch without moments."""
         if self.frames is None:
-            raise ValueError("this loss compares frames with moments, but the batch has no moments; set unit: moment")
+            raise ValueError("this loss needs moments, but the batch has none; set unit: moment in the stage")
         return self.frames
 
     @cached_property
     def average(self) -> Tensor:
-        """Weights (N, B) for averaging an item's captions.
+        """Weights (N, B) that average the scores of each item's captions.
 
-        They are 1 / n for its own n captions, 0 elsewhere.
+        Column j has 1 / n for each of the n captions of item j, and 0 elsewhere.
         """
         from torch.nn.functional import one_hot
 
@@ -84,15 +84,15 @@ class BatchScores:
 
     @cached_property
     def scores(self) -> Tensor:
-        """Scores (B, B) of every clip and every item's captions.
+        """Scores (B, B) of every clip with every item's captions.
 
-        s_ij is the mean over j's captions. The diagonal has the matching pairs.
+        s_ij is the mean score of clip i with the captions of item j. The matching pairs are on the diagonal.
         Source: "Take it easy" (2022), section 4, second equation.
         """
         return self.scores_by_caption @ self.average
 
     def over(self, temperature: "float | Literal['learned']") -> "float | Tensor":
-        """Return the temperature, by which scores are divided, as a number or the trained tensor."""
+        """Return the divisor of scores: the number `temperature`, or, if that is "learned", the trained tensor."""
         if temperature != "learned":
             return temperature
         if self.temperature is None:
@@ -102,9 +102,9 @@ class BatchScores:
         return self.temperature.abs()
 
     def taught(self, names: "Sequence[str]") -> Tensor:
-        """Return the mean scores of these teachers, (B, B) of clip i and item j.
+        """Return the scores that the teachers `names` give, averaged over these teachers: (B, B) of clip i and item j.
 
-        They are also averaged over j's captions.
+        The scores of item j are the mean over its captions.
         """
         import torch
 
@@ -112,9 +112,9 @@ class BatchScores:
 
     @property
     def caption_scores(self) -> Tensor:
-        """Scores (B, B) between the captions of two items.
+        """Scores (B, B) between the captions of any two items.
 
-        They are the mean over all pairs of a caption of item i and one of item j.
+        The value at (i, j) is the mean over all pairs of a caption of item i and a caption of item j.
         """
         return self.average.T @ self.each_caption_scores() @ self.average
 
@@ -137,7 +137,7 @@ class Term(Strict):
 
     @property
     def taught_by(self) -> "Sequence[str]":
-        """Names of the recipe's teachers that the loss learns from."""
+        """Names of the recipe's teachers whose scores the loss uses as targets."""
         return ()
 
     of_moments: ClassVar[bool] = False  # whether it reads the frames of a batch of moments, and nothing else
@@ -146,10 +146,10 @@ class Term(Strict):
     def hinge_margin(self) -> float | None:
         """Margin of the loss's hinges; None for a loss without a margin.
 
-        The log has the violations of this margin.
+        The log counts the negatives that violate this margin.
         """
         return None
 
     @abstractmethod
     def value(self, batch: BatchScores) -> Tensor:
-        """Compute the unweighted loss of a batch, with its gradient."""
+        """Return the unweighted loss of a batch, a tensor that can be differentiated."""

@@ -36,11 +36,11 @@ class Distill(Term):
 
     @property
     def taught_by(self) -> list[str]:
-        """Names of the teachers that the loss learns from."""
+        """Names of the teachers whose scores the loss uses as targets."""
         return self.teachers
 
     def value(self, batch: BatchScores) -> Tensor:
-        """Compute the loss of a batch, with its gradient."""
+        """Return the loss of a batch, a tensor that can be differentiated."""
         import torch.nn.functional as F
 
         student = batch.over(self.temperature)

@@ -18,7 +18,7 @@ class FrameCrossEntropy(Term):
     of_moments: ClassVar[bool] = True
 
     def value(self, batch: BatchScores) -> Tensor:
-        """Compute the loss of a batch, with its gradient."""
+        """Return the loss of a batch, a tensor that can be differentiated."""
         import torch
         import torch.nn.functional as F
 

@@ -17,5 +17,5 @@ class Matching(Term):
     kind: Literal["matching"]
 
     def value(self, batch: BatchScores) -> Tensor:
-        """Compute the loss of a batch, with its gradient."""
+        """Return the loss of a batch, a tensor that can be differentiated."""
         return -batch.scores.diagonal().mean()

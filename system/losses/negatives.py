@@ -32,18 +32,15 @@ def choice(function: Choice) -> Choice:
 
 
 def _highest(values: Tensor, batch: BatchScores) -> Tensor:
-    """Return the column of the highest value in every row, among other clips.
-
-    Returns: (B,).
-    """
+    """Return, for each row of a (B, B) table, the column of its highest value among items with another clip: (B,)."""
     return values.masked_fill(batch.same_clip, -inf).argmax(1)
 
 
 @choice
 def hardest(batch: BatchScores) -> Indices:
-    """Choose as negatives the caption and the clip with the highest scores.
+    """Choose as negatives of each item the captions and the clip with the highest scores.
 
-    They are the caption j of the highest s_ij, and the clip k of the highest s_ki.
+    For item i, these are the captions j with the highest s_ij, and the clip k with the highest s_ki.
     """
     scores = batch.scores.detach()
     return _highest(scores, batch), _highest(scores.T, batch)
@@ -51,10 +48,10 @@ def hardest(batch: BatchScores) -> Indices:
 
 @choice
 def semi_hard(batch: BatchScores) -> Indices:
-    """Choose as negatives those whose scores are closest to the matching pair's.
+    """Choose as negatives of each item the captions and the clip whose scores are closest to its matching pair's score.
 
-    They are the caption j of the smallest |s_ij - s_ii|, and the clip k of the smallest |s_ki - s_ii|.
-    Unlike in face recognition, where the term comes from, their scores may exceed the matching pair's.
+    For item i, these are the captions j with the smallest |s_ij - s_ii|, and the clip k with the smallest |s_ki -
+    s_ii|. Unlike in face recognition, where the name comes from, their scores may exceed the matching pair's.
     """
     scores = batch.scores.detach()
     matching_scores = scores.diagonal()[:, None]
@@ -62,9 +59,9 @@ def semi_hard(batch: BatchScores) -> Indices:
 
 
 def _drawn(allowed: Tensor) -> Tensor:
-    """Draw one allowed column of every row, with equal probability.
+    """Draw one allowed column for every row, with equal probability.
 
-    allowed: (B, B). The random numbers are those of torch's global CPU generator.
+    allowed: (B, B) bool. The random numbers are those of torch's global CPU generator.
     Returns: (B,) columns.
     """
     import torch
@@ -77,9 +74,9 @@ def _drawn(allowed: Tensor) -> Tensor:
 
 @choice
 def random(batch: BatchScores) -> Indices:
-    """Choose a random caption and a random clip of other items as negatives.
+    """Choose a random caption and a random clip of other items as negatives of each item.
 
-    They are independent and have equal probability.
+    Both are drawn independently, with equal probability for all other items.
     """
     allowed = ~batch.same_clip
     return _drawn(allowed), _drawn(allowed)
@@ -87,9 +84,9 @@ def random(batch: BatchScores) -> Indices:
 
 @choice
 def random_apart(batch: BatchScores) -> Indices:
-    """Choose random negatives, but never the caption and the clip of the same item.
+    """Choose random negatives for each item: the caption of one other item, and the clip of another one.
 
-    If there is no third item, it draws as `random` does.
+    If the batch has no third item, this draws as `random` does.
     Source: the DCASE 2022 baseline's public code, which never ends on a batch without a third item.
     """
     import torch
@@ -101,9 +98,9 @@ def random_apart(batch: BatchScores) -> Indices:
 
 
 def _alike(batch: BatchScores, scores: "Callable[[], Tensor]", sign: int) -> Indices:
-    """Choose the other item most (sign 1) or least (-1) similar to each item, for caption and clip.
+    """Choose, for each item, clip and captions of the other item that is most similar (sign 1) or least similar (-1).
 
-    Similarity is the score within one modality.
+    scores: Function that returns the similarity (B, B) of the items, by their clips or by their captions.
     """
     import torch
 
@@ -114,23 +111,23 @@ def _alike(batch: BatchScores, scores: "Callable[[], Tensor]", sign: int) -> Ind
 
 @choice
 def text_hard(batch: BatchScores) -> Indices:
-    """Choose caption and clip of the item whose captions are most similar to the item's own."""
+    """Choose as negatives of each item the clip and the captions of the item with the most similar captions."""
     return _alike(batch, lambda: batch.caption_scores, 1)
 
 
 @choice
 def text_easy(batch: BatchScores) -> Indices:
-    """Choose caption and clip of the item whose captions are least similar to the item's own."""
+    """Choose as negatives of each item the clip and the captions of the item with the least similar captions."""
     return _alike(batch, lambda: batch.caption_scores, -1)
 
 
 @choice
 def audio_hard(batch: BatchScores) -> Indices:
-    """Choose caption and clip of the item whose clip is most similar to the item's own."""
+    """Choose as negatives of each item the clip and the captions of the item with the most similar clip."""
     return _alike(batch, batch.clip_scores, 1)
 
 
 @choice
 def audio_easy(batch: BatchScores) -> Indices:
-    """Choose as negatives the caption and clip of the other item whose clip is least similar."""
+    """Choose as negatives of each item the clip and the captions of the item with the least similar clip."""
     return _alike(batch, batch.clip_scores, -1)

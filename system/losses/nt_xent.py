@@ -35,7 +35,7 @@ class NtXent(Term):
         return self.temperature == "learned"
 
     def value(self, batch: BatchScores) -> Tensor:
-        """Compute the loss of a batch, with its gradient."""
+        """Return the loss of a batch, a tensor that can be differentiated."""
         import torch
         import torch.nn.functional as F
 

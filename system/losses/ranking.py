@@ -52,7 +52,7 @@ class Ranking(Term):
         return self.margin
 
     def value(self, batch: BatchScores) -> Tensor:
-        """Compute the loss of a batch, with its gradient."""
+        """Return the loss of a batch, a tensor that can be differentiated."""
         import torch
 
         negative = ~batch.same_clip
@@ -69,9 +69,9 @@ class Ranking(Term):
 def gaps(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tensor]:
     """Return the values to which the loss applies its hinges, for captions and for clips as negatives.
 
-    Each is (B, B).
-    At (i, j): m r_ij + s_ij - s_ii, and m r_ij + s_ji - s_ii; r_ij is 1 unless relaxed. The values of pairs of one clip
-    have no meaning, since these are no negatives.
+    Both are (B, B). At (i, j): m r_ij + s_ij - s_ii for captions, m r_ij + s_ji - s_ii for clips, with the margin m.
+    r_ij is the margin factor if `relaxed`, else 1. Values at two items of the same clip have no meaning, since these
+    are no negatives.
     """
     if relaxed and batch.margin_factors is None:
         raise ValueError(
@@ -85,7 +85,7 @@ def gaps(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tens
 def _reduced(gap: Tensor, negative: Tensor, reduce: str) -> Tensor:
     """Reduce the gaps (B, K) of every item's negatives to one value per item.
 
-    Returns: (B,). Only the gaps of negatives count.
+    negative: (B, K) bool; only gaps where it is true count. Returns: (B,).
     """
     counted = gap if reduce == "hinge_of_mean" else gap.relu()
     total = counted.masked_fill(~negative, 0.0).sum(1)

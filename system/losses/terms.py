@@ -19,7 +19,7 @@ def need_relevance(terms: Sequence[Term]) -> bool:
 
 
 def total(batch: BatchScores, terms: Sequence[Term]) -> torch.Tensor:
-    """Compute the training loss: the weighted sum of a stage's losses."""
+    """Compute the training loss of a batch: the weighted sum of the losses in `terms`."""
     return torch.stack([term.weight * term.value(batch) for term in terms]).sum()
 
 
@@ -27,13 +27,13 @@ def total(batch: BatchScores, terms: Sequence[Term]) -> torch.Tensor:
 def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tensor]:
     """Compute diagnostics of a batch, by name: scores of positives and negatives, violations.
 
-    Items of the same clip are no negatives.
+    Items of the same clip are no negatives of each other.
     positive: Mean score of the matching pairs.
     hardest_negative: Mean score of each item's hardest negative in both directions, over the items that have one; 0 if
     no item has one.
     violations: Share of all negatives of both directions, chosen by the loss or not, whose hinge is above zero. The
     margin is that of the first term with a margin (ranking, and weighted_triplet with clamp `each`).
-    violations_relaxed: The same with the relaxed margin, if the term has one.
+    violations_relaxed: The same share with the relaxed margin, if the term has one.
     """
     highest = batch.scores.masked_fill(batch.same_clip, -torch.inf)
     highest = torch.cat([highest.amax(0), highest.amax(1)])
@@ -52,11 +52,12 @@ def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tenso
 
 
 def accuracies(batch: BatchScores) -> tuple[float, float]:
-    """Return the shares of clips (m1) and captions (m2) whose own partner scores highest.
+    """Return the shares of clips (m1) and of captions (m2) whose matching partner has the highest score in the batch.
 
-    m1 is the share of clips whose own captions have the highest score, and m2 the same of captions and clips.
-    A tie with another clip's pair counts as a miss, so that a collapsed model gets 0. Source: "Take it easy" (2022),
-    section 4. Deviation: the paper's `s_ii = max_j s_ij` counts ties as hits; ours is lower by the share of tied rows.
+    m1: Clips whose highest-scoring captions are their own. m2: Captions whose highest-scoring clip is their own. A tie
+    with another clip's pair counts as a miss, so that a collapsed model gets 0.
+    Source: "Take it easy" (2022), section 4. Deviation: the paper's `s_ii = max_j s_ij` counts ties as hits; ours is
+    lower by the share of tied rows.
     """
     matching_scores = batch.scores.diagonal()
     others = batch.scores.masked_fill(batch.same_clip, -torch.inf)

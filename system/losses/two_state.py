@@ -21,7 +21,7 @@ class TwoState(Term):
     of_moments: ClassVar[bool] = True
 
     def value(self, batch: BatchScores) -> Tensor:
-        """Compute the loss of a batch, with its gradient."""
+        """Return the loss of a batch, a tensor that can be differentiated."""
         from system.moments.two_state import log_likelihood
 
         scores, lengths, labels, enter, leave = batch.of_frames()

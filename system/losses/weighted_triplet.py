@@ -37,11 +37,11 @@ class WeightedTriplet(Term):
 
     @property
     def hinge_margin(self) -> float | None:
-        """Margin that negatives must violate with clamp `each`; None with clamp `sum`."""
+        """Margin of the hinge of every negative with clamp `each`; None with clamp `sum`."""
         return self.margin if self.clamp == "each" else None
 
     def value(self, batch: BatchScores) -> Tensor:
-        """Compute the loss of a batch, with its gradient."""
+        """Return the loss of a batch, a tensor that can be differentiated."""
         matching_scores = batch.scores.diagonal()
         positive = _polynomial(self.positive, matching_scores)
         total = matching_scores.new_zeros(len(matching_scores))
@@ -59,7 +59,7 @@ class WeightedTriplet(Term):
 
 
 def _polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:
-    """Evaluate a polynomial at x. The constant is the first coefficient."""
+    """Evaluate a polynomial at x. The first coefficient is the constant."""
     value = x.new_zeros(len(x))
     for coefficient in reversed(coefficients):
         value = value * x + coefficient

@@ -31,9 +31,9 @@ Facts: TypeAlias = tuple[str, list[tuple[str, str]]]  # a description; missing f
 
 
 def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Facts:
-    """Describe a Hugging Face model for `check`, and list it as missing if it is not here.
+    """Describe a Hugging Face model for `check`, and list it as missing if it is not on this machine.
 
-    folder: Its folder on this machine. hint: Another way to get it.
+    title, fact: Name and description of the model. folder: Its folder on this machine, or None. hint: Another cure.
     """
     if folder is None:
         cure = hint or "; python -m system download RECIPE fetches it"
@@ -62,36 +62,33 @@ class EncoderKind(Strict):
     def depends_on_batch(self) -> bool:
         """Whether an embedding depends on the other items of a training batch.
 
-        Trained batch norms cause this. Cached gradients would then differ too.
+        Trained batch norms cause this. Gradients of a batch that is embedded in chunks would then differ.
         """
         return False
 
     @property
     def batch_property(self) -> str | None:
-        """Name of the batch property that changes embeddings; None if there is no such.
+        """Name, for messages, of a property of the whole batch that changes embeddings; None without such a property.
 
-        Batch norms and the padded length of frames are not among them. With several processes, each only uses the
-        property of its share of the batch.
+        Batch norms and the padded length of frames do not count as such. With several processes, each process uses the
+        property of its share of the batch only.
         """
         return None
 
     @property
     def trained_on_captions(self) -> bool:
-        """Whether the published weights were trained on captioned clips.
-
-        The ranked clips may be among these.
-        """
+        """Whether the published weights were trained on captioned clips, so that ranked clips may be among them."""
         return False
 
     @property
     def is_published(self) -> bool:
-        """Whether all of its weights are published, so that it is useful before any training."""
+        """Whether all weights of the encoder are published, so that it is useful before any training."""
         return False
 
     def weight_files(self) -> dict[str, Path]:
-        """Return the published weight files, by the setting that names each.
+        """Return the paths of the published weight files, by the name of the setting of each path.
 
-        An exported model does not hold them.
+        An exported model does not hold these files.
         """
         return {}
 
@@ -116,11 +113,11 @@ class EncoderKind(Strict):
 
     @property
     def hub_model(self) -> str | None:
-        """Name of the hub model that it is built from; None for other encoders."""
+        """Name of the hub model that the encoder is built from; None for other encoders."""
         return None
 
     def file_problems(self) -> list[tuple[str, str]]:
-        """Return its missing or damaged weight files for `check`, each with the cure."""
+        """Return the encoder's missing or damaged weight files for `check`, each with its cure."""
         source = f"published at {self.published_address()}"
         cures = [(str(path), cure_of(path, source)) for path in self.weight_files().values()]
         return [(path, cure) for path, cure in cures if cure]

@@ -18,7 +18,7 @@ class Series(NamedTuple):
     lengths: torch.Tensor
 
     def rows(self, index: torch.Tensor) -> "Series":
-        """Select some of the series by index, padded to the longest of them."""
+        """Select the series with the indexes `index`, padded to the longest of them."""
         lengths = self.lengths[index]
         return Series(self.values[index, : int(lengths.max())], lengths)
 
@@ -36,10 +36,7 @@ class Share:
 
     @property
     def rows(self) -> list[int]:
-        """Rows of the batch that this process embeds.
-
-        The batch's audio has these rows, in this order.
-        """
+        """Rows of the batch that this process embeds; the batch's audio has these rows, in this order."""
         return [row for chunk in self.chunks[self.index :: self.count] for row in chunk]
 
 

@@ -28,9 +28,9 @@ class UnknownSizeError(KitError):
 
 @contextmanager
 def unknown_if_it_fails(name: str) -> Iterator[None]:
-    """Context manager in which errors of building a model become UnknownSizeError.
+    """Context manager in which errors of building the model `name` become UnknownSizeError.
 
-    Full memory is a KitError.
+    An error of full memory becomes KitError.
     """
     from system.compute.device import memory_errors
 
@@ -56,16 +56,13 @@ class Cost:
     widest: float = 0.0
 
     def times(self, count: float) -> "Cost":
-        """Multiply the cost by a number of clips."""
+        """Multiply the cost of one clip or caption by their number, `count`."""
         return Cost(self.flops * count, self.kept * count, self.widest * count)
 
 
 @contextmanager
 def weights_left_out() -> Iterator[None]:
-    """Context manager in which networks are built without initialising their weights.
-
-    This saves time and memory.
-    """
+    """Context manager in which networks are built without initialising their weights, to save time and memory."""
     from torch.overrides import TorchFunctionMode
 
     from system.compute.device import memory_errors
@@ -83,14 +80,14 @@ def weights_left_out() -> Iterator[None]:
 
 
 def count_parameters(network: "nn.Module", trainable: bool) -> int:
-    """Count the trainable parameters of a network, or the others if `trainable` is false."""
+    """Count the network's trainable parameters, or its frozen parameters if `trainable` is false."""
     return sum(p.numel() for p in network.parameters() if p.requires_grad == trainable)
 
 
 def count_once(key: Hashable, network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
-    """Count the cost of a network as `count` does, once per process for the same key and sizes.
+    """Count the cost of a network as `count` does, but only once per process for the same key and input sizes.
 
-    The variants of a study share encoders.
+    This saves time, since the variants of a study share encoders.
     """
     sizes = tuple(sorted((*p.shape, p.requires_grad) for p in network.parameters()))
     if (key, half, sizes) not in _counted:
@@ -101,12 +98,12 @@ def count_once(key: Hashable, network: "nn.Module", run: "Callable[[], torch.Ten
 def count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
     """Count operations and memory of a forward and a backward pass of a network.
 
-    run: Computes the network's output.
+    run: Function that computes the network's output. half: Count under autocast to 16 bits, without the operations of
+    the backward pass.
     No values are computed, unless shapes depend on values, as in packed series. Then the forward pass is computed in
     float32, and the backward pass is assumed to have twice its operations. Weights and their copies in 16 bits are not
     counted, since they are the same for any number of clips.
 
-    half: Count under autocast to 16 bits, without operations of the backward pass.
     Raises UnknownSizeError for a network that cannot be run.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -124,7 +121,7 @@ def count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -
 
 
 def _count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool, backward: bool) -> Cost:
-    """Count a forward pass, with the backward pass if `backward`; see count."""
+    """Count operations and memory of a forward pass and, if `backward`, of the backward pass. See count."""
     import torch
     from torch.nn.modules.module import register_module_forward_hook
     from torch.utils.flop_counter import FlopCounterMode

@@ -29,7 +29,7 @@ class Embedded(NamedTuple):
         return len(self.values)
 
     def rows(self, index: torch.Tensor | list[int] | slice) -> "Embedded":
-        """Select embeddings by index, in this order."""
+        """Select embeddings by the indexes `index`, in this order."""
         return Embedded(self.values[index], None if self.lengths is None else self.lengths[index])
 
     def float(self) -> "Embedded":
@@ -45,11 +45,11 @@ class Ragged(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of clips, B."""
+        """Number of series, one per clip, B."""
         return len(self.lengths)
 
     def rows(self, index: torch.Tensor | list[int]) -> "Ragged":
-        """Select series by index, in this order."""
+        """Select series by the indexes `index`, in this order."""
         index = torch.as_tensor(index, device=self.lengths.device)
         lengths = self.lengths[index]
         skipped = (self.lengths.cumsum(0) - self.lengths)[index] - (lengths.cumsum(0) - lengths)
@@ -61,10 +61,9 @@ class Ragged(NamedTuple):
         return Ragged(self.values.float(), self.lengths)
 
     def padded_parts(self) -> Iterator[tuple[torch.Tensor, Embedded]]:
-        """Yield the series in padded parts of similar length, shortest first, with their indexes.
+        """Yield the series in padded parts of similar length, shortest first, each with the (P,) indexes of its series.
 
-        The indexes are (P,).
-        A part has at most MAX_PADDED values, or one series.
+        A part has at most MAX_PADDED values, or only one series.
         """
         order, dim = self.lengths.argsort(stable=True), self.values.shape[1]
         lengths, begin = self.lengths[order].tolist(), 0
@@ -100,7 +99,7 @@ class Units(Embedded):
 def prepared(clips: Embeddings) -> Embeddings:
     """Prepare the embeddings of clips for many scores.
 
-    Pooled vectors are scaled to length 1, series are not changed.
+    Pooled vectors are scaled to length 1; series stay unchanged.
     """
     return clips if clips.lengths is not None else Units(unit_vectors(clips))
 

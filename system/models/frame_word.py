@@ -56,10 +56,9 @@ def _words_of(captions: Embeddings) -> _Words:
 
 
 def _word_groups(captions: Embeddings, longest: int) -> list[_Words]:
-    """Divide captions into groups whose dot products with a clip's frames fit into memory.
+    """Divide captions into groups whose dot products with the frames of a clip fit into memory; usually into one group.
 
-    The clip has `longest` frames.
-    In most cases there is one group.
+    longest: Number of frames of the clip.
     """
     words = _words_of(captions)
     if words.largest(longest) <= MAX_DOT_PRODUCTS or len(words.indices) == 1:
@@ -72,8 +71,8 @@ def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, re
     """Score clips against the words of captions: (B, N) scores.
 
     frames: (B, L, D) of clips. counts: (B,) numbers of frames without padding.
-    Padding is zeros, so that its dot products are 0. They change no sum, and no maximum, since all values are at least
-    0.
+    Padded frames are zeros, so that their dot products are 0. This changes no sum, and no maximum, since all values are
+    at least 0.
     """
     frames = frames.masked_fill(~length_mask_of(Embedded(frames, counts))[..., None], 0.0)
     counts = counts.clamp(min=1)
@@ -94,9 +93,9 @@ def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, re
 def _of_piece(frames: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
     """Compute and reduce the dot products of some frames of clips with words.
 
-    frames: (B, L, D).
-    `best_word`: (N, B) sums over frames of the best word of each caption. `best_frame`: (V, B) best frame of every
-    word. `mean`: (V, B) sums over frames.
+    frames: (B, L, D), for B clips.
+    The result depends on `reduce`. `best_word`: (N, B) for N captions, sums over frames of the best word's product.
+    `best_frame`: (V, B) for V words, the best frame's product. `mean`: (V, B) sums over frames.
     """
     dots = (words.vectors @ frames.flatten(0, 1).T).relu_()  # (V, B L)
     if reduce == "best_word":
@@ -133,9 +132,9 @@ class _BestWord(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """Pass the whole gradient to the best word of a caption.
+        """Pass the gradient of a maximum to the best word of the caption only.
 
-        If several are equal, the first one gets it.
+        If several words are equally good, the first one gets it.
         """
         dots, indices, best = ctx.saved_tensors
         found, left = torch.zeros_like(dots), gradient
@@ -160,9 +159,9 @@ def frame_word(
     If the total is larger, the backward pass computes them again, at least those of one clip and one caption at a time.
     Ragged clips are scored in parts of similar length.
 
-    Sources: Xie et al., "Unsupervised Audio-Caption Aligning" (2022), whose public code calls the three STSQ, MTSQ and
-    MQST in this order, and "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section 4.2: `mean`.
-    Deviation: padding never counts here, while the public code counts it in training. An encoder with
+    Sources: Xie et al., "Unsupervised Audio-Caption Aligning" (2022), whose public code calls the three reductions
+    STSQ, MTSQ and MQST in this order, and "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section
+    4.2: `mean`. Deviation: padding never counts here, while the public code counts it in training. An encoder with
     `padding: counted` declares padding as frames and thus matches the public code.
     """
     longest = length_mask_of(clips).shape[1]
@@ -175,10 +174,7 @@ def frame_word(
 
 
 def _filled_frame_word(clips: Embedded, groups: list[_Words], reduce: str) -> torch.Tensor:
-    """Score padded clips against groups of captions.
-
-    clips: (B, L, D). Returns: (B, N).
-    """
+    """Score padded clips, (B, L, D), against groups of captions: (B, N) scores."""
     longest = clips.values.shape[1]
     counts = length_mask_of(clips).sum(1)
     again = torch.is_grad_enabled() and len(counts) * sum(group.largest(longest) for group in groups) > MAX_DOT_PRODUCTS

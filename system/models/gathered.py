@@ -13,8 +13,9 @@ from system.models.embeddings import Embedded
 def gather_embeddings(local: Sequence[Embedded], sizes: Sequence[int], device: torch.device) -> list[Embedded]:
     """Collect the embeddings of all processes' chunks in order, in every process.
 
-    They have no gradients. Chunk i is of process i % n.
-    local: The chunks of this process, in order. sizes: Rows of all chunks. Series are padded with zeros to the longest.
+    The result has no gradients. Chunk i comes from process i % n, for n processes.
+    local: The chunks of this process, in order. sizes: Numbers of rows of all chunks. Series are padded with zeros to
+    the longest.
     """
     processes = process_count()
     if processes == 1:
@@ -46,9 +47,9 @@ def gather_embeddings(local: Sequence[Embedded], sizes: Sequence[int], device: t
 
 
 def _shape(local: Sequence[Embedded]) -> tuple[int, int, bool]:
-    """Return D, the largest L of all processes, and whether embeddings are series.
+    """Return the shape of the embeddings of all processes: the vector size D, the largest length L, and whether series.
 
-    A process without chunks gets them too.
+    Every process gets all three, even a process without chunks.
     """
     mine = [0, 1, 0]
     if local:

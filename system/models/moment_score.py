@@ -30,14 +30,14 @@ class MomentScore(nn.Module):
         self.enter, self.leave = nn.Parameter(torch.tensor(TRANSITION)), nn.Parameter(torch.tensor(TRANSITION))
 
     def forward(self, clips: Embeddings, captions: Embedded) -> torch.Tensor:
-        """Score clips (B) against sentences (N): log odds that the described sound occurs."""
+        """Score clips (B) against captions (N): log odds that the described sound occurs."""
         if isinstance(clips, Ragged):
             parts = [(index, self._clip_scores(part, captions)) for index, part in clips.padded_parts()]
             return torch.cat([found for _, found in parts])[torch.cat([index for index, _ in parts]).argsort()]
         return self._clip_scores(clips, captions)
 
     def _clip_scores(self, clips: Embedded, captions: Embedded) -> torch.Tensor:
-        """Score padded clips against sentences, some sentences at a time."""
+        """Score padded clips against captions, some captions at a time."""
         lengths = _lengths(clips)
         frames = F.normalize(clips.values, dim=-1)
         columns = []
@@ -57,7 +57,7 @@ class MomentScore(nn.Module):
         return self.scale * cosines + self.offset
 
     def frames(self, clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
-        """Score every frame of each clip against the clip's query.
+        """Score every frame of each clip against the one caption of the clip.
 
         Returns: (B, T) scores, and (B,) numbers of frames without padding. Clips and captions have the same order.
         """
@@ -66,7 +66,7 @@ class MomentScore(nn.Module):
 
 
 def frame_cosines(clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the cosine of every frame of each clip with the clip's query.
+    """Compute the cosine of every frame of each clip with the one caption of the clip.
 
     Returns: (B, T) cosines, and (B,) numbers of frames without padding. Clips and captions have the same order.
     """
@@ -76,9 +76,9 @@ def frame_cosines(clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, 
 
 
 def _log_odds(log_z: torch.Tensor) -> torch.Tensor:
-    """Convert log Z to the log odds of any moment, log(Z - 1).
+    """Convert log Z to log(Z - 1), the log odds that the recording has any moment.
 
-    The log odds are log(p / (1 - p)) of p = 1 - exp(-log Z).
+    With p = 1 - exp(-log Z), the log odds are log(p / (1 - p)).
     """
     log_z = log_z.clamp(min=1e-30)
     return log_z + torch.log(-torch.expm1(-log_z))
@@ -99,7 +99,7 @@ def cosines_of_queries(
 ) -> list[torch.Tensor]:
     """Compute the cosines of each query with the frames of its one clip, on the CPU.
 
-    Returns: (T,) per query. clip_of: Index of each query's clip.
+    Returns: (T,) per query. clip_of: Index of each query's clip. at_once: Number of queries per computation.
     """
     lengths = _lengths(clips).tolist()
     order = sorted(range(len(clip_of)), key=lambda query: lengths[clip_of[query]])

@@ -50,14 +50,14 @@ class RetrievalModel(nn.Module):
     def score_matrix(self, captions: Embedded, clips: Embeddings) -> np.ndarray:
         """Score all captions against all clips: (Q, C) float32 on the CPU.
 
-        Every file has this orientation.
+        All files of scores have this orientation too: one row per caption.
         """
         return np.ascontiguousarray(self.score(clips, captions).T.float().cpu().numpy())
 
     def score_blocks(self, captions: Embedded, clips: Embeddings) -> Iterator[np.ndarray]:
-        """Yield the rows of score_matrix in blocks (n, C).
+        """Yield the score matrix of captions against clips in blocks of rows, (n, C).
 
-        A block has at most MAX_SCORES scores, or one caption.
+        A block has at most MAX_SCORES scores, or the scores of only one caption.
         """
         size = max(1, MAX_SCORES // clips.size)
         with torch.inference_mode():
@@ -69,7 +69,7 @@ class RetrievalModel(nn.Module):
     def parts(self) -> dict[str, nn.Module]:
         """Return the parts of the model that may have their own learning rate, by name.
 
-        They are the audio encoder's parts, `audio` for all of them, and `text`.
+        They are the audio encoder's parts, the whole audio encoder (`audio`), and the text encoder (`text`).
         """
         return {"audio": self.audio, **self.audio.parts(), "text": self.text}
 
@@ -87,9 +87,9 @@ class RetrievalModel(nn.Module):
         return FrameScores(scores, lengths, labels, self.moments.enter, self.moments.leave)
 
     def embed(self, batch: Batch) -> tuple[Embedded, Embedded]:
-        """Embed a batch's clips and captions.
+        """Embed a batch's B clips and N captions.
 
-        There are B clips and N captions. This part of a step may be computed in 16 bits.
+        This part of a step may be computed in 16 bits.
         """
         return self.audio(batch.audio), self.text(batch.captions)
 

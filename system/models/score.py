@@ -31,10 +31,7 @@ class ScoreSettings(Strict):
 
     @abstractmethod
     def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
-        """Return the function that scores B clips against N captions.
-
-        It returns (B, N) scores; higher is better.
-        """
+        """Return the function that scores B clips against N captions: (B, N) scores; higher is better."""
 
 
 class Cosine(ScoreSettings):

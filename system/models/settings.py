@@ -31,7 +31,7 @@ class Model(Strict):
     def _setting_errors(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """Yield the settings of encoders that do not fit the score, with error messages.
 
-        A score needs series, or one embedding.
+        A score needs either series of embeddings, or one embedding per clip and text.
         """
         score = self.score
         wanted = {"audio": score.of_series, "text": score.of_words}
@@ -52,21 +52,22 @@ class Model(Strict):
     def embeds_in_chunks(self) -> bool:
         """Whether a training batch may be embedded in chunks with the same result.
 
-        Cached gradients require this.
+        Gradient caching (`grad_cache_chunk`) requires this.
         """
         return not any(part.depends_on_batch for _, part, _ in self._encoders)
 
     @property
     def batch_properties(self) -> list[str]:
-        """Properties of a batch that differ if several processes divide it.
+        """Names of the properties of the whole batch that change embeddings, such as "counted padding of captions".
 
-        Each process only uses those of its own share, so that the trained model differs.
+        With several processes, each process uses the properties of its share of the batch only, so that the trained
+        model differs.
         """
         return [said for _, part, _ in self._encoders if (said := part.batch_property)]
 
     @property
     def trains(self) -> dict[str, bool]:
-        """Whether each part of the model has trainable parameters, by name.
+        """Whether each part of the model has trainable parameters, by the name of the part.
 
         The parts are those of RetrievalModel.parts.
         """
@@ -75,9 +76,9 @@ class Model(Strict):
 
     @property
     def unpublished(self) -> str | None:
-        """The first encoder with layers that have no published weights; None if there is no such.
+        """Name of the first encoder with layers that have no published weights; None if all layers have them.
 
-        These layers are useless before training.
+        Layers without published weights are useless before training.
         """
         return next((name for name, part, _ in self._encoders if not part.is_published), None)
 

@@ -18,10 +18,10 @@ from system.networks.layers import length_mask
 
 
 def states(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor) -> torch.Tensor:
-    """Compute the log weights of all labellings up to each frame, by the state of that frame.
+    """Compute, for each frame and each of its two states, the log total weight of all labellings up to the frame.
 
-    Returns: (B, T, 2), for frames up to t in state 0, and in state 1.
-    After a recording's end they are those of its last frame. Scores there, even NaN, are ignored.
+    A labelling gives every frame state 1 (in a moment) or 0. Returns: (B, T, 2), with frame t in state 0, and in state
+    1. Frames after a recording's end have the values of its last frame. Scores after the end, even NaN, are ignored.
     """
     scores = scores.masked_fill(~length_mask(lengths, scores.shape[1]), 0.0)
     none, moment = torch.zeros_like(scores[:, 0]), scores[:, 0]
@@ -38,18 +38,18 @@ def states(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, lea
 def log_partition(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute log Z, the log of the total weight of all labellings. Returns: (B,).
+    """Compute log Z, (B,), the log of the total weight of all labellings of a recording's frames.
 
-    The labelling without any moment has the weight 1. Thus log Z >= 0, and the probability of any moment is 1 -
-    exp(-log Z).
+    A labelling gives every frame state 1 (in a moment) or 0; the one without any moment has the weight 1. Thus log Z >=
+    0, and the probability of any moment is 1 - exp(-log Z).
     """
     return _total(states(scores, lengths, enter, leave))
 
 
 def _total(forward: torch.Tensor) -> torch.Tensor:
-    """Return log Z (B,) of the weights (B, T, 2) from `states`.
+    """Return log Z, (B,), from `forward`, the log weights (B, T, 2) that `states` returns.
 
-    It is exact near 0, unlike logsumexp in float32.
+    The result is exact near 0, unlike logsumexp in float32.
     """
     return torch.logaddexp(*forward[:, -1].unbind(-1))
 
@@ -57,9 +57,9 @@ def _total(forward: torch.Tensor) -> torch.Tensor:
 def log_likelihood(
     scores: torch.Tensor, lengths: torch.Tensor, labels: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute the log probability of given labels of the frames. Returns: (B,).
+    """Compute the log probability, (B,), of the labels `labels` of the frames.
 
-    labels: (B, T) bool, false after a recording's end.
+    labels: (B, T) bool, true in moments, false after a recording's end.
     """
     mask = length_mask(lengths, scores.shape[1])
     weight = scores.masked_fill(~(labels & mask), 0.0).sum(1)
@@ -72,10 +72,7 @@ def log_likelihood(
 def frame_posteriors(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute the probability (B, T) that a frame is in a moment.
-
-    It is 0 after a recording's end.
-    """
+    """Compute the probability (B, T) that a frame is in a moment; 0 after a recording's end."""
     forward, backward = _forward_and_backward(scores, lengths, enter, leave)
     mask = length_mask(lengths, scores.shape[1])
     scores = scores.masked_fill(~mask, 0.0)
@@ -87,9 +84,8 @@ def frame_posteriors(
 def moment_posteriors(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute the log probability that frames i to j, both included, are one whole moment.
+    """Compute the log probability (B, T, T) that frames i to j, both included, are one whole moment.
 
-    Returns: (B, T, T).
     It is -inf if j < i, or if i or j is after the recording's end.
     """
     size = scores.shape[1]
@@ -111,9 +107,9 @@ def moment_posteriors(
 def _forward_and_backward(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the log weights of all labellings up to each frame, and from each frame on.
+    """Compute, for each frame, the log weights of all labellings of the frames up to it, and of those from it on.
 
-    Each is (B, T, 2), with frame t in state 0 and 1.
+    Both are (B, T, 2): with frame t in state 0 (no moment), and in state 1 (in a moment).
     """
     frames = torch.arange(scores.shape[1], device=scores.device)
     turned = (lengths[:, None] - 1 - frames) % scores.shape[1]  # reversed, with padding still at the end

@@ -33,13 +33,13 @@ class Grid(NamedTuple):
     first: float
 
     def centres(self, frames: int) -> np.ndarray:
-        """Return the times of the centres of frames, (T,) in seconds."""
+        """Return the times of the centres of the first `frames` frames, (T,) in seconds."""
         return self.first + self.hop * np.arange(frames)
 
     def edges(self, frames: int, seconds: float) -> np.ndarray:
         """Return the starts of frames, and the end of the last one, in seconds: (T + 1,).
 
-        They are within a recording of `seconds`.
+        frames: Number of frames, T. seconds: Length of the recording; no edge is after its end.
         The first frame begins at 0. If less than a hop is left, the last frame ends with the recording.
         """
         edges = self.first + self.hop * (np.arange(frames + 1) - 0.5)
@@ -66,10 +66,10 @@ class Found(NamedTuple):
 
 
 def labels_of(windows: Sequence[tuple[float, float]], frames: int, grid: Grid) -> np.ndarray:
-    """Label the frames whose centre is in a window. Returns (T,) bool.
+    """Label frames, (T,) bool: true for a frame whose centre is in a window.
 
-    In a window means start <= centre < end.
-    A window between two centres, or after the last one, has the frame nearest to its middle.
+    frames: Number of frames, T. grid: Times of the frames. A centre is in a window if start <= centre < end.
+    For a window without any centre, the frame nearest to the window's middle is labelled.
     Deviation: the 2026 baseline rounds starts and ends down to whole frames. With one frame per second, its window
     [70.9, 81.2] includes frame 70, although it covers a tenth of that. Windows of whole seconds have the same frames.
     """
@@ -86,7 +86,7 @@ def labels_of(windows: Sequence[tuple[float, float]], frames: int, grid: Grid) -
 def iou(windows: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Compute the IoU (W,) of windows (W, 2) with another window.
 
-    All are longer than 0.
+    All windows must be longer than 0.
     """
     shared = (np.minimum(windows[:, 1], other[1]) - np.maximum(windows[:, 0], other[0])).clip(min=0.0)
     found: np.ndarray = shared / ((windows[:, 1] - windows[:, 0]) + (other[1] - other[0]) - shared)
@@ -94,16 +94,16 @@ def iou(windows: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def best_windows(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
-    """Return the windows of highest score, best first, without those that overlap a better one.
+    """Return the windows of highest score, best first, without windows that overlap a better one too much.
 
-    The overlap may not exceed a limit. There is at least one window.
-    If scores are equal, the earlier window comes first, then the shorter one. table: (T, T) scores of the frames i to
-    j, both included, with j >= i; -inf: no window. edges: (T + 1,) seconds, as Grid returns them.
+    table: (T, T) scores of the windows from frame i to frame j, both included, with j >= i; -inf: no window. edges:
+    (T + 1,) seconds, as Grid returns them. decoding: Number of windows, and the allowed overlap. At least one window is
+    returned. If scores are equal, the earlier window comes first, then the shorter one.
     """
     rows, columns = np.nonzero(np.isfinite(table) & (edges[1:] > edges[:-1, None]))
     scores, total = table[rows, columns], len(rows)
     if not total:
-        raise ValueError("the table has no window to choose: no score is finite")
+        raise ValueError("no window can be chosen, since no score in the table is finite; check the model's weights")
     looked_at = min(total, CANDIDATES)
     while True:
         threshold = np.partition(scores, total - looked_at)[total - looked_at]
@@ -120,7 +120,7 @@ def _without_overlaps(
 ) -> list[Found]:
     """Select windows, best first, that do not overlap a better one too much.
 
-    last: End of the last frame.
+    starts, ends, scores: (W,) of the windows, best first. last: End of the last frame, in seconds.
     """
     windows = np.stack([starts, ends], 1).round(DIGITS)
     if decoding.round_to is not None:
@@ -138,8 +138,8 @@ def _without_overlaps(
 def _rounded(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
     """Round the edges of windows to multiples of a unit.
 
-    windows: (W, 2). Halves become even multiples. A window has a length of at least one unit.
-    A partial unit at the recording's end counts as a whole one, since true ends are rounded up.
+    windows: (W, 2). last: End of the last frame. Halves become even multiples. A window has a length of at least one
+    unit. A partial unit at the recording's end counts as a whole one, since true ends are rounded up.
     Source: the 2026 baseline's output. Deviations: it keeps windows without length, which become the unit around their
     middle here, and ends all windows at 300 s.
     """
@@ -155,19 +155,19 @@ def _rounded(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
 def overlap_candidates(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> np.ndarray:
     """Return one model's most probable windows, as candidates (C, 2) for overlap_windows.
 
-    They are those of best_windows, with edges as in the submission.
+    table, edges: See best_windows. The windows are those of best_windows, with edges rounded as in the submission.
     """
     wide = decoding.model_copy(update={"windows": OVERLAP_CANDIDATES})
     return np.array([[window.start, window.end] for window in best_windows(table, edges, wide)])
 
 
 def overlap_probability(windows: np.ndarray, table: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Compute the probability that a window overlaps a whole moment with an IoU of at least 0.7.
+    """Compute, for each window, the probability that a whole moment overlaps it with an IoU of at least 0.7.
 
-    windows: (C, 2). Returns: (C,) in [0, 1].
-    There is never more than one such moment, since any two would overlap. table: (T, T) log probability that the frames
-    i to j, both included, are one whole moment; -inf: impossible. edges: (T + 1,) seconds, as Grid returns them. A
-    part of a window after the last edge, due to rounding, does not count.
+    windows: (C, 2) seconds. table: (T, T) log probability that the frames i to j, both included, are one whole moment;
+    -inf: impossible. edges: (T + 1,) seconds, as Grid returns them. Returns: (C,) in [0, 1].
+    Only one moment can overlap a window that much, since any two would overlap each other. A part of a window after the
+    last edge, due to rounding, does not count.
     """
     start, end = windows[:, :1], windows[:, 1:].clip(max=edges[-1])
     later, earlier = np.maximum(start, edges[:-1]), np.minimum(start, edges[:-1])  # (C, T) of it and of a frame's start
@@ -184,18 +184,19 @@ def overlap_probability(windows: np.ndarray, table: np.ndarray, edges: np.ndarra
 def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
     """Select the windows of highest score, best first, that do not overlap a better one too much.
 
-    windows: (C, 2).
-    If scores are equal, the earlier window comes first, then the shorter one. last: End of the last frame.
+    windows: (C, 2) seconds. last: End of the last frame. decoding: Number of windows, and the allowed overlap.
+    If scores are equal, the earlier window comes first, then the shorter one.
     """
     order = np.lexsort((windows[:, 1], windows[:, 0], -scores))
     return _without_overlaps(windows[order, 0], windows[order, 1], scores[order], last, decoding)
 
 
 def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
-    """Find windows of frames whose scores reach a threshold, for nine thresholds from 0.1 to 0.9.
+    """Find windows of frames whose probabilities reach a threshold, for nine thresholds from 0.1 to 0.9.
 
-    A window's score is the mean inside minus the mean outside. The best are chosen by best_windows. If no frame reaches
-    the lowest threshold, the frame of the highest score is the window. frames: (T,) in [0, 1].
+    frames: (T,) probabilities in [0, 1]. edges: (T + 1,) seconds.
+    A window's score is the mean inside minus the mean outside. The best windows are chosen by best_windows. If no frame
+    reaches the lowest threshold, the frame of the highest probability is the window.
     """
     size = len(frames)
     table = np.full((size, size), -np.inf)
@@ -210,7 +211,10 @@ def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding)
 
 
 def _contrast(sums: np.ndarray, first: int, last: int) -> float:
-    """Return the mean score inside a window minus the mean outside."""
+    """Return the mean score of the frames `first` to `last`, minus the mean score of all other frames.
+
+    sums: (T + 1,) cumulative sums of the scores, from 0.
+    """
     inside, total, size = sums[last + 1] - sums[first], sums[-1], len(sums) - 1
     inner = last + 1 - first
     outside = (total - inside) / (size - inner) if inner < size else 0.0
@@ -218,7 +222,7 @@ def _contrast(sums: np.ndarray, first: int, last: int) -> float:
 
 
 def runs_of(labels: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last frame of every run of consecutive true labels."""
+    """Yield the first and the last index of every run of consecutive true labels."""
     changes = np.flatnonzero(np.diff(np.concatenate([[0], labels.astype(np.int8), [0]])))
     for first, behind in zip(changes[::2].tolist(), changes[1::2].tolist(), strict=True):
         yield first, behind - 1

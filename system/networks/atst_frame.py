@@ -86,7 +86,7 @@ class AtstFrame(SegmentNetwork):
             return (decibels + MEAN) / SPAN * 2 - 1
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the frames of segments, and the number of frames that begin within the clip."""
+        """Compute the frames of segments, and the number of frames that begin before the end of the clip."""
         columns = self.log_mel(waves)
         size = columns.shape[2] // SLICE
         slices = columns[:, :, : size * SLICE].unflatten(2, (size, SLICE)).transpose(1, 2).flatten(2)
@@ -103,8 +103,8 @@ class AtstFrame(SegmentNetwork):
     def take_published(self, path: Path) -> None:
         """Load a published checkpoint into the network.
 
-        Its tensors may be under `state_dict` and have prefixes. If it has a teacher and a student, the teacher's are
-        taken.
+        The tensors may be under `state_dict` and have prefixes. If the checkpoint has a teacher and a student, the
+        teacher's tensors are used.
         """
         weights = read_weights(path)
         if isinstance(weights.tensors.get("state_dict"), dict):
@@ -117,10 +117,7 @@ class AtstFrame(SegmentNetwork):
 
 
 def _halved(waves: torch.Tensor) -> torch.Tensor:
-    """Resample waves from 32 to 16 kHz.
-
-    (S, N) -> (S, ceil(N / 2)).
-    """
+    """Resample waves from 32 to 16 kHz: (S, N) -> (S, ceil(N / 2))."""
     import torchaudio
 
     result: torch.Tensor = torchaudio.functional.resample(waves, RATE, RATE_INSIDE)
@@ -129,10 +126,7 @@ def _halved(waves: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _basis() -> torch.Tensor:
-    """Return the mel filters of ATST-Frame: (64, 513) float32.
-
-    They are HTK triangles without area norm.
-    """
+    """Return the mel filters of ATST-Frame, HTK triangles without area norm: (64, 513) float32."""
     from torchaudio.functional import melscale_fbanks
 
     basis: torch.Tensor = melscale_fbanks(FFT // 2 + 1, LOWEST, HIGHEST, BANDS, RATE_INSIDE)

@@ -12,7 +12,7 @@ def random_parts(waves: torch.Tensor, lengths: torch.Tensor, max_samples: int) -
     """Cut a random part of `max_samples` samples out of every longer wave.
 
     waves (B, N), lengths without padding (B,) -> the same.
-    Draws from the random state of the device, but not if no wave is longer.
+    Random numbers come from the device's random state. None is drawn if no wave is longer.
     """
     if waves.shape[1] <= max_samples:
         return waves, lengths
@@ -23,10 +23,9 @@ def random_parts(waves: torch.Tensor, lengths: torch.Tensor, max_samples: int) -
 
 
 def stripes(batch: int, size: int, count: int, width: int, device: torch.device) -> torch.Tensor:
-    """Draw random stripes: a mask (B, size), true inside `count` stripes per row.
+    """Draw random stripes: a mask (batch, size), true inside `count` stripes per row, each 0 to `width` - 1 wide.
 
-    Each is 0 to `width` - 1 wide.
-    Draws from the random state of the device.
+    Random numbers come from the device's random state.
     """
     widths = torch.randint(width, (batch, count, 1), device=device).clamp(max=size)
     first = (torch.rand(batch, count, 1, device=device) * (size - widths)).long()

@@ -124,7 +124,7 @@ class MobileNetOnWaves(SegmentNetwork):
         return result
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the frames of segments, and the number of frames that begin within the clip."""
+        """Compute the frames of segments, and the number of frames that begin before the end of the clip."""
         frames = self.network(self.front_end(waves)).float().mean(2).transpose(1, 2)
         return frames, begun(lengths, waves.shape[1], frames.shape[1])
 

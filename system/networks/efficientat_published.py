@@ -58,11 +58,11 @@ class Variant:
     width: float
 
     def channels(self, number: int) -> int:
-        """Scale a number of channels to the width of this variant."""
+        """Return a number of channels, scaled to the width of this variant."""
         return rounded(number * self.width)
 
     def rows(self) -> list[Row]:
-        """Return the network's blocks with the numbers of channels of this variant."""
+        """Return the settings of the network's blocks, with the numbers of channels of this variant."""
         sizes = self.channels
         return [
             row._replace(inputs=sizes(row.inputs), between=sizes(row.between), outputs=sizes(row.outputs))
@@ -84,6 +84,6 @@ VARIANTS: dict[Name, Variant] = {
 
 
 def rounded(number: float) -> int:
-    """Return the nearest multiple of 8, or the next one if it is below 90 per cent of the number."""
+    """Return the multiple of 8 nearest to the number, or the next higher one if the nearest is below 90 % of it."""
     nearest = max(8, int(number + 4) // 8 * 8)
     return nearest + 8 if nearest < 0.9 * number else nearest

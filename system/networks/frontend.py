@@ -38,10 +38,10 @@ class MelPower(nn.Module):
     def of_kernels(cls, real: torch.Tensor, imaginary: torch.Tensor, basis: torch.Tensor, hop: int) -> "MelPower":
         """Build a mel spectrogram with the float32 kernels of a published checkpoint.
 
-        real, imaginary: (K, 1, size), windowed cosines and sines.
-        It is computed as an FFT plus a product with the rounding errors of the kernels. In empty bands of a recording
-        these errors dominate: with OpenL3's kernels an FFT without them differs by up to 1.0 dB (0.5 dB for half of
-        the clips), an FFT in float32 by 6.2 dB (5.5 dB). The clips are 24 recordings of ESC-10 at 48 kHz.
+        real, imaginary: (K, 1, size), cosines and sines times the window. basis: Mel filters. hop: Samples between
+        columns. It is computed as an FFT plus a product with the rounding errors of the kernels. In empty bands of a
+        recording these errors dominate: with OpenL3's kernels an FFT without them differs by up to 1.0 dB (0.5 dB for
+        half of the clips), an FFT in float32 by 6.2 dB (5.5 dB). The clips are 24 recordings of ESC-10 at 48 kHz.
         """
         kernels = torch.cat([real, imaginary], 1).double().permute(2, 0, 1)  # (size, K, 2)
         window = kernels[:, 0, 0]  # the cosine of frequency 0 is 1
@@ -62,10 +62,7 @@ class MelPower(nn.Module):
         return result
 
     def _power(self, columns: torch.Tensor) -> torch.Tensor:
-        """Compute the mel power of windows of waves.
-
-        (B, T, size) -> (B, T, bands).
-        """
+        """Compute the mel power of windows of waves: (B, T, size) -> (B, T, bands)."""
         spectrum = torch.view_as_real(torch.fft.rfft(columns * self.window))
         if self.moved is not None:
             spectrum += (columns.float() @ self.moved).view(spectrum.shape)
@@ -81,7 +78,7 @@ def hann(window: int, size: int) -> torch.Tensor:
 def dft_kernels(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the cosine and sine kernels of a DFT with a periodic Hann window.
 
-    Each is (size // 2 + 1, 1, size) float32.
+    Both are (size // 2 + 1, 1, size) float32.
     Source: torchlibrosa 0.1.0. Deviation: one number of 14,000 differs in its last bit.
     """
     phase = 2 * np.pi * np.outer(np.arange(size // 2 + 1), np.arange(size)) / size
@@ -114,7 +111,7 @@ class LogMelFrontEnd(nn.Module):
 def published_log_mel(weights: Weights, size: int, hop: int) -> LogMelFrontEnd:
     """Build the log-mel spectrogram of a PANNs checkpoint from its kernels and mel basis.
 
-    Raises KitError if it lacks them.
+    Raises KitError if the checkpoint lacks them.
     """
     bins = size // 2 + 1
     keys = (f"spectrogram_extractor.stft.conv_{part}.weight" for part in ("real", "imag"))

@@ -33,9 +33,10 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 
 
 def model_config(name: str, what: str = "text model") -> dict[str, Any] | None:
-    """Return the configuration of a Hugging Face model; None if it is not known.
+    """Return the configuration of the Hugging Face model `name`; None if it is not known.
 
-    It is the config.json of a folder, package or hub name, or the model's published sizes.
+    It is the config.json of a folder, package or hub name, or else the model's published sizes. what: Kind of the
+    model, for messages.
     """
     try:
         folder = local_folder(name, what)

@@ -72,7 +72,8 @@ class HubAudio(SegmentNetwork):
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the model's tokens as frames of segments.
 
-        For AST and CLAP they are means over frequency. The segments must have equal lengths, or be passed one by one.
+        For AST and CLAP, a frame is the mean of the tokens of all frequencies at a time. The segments must have equal
+        lengths, or be passed one by one.
         """
         return self._tokens(*self._outputs(waves, lengths), lengths)
 
@@ -95,10 +96,7 @@ class HubAudio(SegmentNetwork):
     def _tokens(
         self, inputs: dict[str, torch.Tensor], output: Any, lengths: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the tokens of segments, and how many of them belong to the clip.
-
-        Tokens are (S, L, D).
-        """
+        """Return the tokens (S, L, D) of segments, and how many tokens of each segment begin before the clip's end."""
         tokens: torch.Tensor = output.last_hidden_state
         lengths = lengths.clamp(min=round(SHORTEST * self.row.rate))
         if self.model_type == "audio-spectrogram-transformer":
@@ -120,9 +118,9 @@ class HubAudio(SegmentNetwork):
         return tokens, lengths.long().clamp(1, tokens.shape[1]).to(tokens.device)
 
     def save_assets(self, folder: Path) -> None:
-        """Save the settings that the model is built from in a folder.
+        """Save the settings of the model in a folder, so that the model can be built from them.
 
-        The run holds its weights.
+        The weights are not saved, since the run's checkpoints have them.
         """
         self.config.save_pretrained(folder / "audio")
         self.extractor.save_pretrained(folder / "audio")
@@ -152,7 +150,7 @@ class HubAudio(SegmentNetwork):
 def read_folder(type: Type, folder: Path) -> HubAudio:
     """Build the network of a model's folder with new weights.
 
-    Raises KitError for another model and for damaged files.
+    Raises KitError for a model of another type, and for damaged files.
     """
     import transformers
 
@@ -175,9 +173,9 @@ def read_folder(type: Type, folder: Path) -> HubAudio:
 
 
 def of_sizes(type: Type, sizes: dict[str, Any]) -> HubAudio:
-    """Build a network of these sizes, for counting its cost.
+    """Build a network with the given sizes, for counting its cost.
 
-    It has the usual feature extractor of its type.
+    It has the usual feature extractor of its type. sizes: Entries of config.json.
     """
     import transformers
 
@@ -197,7 +195,7 @@ def _dim(type: Type, config: Any) -> int:
 
 
 def check_type(folder: Path, type: Type) -> None:
-    """Raise KitError if the folder has no config.json, or one of another type."""
+    """Raise KitError if the folder has no config.json, or the config.json of another type of model."""
     path = folder / "config.json"
     if not path.is_file():
         raise KitError(f"audio model {folder} has no config.json; name the folder of a Hugging Face model")

@@ -85,9 +85,9 @@ class KaldiLogMel(nn.Module):
 
 
 def mel_triangles(lowest: float, highest: float) -> torch.Tensor:
-    """Return 128 mel filters, triangles between two frequencies in Hz: (128, 513) float32.
+    """Return 128 mel filters, triangles from `lowest` to `highest` Hz: (128, 513) float32.
 
-    The highest frequency has no weight.
+    The filters have no weight at the highest frequency of the spectrum.
     """
     from torchaudio.compliance.kaldi import get_mel_banks
 

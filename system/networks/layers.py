@@ -14,10 +14,7 @@ POSITION_OFFSET = 2  # BART's table of learned positions has two additional, unu
 
 
 def length_mask(lengths: torch.Tensor, size: int) -> torch.Tensor:
-    """Return the mask (B, size) of padded series: true up to each length.
-
-    lengths: (B,).
-    """
+    """Return the mask (B, size) of padded series with `lengths` (B,): true up to each length."""
     return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
@@ -36,7 +33,7 @@ class SeriesEncoder(nn.Module):
         )
 
     def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Encode padded series. Ignore results at padding.
+        """Encode padded series. The results at padding have no meaning.
 
         values (B, T, W), mask (B, T) bool, at least one true per row -> (B, T, W).
         """
@@ -50,7 +47,7 @@ class SeriesEncoder(nn.Module):
 def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Average series over time without padding.
 
-    values (B, T, W), mask (B, T) -> (B, W). Padding, even NaN, is ignored.
+    values (B, T, W), mask (B, T), false for padding -> (B, W). Padding, even NaN, is ignored.
     """
     weights = mask.to(values.dtype) / mask.sum(1, keepdim=True)
     return torch.einsum("btw,bt->bw", values.masked_fill(~mask[..., None], 0.0), weights)
@@ -59,7 +56,7 @@ def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 def pooled_over_time(
     values: torch.Tensor, lengths: torch.Tensor, pooling: Literal["mean", "max", "max_mean"]
 ) -> torch.Tensor:
-    """Pool padded series over time: mean, maximum, or their sum.
+    """Pool padded series over time: by the mean, the maximum, or the sum of both.
 
     values (B, T, D), lengths without padding (B,) >= 1 -> (B, D) float32.
     Padding, even NaN, is ignored.

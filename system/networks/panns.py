@@ -64,9 +64,9 @@ class ConvBlock(nn.Module):
 
 
 def convolution(inputs: int, outputs: int, size: int = 3) -> nn.Conv2d:
-    """Build a convolution that keeps the size of its input.
+    """Build a convolution that keeps the size of its input, without bias.
 
-    It has no bias. Initial weights are Glorot uniform, as in PANNs.
+    Initial weights are Glorot uniform, as in PANNs.
     """
     layer = nn.Conv2d(inputs, outputs, size, padding=size // 2, bias=False)
     nn.init.xavier_uniform_(layer.weight)
@@ -74,10 +74,10 @@ def convolution(inputs: int, outputs: int, size: int = 3) -> nn.Conv2d:
 
 
 def take_published(network: nn.Module, weights: Weights) -> None:
-    """Load a published checkpoint by key. Raises KitError for tensors that do not fit.
+    """Load the published tensors `weights` into a network by key. Raises KitError for tensors that do not fit.
 
-    These are a missing key, another shape, and values that are not finite. Keys that the network does not have are
-    ignored.
+    Tensors do not fit if a key is missing, a shape differs, or values are not finite. Keys that the network does not
+    have are ignored.
     """
     for name, tensor in network.state_dict().items():
         if not name.endswith("num_batches_tracked"):

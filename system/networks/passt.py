@@ -58,7 +58,7 @@ class Passt(nn.Module):
         self.norm = nn.LayerNorm(DIM, EPS)
 
     def _positions(self) -> list[nn.Parameter]:
-        """Return the trained positions: of tokens, of bands, and in time."""
+        """Return the trained position embeddings: of the tokens, along frequency, and along time."""
         return [self.new_pos_embed, self.freq_new_pos_embed, self.time_new_pos_embed]
 
     def forward(self, columns: torch.Tensor) -> torch.Tensor:
@@ -101,10 +101,7 @@ class PasstOnWaves(SegmentNetwork):
         return result
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the frames of segments, in evaluation only.
-
-        Training leaves patches out.
-        """
+        """Compute the frames of segments. For evaluation only, since training leaves patches out."""
         rows = self.transformer.freq_new_pos_embed.shape[2]
         frames = self.transformer(self.front_end(waves))[:, 2:].unflatten(1, (rows, -1)).mean(1)
         return frames, begun(lengths, waves.shape[1], frames.shape[1])
@@ -115,9 +112,10 @@ class PasstOnWaves(SegmentNetwork):
 
 
 def kept_positions(size: int, left_out: int, device: torch.device) -> torch.Tensor:
-    """Draw the positions that remain if `left_out` random ones are left out.
+    """Draw the positions that remain if `left_out` random ones of `size` positions are left out.
 
-    They are in order, at least one. Draws from the CPU's random state, but not if none is left out.
+    They are in ascending order, at least one. Random numbers come from the CPU's random state; none is drawn if
+    `left_out` is 0.
     """
     if not left_out:
         return torch.arange(size, device=device)
@@ -127,7 +125,7 @@ def kept_positions(size: int, left_out: int, device: torch.device) -> torch.Tens
 def take_published(network: Passt, path: Path) -> None:
     """Load a published checkpoint of PaSST. Raises KitError for another file.
 
-    Its tensors may be under `model`.
+    The tensors of the checkpoint may be under its key `model`.
     """
     weights = read_weights(path)
     if isinstance(weights.tensors.get("model"), Mapping):

@@ -34,7 +34,7 @@ class Variant:
 
     @property
     def rows(self) -> int:
-        """Number of patches in frequency of a spectrogram."""
+        """Number of patches along the frequency axis of a spectrogram."""
         return (BANDS - PATCH) // self.stride + 1
 
     def patches(self, columns: float) -> int:
@@ -45,7 +45,7 @@ class Variant:
     def limits(self) -> tuple[float, float]:
         """Shortest and longest input that the network accepts, in seconds.
 
-        The shortest has one patch; the longest has a position for every patch.
+        The shortest input has one patch. The longest has as many patches as the network has positions.
         """
         return PATCH * HOP / RATE, ((self.positions - 1) * self.stride + PATCH + self.stride - 1) * HOP / RATE
 

@@ -26,9 +26,9 @@ class SegmentNetwork(nn.Module, ABC):
 
     @abstractmethod
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the frames of segments, and the number of frames that begin within the clip.
+        """Compute the frames of segments, and the number of frames that begin before the end of the clip.
 
-        The frames are (S, L, D), in order of time; the numbers (S,), at least 1.
+        Returns: The frames (S, L, D), in order of time; and the numbers (S,), at least 1.
         """
 
     @abstractmethod
@@ -40,17 +40,18 @@ class SegmentNetwork(nn.Module, ABC):
 
 
 def begun(lengths: torch.Tensor, size: int, frames: int) -> torch.Tensor:
-    """Return the number of a segment's frames that begin within each clip, which may be shorter.
+    """Return how many frames of each segment begin before the end of its clip, which may be shorter than the segment.
 
-    Returns: (S,) >= 1. size: Samples of the segment. lengths: Samples of the clips.
+    lengths: (S,) samples of the clip in each segment. size, frames: Samples and frames of a segment. Returns: (S,) >=
+    1.
     """
     return (lengths * frames + size - 1).div(size, rounding_mode="floor").clamp(1, frames)
 
 
 def of_one_length(lengths: Sequence[int], max_size: int) -> Iterator[list[int]]:
-    """Group the indexes of equal lengths, and yield each group.
+    """Yield groups of indexes of `lengths`, each with only equal lengths.
 
-    The lengths of a group add up to at most `max_size`, unless it has one index.
+    The lengths of a group add up to at most `max_size`, unless it has only one index.
     """
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     for length, same in itertools.groupby(order, key=lambda i: lengths[i]):

@@ -73,7 +73,7 @@ _OF = {nn.BatchNorm1d: _Synchronised1d, nn.BatchNorm2d: _Synchronised2d}
 
 
 def synchronise(model: nn.Module, wanted: bool) -> None:
-    """Switch all batch norms of a model to statistics over all processes, or back.
+    """Make all batch norms of a model use statistics over all processes if `wanted`, else over this process only.
 
     Names and weights do not change.
     """

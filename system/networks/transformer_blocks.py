@@ -21,10 +21,7 @@ class Attention(nn.Module):
         self.qkv, self.proj = nn.Linear(dim, 3 * dim, bias=qkv_bias), nn.Linear(dim, dim)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply self-attention.
-
-        (B, L, D) -> the same.
-        """
+        """Apply self-attention: (B, L, D) -> the same shape."""
         query, key, value = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         result: torch.Tensor = self.proj(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
         return result

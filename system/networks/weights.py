@@ -30,7 +30,7 @@ class Weights:
     def take(self, key: str, *shape: int) -> torch.Tensor:
         """Return the tensor of a key as float32. Raises KitError if it does not fit.
 
-        That is if it is missing, has another shape or infinite or NaN values, or is not a dense tensor of
+        It does not fit if it is missing, has another shape or infinite or NaN values, or is not a dense tensor of
         floating-point numbers.
         """
         value = self.tensors.get(key)
@@ -59,9 +59,9 @@ class Weights:
         return layer
 
     def affine(self, key: str, channels: int, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a batch norm before a convolution as scale and shift, each (channels,).
+        """Return a batch norm that is applied before a convolution, as scale and shift, each (channels,).
 
-        It cannot be folded, because the convolution pads with zeros after it.
+        Such a batch norm cannot be folded into the convolution, because the convolution pads its output with zeros.
         """
         parts = ("weight", "bias", "running_mean", "running_var")
         weight, bias, mean, variance = (self.take(f"{key}.{part}", channels) for part in parts)
@@ -76,9 +76,9 @@ class Weights:
         return layer
 
     def folded(self, convolution: nn.Conv2d, norm: str, eps: float) -> nn.Conv2d:
-        """Fold the following batch norm into a convolution, and return the convolution.
+        """Fold the batch norm after a convolution into the convolution, and return the convolution.
 
-        norm: Key of the batch norm. This is exact to float rounding.
+        norm: Key of the batch norm. The result is exact to float rounding.
         """
         return fuse_conv_bn_eval(convolution, self.batch_norm(norm, convolution.out_channels, eps))
 
@@ -91,7 +91,7 @@ class Weights:
 
 
 def read_weights(path: Path, inside: str | None = None) -> Weights:
-    """Read the tensors of a checkpoint, or those under its key `inside`.
+    """Read the tensors of a checkpoint, or, with `inside`, the tensors under this key of the checkpoint.
 
     No code of the file is executed: it may contain tensors, numpy arrays and plain values. Raises KitError for any
     other file, and for a damaged or truncated one.
@@ -114,10 +114,7 @@ def read_weights(path: Path, inside: str | None = None) -> Weights:
 
 
 def _numpy_globals() -> list[Any]:
-    """Return the classes and functions that pickled numpy arrays and numbers need.
-
-    They have the names of numpy 1 and 2.
-    """
+    """Return the classes and functions that pickled numpy arrays and numbers need, by their names in numpy 1 and 2."""
     from numpy._core import multiarray
 
     makers = [
@@ -130,10 +127,7 @@ def _numpy_globals() -> list[Any]:
 
 
 def weights_sha256(module: nn.Module) -> str:
-    """Return one sha256 of all weights of a module.
-
-    It covers names, types, shapes and values.
-    """
+    """Return one sha256 of the names, types, shapes and values of all weights of a module."""
     weights = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
         weights.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())

@@ -57,7 +57,7 @@ class Pool:
 
     @cached_property
     def order(self) -> ClipOrder:
-        """Order of clips with equal scores, by file name."""
+        """Order of the clips by file name, which decides between clips with equal scores."""
         return ClipOrder([clip.file_name for clip in self.clips])
 
 
@@ -72,14 +72,11 @@ class Ranker(ABC):
 
     @property
     def meanings(self) -> dict[str, str]:
-        """Explanations of the numbers in an answer, for readers, by name.
-
-        The names are `score` and others.
-        """
+        """Explanations of the numbers on the search page, by name: of `score`, and, for moments, of others."""
         return {"score": "a number, higher is better"}
 
     def open(self, listed: Listed, strict: bool = False) -> Pool:
-        """Prepare clips for ranking: return those that can be ranked, ready for `scores`.
+        """Prepare clips for ranking. Returns: A pool of the clips that can be ranked, ready for `scores`.
 
         strict: Raise KitError for the first clip that cannot be read; if False, skip such clips with a warning.
         Raises KitError if no clip can be read.
@@ -90,7 +87,7 @@ class Ranker(ABC):
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
         """Yield blocks of rows of the score matrix of queries against clips.
 
-        A block is (n, C) float32, in the order of the Q queries, higher is better.
+        A block is (n, C) float32, in the order of the queries; higher is better.
         pool: The pool that `open` returned. With several processes, each one gets all rows.
         """
 
@@ -107,8 +104,8 @@ class Ranker(ABC):
     def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix | None:
         """Score all clips for all queries: the score matrix (Q, C).
 
-        With several processes, the first gets it, and the others get None.
-        Raises KitError if nothing can be ranked.
+        With several processes, the first process gets it, and the others get None.
+        Raises KitError if there is no query or no clip.
         """
         require_some(queries, pool)
         blocks = self.scores(queries, pool)
@@ -121,7 +118,7 @@ class Ranker(ABC):
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         """Return the texts without any word that the ranker knows.
 
-        All clips would have the same score for them.
+        For such a text, all clips would have the same score.
         """
         return []
 
@@ -130,19 +127,20 @@ class Ranker(ABC):
         return []
 
     def forget_queries(self) -> None:  # noqa: B027
-        """Do not cache queries from now on, since the queries that people type are private."""
+        """Stop caching queries from now on, since the queries that people type are private."""
 
     def located(self, text: str, pool: Pool, rows: Sequence[int]) -> "list[Located] | None":
-        """Find the times of the queried sound in the recordings of these rows of the pool.
+        """Find the times of the sound that `text` describes, in the recordings at the indexes `rows` of the pool.
 
-        None for rankers that find no windows.
+        Returns: None for rankers that find no times.
         """
         return None
 
     def text_vectors(self, texts: Sequence[str], normalize: bool = True) -> np.ndarray:
         """Embed texts. Returns: (N, D) float32.
 
-        normalize: Scale them to unit length, so that dot products are scores; if False, return the encoder's output.
+        normalize: Scale the vectors to unit length, so that dot products are scores; if False, return the encoder's
+        output.
         Raises: KitError for a ranker without a single vector per text.
         """
         raise KitError(f"{self.origin} has no single embedding per text; use python -m system rank instead")
@@ -174,14 +172,14 @@ class Models(Protocol):
     def model(self, stage: str | None, checkpoint: str | None) -> Ranker:
         """Return the ranker of the run's model at a stage's checkpoint.
 
-        stage: None for published weights.
+        stage: None for the model with its published weights, before training.
         """
 
     def entry(self, name: str) -> Ranker:
-        """Return the ranker that gives the scores of another rank entry."""
+        """Return the ranker that gives the scores of the rank entry `name`."""
 
     def taught(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
-        """Return a teacher's embeddings of clips and their captions."""
+        """Return the embeddings that a teacher gives to clips and their captions."""
 
 
 class RankEntry(Strict):
@@ -220,7 +218,7 @@ class RankEntry(Strict):
 def require_known(queries: Sequence[Query], unknown: Collection[str]) -> None:
     """Raise KitError if any query has no known word.
 
-    unknown: The texts without any known word.
+    unknown: Texts without any known word.
     """
     unknown = set(unknown)
     if named := [query for query in queries if query.text in unknown]:

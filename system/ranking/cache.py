@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 def cache_folder(folder: Path | None = None) -> Path:
     """Return the folder of cached embeddings; by default lbar-kit in the user's cache directory.
 
-    If the folder cannot be written, or its disk is full, log a warning and return a temporary folder. It is deleted
+    If the folder cannot be written, or its disk is full, log a warning and return a temporary folder, which is deleted
     when the process ends.
     """
     try:
@@ -134,11 +134,11 @@ class CachedEmbeddings(ClipSource):
     def fill(
         self, model: RetrievalModel, clips: Sequence[Clip], strict: bool = False, goes_on_when_full: bool = False
     ) -> Filled:
-        """Embed clips that have no cached embedding, and store the embeddings.
+        """Embed the clips that have no cached embedding, and store the embeddings.
 
-        They are stored in parts, so that a killed process can be resumed.
-        strict: Raise KitError for the first clip that cannot be read. goes_on_when_full: Whether a full disk
-        only causes a warning, so that the remaining embeddings stay in memory, instead of OSError.
+        Embeddings are stored in parts, so that a killed process can be resumed.
+        strict: Raise KitError for the first clip that cannot be read. goes_on_when_full: If the disk is full, log a
+        warning and keep the remaining embeddings in memory, instead of raising OSError.
         """
         bank = self._bank(model)
         keys: dict[str, str] = {}

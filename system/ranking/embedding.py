@@ -58,7 +58,7 @@ def _evaluating(model: RetrievalModel) -> Iterator[None]:
 def embed_pool(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> EmbeddedPool:
     """Embed clips in evaluation mode, in their order.
 
-    This is one pass, so that the result is always the same.
+    All clips are embedded in one pass, so that the result is always the same.
     With several processes, each embeds its share, and each gets all embeddings.
     """
     with progress("embedding clips", math.ceil(len(clips) / process_count()), "clip", keep=False) as bar:
@@ -117,7 +117,7 @@ def _read_ahead(groups: Sequence[Sequence[Clip]], features: Features) -> Iterato
 
 
 def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
-    """Embed clips in evaluation mode, as embed_pool does; only the embeddings are returned."""
+    """Embed clips as embed_pool does, in evaluation mode, and return only the embeddings."""
     return embed_pool(model, clips, features).clips
 
 
@@ -139,8 +139,8 @@ def embed_in_blocks(
 def _in_order(batches: list[Embedded], order: torch.Tensor) -> Embeddings:
     """Join the embeddings of several batches in the order of the clips.
 
-    batches: Emptied to save memory, since series of frames are large. order: Index of the clip of every row of the
-    batches.
+    batches: This list is emptied to save memory, since series of frames are large. order: For every row of the batches,
+    the index of its clip.
     """
     if batches[0].lengths is None:
         return joined(batches).rows(order.argsort())
@@ -157,10 +157,10 @@ def _in_order(batches: list[Embedded], order: torch.Tensor) -> Embeddings:
 
 
 def _batches(clips: Sequence[Clip], features: Features, device: torch.device) -> tuple[list[list[int]], torch.Tensor]:
-    """Divide clips of similar length into batches.
+    """Divide clips into batches of clips of similar length.
 
-    Returns: The clips of every batch, and the index of the clip of every row of all batches.
-    Clips of similar length share a batch to reduce padding. Padding changes no embedding.
+    Returns: The clips of every batch; and, for every row of all batches, the index of its clip.
+    Similar lengths reduce padding. Padding changes no embedding.
     """
     bank = next(iter(features.banks.values()))
     lengths = [bank.rows_of(features.keys[clip.id]) for clip in clips]
@@ -170,9 +170,9 @@ def _batches(clips: Sequence[Clip], features: Features, device: torch.device) ->
 
 
 def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
-    """Embed texts as embed_texts does; several processes share the work.
+    """Embed texts as embed_texts does, with the work shared by several processes.
 
-    Each embeds its share, and each gets all embeddings.
+    Each process embeds its share, and each gets all embeddings.
     """
     if process_count() == 1:
         return embed_texts(model, texts)
@@ -183,7 +183,7 @@ def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedde
 
 
 def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings) -> Iterator[np.ndarray]:
-    """Score captions against clips, and yield blocks of rows as model.score_blocks does.
+    """Score captions against clips, with the work shared by processes; yields blocks of rows of the score matrix.
 
     With several processes, each scores its share of a block, and each gets all scores, MAX_SCORES at a time.
     """
@@ -201,7 +201,7 @@ def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings)
 
 
 def _groups(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]:
-    """Yield the slice of clips of every batch, within the limits on size and padding.
+    """Yield the clips of every batch, as a slice of the list `lengths`.
 
     A batch has one clip, or it obeys three limits:
     at most CLIPS_PER_BATCH clips, at most SECONDS_PER_BATCH after padding to the longest, and at most half padding.
@@ -232,8 +232,8 @@ def vectors(embedded: Embeddings, normalize: bool = True) -> np.ndarray:
     """Convert embeddings to an array (N, D) float32.
 
     Args:
-        normalize: Scale them to unit length, so that dot products are the model's scores. An embedding of zeros stays
-            zero. If False, return the encoder's output.
+        normalize: Scale the vectors to unit length, so that dot products are the model's scores; vectors of zeros stay
+            zeros. If False, return the encoder's output.
     Raises: KitError for a model without a single vector per clip or text.
     """
     if embedded.lengths is not None:

@@ -61,7 +61,7 @@ class FrameSeries:
 
     @property
     def sizes(self) -> tuple[list[int], list[str]]:
-        """Numbers of frames, and descriptions of the recordings, one per query."""
+        """Two lists, one value per query: the number of frames of its recording, and a description of the recording."""
         return [len(one) for one in self.values], [f"a recording of {edges[-1]:,.0f} s" for edges in self.edges]
 
 
@@ -81,9 +81,9 @@ def frame_series(
 ) -> FrameSeries:
     """Score the frames of recordings for queries, by a model with a score of moments.
 
-    Its encoder returns one frame per frame of its expert.
-    clips: Embedded frames of the recordings. clip_of: The index of the recording of every query. captions: Embeddings
-    of the Q queries. Raises KitError for recordings that are embedded as a whole.
+    clips: Embeddings of the recordings, one per frame of the model's expert. clip_of: The index of the recording of
+    every query. captions: Embeddings of the Q queries. grid: Times of the frames. Raises KitError for recordings that
+    are embedded as a whole.
     """
     if clips.lengths is None:
         raise KitError(
@@ -99,9 +99,9 @@ def frame_series(
 def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decoding) -> list[Located]:
     """Find the windows of Q queries from the scores of frames of one model.
 
-    by: `overlap`, see windows_of_several; `posterior`, the probability that a window is one whole moment;
-    `thresholds` on the frames, see threshold_windows. The frames of the result are posteriors, except for `thresholds`,
-    which scores each frame independently.
+    by: How windows are found. `overlap`: see windows_of_several. `posterior`: by the probability that a window is one
+    whole moment. `thresholds`: by thresholds on the frames, see threshold_windows.
+    The frames of the result are posterior probabilities; with `thresholds`, each frame is scored independently.
     """
     require_few_frames(*series.sizes)
     located: dict[int, Located] = {}
@@ -126,7 +126,7 @@ def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decodi
 def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding) -> list[Located]:
     """Find the windows of Q queries from the scores of frames of several models.
 
-    They are those that most probably overlap with a moment, by the mean of the models.
+    The windows are those that most probably overlap with a moment, by the mean of the models.
     The models' frames may have different lengths. A window's score is the mean of the models' overlap_probability: the
     probability of a moment whose IoU with the window is 0.7 or more. R1@0.7 counts such moments. best_windows takes
     the probability of exactly one window, which is divided among many almost equal windows. Candidates are the
@@ -158,11 +158,10 @@ def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decod
 
 
 def _posteriors(score: MomentScore, series: FrameSeries) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield the index of each query, and the probabilities of its windows and frames.
+    """Yield, for each query in any order, its index and the probabilities of its windows and frames.
 
-    The queries are in any order.
-    The posteriors are the (T, T) log probability that a window is one whole moment, and the (T,) probability that a
-    frame is in a moment.
+    The first are the (T, T) log probabilities that a window is one whole moment, the second the (T,) probabilities that
+    a frame is in a moment.
     """
     transitions = score.enter.detach().double().cpu(), score.leave.detach().double().cpu()
     for queries, scores, lengths in _batches(score, series):
@@ -174,10 +173,9 @@ def _posteriors(score: MomentScore, series: FrameSeries) -> Iterator[tuple[int, 
 
 
 def _resampled(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.ndarray:
-    """Convert the values of frames to shorter frames, by averaging.
+    """Average the values of frames over shorter frames. Returns: (F,).
 
-    Returns: (F,).
-    frames: (C,). edges: (C + 1,) seconds. fine: (F + 1,) seconds.
+    frames: (C,) values. edges: (C + 1,) edges of these frames in seconds. fine: (F + 1,) edges of the shorter frames.
     """
     ends, starts = np.minimum(fine[1:, None], edges[1:]), np.maximum(fine[:-1, None], edges[:-1])
     found: np.ndarray = (ends - starts).clip(min=0.0) @ frames / np.diff(fine).clip(min=1e-9)
@@ -206,10 +204,9 @@ def require_short(moments: Sequence[Moment], features: Features) -> None:
 
 
 def _batches(score: MomentScore, series: FrameSeries) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
-    """Group queries of similar length into batches that fit into memory, and yield each.
+    """Yield groups of queries with recordings of similar length, small enough for memory.
 
-    Tables of posteriors need the memory.
-    A batch is the indexes of its queries, (B, T) scores of their frames in float64, and (B,) lengths.
+    Each group is the indexes of its queries, (B, T) scores of their frames in float64, and (B,) lengths.
     """
     lengths = [len(values) for values in series.values]
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
@@ -229,12 +226,11 @@ def _affine(score: MomentScore, values: torch.Tensor) -> torch.Tensor:
 
 
 def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment], name: str) -> MomentScore:
-    """Fit a score's scale, offset and transitions to known moments.
+    """Fit a score's scale, offset and transitions to known moments, by their likelihood per frame.
 
-    They maximise the likelihood of the moments per frame.
-    It is for a model that has never been trained on windows. The optimizer is Adam with FIT_STEPS steps and a learning
-    rate of 0.1. It starts from the values of `score`, which does not change. moments: Those of the queries. name: That
-    of the model, for the log. Raises KitError for moments without windows.
+    This is for a model that has never been trained on windows. The optimizer is Adam with FIT_STEPS steps and a
+    learning rate of 0.1. It starts from the values of `score`, which does not change. moments: The moment of each query
+    of `series`. name: Name of the model, for the log. Raises KitError for moments without windows.
     """
     if blind := next((moment.id for moment in moments if moment.windows is None), None):
         raise KitError(f"moment {blind} has no windows, but a fit needs known windows; name a split that has them")
@@ -268,7 +264,7 @@ def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Mome
 def unreadable_recordings(broken: Mapping[str, str], recordings: Collection[str]) -> str:
     """Format the number of recordings that cannot be read, and the first of them with its reason.
 
-    broken: The reasons, by id.
+    broken: The reasons, by the id of the recording. recordings: Ids of all recordings.
     """
     clip, reason = next(iter(broken.items()))
     size = f"{len(broken):,} of {counted(len(recordings), 'recording', ',')}"

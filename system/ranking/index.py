@@ -41,10 +41,9 @@ class VectorIndex:
             self._index.add(values[begin : begin + CLIPS_AT_ONCE])
 
     def candidates(self, queries: torch.Tensor, count: int) -> np.ndarray:
-        """Find the clips whose cosines with a query are approximately the highest.
+        """Find, for each query, the clips whose cosines with it are approximately the highest.
 
-        Returns: (Q, at most `count`) rows.
-        queries: (Q, D) of length 1 or 0.
+        queries: (Q, D) of length 1 or 0. Returns: (Q, at most `count`) indexes of clips.
         """
         count = min(count, self._index.ntotal)
         rows: np.ndarray = self._index.search(np.ascontiguousarray(queries.numpy(), np.float32), count)[1]
@@ -52,10 +51,10 @@ class VectorIndex:
 
 
 def index_of(pool: Embeddings) -> VectorIndex | None:
-    """Build the index of a pool; None if the pool is scored without one.
+    """Build the index of a pool; None if the pool is scored without an index.
 
-    pool: As embeddings.prepared returns it.
-    There is no index for up to 50,000 clips, on a GPU, for frames against words, and without faiss. The last two cases
+    pool: Embeddings, as embeddings.prepared returns them.
+    No index is built for up to 50,000 clips, on a GPU, for frames against words, and without faiss. The last two cases
     are logged.
     """
     if pool.size < MIN_CLIPS or pool.values.device.type != "cpu":

@@ -23,7 +23,7 @@ class Listed(NamedTuple):
 def list_clips(path: Path, split: str | None) -> Listed:
     """List the clips of a manifest (.jsonl), or every audio file of a folder.
 
-    split: None for all splits.
+    split: Split of the manifest; None for all splits.
     Raises KitError if there is no clip, and DataError as read_manifest does.
     """
     if not path.is_dir():

@@ -54,12 +54,12 @@ class MomentQueries:
     recordings: dict[str, Clip]
 
     def rows_among(self, clips: Sequence[Clip]) -> list[int]:
-        """Return the index of every query's recording among these clips."""
+        """Return, for every query, the index of its recording in `clips`."""
         row = {clip.id: number for number, clip in enumerate(clips)}
         return [row[moment.clip] for moment in self.moments]
 
     def only(self, ids: Container[str]) -> "MomentQueries":
-        """Keep only the moments of these recordings."""
+        """Return only the moments of recordings whose id is in `ids`."""
         recordings = {clip: recording for clip, recording in self.recordings.items() if clip in ids}
         return MomentQueries([moment for moment in self.moments if moment.clip in recordings], recordings)
 
@@ -72,7 +72,7 @@ class Sliding(NamedTuple):
 
 
 def read_moment_queries(manifest: Path, path: Path, split: str | None) -> MomentQueries:
-    """Read the moments of a file whose recordings have this split in the manifest.
+    """Read the moments of the file `path` whose recordings have the split `split` in the manifest.
 
     split: None for all splits.
     Raises KitError if no moment has the split, if a recording is not in the manifest, and if only some moments have
@@ -100,10 +100,10 @@ def read_moment_queries(manifest: Path, path: Path, split: str | None) -> Moment
 
 
 def read_for_fit(manifest: Path, path: Path, split: str, queries: MomentQueries) -> MomentQueries:
-    """Read the known moments that models are fitted to.
+    """Read the known moments to which models are fitted.
 
     Raises KitError for one of the challenge's test splits, for a split of the ranked recordings, for a blind list, and
-    as read_moment_queries does.
+    for all that read_moment_queries refuses.
     """
     if split in TEST_SPLITS:
         raise KitError(f"--fit {split}: is a test split, to which models must not be fitted; name another split")
@@ -127,7 +127,7 @@ def locate(
     The number of windows per query is the maximum of the edition.
 
     Args:
-        fit: Known moments; scale, offset and transitions of every model are fitted to them. None: use the trained
+        fit: Known moments, to which scale, offset and transitions of every model are fitted. None: use the trained
             values.
         sliding: The window that slides over recordings for models of whole clips.
         by: See windows_of.
@@ -167,7 +167,7 @@ def series_of(
 ) -> tuple[list[Moment], FrameSeries]:
     """Score the frames of recordings for queries by any model.
 
-    Returns: The moments that can be searched for, and their scores of frames.
+    Returns: The moments whose recordings can be read, and the scores of the frames for them.
     strict: Raise KitError for recordings that cannot be read; if False, leave them out.
     """
     model, recordings = ranker.model, list(queries.recordings.values())
@@ -191,7 +191,7 @@ def series_of_moments(
 ) -> FrameSeries:
     """Score the frames of recordings for the texts of moments, by a model of moments.
 
-    Raises KitError as frame_series does.
+    Raises the errors of frame_series.
     """
     clips, row = embed_clips(model, recordings, features), {clip.id: number for number, clip in enumerate(recordings)}
     captions = embed_texts_together(model, [moment.text for moment in moments])
@@ -204,7 +204,7 @@ def _score_frames_by_words(
 ) -> FrameSeries:
     """Score frames by a model that compares frames with words.
 
-    Every frame is scored as a clip of one frame.
+    Every frame is scored like a clip of one frame.
     If the encoder returns one frame per frame of its only expert, the times are those of the expert's frames. Otherwise
     the frames divide the recording into equal parts.
     """
@@ -251,7 +251,7 @@ def _scored(
 ) -> FrameSeries:
     """Score the frames of recordings for their queries, from embeddings of the frames.
 
-    clips: One per recording, its frames as separate clips.
+    clips: Embeddings of each recording, whose frames are embedded like separate clips.
     """
     captions = embed_texts(model, [moment.text for moment in queries.moments])
     values, edges, of_query = [], [], []
@@ -271,10 +271,9 @@ def truth_file(path: Path) -> Path:
 def write_windows(
     path: Path, queries: MomentQueries, located: Sequence[Located], edition: MomentsEdition
 ) -> MomentSummary | None:
-    """Write the windows with their scores, and the queries in their published format.
+    """Write the windows with their scores (.jsonl), and the queries in their published format (.truth.jsonl).
 
-    The files are .jsonl and .truth.jsonl.
-    Returns: The figures; None for a blind list.
+    Returns: The metrics; None for a blind list.
     """
     truth_path = truth_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)

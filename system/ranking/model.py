@@ -42,9 +42,9 @@ class ModelPool(Pool):
     embedded: Embeddings
 
     def prepare(self) -> Embeddings:
-        """Prepare the clips' embeddings for scores, once for all queries.
+        """Prepare the clips' embeddings for scoring, once for all queries.
 
-        The result replaces the raw embeddings.
+        The prepared embeddings replace the raw ones.
         """
         with torch.inference_mode():
             self.embedded = prepared(self.embedded)
@@ -63,7 +63,7 @@ class ClipSource(ABC):
 
     @abstractmethod
     def open(self, model: RetrievalModel, listed: Listed, strict: bool) -> ModelPool:
-        """Embed the clips that can be read. Raises KitError as Ranker.open does."""
+        """Embed the clips that can be read. Raises the errors of Ranker.open."""
 
     @abstractmethod
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
@@ -77,7 +77,7 @@ class KnownFeatures(ClipSource):
         self._features, self.grids = features, features.grids
 
     def open(self, model: RetrievalModel, listed: Listed, strict: bool = False) -> ModelPool:
-        """Embed the clips that have frames. Raises KitError if there is no such clip."""
+        """Embed the clips that have frames. Raises KitError if no clip has frames."""
         clips = [clip for clip in listed.clips if clip.id in self._features.keys]
         if not clips:
             size = counted(len(listed.clips), "clip")
@@ -86,7 +86,7 @@ class KnownFeatures(ClipSource):
         return ModelPool(clips=clips, skipped=listed.others, norms=norms, embedded=embedded)
 
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
-        """Return all known frames, which include those of the clips."""
+        """Return the known frames of all clips, which include those of `clips`."""
         return self._features
 
 
@@ -102,7 +102,7 @@ class Windows(NamedTuple):
 
     @property
     def meanings(self) -> dict[str, str]:
-        """Explanations of the numbers of frames and windows, by name."""
+        """Explanations of the numbers of frames and windows on the search page, by the names `frames` and `windows`."""
         windows = {
             "overlap": "the probability that a moment has an IoU of 0.7 or more with it",
             "posterior": "the probability that it is exactly one moment",
@@ -134,7 +134,7 @@ class ModelRanker(Ranker):
 
     @property
     def meanings(self) -> dict[str, str]:
-        """Explanations of the numbers in an answer, by name."""
+        """Explanations of the numbers on the search page: of `score` and, for moments, of `frames` and `windows`."""
         return {"score": self.score.meaning, **(self.windows.meanings if self.windows else {})}
 
     def open(self, listed: Listed, strict: bool = False) -> ModelPool:
@@ -150,9 +150,9 @@ class ModelRanker(Ranker):
         return score_together(self.model, captions, _of_model(pool).prepare())
 
     def best(self, queries: Sequence[Query], pool: Pool, count: int) -> Iterator[list[Hit]]:
-        """Yield the best clips of each query, best first, in large pools by an index.
+        """Yield the best `count` clips of each query, best first; in a large pool, found by an index.
 
-        In a pool with an index, clips that the index does not find are missing; the others have their exact scores.
+        A clip that the index does not find is missing; all others have their exact scores.
         """
         pool = _of_model(pool)
         if count > MAX_INDEXED or pool.index is None:
@@ -167,7 +167,7 @@ class ModelRanker(Ranker):
             yield [Hit(int(rows[column]), float(scores[column])) for column in best]
 
     def located(self, text: str, pool: Pool, rows: Sequence[int]) -> list[Located] | None:
-        """Find the windows of a query in the recordings of these rows; None without settings of windows."""
+        """Find a query's windows in the recordings at the indexes `rows` of the pool; None without window settings."""
         if self.windows is None:
             return None
         recordings, clips = [pool.clips[row] for row in rows], _of_model(pool).prepare().rows(list(rows))
@@ -186,7 +186,7 @@ class ModelRanker(Ranker):
         return self.model.text.unknown_words(text)
 
     def forget_queries(self) -> None:
-        """Do not cache queries from now on."""
+        """Stop caching queries from now on."""
         self.model.text.caches_texts = False
 
     def text_vectors(self, texts: Sequence[str], normalize: bool = True) -> np.ndarray:
@@ -199,7 +199,7 @@ class ModelRanker(Ranker):
 
 
 def _of_model(pool: Pool) -> ModelPool:
-    """Return the pool. Raises TypeError if no model has opened it."""
+    """Return the pool. Raises TypeError if it was not opened by a ModelRanker."""
     if not isinstance(pool, ModelPool):
-        raise TypeError("a model can only rank a pool that a model has opened; open it with ModelRanker.open first")
+        raise TypeError("this pool was opened by another kind of ranker; pass the result of ModelRanker.open")
     return pool

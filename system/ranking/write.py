@@ -30,7 +30,7 @@ def write_ranking(
     top: int | None = None,
     allow_unknown: bool = False,
 ) -> int:
-    """Rank the readable clips for all queries, and write scores or the best clips.
+    """Rank the readable clips for all queries, and write the result to `out`.
 
     The file is the score matrix (.npy), or, with `top`, a ranked CSV of the edition custom: the best `top` clips of
     every query in submission.ordering's order.
@@ -60,7 +60,7 @@ def write_ranking(
 
 
 def _require_enough_clips(top: int | None, clips: int) -> None:
-    """Raise KitError if `top` exceeds the number of clips."""
+    """Raise KitError if `top`, the number of clips per query, exceeds the number of clips."""
     if top is not None and top > clips:
         raise KitError(f"--top {top}: only {counted(clips, 'clip')} can be ranked; give {clips} or fewer")
 

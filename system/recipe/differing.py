@@ -8,9 +8,9 @@ from typing import Any
 
 
 def differing(a: Any, b: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield the dotted keys of settings that differ, with both values.
+    """Yield the dotted key and both values of each setting that differs between `a` and `b`.
 
-    Example: stages.train.losses.0.margin.
+    at: Beginning of all keys. A key is such as stages.train.losses.0.margin.
     """
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         a, b = dict(enumerate(a)), dict(enumerate(b))

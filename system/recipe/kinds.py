@@ -13,7 +13,7 @@ from system.recipe import schema
 
 
 def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """Check that the kinds of a recipe fit each other. Yields keys and error messages.
+    """Check that the kinds of encoders, losses and so on in a recipe fit each other. Yields keys and error messages.
 
     The recipe must have passed the schema.
     """
@@ -90,10 +90,7 @@ def _check_mix(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator
 
 
 def _check_teacher(at: Keys, name: str, stage: str, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """Check that a teacher of a loss exists, and is trained earlier.
-
-    stage: The stage that learns from it.
-    """
+    """Check that a teacher of a loss exists, and is trained earlier than `stage`, which learns from it."""
     teacher = recipe.teachers.get(name)
     if teacher is None:
         yield at, f"no teacher {name!r}; teachers: {', '.join(recipe.teachers) or 'none'}"
@@ -104,7 +101,7 @@ def _check_teacher(at: Keys, name: str, stage: str, recipe: schema.Recipe) -> It
 
 
 def _check_model_parts(at: Keys, names: list[str], trains: dict[str, bool]) -> Iterator[tuple[Keys, str]]:
-    """Check that named parts of the model exist and are trained.
+    """Check that the parts of the model that a setting names exist and are trained.
 
     trains: Whether a part has trainable parameters, by its name.
     """

@@ -50,9 +50,9 @@ class Loaded:
     changes: tuple[str, ...]
 
     def resolved(self) -> str:
-        """Return every setting of the recipe as JSON.
+        """Return every setting of the recipe as JSON, including defaults.
 
-        Read as a recipe, it gives this recipe again.
+        If this JSON is read as a recipe, the result is the same recipe.
         """
         return json.dumps(self.recipe.model_dump(mode="json"), indent=1) + "\n"
 
@@ -60,7 +60,7 @@ class Loaded:
 def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     """Read a recipe, apply the changes of the command line, and check it.
 
-    A change is such as `stages.finetune.batch_size=64`. Raises RecipeError with all mistakes.
+    A change is such as `stages.finetune.batch_size=64`. Raises RecipeError, which lists all mistakes.
     """
     path = Path(path)
     source, document = read_document(path, "recipe")
@@ -80,7 +80,7 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
 def read_document(path: Path, kind: str) -> tuple[bytes, Document]:
     """Read a YAML file. Returns: Its bytes, and the document.
 
-    kind: "recipe" or "study".
+    kind: "recipe" or "study", for messages.
     Raises RecipeError if the file is missing or is not YAML, since nothing else can be checked then.
     """
     try:
@@ -100,9 +100,9 @@ def read_document(path: Path, kind: str) -> tuple[bytes, Document]:
 
 
 def _report(path: Path, problems: list[Mistake]) -> list[str]:
-    """Format mistakes of a recipe, one line per key, by line number.
+    """Format mistakes of a recipe, one line per key, in the order of the file's lines.
 
-    If a value may have several types, its messages share one line.
+    If a value may have several types, the messages for its key share one line.
     """
     by_key: dict[tuple[int, str], list[str]] = {}
     for keys, line, text in problems:
@@ -116,9 +116,9 @@ def _report(path: Path, problems: list[Mistake]) -> list[str]:
 
 
 def _apply(document: Document, changes: list[str]) -> Iterator[Mistake]:
-    """Change the document by settings such as `a.b.0.c=value`. Yields mistakes.
+    """Change the document by settings such as `a.b.0.c=value`. Yields the mistakes in these settings.
 
-    The schema later refuses unknown keys.
+    A key that a recipe does not have is refused later, by the schema.
     """
     for change in changes:
         dotted, equals, text = change.partition("=")
@@ -171,14 +171,14 @@ def _validate(value: Any) -> tuple[schema.Recipe | None, list[tuple[Keys, str]]]
         unknown = 0
         for item in error.errors(include_url=False):
             unknown += item["type"] == "extra_forbidden"
-            found.append((_without_tags(value, item["loc"]), _sentence(item, value, unknown <= MAX_SUGGESTED)))
+            found.append((_without_tags(value, item["loc"]), _message_of(item, value, unknown <= MAX_SUGGESTED)))
         return None, found
 
 
 def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
     """Convert a location in an error of pydantic to the keys of the document.
 
-    pydantic adds the names of chosen union members, which the document lacks.
+    Where a value may have several types, pydantic adds the name of the chosen type; the document does not have it.
     """
     keys: list[str | int] = []
     fresh = True  # no tag seen yet at this value
@@ -192,7 +192,7 @@ def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
     return tuple(keys)
 
 
-def _sentence(item: Any, value: Any, suggest: bool) -> str:
+def _message_of(item: Any, value: Any, suggest: bool) -> str:
     """Format the error message for a mistake that pydantic has found."""
     kind, name = item["type"], item["loc"][-1] if item["loc"] else ""
     if kind == "extra_forbidden":
@@ -213,7 +213,7 @@ def _sentence(item: Any, value: Any, suggest: bool) -> str:
 
 
 def _all_keys(model: type[BaseModel]) -> set[str]:
-    """Return all keys of the schema, for suggestions."""
+    """Return the keys that occur anywhere in the schema class `model`, for suggestions."""
     pending: list[Any] = [model]
     done: set[type[BaseModel]] = set()
     while pending:

@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 
 
 def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
-    """Make missing manifests with their commands, and outdated ones again.
+    """Make missing manifests with their commands, and make outdated manifests again.
 
-    Outdated are those that were made before more audio files arrived.
-    again: False keeps every existing manifest, because a run that has begun must not change its own.
+    A manifest is outdated if it was made from other audio files than now exist.
+    again: False keeps every existing manifest, because a run that has begun must not change its manifests.
 
     The file MANIFEST.made_by stores the command, the number of audio files, digests of their names and of the manifest,
     and the folders that the command reads. A manifest that was edited later is kept. If several processes run, one of
@@ -60,7 +60,7 @@ def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
 def few_clips(source: schema.Source, count: int) -> str:
     """Describe that a data source has too few of its published clips; "" if it has enough.
 
-    Too few are fewer than FEW of them. count: Number of its clips.
+    Too few is below the share FEW of the expected number. count: Number of clips that the source has.
     """
     if source.expected is None or count >= FEW * source.expected.clips:
         return ""
@@ -85,10 +85,11 @@ def input_paths(command: str) -> list[Path]:
 
 
 def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
-    """Return whether the manifest of a data source must be made: missing, or outdated.
+    """Return whether the manifest of a data source must be made, because it is missing or outdated.
 
-    Outdated means that it was made from other audio files.
-    A manifest that was written or edited by hand is kept."""
+    Outdated means that it was made from other audio files than now exist; it is made again only if `again` is true.
+    A manifest that was written or edited by hand is kept.
+    """
     manifest = Path(source.manifest)
     note = _note_of(manifest)
     if not manifest.exists() or not note.exists():
@@ -113,7 +114,7 @@ def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
 
 
 def _make(name: str, command: str, manifest: Path) -> None:
-    """Run the command that makes a manifest, and note its inputs."""
+    """Run the command that makes a manifest, and record the command's inputs."""
     log.info("data source %s: making its manifest with %s", name, command)
     folders = [str(path) for path in input_paths(command) if path.is_dir()]
     count, names = _audio_files(folders)  # files that arrive during the command count as new
@@ -128,14 +129,14 @@ def _make(name: str, command: str, manifest: Path) -> None:
 
 
 def _note_of(manifest: Path) -> Path:
-    """Return the path of the note on how a manifest was made."""
+    """Return the path of the file that records how a manifest was made."""
     return Path(f"{manifest}.made_by")
 
 
 def _audio_files(folders: Sequence[str]) -> tuple[int, str]:
     """Count the audio files in folders. Returns: Their number, and a digest of their names.
 
-    Published feature files count too.
+    Published feature files (.npz) count too.
     """
     names = [f"{folder}/{name}" for folder in folders if Path(folder).is_dir() for name in tree_files(Path(folder))]
     audio = [name for name in names if is_audio_name(Path(name).name) or name.endswith(".npz")]

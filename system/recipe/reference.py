@@ -46,11 +46,12 @@ def sections() -> list[Section]:
 
 
 def at_path(found: list[Section], dotted: str) -> list[Section]:
-    """Return the sections of keys at a path such as `stages.optimizer`, and below it.
+    """Return the sections at a path of keys such as `stages.optimizer`, and the sections below it.
 
-    A section that has the last part as a key is returned with only this key.
-    Names and positions may be left out or given: `stages.optimizer`, `stages.finetune.optimizer`,
-    `stages.train.losses.0`."""
+    If the path names a single key of a section, this section is returned with only this key.
+    Names and positions in a recipe may be given or left out: `stages.optimizer`, `stages.finetune.optimizer`,
+    `stages.train.losses.0`.
+    """
     given = tuple(part for part in dotted.split(".") if part)
     return _at(found, lambda _: _plain(dotted)) or _at(
         found, lambda section: _without_names(section.path, given, found)
@@ -58,9 +59,9 @@ def at_path(found: list[Section], dotted: str) -> list[Section]:
 
 
 def _at(found: list[Section], path_for: Callable[[Section], tuple[str, ...]]) -> list[Section]:
-    """Return the sections at a path and below.
+    """Return the sections at a path of keys and below it.
 
-    path_for: Gives the path, without names and positions.
+    path_for: Function that gives this path for a section, without names and positions.
     """
     inside = [section for section in found if _plain(section.path)[: len(path_for(section))] == path_for(section)]
     holders = [
@@ -73,10 +74,11 @@ def _at(found: list[Section], path_for: Callable[[Section], tuple[str, ...]]) ->
 
 
 def _without_names(path: str, given: tuple[str, ...], found: list[Section]) -> tuple[str, ...]:
-    """Remove names and positions from a path that a user gave.
+    """Remove names and positions, such as `finetune` and `0`, from the path `given` that a user typed.
 
-    These are the parts of `given` at which the section's path has NAME or N.
-    A last name that is similar to a key of the section is kept: it is more likely a misspelt key."""
+    Names and positions are the parts at which `path`, the path of a section, has NAME or N.
+    A last name that is similar to a key of the section is kept: it is more likely a misspelt key.
+    """
     remaining, plain, parts = list(given), list[str](), path.split(".")
     for i, part in enumerate(parts, start=1):
         if not remaining:
@@ -91,19 +93,19 @@ def _without_names(path: str, given: tuple[str, ...], found: list[Section]) -> t
 
 
 def paths(found: list[Section]) -> list[str]:
-    """Return every path of keys that at_path accepts, without names and positions."""
+    """Return every path of keys that at_path accepts, without names and positions, for the sections `found`."""
     plain = [(".".join(_plain(section.path)), section) for section in found]
     keys = [f"{path}.{key.name}".lstrip(".") for path, section in plain for key in section.keys]
     return list(dict.fromkeys([*(path for path, _ in plain if path), *keys]))
 
 
 def _plain(path: str) -> tuple[str, ...]:
-    """Return the keys in a key's path, without the placeholders NAME and N."""
+    """Return the parts of a dotted path of keys, without the placeholders NAME and N."""
     return tuple(part for part in path.split(".") if part not in ("NAME", "N", ""))
 
 
 def _sections(node: Node, defs: Node, path: str) -> Iterator[Section]:
-    """Yield the section of a schema's class, and those below it."""
+    """Yield the section of the settings class with the schema `node`, and the sections of its keys' values."""
     properties = node["properties"]
     kinds = _words(properties["kind"]) if "kind" in properties else None
     meanings = _meanings(_classes()[node["title"]])
@@ -123,7 +125,7 @@ def _sections(node: Node, defs: Node, path: str) -> Iterator[Section]:
 
 
 def _below(node: Node, defs: Node, path: str) -> Iterator[Section]:
-    """Yield the sections of all classes of settings that a value may have."""
+    """Yield the sections of all settings classes that the schema `node` of a value allows. path: The value's path."""
     if "$ref" in node:
         yield from _sections(defs[node["$ref"].rpartition("/")[2]], defs, path)
     for choice in [*node.get("anyOf", ()), *node.get("oneOf", ())]:
@@ -135,7 +137,7 @@ def _below(node: Node, defs: Node, path: str) -> Iterator[Section]:
 
 
 def _values(node: Node, defs: Node) -> str:
-    """Describe the allowed values of a key in words."""
+    """Describe the allowed values of a key in words, by its JSON schema `node`."""
     if choices := node.get("anyOf") or node.get("oneOf"):
         kinds = [_kind(choice, defs) for choice in choices]
         if all(kinds):
@@ -158,18 +160,18 @@ def _values(node: Node, defs: Node) -> str:
 
 
 def _kind(node: Node, defs: Node) -> str | None:
-    """Return the kind that a class of settings describes; None if it has no kinds."""
+    """Return the allowed value of the key `kind` in a settings class; None for a class without this key."""
     properties = defs[node["$ref"].rpartition("/")[2]]["properties"] if "$ref" in node else {}
     return _words(properties["kind"]) if "kind" in properties else None
 
 
 def _words(node: Node) -> str:
-    """Join the allowed values of a key."""
+    """Return the allowed values in a JSON schema `node`, separated by commas."""
     return ", ".join(map(str, node.get("enum", [node.get("const")])))
 
 
 def _range(node: Node) -> str:
-    """Describe the allowed range of a number."""
+    """Describe the allowed range of a number, such as ", from 0, to 1", by its JSON schema `node`."""
     words = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
     return "".join(f", {word} {node[name]:,}" for name, word in words.items() if name in node)
 
@@ -190,7 +192,7 @@ def _classes() -> dict[str, type[Strict]]:
 
 @cache
 def _meanings(kind: type[Strict]) -> dict[str, str]:
-    """Return the meaning of every key of a class of settings.
+    """Return the meaning of every key of a settings class, by key.
 
     It is the comment after the key in the source, or its text in the class's docstring.
     """

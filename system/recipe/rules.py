@@ -16,10 +16,7 @@ RUN_FOLDERS = {"scores", "submission", "figures"}  # a run has these folders, an
 
 
 def child(value: Any, key: str | int) -> Any:
-    """Return value[key] of a dict or list; None if it is missing.
-
-    Raw documents may have any shape.
-    """
+    """Return value[key] of a dict or list; None if it is missing, or if `value` is neither."""
     if isinstance(value, dict):
         return value.get(key)
     if isinstance(value, list) and isinstance(key, int) and key < len(value):
@@ -28,23 +25,21 @@ def child(value: Any, key: str | int) -> Any:
 
 
 def _items(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the entries of a mapping that are mappings too.
-
-    It yields nothing for any other value.
-    """
+    """Yield the entries of the mapping `value` that are mappings too; nothing if `value` is no mapping."""
     if isinstance(value, dict):
         yield from ((key, item) for key, item in value.items() if isinstance(item, dict))
 
 
 def _names(value: Any) -> list[tuple[int, str]]:
-    """Return the texts in a list with their positions; empty if it is no list."""
+    """Return the texts in a list with their positions; an empty list if `value` is no list."""
     return [(i, name) for i, name in enumerate(value) if isinstance(name, str)] if isinstance(value, list) else []
 
 
 def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
     """Check that names in a recipe exist and that its settings fit. Yields keys and error messages.
 
-    This is on the raw document, so that these mistakes are reported together with the schema's.
+    value: The document before it is checked by the schema, so that these mistakes are reported together with the
+    schema's mistakes.
     """
     data = dict(_items(child(value, "data")))
     for name, source in data.items():
@@ -89,7 +84,7 @@ def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Key
 
 
 def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
-    """Check that a list names nothing twice."""
+    """Check that no name occurs twice in a list."""
     names_before: set[str] = set()
     for i, name in _names(names):
         if name in names_before:
@@ -98,7 +93,7 @@ def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_parts_of_mean(at: Keys, of: Any, earlier: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Check that a mean combines earlier rank entries of one source."""
+    """Check that a mean only combines rank entries that come before it and rank the same data source."""
     ranked = {
         name: [entry.get(key) for key in ("data", "audio", "queries")]
         for name, entry in earlier.items()
@@ -114,7 +109,7 @@ def _check_parts_of_mean(at: Keys, of: Any, earlier: dict[str, Any]) -> Iterator
 
 
 def _check_named_teachers(at: Keys, of: Any, teachers: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Check that named teachers exist, each once."""
+    """Check that the teachers that a rank entry names exist, and that each is named once."""
     yield from _check_once(at, of)
     for i, name in _names(of):
         if name not in teachers:
@@ -136,9 +131,9 @@ def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[K
 
 
 def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None) -> Iterator[tuple[Keys, str]]:
-    """Check that named data sources exist, each once, and are no test splits.
+    """Check that the data sources that a setting names exist, each once, and are no test splits.
 
-    hint: Cure for a test split; None if it is allowed.
+    hint: Cure for a test split; None if a test split is allowed.
     """
     yield from _check_once(at, names)
     for i, name in _names(names):
@@ -179,7 +174,7 @@ def _check_stage(
 
 
 def _check_checkpoint(at: Keys, stage: Any, checkpoint: Any, stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Check that a stage exists and has this checkpoint."""
+    """Check that the stage `stage` exists, and that it has the checkpoint `checkpoint`."""
     if not isinstance(stage, str):
         return
     if stage not in stages:

@@ -97,7 +97,7 @@ class EmbeddingsTeacher(Strict):
 
 
 def outside(teacher: StageTeacher | ModelTeacher | EmbeddingsTeacher) -> Path | None:
-    """Return the path of a teacher that comes from outside the run; None for a stage of the run."""
+    """Return the path of a teacher that is not a stage of the run; None for a stage of the run."""
     if isinstance(teacher, StageTeacher):
         return None
     return Path(teacher.folder if isinstance(teacher, ModelTeacher) else teacher.file)
@@ -255,7 +255,7 @@ class Recipe(Strict):
     def data_files(self) -> dict[str, Path]:
         """Paths of the manifest and of the moments file of each data source.
 
-        Their names are NAME and NAME.moments, for a source NAME.
+        The manifest of a source NAME has the key NAME, its moments file the key NAME.moments.
         """
         manifests = {name: Path(source.manifest) for name, source in self.data.items()}
         moments = {f"{name}.moments": Path(source.moments) for name, source in self.data.items() if source.moments}
@@ -286,8 +286,8 @@ class Recipe(Strict):
         return self.ranked(entry.combined_entries[0]) if entry.combined_entries else entry
 
     def ranked_source(self, name: str) -> str:
-        """Return the data source that a rank entry ranks; for a mean, that of its entries.
+        """Return the data source that a rank entry ranks; for a mean, the source of the entries that it combines.
 
-        The entry has metrics.
+        The entry must be one that has metrics.
         """
         return self.ranked(name).data

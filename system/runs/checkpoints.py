@@ -57,10 +57,10 @@ class Done(BaseModel):
 
 
 def updated(table: BestEpochs, values: dict[str, float], epoch: int, keep: int) -> BestEpochs:
-    """Return the table of the best epochs with one more epoch.
+    """Return the table of the best epochs after one more epoch: per metric, the `keep` best values with their epochs.
 
-    If values are equal, the earlier epoch is first.
-    Values that are not finite are never added.
+    values: The epoch's value of each metric. If values are equal, the earlier epoch is first. Values that are not
+    finite are never added.
     """
     return {
         metric: sorted(
@@ -72,7 +72,7 @@ def updated(table: BestEpochs, values: dict[str, float], epoch: int, keep: int) 
 
 
 def kept_epochs(table: BestEpochs) -> set[int]:
-    """Return the epochs in the table of the best, whose weights are stored."""
+    """Return the numbers of all epochs in the table of the best epochs; their weights are stored."""
     return {int(epoch) for entries in table.values() for _, epoch in entries}
 
 
@@ -84,7 +84,7 @@ def weights_file(folder: Path, epoch: int) -> Path:
 def require_finite(weights: Mapping[str, Any], model_or_file: str, hint: str) -> None:
     """Raise KitError for weights that are not all finite numbers.
 
-    model_or_file: Their owner, for the message.
+    model_or_file: Name of the model or file that has the weights, for the message.
     """
     for name, value in weights.items():
         if isinstance(value, torch.Tensor) and value.is_floating_point() and not value.isfinite().all():
@@ -102,7 +102,7 @@ def save_weights(model: nn.Module, path: Path) -> str:
 def load_weights(model: nn.Module, path: Path, hint: str = "train or export it again") -> None:
     """Load weights from a file into a model. All names and shapes must fit.
 
-    The model may have more words at its end; these keep their initial vectors.
+    One difference is allowed: the model may have more words after those of the file; these keep their initial vectors.
     """
     if not path.is_file():
         raise KitError(f"no checkpoint {path}; train the run first")
@@ -134,11 +134,11 @@ def restore(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> N
 def save_state(
     folder: Path, state: dict[str, Any], epoch_weights: nn.Module | None, sha256: Mapping[str, str]
 ) -> dict[str, str]:
-    """Write the state of training: weights of this epoch, if given, then last.pt.
+    """Write the state of training: the weights `epoch_weights`, if given, and then last.pt.
 
-    Then weights that left the table of the best are deleted.
-    sha256: Checksums of the stage's files so far, by name. last.pt holds the checksums of the remaining files.
-    Returns: These checksums.
+    Afterwards, weights of epochs that are no longer in the table of the best are deleted.
+    sha256: Checksums of the stage's files so far, by name. Returns: The checksums of the remaining files, which last.pt
+    also holds.
     """
     written = dict(sha256)
     if epoch_weights is not None:
@@ -165,7 +165,7 @@ def write_table_of_best(folder: Path, best: BestEpochs) -> None:
 def load_state(folder: Path) -> dict[str, Any] | None:
     """Read the state from which training resumes; None before the first save.
 
-    Raises KitError if it is damaged.
+    Raises KitError if the file is damaged.
     """
     path, hint = folder / "last.pt", Run(folder.parent).repair_hint(folder)
     if not path.exists():
@@ -185,7 +185,7 @@ def load_state(folder: Path) -> dict[str, Any] | None:
 
 
 def read_done(folder: Path) -> Done:
-    """Read done.json of a stage, the record of its end. Raises KitError if it is not finished."""
+    """Read done.json of a stage, the record of its end. Raises KitError if the stage is not finished."""
     path = folder / "done.json"
     if not path.exists():
         raise KitError(f"stage {folder.name} of {folder.parent} is not finished; {finish_hint(folder.parent)}")
@@ -195,7 +195,7 @@ def read_done(folder: Path) -> Done:
 def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
     """Load a finished stage's checkpoint: "last", or the best by a metric.
 
-    Returns: Its name for the record.
+    which: "last", or the name of a metric. Returns: Description of the checkpoint, for the run's record.
     Raises: KitError for a stage that is not finished or did not monitor the metric, DataError for a damaged file.
     """
     done = read_done(folder)
@@ -210,7 +210,7 @@ def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
     if not done.best.get(which):
         known = ", ".join(["last", *done.best])
         raise KitError(
-            f"stage {folder.name} has no checkpoint {which}, since it did not monitor that; choose one of {known}"
+            f"stage {folder.name} has no checkpoint {which}, since it did not monitor this metric; use one of {known}"
         )
     value, epoch = done.best[which][0]
     path = weights_file(folder, int(epoch))

@@ -28,9 +28,9 @@ from system.runs.open import Trained
 
 
 def export_model(trained: Trained, out: Path) -> None:
-    """Write a model to a folder, for use on other machines. Raises KitError if it is not empty.
+    """Write a model to a folder, for use on other machines. Raises KitError if the folder is not empty.
 
-    The folder is written atomically.
+    The folder appears only when it is complete.
     """
     out = out.resolve()
     if out.exists() and (any(out.iterdir()) or out == Path.cwd()):
@@ -51,10 +51,7 @@ def export_model(trained: Trained, out: Path) -> None:
 
 @contextmanager
 def _as_os_errors(folder: Path) -> Iterator[None]:
-    """Context manager that converts errors of Rust libraries to OSError.
-
-    These are errors of safetensors and tokenizers, such as those for a full disk.
-    """
+    """Context manager that converts errors of safetensors and tokenizers, such as a full disk, to OSError."""
     try:
         yield
     except Exception as error:

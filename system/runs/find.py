@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 
 def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
-    """Find the run of a recipe's settings, or make a new folder.
+    """Find the run that has the settings of a recipe, or make a new folder.
 
-    If only `rank` differs, the run is ranked again.
+    If only the setting `rank` differs, the run is ranked again.
     out: The folder to use. Raises KitError if it holds another recipe's run, or other files.
     """
     resolved = loaded.resolved()
@@ -62,7 +62,7 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
 
 
 def _has_training_settings(path: Path, recipe: schema.Recipe) -> bool:
-    """Return whether a run has the settings of this recipe, except for `rank`.
+    """Return whether the run with the settings file `path` has a recipe's settings, except for `rank`.
 
     Its resolved.json must be undamaged.
     """
@@ -73,10 +73,7 @@ def _has_training_settings(path: Path, recipe: schema.Recipe) -> bool:
 
 
 def _recipe_of(path: Path, name: str, seed: int) -> Loaded | None:
-    """Read a run's resolved.json; None if it is damaged or of another recipe.
-
-    That is if the run has another name or seed.
-    """
+    """Read a run's resolved.json; None if it is damaged, or has another name or seed than the given ones."""
     try:
         found = parse_json(path.read_bytes(), str(path))
         same = isinstance(found, dict) and (found.get("name"), found.get("seed")) == (name, seed)
@@ -102,10 +99,9 @@ _PART = re.compile(r"\.(?:recipe\.yaml|resolved\.json)\.[0-9]+\.part")
 
 
 def _is_new(folder: Path, recipe: bytes) -> bool:
-    """Return whether a folder can hold a new run of this recipe.
+    """Return whether a folder can hold a new run: it is missing, empty, or only has the start of a run of this recipe.
 
-    It is missing, empty, or only holds the start of a run of this recipe.
-    A process that was killed at the start of a run leaves the recipe's bytes, complete or not.
+    recipe: Bytes of the recipe. A process that was killed at the start of a run leaves these bytes, complete or not.
     """
     return not folder.exists() or all(
         (path.name == "recipe.yaml" and path.read_bytes() == recipe) or _PART.fullmatch(path.name)
@@ -114,10 +110,7 @@ def _is_new(folder: Path, recipe: bytes) -> bool:
 
 
 def _had_settings(folder: Path, loaded: Loaded) -> bool:
-    """Return whether a run without resolved.json had the settings of this recipe.
-
-    The recorded checksum is compared.
-    """
+    """Return whether a run that lacks its resolved.json had the settings of a recipe, by the recorded checksum."""
     noted = _provenance(folder)
     return noted is not None and noted.sha256.get("resolved.json") == sha256_of_text(loaded.resolved())
 
@@ -134,7 +127,7 @@ def _provenance(folder: Path) -> Provenance | None:
 
 
 def _refuse_damaged(folder: Path, noted: Provenance | None) -> None:
-    """Raise KitError if the checksum of a run's resolved.json is not the recorded one."""
+    """Raise KitError if the checksum of a run's resolved.json differs from the one that its provenance `noted` has."""
     path = folder / "resolved.json"
     if noted and noted.sha256.get("resolved.json") not in (None, sha256_of(path)):
         raise KitError(
@@ -152,7 +145,7 @@ def _new_folder(loaded: Loaded, runs: Path) -> Path:
 
 
 def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
-    """Return whether only the ranking of the run in this folder differs from the recipe.
+    """Return whether the run in the folder `out` differs from the recipe in the setting `rank` only.
 
     Raises KitError if its training differs.
     """

@@ -60,22 +60,19 @@ class Run:
         return self.folder / "submission" / f"{name}.csv"
 
     def clips_file(self, name: str) -> Path:
-        """Return the path of a rank entry's table of ranked clips.
-
-        See submission.runs.clips.
-        """
+        """Return the path of a rank entry's table of ranked clips, whose format is in submission.runs.clips."""
         return self.folder / "scores" / f"{name}.clips.csv"
 
     def repair_hint(self, *damaged: Path) -> str:
         """Describe how to repair damaged files, as the end of an error message.
 
-        It has the files to delete, and the command that restores them.
+        The text names the files to delete, and the command that restores them.
         """
         return repair_hint(self.folder, *damaged)
 
     @property
     def waveforms(self) -> Literal["bank", "files"] | None:
-        """Whether a run that has begun reads waveforms from a bank or from files; None for a new run."""
+        """Source of a begun run's waveforms: "bank" or "files"; None for a new run."""
         return read_provenance(self.folder).waveforms if self.provenance.exists() else None
 
     def read_provenance(self) -> Provenance:
@@ -97,7 +94,7 @@ class Run:
         return read_metrics(self.metrics, hint or self.repair_hint(self.metrics))
 
     def write_metrics(self, lines: Iterable[EpochLine]) -> None:
-        """Write metrics.jsonl with only the lines that the checkpoints hold."""
+        """Write `lines`, which are those in the checkpoints, to metrics.jsonl; other lines are removed."""
         text = "".join(json.dumps(line.document()) + "\n" for line in lines).encode()
         found = self.metrics.read_bytes() if self.metrics.exists() else None
         if found is not None and not found.startswith(text):

@@ -46,7 +46,7 @@ class LogFile(logging.FileHandler):
 
 @contextmanager
 def errors_noted(folder: Path) -> Iterator[None]:
-    """Context manager that appends the error that ends it to the run's log.txt, and raises it again.
+    """Context manager that appends any error that ends its block to the run's log.txt, and raises it again.
 
     With several processes, the lines name the rank of the failed process. If several fail with the same error, one
     raises it, and the others raise SaidElsewhere. A line is appended by one write, so that lines of several processes
@@ -69,7 +69,7 @@ def errors_noted(folder: Path) -> Iterator[None]:
 
 
 def _note(log: Path, lines: list[str], kind: str) -> None:
-    """Append lines to a log file. kind: Text before each line."""
+    """Append lines to a log file, each after the text `kind`."""
     rank = f"[rank {process_index()}] " if process_count() > 1 else ""
     with suppress(OSError):
         file = os.open(log, os.O_WRONLY | os.O_APPEND)

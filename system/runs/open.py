@@ -41,7 +41,7 @@ def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
 def training_vocabulary(
     recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]], more: Sequence[str] = ()
 ) -> list[str]:
-    """Return the words of all training captions, for a text encoder from scratch; else empty.
+    """Return the words of all training captions for a text encoder from scratch; an empty list for other encoders.
 
     If a stage starts from an exported model, the words of that model come first, in its order: the index of a word
     selects its vector. more: Texts that may replace captions during training.
@@ -116,11 +116,11 @@ def open_trained(
     """Open the trained model of a run or of an exported model's folder.
 
     Args:
-        stage, checkpoint: Those of a run. By default those of its first `rank` entry that is no mean; entries with
-            figures take precedence over blind ones.
+        stage, checkpoint: Stage and checkpoint of a run. By default those of its first `rank` entry that is no mean;
+            entries with metrics take precedence over blind ones.
         changes: Settings that may differ on this machine, such as the path of an expert's weights.
-        device: None for this machine's.
-        banks: Folder of frames for an exported model. It replaces the recipe's, unless `changes` names another one.
+        device: None for this machine's default device.
+        banks: Folder of frames for an exported model. It replaces the recipe's folder, unless `changes` names another.
     Raises: KitError for arguments that do not fit the folder, DataError for a missing or damaged file.
     """
     if (folder / "model.safetensors").exists():
@@ -135,13 +135,12 @@ def open_trained(
 
 
 def score_of_windows(trained: Trained) -> MomentScore:
-    """Return the score of moments by which a model finds windows.
+    """Return the score of moments that a model uses to find windows; clips are always ranked by the trained score.
 
-    Clips are ranked by the trained score.
-    Scale, offset and transitions are the fitted ones of the run's first rank entry of moments, if the run is finished
-    and this is the checkpoint of that entry. They are so too if the model was exported from such a run. Otherwise they
-    are the trained ones; if that entry is fitted, a warning is logged. Raises ValueError for a model without a score
-    of moments.
+    Its scale, offset and transitions are either trained or fitted. They are the fitted ones of the run's first rank
+    entry of moments if the run is finished and this is the checkpoint of that entry. The same holds for a model that
+    was exported from such a run. Otherwise they are the trained ones; if that entry is fitted, a warning is logged.
+    Raises ValueError for a model without a score of moments.
     """
     score, fitted = deepcopy(trained.model.moments), trained.facts.fitted
     name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
@@ -156,7 +155,7 @@ def score_of_windows(trained: Trained) -> MomentScore:
 
 
 def with_fit(trained: Trained) -> Trained:
-    """Add the fitted score of windows to a model's facts, for an export."""
+    """Add the run's fitted score of windows, if it has one, to the facts about a model, for an export."""
     name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
     fitted = None if entry is None or entry.fit is None else _fitted_in_run(trained, name, entry.fit)
     return replace(trained, facts=trained.facts.model_copy(update={"fitted": fitted})) if fitted else trained
@@ -165,7 +164,7 @@ def with_fit(trained: Trained) -> Trained:
 def _fitted_in_run(trained: Trained, name: str, source: str) -> FittedScore | None:
     """Read the fitted score of windows of a rank entry from the run's result.
 
-    None if the run is not finished or the checkpoint differs.
+    Returns: None if the run is not finished, or the checkpoint is another one.
     """
     is_finished = (trained.folder / "result.json").exists()
     found = read_result(trained.folder).moments.get(name) if is_finished else None
@@ -174,7 +173,7 @@ def _fitted_in_run(trained: Trained, name: str, source: str) -> FittedScore | No
 
 
 def fitted_text(checkpoint: str, source: str) -> str:
-    """Describe that a checkpoint's score was fitted to a data source after training."""
+    """Format the description of a checkpoint whose score was fitted to the data source `source` after training."""
     return f"{checkpoint}, fitted to {source}"
 
 
@@ -207,10 +206,9 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
 
 
 def _path_changes(run: Run, started_in: str | None) -> list[str]:
-    """Return changes that replace relative paths, for a run opened from another folder.
+    """Return changes that replace relative paths, for a run that is opened from another folder than `started_in`.
 
-    If a path does not exist here, but existed at the place where the run was trained, the setting is changed to the
-    path at that place.
+    If a path exists from `started_in`, but not from the current folder, its setting is changed to the absolute path.
     """
     if started_in is None:
         return []
@@ -250,7 +248,7 @@ def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
 
 
 def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint: str) -> ModelFacts:
-    """Return the facts on a model that are recorded with scores and exported weights."""
+    """Return the facts about a model that are recorded with its scores and its exported weights."""
     editions = {str(entry.edition) for entry in recipe.rank.values()}
     return ModelFacts(
         recipe=recipe.name,
@@ -265,14 +263,14 @@ def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint:
 
 
 def identities(recipe: schema.Recipe) -> dict[str, dict[str, Any]]:
-    """Return everything that determines the frames of each expert, by the expert's name."""
+    """Return, by the name of each expert, everything that determines the expert's frames."""
     return {name: expert.identity() for name, expert in recipe.model.audio.experts.items()}
 
 
 def as_trained(folder: Path, recorded: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
-    """Return the identities of experts, with the versions that a model was trained on.
+    """Return a copy of `current`, the identities of experts, with the expert versions of a model's training.
 
-    Log a warning for each expert whose version has changed since.
+    recorded: The identities at that time. A warning is logged for each expert whose version has changed since.
     """
     taken: dict[str, Any] = json.loads(json.dumps(current))
     for name in recorded.keys() & taken.keys():
@@ -315,9 +313,8 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
 
 
 def start_from(model: RetrievalModel, start: schema.FromModel, banks: Path) -> None:
-    """Load the weights of a finished run or an exported model into a model.
+    """Load the weights of a finished run or an exported model into `model`, which has the same shape.
 
-    The model has the same shape.
     Words that the other model does not have keep their vectors in `model`. Raises KitError if the other model's words
     are not the first words of `model`.
     """

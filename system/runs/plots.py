@@ -20,8 +20,8 @@ def relevance_figure(
 ) -> None:
     """Draw the histogram of CIDEr-D and the factor on margins to a file (.svg or .png).
 
-    Both axes are logarithmic. r(c) with its thresholds is over the histogram.
-    The first bar holds all scores below 2^-10, most of them 0. percents: Those of the thresholds, for labels.
+    Both axes are logarithmic. The curve of the factor r(c), with its thresholds, is drawn over the histogram.
+    The first bar holds all scores below 2^-10, most of them 0. percents: The percentiles at the thresholds, for labels.
     """
     edges, counts = np.array(distribution.histogram.edges), np.array(distribution.histogram.counts)
     edges[0] = edges[1] / 2  # a logarithmic axis has no 0
@@ -43,7 +43,7 @@ def relevance_figure(
 
 
 def draw_run(run: Run) -> list[Path]:
-    """Draw the run's metrics over epochs to files. Returns: The files.
+    """Draw the run's metrics over epochs to files. Returns: The paths of the files.
 
     Epochs are counted over all stages.
     """

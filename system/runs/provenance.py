@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 
 
 def commit() -> str:
-    """Return the short hash of the code's commit, with "+" if files differ from it.
+    """Return the short hash of the code's commit, with "+" if files differ from the commit.
 
-    It is "unversioned" outside a checkout.
+    It is "unversioned" outside a git checkout.
     """
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude=*", "--dirty=+"]
     try:
@@ -45,8 +45,8 @@ def commit() -> str:
 def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return checksums of everything that a run depends on, except its settings.
 
-    text: Identity of a pre-trained text encoder. contents: Checksum of all audio of a source, by source. None if the
-    audio has not been read: checksums of contents and of augmentation files are then left out.
+    text: Identity of a pre-trained text encoder. contents: Checksum of all audio of a data source, by source. None if
+    the audio has not been read: then the checksums of audio and of augmentation files are left out.
     """
     teachers = teachers_of(recipe)
     changed_by = {name for stage in recipe.stages.values() if stage.augment for name in stage.augment.files()}
@@ -83,9 +83,9 @@ def teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
 
 
 def _weights_of(folder: Path, part_of_recipe: str) -> dict[str, str]:
-    """Return checksums of the files that determine a trained model's weights.
+    """Return checksums of the files that determine a trained model's weights, by their names within its folder.
 
-    They are by the name within its folder. part_of_recipe: The user of the model, for error messages.
+    part_of_recipe: The part of the recipe that uses the model, for error messages.
     """
     try:
         paths = trained_files(folder)
@@ -97,8 +97,8 @@ def _weights_of(folder: Path, part_of_recipe: str) -> dict[str, str]:
 def require_same(run: Run, current: dict[str, Any], others: Collection[str] = ()) -> None:
     """Raise KitError if something that the run depends on has changed.
 
-    Not compared are keys that `now` leaves out, data sources that only one of the two has, and `others`: data sources
-    whose settings differ.
+    current: The checksums of now, compared with the recorded ones. Three things are not compared: keys that `current`
+    leaves out, data sources that only one of the two has, and the data sources `others`.
     """
     before = run.read_provenance().document()
     known = {key: before[key] for key in current if key in before}
@@ -123,9 +123,9 @@ def record_provenance(
 ) -> None:
     """Write the provenance of a run: versions, machine, and checksums.
 
-    gpu: Its name. waveforms: Their source.
+    text, contents: See made_with. gpu: Name of the GPU. waveforms: Where waveforms are read from.
     For a resumed run, raise KitError if something has changed, and add a new commit to the record. The checksum of
-    resolved.json is added if the process was killed before it was written.
+    resolved.json is added if an earlier process was killed before writing it.
     """
     import torch
 
@@ -161,10 +161,7 @@ def record_provenance(
 
 
 def _other_sources(run: Run, recipe: schema.Recipe) -> list[str]:
-    """Return the data sources whose settings have changed since the last ranking.
-
-    Only `rank` uses them.
-    """
+    """Return the data sources whose settings have changed since the last ranking; only the setting `rank` uses them."""
     if not run.ranks_anew:
         return []
     before = load_recipe(run.folder / "resolved.json").recipe.data
@@ -175,7 +172,7 @@ def _other_sources(run: Run, recipe: schema.Recipe) -> list[str]:
 def take_ranking(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str]) -> None:
     """Record that a run is ranked again: its recipe, its settings, and all ranked data.
 
-    The run has no result meanwhile: if the process is killed, the same command ranks it again.
+    The run has no result until it is ranked: if the process is killed, the same command ranks it again.
     """
     resolved, before = loaded.resolved(), run.read_provenance().document()
     noted = before | made_with(loaded.recipe, text, contents) | {"changes": list(loaded.changes)}

@@ -79,9 +79,9 @@ def open_published(path: Path, recipe: schema.Recipe) -> Trained:
 
 
 def _settings_read() -> AbstractContextManager[None]:
-    """Context manager in which Lightning's classes of settings are read as plain mappings.
+    """Context manager in which Lightning's classes of settings in a checkpoint are read as plain mappings.
 
-    They are not used.
+    These settings are not used.
     """
     named: list[Any] = [(OrderedDict, name) for name in _LIGHTNING]
     return torch.serialization.safe_globals([*named, argparse.Namespace, PosixPath])

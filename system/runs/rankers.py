@@ -32,16 +32,16 @@ def open_ranker(
     cache: Path | None = None,
     with_windows: bool = False,
 ) -> Ranker:
-    """Open a ranker by a run or an exported model, for any clips and queries.
+    """Open the ranker of a run or an exported model, for any clips and queries.
 
-    A run ranks by the given checkpoint, or by its first rank entry that is no mean. Entries with figures take
-    precedence over those of blind sets.
+    A run ranks by the given checkpoint, or else by its first rank entry that is no mean. Entries with metrics take
+    precedence over entries of blind sets.
 
     Args:
         stage, checkpoint, changes, device: See open_trained.
         cache: Folder of cached embeddings of clips; None: that of cache_folder.
         with_windows: Whether to find the windows of recordings too, if the model is one of moments.
-    Raises: As open_trained does.
+    Raises: The errors of open_trained.
     """
     cache = cache_folder(cache)
 
@@ -60,7 +60,7 @@ def open_ranker(
 
 
 def first_entry(recipe: schema.Recipe) -> RankEntry | None:
-    """Return the first rank entry that can rank other clips; None if there is no such.
+    """Return the first rank entry that can rank any clips, not only those of the recipe; None if no entry can.
 
     Entries with metrics take precedence over blind ones.
     """
@@ -91,8 +91,8 @@ class _OpenedRun:
 def ranker_of(trained: Trained, cache: Path, with_windows: bool = False) -> ModelRanker:
     """Return the ranker of an opened model, for any clips and queries.
 
-    with_windows: See open_ranker. The settings of windows are those of the recipe's first rank entry of moments; if
-    there is no such entry, windows are found by the posterior.
+    with_windows: Whether to find windows too, see open_ranker. The settings of windows are those of the recipe's first
+    rank entry of moments; without such an entry, windows are found by the posterior.
     """
     settings, windows = trained.recipe.model, None
     if with_windows and isinstance(trained.model.score, MomentScore):
@@ -114,7 +114,7 @@ def clips_to_rank(model: Path, split: str | None) -> Listed:
     """List the clips that the first rank entry of a model's recipe ranks.
 
     model: Folder of a run or an exported model.
-    split: A split of the manifest; it replaces the entry's split. Raises KitError if the recipe ranks no clips, and
+    split: A split of the manifest, instead of the entry's split. Raises KitError if the recipe ranks no clips, and
     DataError as read_manifest does.
     """
     path = model / "resolved.json"

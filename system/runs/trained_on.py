@@ -34,7 +34,7 @@ NOT_KNOWN = TrainedClip("(not known)", "", "")  # row for models whose training 
 
 
 def note_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
-    """Write the table of the clips that a run is trained on, once.
+    """Write the table of the clips that a run is trained on, unless it exists.
 
     If the training clips of a starting model or a teacher are not known, the table has the row NOT_KNOWN.
     """
@@ -62,7 +62,7 @@ def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
     """Read the clips that a model was trained on; None if they are not known.
 
     folder: Folder of a run or an exported model.
-    They are not known for models of other authors, and for models that learned from those. Raises DataError for a
+    They are not known for models of other authors, and for models that learned from such models. Raises DataError for a
     damaged table.
     """
     path = folder / TRAINED_ON
@@ -76,8 +76,8 @@ def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
 def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
     """Raise KitError if a teacher or a stage's starting model was trained on a clip that the recipe ranks.
 
-    Clips are the same if they have the same audio file or the same Freesound recording. Teachers with unknown training
-    clips are refused too. A model is accepted if its recipe entry has `trained_on_test: acknowledged`.
+    Two clips count as the same if they have the same audio file or the same Freesound recording. Teachers with unknown
+    training clips are refused too. A model is accepted if its recipe entry has `trained_on_test: acknowledged`.
     """
     for name, teacher in recipe.teachers.items():
         if not isinstance(teacher, schema.ModelTeacher) or teacher.trained_on_test == "acknowledged":
@@ -107,7 +107,10 @@ def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
 def _refuse_ranked_clips(
     model: str, clips: list[TrainedClip], recipe: schema.Recipe, data: Data, or_permit: str
 ) -> None:
-    """Raise KitError if any ranked clip is among these training clips. or_permit: How to permit it."""
+    """Raise KitError if the recipe ranks any of `clips`, the training clips of a model.
+
+    model: Description of the model, for the message. or_permit: End of the message: how to permit it.
+    """
     found = list(_ranked_training_clips(clips, recipe, data))
     if found:
         source, clip = found[0]

@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 def bound(host: str, port: int) -> socket.socket:
     """Open a socket at an address for the server. Raises KitError if that is not possible.
 
-    The port may be taken, or this machine may not have the address. Early connections wait until the server starts.
+    For example, the port may be in use, or this machine may not have the address. Early connections wait until the
+    server starts.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -48,7 +49,7 @@ def bound(host: str, port: int) -> socket.socket:
 def about_of(search: Search) -> dict[str, object]:
     """Return the facts about the model that the page shows.
 
-    The checkpoint is named without its score in validation, because that score belongs to other clips.
+    The checkpoint is named without its validation score, because that score belongs to other clips.
     """
     facts = search.ranker.facts
     return {
@@ -63,7 +64,7 @@ def about_of(search: Search) -> dict[str, object]:
 
 
 async def serve(search: Search, about: dict[str, object], host: str, listening: socket.socket) -> None:
-    """Answer the requests of browsers until SIGINT or SIGTERM."""
+    """Answer the requests of browsers until the process gets SIGINT or SIGTERM."""
     from aiohttp import web
 
     from system.serve.server import SearchPage, http_log

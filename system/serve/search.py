@@ -44,7 +44,7 @@ class Search:
         list(ranker.best([_query("a sound")], pool, 1))  # loads everything before the first real query
 
     def answer(self, queries: Sequence[SearchQuery]) -> list[Answer]:
-        """Find the best clips of each query; in long recordings also the times of the sound.
+        """Find the best clips of each query and, in long recordings, also the times of the sound.
 
         All queries are embedded together, which changes scores only by rounding. Clips with equal scores are ordered by
         file name, as in submission.ordering.
@@ -65,7 +65,7 @@ class Search:
         return answers
 
     def _located(self, text: str, hits: list[Hit]) -> list[Hit]:
-        """Find the times of the queried sound, and add them to the found clips."""
+        """Find the times of the sound that `text` describes in the found clips `hits`, and add them to these clips."""
         located = self.ranker.located(text, self.pool, [hit.row for hit in hits]) if hits else None
         if located is None:
             return hits
@@ -81,14 +81,14 @@ class Search:
 
 
 def _query(text: str) -> Query:
-    """Return a query with this text."""
+    """Return a query with the text `text`."""
     return Query(id=text, text=text, relevant=None)
 
 
 def _below_common_folder(clips: Sequence[Clip]) -> list[str]:
-    """Return the clips' paths relative to their common folder.
+    """Return the clips' paths relative to the folder that contains all of them.
 
-    If file names contain folders, these are kept in the paths.
+    If file names contain folders, the paths keep these folders.
     """
     paths = [str(Path(clip.path).absolute()) for clip in clips]
     depths = [len(Path(clip.file_name).parts) if clip.path.endswith(f"/{clip.file_name}") else 1 for clip in clips]

@@ -156,7 +156,7 @@ class SearchPage:
         return result | ({"captions": clip.captions} if clip.captions else {})
 
     def _opened(self, request: web.Request) -> tuple[int, int]:
-        """Open the file of the requested clip. Returns: Its row and a file descriptor.
+        """Open the file of the requested clip. Returns: The clip's index in the pool, and a file descriptor.
 
         Raises IndexError if the pool has no such clip, and FileNotFoundError if its file is missing or was replaced.
         """
@@ -211,7 +211,7 @@ class _Opened(NamedTuple):
 
     @classmethod
     def of(cls, path: str) -> "_Opened | None":
-        """Record the file of a clip; None if it is missing."""
+        """Record the path and the identity of a clip's file; None if the file is missing."""
         try:
             resolved = os.path.realpath(path, strict=True)
             return cls(resolved, _identity(Path(resolved).stat()))
@@ -219,9 +219,9 @@ class _Opened(NamedTuple):
             return None
 
     def open(self) -> int | None:
-        """Open the recorded file. Returns: A descriptor; None if another file has replaced it.
+        """Open the recorded file. Returns: A descriptor; None if the file is missing or another file has replaced it.
 
-        A link counts as another file.
+        A symbolic link in its place counts as another file.
         """
         try:
             number = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -246,7 +246,7 @@ class _File(web.FileResponse):
     """Sends the file itself. aiohttp would prefer a file NAME.gz or NAME.br next to it, which is not the clip."""
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Send the file without compression; a second call does nothing."""
+        """Send the file without compression; if it has already been sent, do nothing."""
         if self.prepared:  # the handler has sent it and closed the file; the server calls this again
             return None
         headers = request.headers.copy()
@@ -257,7 +257,8 @@ class _File(web.FileResponse):
 def _moments(located: Located) -> dict[str, Any]:
     """Convert the windows of a query in a recording to JSON values.
 
-    windows: [start, end, score], best first. edges: Edges of the frames in seconds. frames: Their probabilities.
+    Returns: windows: [start, end, score], best first. edges: Edges of the frames in seconds. frames: The frames'
+    probabilities.
     """
     windows = [[window.start, window.end, round(window.score, 4)] for window in located.windows]
     return {
@@ -267,13 +268,13 @@ def _moments(located: Located) -> dict[str, Any]:
     }
 
 
-def refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> web.Response:
+def refusal(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
     """Return an HTTP response with an error message."""
-    return web.json_response({"error": sentence}, status=status, headers=headers)
+    return web.json_response({"error": message}, status=status, headers=headers)
 
 
 def _only(request: web.Request, name: str) -> str | None:
-    """Return a parameter of a request; None if it is missing. Raises ValueError if it is repeated."""
+    """Return the value of a request's parameter; None if it is missing. Raises ValueError if it occurs twice."""
     values = request.query.getall(name, [])
     if len(values) > 1:
         raise ValueError(f"the parameter {name} occurs {len(values)} times; give it once")
@@ -281,7 +282,7 @@ def _only(request: web.Request, name: str) -> str | None:
 
 
 def _query(request: web.Request) -> str:
-    """Return the query of a request. Raises ValueError if it cannot be used."""
+    """Return the query text of a request. Raises ValueError if it is empty, too long, or not UTF-8."""
     text = (_only(request, "query") or "").strip()
     if not text:
         raise ValueError("the query is empty; describe a sound")
@@ -293,7 +294,7 @@ def _query(request: web.Request) -> str:
 
 
 def _number(request: web.Request, name: str, default: int, low: int, high: int) -> int:
-    """Return a whole number of a request, or the default. Raises ValueError if it is out of range."""
+    """Return a request's parameter as a whole number, `default` if missing. Raises ValueError if out of range."""
     text = _only(request, name)
     if text is None:
         return default
@@ -303,10 +304,7 @@ def _number(request: web.Request, name: str, default: int, low: int, high: int) 
 
 
 def _is_ours(host: str, names: frozenset[str]) -> bool:
-    """Return whether a request's Host header is an allowed name or a loopback address.
-
-    A loopback address is no foreign name.
-    """
+    """Return whether a request's Host header is in `names` or a loopback address, so that the request is allowed."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name in names or ip_address(name).is_loopback
@@ -317,7 +315,7 @@ def _is_ours(host: str, names: frozenset[str]) -> bool:
 def content_security_policy(html: str) -> str:
     """Return the Content-Security-Policy header of the page.
 
-    It allows the page's own script and style by their checksums, its own audio and answers, and nothing else.
+    The policy allows the page's own script and style by their checksums, its own audio and answers, and nothing else.
     """
 
     def sources(tag: str) -> str:
@@ -335,7 +333,7 @@ def content_security_policy(html: str) -> str:
 def http_log() -> logging.Logger:
     """Return the server's logger, which drops errors of the HTTP parser.
 
-    Such requests have been answered with 400, and a traceback of the parser helps nobody.
+    Invalid requests have been answered with 400, and a traceback of the parser helps nobody.
     """
 
     def is_ours(record: logging.LogRecord) -> bool:

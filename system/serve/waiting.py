@@ -26,10 +26,7 @@ class Queue:
         self._waiting: asyncio.Queue[tuple[SearchQuery, asyncio.Future[Answer]]] = asyncio.Queue()
 
     async def answer(self, wanted: SearchQuery) -> Answer:
-        """Wait until a query is answered, and return the answer. Raises BusyError if too many wait.
-
-        The answer is that of Search.answer.
-        """
+        """Wait until the query `wanted` is answered, and return its answer. Raises BusyError if too many wait."""
         if self._waiting.qsize() >= self._max_waiting:
             raise BusyError
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -44,10 +41,7 @@ class Queue:
                 await self._answer_all(thread, [wanted for wanted, _ in batch], [future for _, future in batch])
 
     async def _batch(self) -> list[tuple[SearchQuery, asyncio.Future[Answer]]]:
-        """Collect waiting queries until no more arrive within GATHERING_S.
-
-        It waits for a first query.
-        """
+        """Wait for a first query, and collect further ones until no more arrive within GATHERING_S."""
         batch = [await self._waiting.get()]
         found = True
         while found and len(batch) < self._at_once:
@@ -60,7 +54,7 @@ class Queue:
     async def _answer_all(
         self, thread: ThreadPoolExecutor, wanted: Sequence[SearchQuery], futures: Sequence[asyncio.Future[Answer]]
     ) -> None:
-        """Answer a batch of queries in a thread, and set the results."""
+        """Answer the batch of queries `wanted` in a thread, and set the results of `futures`."""
         try:
             answers = await asyncio.get_running_loop().run_in_executor(thread, self._search.answer, wanted)
         except Exception as error:  # every query of this batch gets the error; the next batch may succeed

@@ -18,7 +18,7 @@ class Interrupted(KeyboardInterrupt):
 def interruptible() -> Iterator[dict[str, bool]]:
     """Context manager in which Ctrl-C or SIGTERM only sets a flag, so that the state can be saved.
 
-    It yields a dictionary; the first signal sets its "asked" to True. A second one stops immediately.
+    It yields a dictionary; the first signal sets its value "asked" to True. A second signal stops immediately.
     With several processes, each gets one signal from the terminal and one from torchrun, which kills processes that do
     not end. Then the second signal has no further effect.
     """

@@ -29,9 +29,9 @@ from system.training.validation import watch
 
 
 def require_windows(recipe: schema.Recipe, data: Data) -> None:
-    """Raise KitError if a stage trains or validates on moments without windows.
+    """Raise KitError if a stage trains or validates on moments whose windows are not known.
 
-    These are moments without windows, and moments in recordings with too many windows.
+    It is also raised if validation needs windows in recordings that have too many frames.
     """
     for stage in recipe.stages.values():
         if stage.unit != "moment":
@@ -75,7 +75,7 @@ class MomentValidation:
 
     @torch.inference_mode()
     def _values(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
-        """Compute the monitored metrics of the embedded moments."""
+        """Compute the validation metrics of the stage from the embeddings of clips and captions of moments."""
         total = 0.0
         for start, batch in self.batches:
             rows = list(range(start, start + len(batch.clip_keys)))

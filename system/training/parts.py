@@ -15,7 +15,8 @@ def parameter_groups(model: RetrievalModel, settings: schema.AdamW) -> tuple[lis
     """Group the trainable parameters by learning rate, for an optimizer.
 
     Returns: The groups, and the base learning rate of each.
-    The first group has the rate `lr`. It holds all parameters outside the parts with their own rate, and may be empty.
+    The first group has the rate `lr`. It holds all parameters outside the parts that have a separate rate, and may be
+    empty.
     """
     parts, parameters = model.parts(), [p for p in model.parameters() if p.requires_grad]
     named = {id(p): part for part in settings.lr_by_part for p in parts[part].parameters()}

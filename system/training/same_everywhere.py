@@ -26,7 +26,8 @@ def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
 
     Args:
         verb: Verb of the command.
-        recipes: The recipes that it runs, by name; all resolved settings are compared, including changes by --set.
+        recipes: The recipes that the verb runs, by name; all resolved settings are compared, including changes by
+        --set.
     Raises: KitError in the first process if another one has a different verb, setting, commit, or version of the kit
         or of torch. Its message names the rank and both values. The other processes raise SaidElsewhere.
     """
@@ -56,7 +57,7 @@ def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
 
 
 def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:
-    """Raise KitError if processes read different clips, or one would have no item of a batch.
+    """Raise KitError if processes read different clips, or if a process would get no item of a batch.
 
     name: Name of the stage.
     """

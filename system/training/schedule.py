@@ -19,9 +19,9 @@ History = Sequence[dict[str, float]]
 def rates(
     stage: schema.Stage, bases: Sequence[float], step: int, steps_per_epoch: int, history: History
 ) -> list[float]:
-    """Return the learning rates in a training step (from 0), one per part.
+    """Return the learning rates in a training step (from 0), one per part of the model.
 
-    bases: The stage's base rates of all parts.
+    bases: The stage's base rates of these parts.
     """
     if isinstance(stage.schedule, schema.EpochSchedule):
         return [_at_epoch(stage.schedule, base, step / steps_per_epoch) for base in bases]
@@ -30,9 +30,9 @@ def rates(
 
 
 def _at_epoch(schedule: schema.EpochSchedule, base: float, epoch: float) -> float:
-    """Return the learning rate of an epoch schedule after a number of epochs.
+    """Return the learning rate that an epoch schedule has after `epoch` epochs of the stage, which may be a fraction.
 
-    epoch: Number of trained epochs of the stage, with fractions.
+    base: The stage's base rate, which the schedule reaches after the warm-up.
     """
     if epoch < schedule.warmup_epochs:
         return schedule.start_lr + (base - schedule.start_lr) * epoch / schedule.warmup_epochs
@@ -48,10 +48,11 @@ def _factor(
     steps_per_epoch: int,
     history: History,
 ) -> float:
-    """Return the factor of a schedule on all learning rates in a training step.
+    """Return the factor of a schedule: all learning rates of a training step are multiplied by it.
 
-    constant, cosine: (step + 1) / warm-up, then 1 or a half cosine to 0. step: Factor ^ (epochs done // every_epochs).
-    plateau: factor ^ (number of plateaus of the metric), at least min_lr / lr.
+    The kinds constant and cosine: (step + 1) / warm-up, then 1, or a half cosine from 1 to 0. The kind step: factor ^
+    (finished epochs // every_epochs). The kind plateau: factor ^ (number of plateaus of the metric), at least min_lr /
+    lr.
     """
     if isinstance(schedule, schema.StepDecay):
         return schedule.factor ** (step // steps_per_epoch // schedule.every_epochs)
@@ -66,10 +67,9 @@ def _factor(
 
 
 def _plateaus(schedule: schema.Plateau, history: History) -> int:
-    """Count the plateaus of a metric: more than `patience` epochs without a better value.
+    """Count the plateaus of a metric: more than `patience` epochs in a row without a better value.
 
-    The epochs are in a row.
-    A value is better if it improves the best one by more than the threshold.
+    A value is better if it improves the best value so far by more than the threshold.
     """
     plateaus = bad = 0
     best = math.inf
@@ -84,7 +84,7 @@ def _plateaus(schedule: schema.Plateau, history: History) -> int:
 
 
 def is_over(stop: schema.EarlyStopping | schema.StdPlateau | None, history: History) -> bool:
-    """Return whether early stopping ends a stage now."""
+    """Return whether early stopping (`stop`) ends a stage now, by the validation values of its epochs."""
     if stop is None:
         return False
     costs = _costs(stop.metric, history)
@@ -102,5 +102,5 @@ def describe_stop(stop: schema.EarlyStopping | schema.StdPlateau) -> str:
 
 
 def _costs(metric: str, history: History) -> list[float]:
-    """Return the values of a metric, with changed sign if higher is better, so that lower is better."""
+    """Return the values of a metric, negated if higher is better, so that lower is always better."""
     return [values[metric] if metric in schema.LOWER_IS_BETTER else -values[metric] for values in history]

@@ -148,10 +148,7 @@ class StageTraining:
         return self.lines
 
     def _begin(self) -> None:
-        """Load the state of an interrupted training, or the stage's initial weights.
-
-        The state is in last.pt.
-        """
+        """Load the state of an interrupted training from last.pt, or else the stage's initial weights."""
         self.folder.mkdir(parents=True, exist_ok=True)
         state, start = checkpoints.load_state(self.folder), self.stage.start_from
         if state is not None:
@@ -181,7 +178,7 @@ class StageTraining:
         self.lines = [EpochLine.model_validate(line) for line in state["lines"]]
 
     def _epoch(self, feed: Feed, bar: Progress, stop: dict[str, bool]) -> None:
-        """Train until the end of the current epoch."""
+        """Train the remaining steps of the current epoch."""
         self.model.train()
         while True:
             began = time.monotonic()
@@ -200,7 +197,7 @@ class StageTraining:
             self._stop_if_requested(requested)
 
     def _stop_if_requested(self, requested: bool) -> None:
-        """Raise Interrupted if Ctrl-C or SIGTERM has requested the end."""
+        """Raise Interrupted if Ctrl-C or SIGTERM has requested the end of the training."""
         if requested:
             said = f"stopped at step {self.step} of stage {self.name}; run the same command again to resume"
             raise Interrupted(said if is_first() else "")
@@ -239,7 +236,7 @@ class StageTraining:
         return f"stage {self.name}, step {self.step}"
 
     def _hint_to_lower_rate(self) -> str:
-        """Return the cure of numbers that are not finite, as the end of an error message."""
+        """Return the cure for numbers that are not finite, as the end of an error message."""
         state = self.folder / "last.pt"
         left = f"{state} still has an earlier state" if state.exists() else "nothing was saved yet"
         return f"lower the learning rate in a new run ({left})"
@@ -325,10 +322,7 @@ def _validation(stage: schema.Stage, data: Data, relevance: Relevance | None, te
 
 
 def _make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
-    """Prepare a model for a stage: synchronise batch norms, and compile the audio network.
-
-    This follows the settings of the stage.
-    """
+    """Prepare a model for a stage, by the stage's settings: synchronise batch norms, and compile the audio network."""
     if process_count() > 1:
         synchronise(model, stage.batch_norm == "synchronised")
     network: Any = model.audio.parts().get("network", model.audio)

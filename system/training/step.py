@@ -31,10 +31,10 @@ def gradients(
 ) -> dict[str, float]:
     """Compute the gradients of a batch's loss, and add them to the model's parameters.
 
-    They are scaled by `scaler`.
-    With several processes, each embeds its share of the batch and computes the loss of the whole batch. Their gradients
-    are summed, so that every process has those of the whole batch. Random draws follow from torch's seed
-    (`torch.manual_seed`).
+    The gradients are scaled by `scaler`.
+    With several processes, each embeds its share of the batch and computes the loss of the whole batch. The gradients
+    of all processes are summed, so that every process has those of the whole batch. Random draws follow from torch's
+    seed (`torch.manual_seed`).
 
     Returns: "loss" and the values of `terms.diagnose`. If the loss is not finite, no gradient is added.
     """
@@ -47,10 +47,10 @@ def gradients(
 
 
 def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> BatchScores:
-    """Embed a batch, and score all its pairs.
+    """Embed a batch, and score all pairs of its clips and captions.
 
-    Embeddings are computed in `precision`, scores always in float32.
-    A sum over 512 x 512 hinges exceeds the largest float16, and bfloat16 has no value between 0.996 and 1.
+    Embeddings are computed in `precision`, scores always in float32, for two reasons: a sum over 512 x 512 hinges
+    exceeds the largest float16, and bfloat16 has no value between 0.996 and 1.
     """
     with _in_precision(batch, precision):
         clips, captions = model.embed(batch)
@@ -58,7 +58,7 @@ def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> Batc
 
 
 def _in_precision(batch: Batch, precision: str) -> AbstractContextManager[object]:
-    """Context manager for computing in the stage's precision."""
+    """Context manager for computing a batch in the stage's precision."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     return torch.autocast(batch.row_of.device.type, dtype, enabled=precision != "float32")
 
@@ -78,9 +78,9 @@ def _backward(scores: BatchScores, stage: schema.Stage, scaler: GradScaler) -> d
 def _by_chunks(
     model: RetrievalModel, batch: Batch, stage: schema.Stage, precision: str, scaler: GradScaler
 ) -> dict[str, float]:
-    """Compute the gradients with the batch divided into chunks.
+    """Compute the gradients of a batch that is divided into chunks.
 
-    First those of the embeddings are computed, then those of the encoders, one chunk at a time.
+    First the gradients of the loss at the embeddings are computed, then those of the encoders, one chunk at a time.
     With `grad_cache_chunk` (gradient caching) each chunk is embedded without a graph, and later again with one. This
     needs the memory of one chunk and one more forward pass. Without it, the graph of this process's only chunk is kept.
 
@@ -147,7 +147,7 @@ class _Embedding(NamedTuple):
     def backward(self, seed: int, in_precision: Callable[[], AbstractContextManager[object]]) -> None:
         """Propagate the loss's gradients from the embeddings to the encoder.
 
-        Without a graph, the chunk is embedded again.
+        If the chunk was embedded without a graph, it is embedded again.
         """
         found = self.found
         if found is None:
@@ -162,15 +162,12 @@ class _Embedding(NamedTuple):
 
 
 def begin_chunk(seed: int, number: int) -> None:
-    """Set torch's random state for a chunk of a training step."""
+    """Set torch's random state for the chunk `number` of a training step, by the seed of the step."""
     torch.manual_seed(int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
 
 
 def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunks:
-    """Divide a batch's clips into chunks of `size` clips of similar length.
-
-    size: None for one chunk per process.
-    """
+    """Divide a batch's clips into chunks of `size` clips of similar length; with `size` None, one chunk per process."""
     lengths = next(iter(batch.audio.values())).lengths
     share = batch.share or Share(chunks_of(lengths.tolist(), size, 1), 0, 1)
     position = {row: n for n, row in enumerate(share.rows)} if batch.share else {}
@@ -188,9 +185,9 @@ def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunk
 
 
 def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunks:
-    """Divide a batch's captions into chunks of similar length.
+    """Divide a batch's captions into chunks of similar length, each with the captions of `size` items.
 
-    A chunk has the captions of `size` items; None: One chunk per process.
+    size: None for one chunk per process.
     """
     if size is not None:
         size = math.ceil(size * len(batch.captions) / len(batch.clip_keys))
@@ -200,6 +197,9 @@ def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chu
 
 
 def _chunks(embedded: Callable[[list[int]], Embedded], rows: list[list[int]]) -> Chunks:
-    """Return chunks of a batch that are embedded one at a time. embedded: Function that embeds rows."""
+    """Return the chunks of a batch as functions that each embed one chunk.
+
+    embedded: Function that embeds the items with given indexes. rows: Indexes of the items of each chunk.
+    """
     order = torch.tensor([row for chunk in rows for row in chunk]).argsort()
     return Chunks([partial(embedded, chunk) for chunk in rows], [len(chunk) for chunk in rows], order)

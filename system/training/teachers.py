@@ -35,9 +35,8 @@ def open_teachers(
 ) -> Teachers:
     """Embed all clips and captions of a stage by its teachers, or read stored embeddings.
 
-    They are those for training and validation.
-    The embeddings are cached in `teachers` of the recipe's banks. device: Device that computes them. Raises KitError
-    for a teacher without a single vector per clip.
+    The clips are those for training and validation. The embeddings are cached in `teachers` of the recipe's banks.
+    device: Device that computes the embeddings. Raises KitError for a teacher without a single vector per clip.
 
     Source: SALSA (2024), which computes the teachers' embeddings once, before stage 2. Deviations: float32, not 16
     bits; all of a clip is used, not a random part of a long one.
@@ -55,14 +54,14 @@ class _Table:
         self.rows = rows
 
     def read(self, key: str) -> np.ndarray:
-        """Return the (1, D) embedding of a key."""
+        """Return the embedding, (1, D), that is stored under a key."""
         return self.rows[key][None]
 
 
 def _read_embeddings(name: str, path: Path, clips: Sequence[Clip], data: Data) -> Taught:
-    """Read a teacher's embeddings from a file. Raises KitError if any is missing.
+    """Read a teacher's embeddings of clips and captions from a file (.npz).
 
-    Another file format is refused too.
+    Raises KitError if any embedding is missing, and for another file format.
     """
     hint = "write such a file with python -m system embeddings"
     if path.suffix != ".npz":

@@ -42,7 +42,7 @@ class Tracker(ABC):
 
     @classmethod
     def has_destination(cls) -> bool:
-        """Return whether the environment names the destination of metrics.
+        """Return whether environment variables state where metrics are to be sent.
 
         Otherwise the tracker would wait for input forever.
         """
@@ -150,7 +150,7 @@ TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLfl
 
 
 def tracker(name: str) -> type[Tracker]:
-    """Return the class of trackers with this name.
+    """Return the class of the tracker with this name.
 
     Raises KitError for an unknown name, and if the package or the environment variable is missing.
     """
@@ -167,7 +167,7 @@ def tracker(name: str) -> type[Tracker]:
 
 
 def _identity(run: Run) -> str:
-    """Return an identity of the run for trackers.
+    """Return a text that identifies the run in trackers.
 
     It is the same in every process and after changes of the ranking.
     """
@@ -176,10 +176,10 @@ def _identity(run: Run) -> str:
 
 
 def figures(lines: Sequence[EpochLine]) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield the numbers of each line of metrics.jsonl by name, with the step.
+    """Yield, for each line of metrics.jsonl, the step and the numbers of the line by name.
 
-    The step is the number of updates up to the line.
-    Updates are counted over all stages. Names are such as `finetune/loss` and `finetune/validation/mAP@10`.
+    The step is the number of updates up to the line, counted over all stages. Names are such as `finetune/loss` and
+    `finetune/validation/mAP@10`.
     """
     before = done = 0
     stage = None
@@ -241,7 +241,7 @@ class Tracking:
 
 @contextmanager
 def _closed_on_error(one: Tracker) -> Iterator[None]:
-    """Context manager that closes a tracker if it fails at its start.
+    """Context manager that closes the tracker `one` if its block fails, since an open run would block the next one.
 
     A run that remains active would block the next one.
     """
@@ -254,12 +254,12 @@ def _closed_on_error(one: Tracker) -> Iterator[None]:
 
 
 def _status_after(error: BaseException | None) -> Status:
-    """Return the status of a run that ended with this error, or without one."""
+    """Return the status, for a tracker, of a run that ended with `error`, or without an error."""
     return "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED" if error else "FINISHED"
 
 
 def _give_up(kind: type[Tracker], error: Exception) -> None:
-    """Warn that a tracker failed and gets no more data."""
+    """Warn that a tracker has failed, and that it gets no more data."""
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     log.warning(
         "the tracker %s failed and gets no more data of this run (%s); metrics.jsonl has all data", kind.package, reason

@@ -40,9 +40,9 @@ def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = 
     """Build the model before training, and check everything that a run depends on.
 
     Provenance, vocabulary and frozen texts are computed and checked.
-    device: That of all computations; None for this machine's.
-    Raises KitError for data, weights, or an exported model that changed since the run began, and as require_windows
-    does.
+    device: Device of all computations; None for this machine's default.
+    Raises KitError for data, weights, or an exported model that changed since the run began, and the errors of
+    require_windows.
     """
     with first_before_others():
         return _prepare(loaded, run, data, device or device_of())
@@ -72,25 +72,25 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
 
 
 def _additional_texts(names: Iterable[str], data: Data) -> list[str]:
-    """Return the texts of data sources other than captions: those of moments and of augmentation."""
+    """Return the texts of moments in the data sources `names`, and those that augmentation may use as captions."""
     return [*(moment.text for name in names for moment in data.moments.get(name, ())), *new_texts(data)]
 
 
 def new_texts(data: Data) -> list[str]:
-    """Return the captions that may replace captions during training."""
+    """Return the texts that augmentation may use instead of captions during training."""
     return [text for augmentation in data.augmentations.values() for text in augmentation.texts()]
 
 
 def new_words(data: Data) -> list[str]:
-    """Return other texts whose words augmentation may add to captions during training."""
+    """Return the texts whose words augmentation may add to captions during training."""
     return [text for augmentation in data.augmentations.values() for text in augmentation.words()]
 
 
 def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Sequence[type[Tracker]] = ()) -> None:
     """Train all stages of a recipe in a run's folder; finished stages are skipped.
 
-    model: That of `prepare`.
-    The trained weights are in the run's checkpoints. track: Trackers that receive every epoch.
+    model: The result of `prepare`. track: Trackers that receive the metrics of every epoch.
+    The trained weights are in the run's checkpoints.
     Raises KitError if parts do not fit together, Interrupted after Ctrl-C.
     """
     with first_before_others():
@@ -124,10 +124,10 @@ def _less_memory(stage: schema.Stage, in_chunks: bool) -> str:
 
 
 def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relevance | None:
-    """Compute CIDEr-D and the margin factors of a corpus; None if no loss needs it.
+    """Prepare CIDEr-D and margin factors for the captions of all stages; None if no loss needs them.
 
-    It is between the captions of the stages. Its figure is written.
-    Document frequencies are those of the recipe's one corpus.
+    Document frequencies are those of the recipe's `relevance.corpus`. A figure of the distribution is written to
+    `figure`.
     """
     asking = [stage for stage in recipe.stages.values() if terms.need_relevance(stage.losses)]
     if recipe.relevance is None or not asking:
@@ -150,7 +150,7 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
 def initial_model(recipe: schema.Recipe, run: Run, device: torch.device) -> RetrievalModel:
     """Build the model before training, with its published weights.
 
-    It is determined by recipe, seed, vocabulary, and published weights.
+    The model only depends on the recipe, the seed, the vocabulary, and the published weights.
     """
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, read_json(run.vocabulary, run.repair_hint(run.vocabulary)))

@@ -90,7 +90,7 @@ class Validation:
     ) -> tuple[dict[str, float], float]:
         """Compute the loss, both accuracies, and the share of captions with equal scores: means over batches.
 
-        The scores are equal for all clips.
+        A caption has equal scores if its scores are the same for all clips of the batch.
         """
         batch_values = []
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}
@@ -120,7 +120,7 @@ class Validation:
 
 
 def spread(embedded: Embeddings) -> float:
-    """Return how different embeddings are: 1 - mean cosine of all pairs.
+    """Return how much embeddings differ: 1 - mean cosine of all pairs.
 
     It is 0 if all vectors are equal, about 1 if their directions are random. A vector with itself counts as a pair.
     A series is replaced by the mean over its frames without padding. Vectors of zeros count as equal.
@@ -140,7 +140,7 @@ def spread(embedded: Embeddings) -> float:
 def zeros(embedded: Embeddings) -> float:
     """Return the share of embeddings that are zeros, within 1e-6.
 
-    In series, it is the share of frames without padding.
+    For series, it is the share of frames that are zeros, without padding.
     """
     largest = torch.linalg.vector_norm(embedded.values, torch.inf, dim=-1)
     if isinstance(embedded, Embedded) and embedded.lengths is not None:
@@ -159,7 +159,7 @@ def share_of_equal_scores(scores: torch.Tensor) -> float:
 def watch(clips: Embeddings, captions: Embedded, captions_alike: float | None = None) -> dict[str, float]:
     """Compute the diagnostics of collapsed embeddings, by their names in metrics.jsonl.
 
-    They are the spread and the share of zeros of clips and captions, and captions_alike if it is given.
+    These are the spread and the share of zeros, both for clips and for captions, and captions_alike if it is given.
     """
     diagnostics = {
         "spread_of_clips": spread(clips),
@@ -171,9 +171,9 @@ def watch(clips: Embeddings, captions: Embedded, captions_alike: float | None = 
 
 
 def collapsed(diagnostics: dict[str, float]) -> list[str]:
-    """Return one message per sign that the model has collapsed; empty for a healthy model.
+    """Return one message per sign that the model has collapsed; an empty list for a healthy model.
 
-    diagnostics: As `watch` returns it.
+    diagnostics: The result of `watch`.
     """
     reasons = [
         f"the {side} have equal or zero embeddings (spread {diagnostics[f'spread_of_{side}']:.1e}, "

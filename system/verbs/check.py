@@ -22,7 +22,7 @@ GPU_NAMES = {name.lower().replace(" ", ""): name for name in GPUS}  # by their c
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb check to its parser."""
+    """Add the arguments of the verb `check` to its parser."""
     add_recipe_arguments(parser, runs=False, what="a recipe or a study (.yaml)")
     add_runs_argument(parser)
     what = "plan for this number of torchrun processes (default: 1)"
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb check: print the plan of a recipe or study, or its mistakes. Returns: The exit status."""
+    """Run the verb `check`: print the plan of a recipe or study, or its mistakes. Returns: The exit status."""
     if arguments.gpu_memory is not None and not 0 < arguments.gpu_memory < math.inf:
         raise KitError(f"--gpu-memory {arguments.gpu_memory:g}: must be a finite number of GiB above 0")
     file = str(arguments.recipe)
@@ -86,7 +86,7 @@ def _gpu_bytes(arguments: argparse.Namespace) -> float | None:
 def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> tuple[list[str], list[Problem]]:
     """Return the printed lines of the plan of a study, and all problems.
 
-    They are the plan of the first cell, and the rows of other cells that differ from it.
+    The lines are the plan of the first cell, and those rows of the other cells that differ from it.
     """
     memory, runs = machine_memory(), arguments.runs
     study, cells = load_study(arguments.recipe, arguments.set, runs)
@@ -111,7 +111,7 @@ def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> tupl
 
 
 def _problems_of_cells(plans: dict[str, Plan]) -> list[Problem]:
-    """Return the problems of all cells of a study; those that not every cell has begin with the cell's name."""
+    """Return the problems of all cells of a study. A problem of only some cells begins with the cell's name."""
     first, *others = plans.values()
     common = [problem for problem in first.problems if all(problem in other.problems for other in others)]
     some = [(cell, problem) for cell, plan in plans.items() for problem in plan.problems if problem not in common]
@@ -119,7 +119,7 @@ def _problems_of_cells(plans: dict[str, Plan]) -> list[Problem]:
 
 
 def _done_lines(study: Study, cells: Cells, runs: Path) -> Iterator[str]:
-    """Yield a line on the finished runs of every cell of a study, and one on the time of the others."""
+    """Yield one line of text on the finished runs of every cell of a study, and a last line on the remaining time."""
     folders = {key: run_folder(study, *key, runs) for key in cells}
     for cell in study.cells:
         states = [f"{seed} {_state(folders[cell, seed])}" for seed in study.seeds]

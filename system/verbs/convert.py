@@ -19,7 +19,7 @@ from system.verbs.options import add_changes_argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb convert to its parser."""
+    """Add the arguments of the verb `convert` to its parser."""
     parser.description = (
         "Convert a published file: Google's yamnet.tflite to the weight file of the expert yamnet, or the checkpoint "
         "of a published retrieval model (.ckpt) to an exported model, with its recipe."
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb convert: write a published file in the format of this kit. Returns: The exit status."""
+    """Run the verb `convert`: write a published file in the format of this kit. Returns: The exit status."""
     if arguments.recipe is not None:
         return _model(arguments)
     if arguments.file.suffix == ".ckpt":
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _model(arguments: argparse.Namespace) -> int:
-    """Convert a published retrieval model to an exported model."""
+    """Convert a published checkpoint of a retrieval model to an exported model."""
     from system.runs.export import export_model
     from system.runs.published import open_published
 

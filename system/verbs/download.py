@@ -28,7 +28,7 @@ class Published(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb download to its parser."""
+    """Add the arguments of the verb `download` to its parser."""
     add_recipe_arguments(parser, runs=False)
     parser.add_argument(
         "--show", action="store_true", help="only print the files and their addresses, without downloading"
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb download: fetch the missing published files of a recipe. Returns: The exit status."""
+    """Run the verb `download`: fetch the missing published files of a recipe. Returns: The exit status."""
     download_errors: list[str] = []
     model = load_recipe(arguments.recipe, arguments.set).recipe.model
     for name, expert in model.audio.experts.items():
@@ -81,7 +81,7 @@ def published_files(model: Model) -> Iterator[Published]:
 
 
 def _of_hub(name: str, expert: ExpertSettings, model: str, only_show: bool) -> Iterator[str]:
-    """Fetch an expert's Hugging Face model, and print its state. Yields error messages."""
+    """Fetch an expert's Hugging Face model, unless `only_show`, and print its state. Yields error messages."""
     (path,) = expert.weight_files().values()
     state = "here" if path.is_file() else "missing"
     if not only_show:

@@ -18,7 +18,7 @@ from system.verbs.options import add_cache_argument, add_changes_argument, add_c
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb embeddings to its parser."""
+    """Add the arguments of the verb `embeddings` to its parser."""
     parser.add_argument("model", type=Path, help="folder of a run or an exported model")
     parser.add_argument(
         "audio", type=Path, help="the clips: a folder of audio files, with its subfolders, or a manifest (.jsonl)"
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb embeddings: write a model's embeddings of clips and captions to a file. Returns: The exit status."""
+    """Run the verb `embeddings`: write embeddings of clips and captions to a file. Returns: The exit status."""
     writers = {".npz": _write_npz, ".parquet": _write_parquet}
     if arguments.out.suffix not in writers:
         raise KitError(f"--out {arguments.out}: must end in .npz or .parquet")

@@ -21,7 +21,7 @@ FILES = ("weights of", "file", "", "source")
 def usual(folder: Path) -> dict[str, ExpertSettings]:
     """Return one expert of every kind with its usual settings, by kind.
 
-    Its weight files have their published names in the folder.
+    The weight files are expected in `folder`, with their published names.
     """
     experts = [kind.with_weights_in(folder) for kind in kinds_of(Expert) if issubclass(kind, ExpertSettings)]
     return {expert.kind: expert for expert in experts}
@@ -47,7 +47,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb experts to its parser."""
+    """Add the arguments of the verb `experts` to its parser."""
     per_second = "`s per s`: measured seconds of two CPU cores for a second of audio."
     parser.description = f"List the frozen audio models. {per_second}"
     listed = "list this recipe's experts (default: all kinds, weights in data/weights)"
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb experts: print the kinds of audio models and their weight files. Returns: The exit status."""
+    """Run the verb `experts`: print the kinds of audio models and their weight files. Returns: The exit status."""
     if arguments.recipe is None:
         experts = usual(Path("data/weights"))
     else:
@@ -87,5 +87,5 @@ def _report(name: str, expert: ExpertSettings) -> ExpertReport:
 
 
 def _source(expert: ExpertSettings, setting: str) -> str:
-    """Return where to get a weight file."""
+    """Return the address of the weight file that `setting` names, or else a text that describes where to get it."""
     return expert.published_addresses().get(setting, expert.weight_source())

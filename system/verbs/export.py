@@ -12,7 +12,7 @@ from system.verbs.options import add_checkpoint_arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb export to its parser."""
+    """Add the arguments of the verb `export` to its parser."""
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a finished run")
     parser.add_argument(
         "--out", type=Path, required=True, help="the folder to write the exported model to, new or empty"
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb export: write a trained model to one folder. Returns: The exit status."""
+    """Run the verb `export`: write a trained model to one folder. Returns: The exit status."""
     trained = open_trained(arguments.run_folder, arguments.stage, arguments.checkpoint, device=arguments.device)
     export_model(with_fit(trained), arguments.out)
     print(f"exported: {arguments.out}")

@@ -9,7 +9,7 @@ from system.verbs.options import add_device_argument, add_recipe_arguments, posi
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb features to its parser."""
+    """Add the arguments of the verb `features` to its parser."""
     add_recipe_arguments(parser, runs=False)
     parser.add_argument(
         "--strict", action="store_true", help="stop at the first broken audio file (default: skip it with a warning)"
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb features: compute the missing frames of a recipe's clips. Returns: The exit status."""
+    """Run the verb `features`: compute the missing frames of a recipe's clips. Returns: The exit status."""
     recipe = load_recipe(arguments.recipe, arguments.set).recipe
     make_missing(recipe)
     features = load_data(recipe, arguments.strict, arguments.verify, arguments.device, arguments.workers).features

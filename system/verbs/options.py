@@ -91,9 +91,10 @@ def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, what: str = "a recipe (.yaml)") -> None:
-    """Add the arguments for a recipe and changes of it.
+    """Add the arguments for a recipe and for changes of it to a verb's parser.
 
-    For verbs that write a run, its folder, the device and trackers are added too.
+    runs: Whether the verb writes a run; then options for its folder, the device and trackers are added too. what: Help
+    text of the recipe argument.
     """
     parser.add_argument("recipe", type=Path, help=what)
     add_changes_argument(parser)

@@ -27,7 +27,7 @@ PIECE, HOP = 10.0, 1.0  # seconds; from published zero-shot results with sliding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb rank to its parser."""
+    """Add the arguments of the verb `rank` to its parser."""
     model = "a run's folder, or an exported model; with --windows several, whose results are averaged"
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL", help=model)
     parser.add_argument(
@@ -116,7 +116,7 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb rank: write the scores of clips, or the windows of queries. Returns: The exit status."""
+    """Run the verb `rank`: write the scores of clips, or the windows of queries. Returns: The exit status."""
     if arguments.windows:
         return _rank_windows(arguments)
     if len(arguments.models) > 1:

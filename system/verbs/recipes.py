@@ -25,7 +25,7 @@ NAME = re.compile("[a-z][a-z0-9_]*")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb recipes to its parser."""
+    """Add the arguments of the verb `recipes` to its parser."""
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     shown = actions.add_parser("list", help="print the shipped recipes, with a short description of each")
     add_json(shown)
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb recipes: list the shipped ones, copy one, or print all keys. Returns: The exit status."""
+    """Run the verb `recipes`: list the shipped ones, copy one, or print all keys. Returns: The exit status."""
     arguments.action(arguments)
     return 0
 
@@ -109,7 +109,7 @@ def _new(arguments: argparse.Namespace) -> None:
 
 
 def _keys(arguments: argparse.Namespace) -> None:
-    """Print the reference of all keys, or of those at a path."""
+    """Print the reference of all keys of a recipe, or only of the keys at the given path."""
     if arguments.json:
         print(json.dumps(Recipe.model_json_schema(), indent=1))
         return

@@ -28,9 +28,8 @@ FACTORS = [1.0, 0.7, 0.4]  # "Take it easy" (2022), section 4
 def read_corpus(path: Path, split: str | None) -> list[list[str]]:
     """Read the captions of every clip of a manifest, or of a captions CSV.
 
-    A CSV has the columns of Clotho or AudioCaps.
-    split: A split of a manifest; None: All splits. AudioCaps' rows with the same youtube_id and start_time are one
-    clip.
+    A CSV has the columns of Clotho or AudioCaps. AudioCaps' rows with the same youtube_id and start_time are one clip.
+    split: A split of a manifest; None for all splits.
     Raises DataError for bad files, and if a split is given for a CSV.
     """
     if path.suffix != ".csv":
@@ -50,7 +49,7 @@ def read_corpus(path: Path, split: str | None) -> list[list[str]]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb relevance to its parser."""
+    """Add the arguments of the verb `relevance` to its parser."""
     add = parser.add_argument
     files, factors = "manifest .jsonl, or captions .csv of Clotho or AudioCaps", "(default: 1 0.7 0.4)"
     add("files", nargs="+", type=Path, metavar="FILE", help=files)
@@ -83,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb relevance: print the distribution of CIDEr-D in a corpus. Returns: The exit status."""
+    """Run the verb `relevance`: print the distribution of CIDEr-D in a corpus. Returns: The exit status."""
     percents: list[float] = arguments.percentiles
     factors: list[float] = arguments.factors or FACTORS
     _require_usable(percents, factors, arguments.figure)
@@ -144,7 +143,7 @@ def _report(
 
 
 def _zeros(found: Distribution) -> str:
-    """Format the share of pairs with score 0."""
+    """Format the share of pairs whose CIDEr-D is 0, in per cent."""
     return f"{100 * found.zeros / found.pairs:.1f} %"
 
 

@@ -13,7 +13,7 @@ add_arguments = add_recipe_arguments
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb run: all steps of a recipe, from data to ranking. Returns: The exit status."""
+    """Run the verb `run`: all steps of a recipe, from data to ranking. Returns: The exit status."""
     loaded = load_recipe(arguments.recipe, arguments.set)
     with processes(arguments.device):
         require_same_start("run", {"recipe": loaded})

@@ -21,7 +21,7 @@ SORTED_BY: dict[str, Callable[[RunOverview], Any]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb runs to its parser."""
+    """Add the arguments of the verb `runs` to its parser."""
     parser.add_argument(
         "runs", nargs="?", type=Path, default=Path("runs"), help="folder that contains all runs (default: runs)"
     )
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb runs: print a table of all runs. Returns: The exit status."""
+    """Run the verb `runs`: print a table of all runs. Returns: The exit status."""
     require_folder(arguments.runs, "name the folder of the runs")
     runs = sorted(overviews(arguments.runs), key=SORTED_BY[arguments.sort])
     if arguments.json:
@@ -70,5 +70,5 @@ def _row(entry: RunOverview, runs: Path) -> tuple[str, ...]:
 
 
 def _figure(figure: Figure | None) -> str:
-    """Format a metric of a run; "-" if there is no such."""
+    """Format a metric of a run as name and value; "-" if the run has none."""
     return "-" if figure is None else f"{figure.metric} {format_metric(figure.metric, figure.value)}"

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb search to its parser."""
+    """Add the arguments of the verb `search` to its parser."""
     parser.add_argument("model", type=Path, help="folder of a run or an exported model")
     parser.add_argument(
         "audio", type=Path, help="the clips: a folder of audio files, with its subfolders, or a manifest (.jsonl)"
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb search: print the best clips of each query. Returns: The exit status."""
+    """Run the verb `search`: print the best clips of each query. Returns: The exit status."""
     if empty := [number for number, text in enumerate(arguments.queries, start=1) if not text.strip()]:
         raise KitError(f"query {empty[0]} is empty; describe a sound, or leave it out")
     listed = list_clips(arguments.audio, arguments.split)  # its errors are reported before the model is loaded

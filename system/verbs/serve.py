@@ -16,7 +16,7 @@ from system.verbs.options import add_cache_argument, add_changes_argument, add_c
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb serve to its parser."""
+    """Add the arguments of the verb `serve` to its parser."""
     parser.add_argument("model", type=Path, help="folder of a run or an exported model")
     audio = "a manifest (.jsonl), or a folder of audio files (default: the clips that the recipe ranks)"
     parser.add_argument("--audio", type=Path, help=audio)
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb serve: answer queries on a web page. Returns: The exit status."""
+    """Run the verb `serve`: answer queries on a web page. Returns: The exit status."""
     if not 0 <= arguments.port <= 65_535:
         raise KitError(f"--port {arguments.port}: must be from 0 to 65535")
     with bound(arguments.host, arguments.port) as listening:  # a taken port is reported before anything is computed

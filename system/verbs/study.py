@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb study to its parser."""
+    """Add the arguments of the verb `study` to its parser."""
     parser.add_argument("study", type=Path, help="file of the study to run (.study.yaml)")
     add_changes_argument(parser)
     add_runs_argument(parser)
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb study: run all cells of a study, and print its table. Returns: The exit status."""
+    """Run the verb `study`: run all cells of a study, and print its table. Returns: The exit status."""
     study, cells = load_study(arguments.study, arguments.set, arguments.runs)
     with processes(arguments.device):
         require_same_start("study", {f"{cell}_s{seed}": loaded for (cell, seed), loaded in cells.items()})

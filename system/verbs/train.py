@@ -20,7 +20,7 @@ add_arguments = add_recipe_arguments
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb train: train all stages of a recipe, without ranking. Returns: The exit status."""
+    """Run the verb `train`: train all stages of a recipe, without ranking. Returns: The exit status."""
     loaded = load_recipe(arguments.recipe, arguments.set)
     with processes(arguments.device), ExitStack() as stack:
         require_same_start("train", {"recipe": loaded})

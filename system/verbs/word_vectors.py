@@ -14,7 +14,7 @@ from system.models.text.vector_file import write_word_vectors
 
 
 def embedded_words(tokenizer: Any, model: Any) -> dict[str, np.ndarray]:
-    """Return the input embeddings of a transformer for whole words, by word.
+    """Return a transformer's input embeddings of the tokens that are whole words, by word.
 
     They are rows (D,) for words of letters and digits. Special tokens and pieces that continue a word ("##ing") are
     left out.
@@ -26,7 +26,7 @@ def embedded_words(tokenizer: Any, model: Any) -> dict[str, np.ndarray]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb word_vectors to its parser."""
+    """Add the arguments of the verb `word_vectors` to its parser."""
     parser.add_argument(
         "model", help="a BERT-like model with lower-case whole words in its vocabulary: Hugging Face name or folder"
     )
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb word_vectors: write a model's word embeddings to a .bin file. Returns: The exit status."""
+    """Run the verb `word_vectors`: write a model's word embeddings to a .bin file. Returns: The exit status."""
     if arguments.out.suffix != ".bin":
         raise KitError(f"--out {arguments.out}: must end in .bin")
     from system.models.text.pretrained_encoder import load_transformer

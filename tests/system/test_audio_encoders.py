@@ -111,7 +111,7 @@ def test_log_mel_frequencies_that_do_not_rise_are_refused() -> None:
             LogMelSlaney.model_validate(settings | {"hop_seconds": 0.02, "lowest": lowest, "highest": highest})
 
 
-def test_front_end_computes_in_float32_under_autocast() -> None:
+def test_log_mel_front_end_computes_in_float32_under_autocast() -> None:
     waves = 0.1 * torch.randn(2, 9999)
     expected = LogMelFrontEnd()(waves)
     with torch.autocast("cpu", torch.bfloat16):
@@ -235,7 +235,9 @@ def test_clips_under_one_frame_are_padded_with_silence(narrow: Callable[..., Pan
 
 
 @pytest.mark.parametrize("kind", [ResNet38, Cnn14])
-def test_receptive_field_of_panns_frames_matches_reach(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+def test_panns_frame_depends_only_on_inputs_within_its_receptive_field(
+    monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
     """Find the input positions that change one frame of a network with positive weights only."""
     monkeypatch.setattr(networks, "RESNET38_STEM", 1)
     monkeypatch.setattr(networks, "RESNET38_LAYERS", ((1, 3), (1, 4), (1, 6), (1, 3)))
@@ -265,7 +267,7 @@ def test_long_clips_in_pieces_match_one_pass(
     assert torch.allclose(encoder({"waveform": clips}).values, whole, atol=1e-5)
 
 
-def test_folded_batch_norms_keep_the_output(narrow: Callable[..., PannsEncoder]) -> None:
+def test_networks_with_folded_batch_norms_have_the_same_output(narrow: Callable[..., PannsEncoder]) -> None:
     network = narrow().network.eval()
     x = torch.randn(1, 1, 70, 64)
     with torch.inference_mode():
@@ -277,7 +279,7 @@ def test_folded_batch_norms_keep_the_output(narrow: Callable[..., PannsEncoder])
         assert torch.allclose(network(x), expected, atol=1e-5)
 
 
-def test_training_uses_a_random_part_and_pools_without_padding(
+def test_panns_training_uses_a_random_part_and_pools_without_padding(
     narrow: Callable[..., PannsEncoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = narrow().train()

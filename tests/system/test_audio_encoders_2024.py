@@ -145,7 +145,7 @@ MISTAKES: dict[str, tuple[float, Callable[[MobileNet, pytest.MonkeyPatch], None]
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 @torch.inference_mode()
-def test_mistakes_in_efficientat_exceed_tolerance(
+def test_planted_mistakes_in_efficientat_exceed_the_test_tolerance(
     golden: Golden, mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     least, plant = MISTAKES[mistake]
@@ -219,7 +219,7 @@ def test_atst_log_mel_matches_original_code(golden: Golden) -> None:
 
 
 @pytest.mark.slow
-def test_atst_floor_is_per_segment_or_per_training_batch(golden: Golden) -> None:
+def test_atst_log_mel_floor_is_per_segment_but_per_batch_in_training(golden: Golden) -> None:
     both = torch.cat([wave(golden, "A3"), wave(golden, "B")[:, :96_000] / 100])
     of_batch = atst(True).train().log_mel(both)[1]
     assert torch.equal(atst(True).eval().log_mel(both)[1], atst().log_mel(both[1:])[0]), "in training alone"
@@ -234,7 +234,9 @@ HANN = torch.hann_window
 
 
 @pytest.mark.slow
-def test_mistakes_in_atst_log_mel_exceed_tolerance(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_mistakes_in_atst_log_mel_exceed_the_test_tolerance(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = AtstFrame(False)
     made.window = HANN(1024, periodic=False)
     assert mel_error(golden, made) > 1e-3
@@ -262,7 +264,7 @@ def tanh_gelu(_: AtstFrame, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("plant", "least"), [(from_zero, 0.1), (time_major, 0.1), (tanh_gelu, 5e-5)])
 @pytest.mark.slow
-def test_mistakes_in_atst_exceed_tolerance(
+def test_planted_mistakes_in_atst_exceed_the_test_tolerance(
     golden: Golden,
     plant: Callable[[AtstFrame, pytest.MonkeyPatch], None],
     least: float,
@@ -275,7 +277,9 @@ def test_mistakes_in_atst_exceed_tolerance(
     assert frames_error(golden, made) > least
 
 
-def test_atst_without_lowest_level_differs_for_quiet_clips(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_atst_without_the_lowest_log_mel_level_fails_for_quiet_clips(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(atst_frame, "LOW", -500.0)
     assert frames_error(golden, atst(), "Q") > 0.05
 

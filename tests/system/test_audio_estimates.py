@@ -55,7 +55,7 @@ def audio_settings(content: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(("content", "out"), AUDIO)
-def test_trained_parts_match_parts_of_the_encoder(content: dict[str, Any], out: int) -> None:
+def test_trained_parts_in_the_settings_match_those_of_the_built_encoder(content: dict[str, Any], out: int) -> None:
     settings = audio_settings(content)
     with weights_left_out():
         encoder = settings.build_without_files(out)
@@ -63,7 +63,7 @@ def test_trained_parts_match_parts_of_the_encoder(content: dict[str, Any], out: 
     assert settings.trained_parts == counted
 
 
-def test_passt_cost_matches_hand_values() -> None:
+def test_estimated_passt_cost_matches_hand_values() -> None:
     costs = {}
     for name, changes in {"whole": {}, "frozen": {"trainable": False}}.items():
         settings = audio_settings(PANNS | changes)
@@ -97,7 +97,7 @@ def first_token(**changes: Any) -> FirstToken:
     return FirstToken.model_validate(BERT_BASE | changes)
 
 
-def test_text_parameter_counts_match_hand_values(tmp_path: Path) -> None:
+def test_estimated_text_parameters_match_hand_values(tmp_path: Path) -> None:
     mlp = 769 * 2048 + 2049 * 1024
     assert text_parameters(first_token()) == (BERT + mlp, 0) == (112_564_736, 0)
     assert text_parameters(first_token(trainable=False)) == (mlp, BERT)
@@ -113,7 +113,7 @@ def test_text_parameter_counts_match_hand_values(tmp_path: Path) -> None:
     assert text_parameters(unknown) == (385 * 384, 0)
 
 
-def test_parameter_count_matches_real_transformer(tmp_path: Path) -> None:
+def test_estimated_parameters_match_a_real_transformer(tmp_path: Path) -> None:
     from transformers import BertConfig, BertModel
 
     config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
@@ -161,7 +161,7 @@ def test_plan_reports_missing_files_of_the_panns_bert_model(tmp_path: Path) -> N
         made(tmp_path, PANNS | {"weights": None, "trainable": False}, BERT_BASE)
 
 
-def test_memory_counts_trained_and_frozen_parts(tmp_path: Path) -> None:
+def test_memory_estimate_includes_trained_and_frozen_parts(tmp_path: Path) -> None:
     recipe = made(tmp_path, PANNS, BERT_BASE)
     stage = recipe.stages["only"]
     found = {name: Content([], source.expected) for name, source in recipe.data.items()}

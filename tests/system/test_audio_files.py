@@ -62,7 +62,9 @@ def trained(path: Path, out: Path) -> dict[str, np.ndarray]:
     return load_file(out / "only/e0002.safetensors")
 
 
-def test_files_and_bank_train_alike(mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_from_audio_files_gives_similar_losses_as_from_a_bank(
+    mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tiny.narrowed(monkeypatch)
     trained(recipe(mp3s, tmp_path / "bank", "bank"), tmp_path / "one")
     trained(recipe(mp3s, tmp_path / "files", "files"), tmp_path / "two")
@@ -76,7 +78,7 @@ def test_files_and_bank_train_alike(mp3s: Path, tmp_path: Path, monkeypatch: pyt
     assert (one["waveforms"], two["waveforms"]) == ("bank", "files")
 
 
-def test_files_and_bank_train_to_equal_weights_without_resampling(
+def test_training_from_audio_files_without_resampling_gives_the_weights_of_a_bank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.narrowed(monkeypatch)
@@ -89,7 +91,7 @@ def test_files_and_bank_train_to_equal_weights_without_resampling(
     assert all(np.array_equal(bank[name], files[name]) for name in bank)
 
 
-def test_parts_of_files_differ_from_a_bank_by_one_step_at_most(mp3s: Path, tmp_path: Path) -> None:
+def test_samples_decoded_in_parts_differ_by_at_most_one_16_bit_step(mp3s: Path, tmp_path: Path) -> None:
     clips, banks = read_manifest(mp3s), tmp_path / "banks"
     bank, files = (build_features(clips, WAVEFORM, banks, waveforms=source) for source in ("bank", "files"))  # type: ignore[arg-type]
     draw, differing, samples = np.random.default_rng(0), 0, 0
@@ -105,7 +107,7 @@ def test_parts_of_files_differ_from_a_bank_by_one_step_at_most(mp3s: Path, tmp_p
     assert differing < samples / 100
 
 
-def test_killed_and_resumed_run_on_files_matches_uninterrupted(
+def test_killed_and_resumed_run_on_audio_files_matches_uninterrupted_run(
     mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.narrowed(monkeypatch)
@@ -116,7 +118,9 @@ def test_killed_and_resumed_run_on_files_matches_uninterrupted(
     assert lines(tmp_path / "again") == lines(tmp_path / "run")
 
 
-def test_run_on_files_ranks_and_embeds(mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_that_reads_audio_files_ranks_and_embeds(
+    mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tiny.narrowed(monkeypatch)
     run = tmp_path / "run"
     assert main(["run", str(recipe(mp3s, tmp_path / "files", "files")), "--out", str(run)]) == 0
@@ -131,7 +135,7 @@ def test_run_on_files_ranks_and_embeds(mp3s: Path, tmp_path: Path, monkeypatch: 
     assert not list(tmp_path.rglob("waveform-*"))
 
 
-def test_begun_run_keeps_its_source_when_the_disk_fills(
+def test_started_run_reads_waveforms_from_the_same_source_when_the_disk_fills(
     mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.narrowed(monkeypatch)
@@ -150,7 +154,7 @@ def test_begun_run_keeps_its_source_when_the_disk_fills(
 
 
 @pytest.mark.collapses
-def test_damaged_file_ends_the_run_by_name_and_is_left_out_of_the_next(
+def test_damaged_audio_file_is_named_when_it_ends_a_run_and_skipped_by_the_next(
     mp3s: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -172,7 +176,9 @@ def test_damaged_file_ends_the_run_by_name_and_is_left_out_of_the_next(
     assert "skipped 1 clip with broken audio" in caplog.text
 
 
-def test_verify_reads_all_bytes_and_warns_of_a_silent_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_verify_reads_all_bytes_and_warns_of_a_change_with_equal_size_and_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "one.wav"
     wave = np.random.default_rng(0).uniform(-0.5, 0.5, 200_000)
     soundfile.write(path, wave, 16_000)
@@ -200,7 +206,7 @@ def test_clips_with_equal_content_share_a_key_and_others_do_not(tmp_path: Path) 
     assert found == pytest.approx({"one": 0.1, "same": 0.1, "edited": 0.2}, abs=1e-4)
 
 
-def test_content_keys_are_written_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_keys_are_written_to_disk_a_thousand_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [tmp_path / f"{number}.wav" for number in range(2500)]
     for number, path in enumerate(paths):
         path.write_bytes(str(number).encode())
@@ -216,7 +222,7 @@ def test_content_keys_are_written_many_at_a_time(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_two_processes_decode_only_their_share_and_train_as_one(mp3s: Path, tmp_path: Path) -> None:
+def test_two_processes_decode_only_their_share_and_match_one_process(mp3s: Path, tmp_path: Path) -> None:
     path = recipe(mp3s, tmp_path / "files", "files")
     for processes in (1, 2):
         out = tmp_path / f"run{processes}"
@@ -226,7 +232,7 @@ def test_two_processes_decode_only_their_share_and_train_as_one(mp3s: Path, tmp_
     assert max(float(np.abs(one[name] - two[name]).max()) for name in one) < 1e-4
 
 
-def test_plan_of_files_has_no_bank_and_says_who_waits(mp3s: Path, tmp_path: Path) -> None:
+def test_plan_for_reading_audio_files_reports_decoding_speed_and_no_bank(mp3s: Path, tmp_path: Path) -> None:
     path = recipe(mp3s, tmp_path / "files", "files")
     shown = plan(load_recipe(path).recipe)
     assert "decoded from the audio files for each batch; nothing is stored" in fact(shown, "waveform")

@@ -74,7 +74,9 @@ def test_log_mel_at_32_khz_matches_panns(golden: Golden, letter: str) -> None:
     assert largest(mel_basis(), content["melW"]) < 1e-7
 
 
-def test_symmetric_window_exceeds_log_mel_tolerance(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_mel_with_symmetric_window_exceeds_the_test_tolerance(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
     content = golden("panns_resnet38")
     monkeypatch.setattr(torch, "hann_window", functools.partial(torch.hann_window, periodic=False))
     assert largest(LogMelFrontEnd()(torch.from_numpy(wave(content, "A"))[None])[0], content["A_logmel"]) > 0.05
@@ -94,7 +96,7 @@ def test_resnet38_encoder_matches_original_pooling_and_logits(
     assert largest(logits.sigmoid(), content[f"{letter}_clipwise"]) < 2e-5
 
 
-def test_all_poolings_of_resnet38_match_original_maps(
+def test_all_poolings_of_resnet38_match_original_code(
     golden: Golden, encoder: PannsEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The frames of the original are means over frequency; its maps are known by their statistics."""
@@ -121,7 +123,7 @@ def test_all_poolings_of_resnet38_match_original_maps(
 
 
 @pytest.mark.slow
-def test_resnet38_expert_frames_match_original(golden: Golden) -> None:
+def test_resnet38_expert_frames_match_original_code(golden: Golden) -> None:
     content = golden("panns_resnet38")
     found = loaded("panns_resnet38")([wave(content, letter) for letter in "BS"])
     for letter, frames in zip("BS", found, strict=True):
@@ -129,7 +131,7 @@ def test_resnet38_expert_frames_match_original(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize(("mistake", "least"), [("batch norm eps", 2e-3), ("constant padding", 2e-4)])
-def test_mistakes_in_resnet38_exceed_tolerance(
+def test_planted_mistakes_in_resnet38_exceed_the_test_tolerance(
     golden: Golden, encoder: PannsEncoder, monkeypatch: pytest.MonkeyPatch, mistake: str, least: float
 ) -> None:
     content = golden("panns_resnet38")
@@ -155,7 +157,7 @@ def test_panns_network_keys_match_checkpoints(encoder: PannsEncoder) -> None:
 
 @torch.inference_mode()
 @pytest.mark.slow
-def test_cnn14_frames_match_original(golden: Golden) -> None:
+def test_cnn14_frames_match_original_code(golden: Golden) -> None:
     """Cnn14 for 16 kHz is the same network with another front-end."""
     content = golden("panns_cnn14_16k")
     network = Cnn14(0.2).eval()
@@ -179,7 +181,7 @@ def crnn(embedding: str = "frames") -> CrnnEncoder:
     return made.eval()
 
 
-def test_crnn_keys_and_fill_match_the_golden_description(goldens: Path) -> None:
+def test_crnn_test_weights_match_the_stored_description(goldens: Path) -> None:
     described = json.loads((goldens / "keys.json").read_text())["xieh97_dcase2022_crnn"]["keys"]
     described = {key: one for key, one in described.items() if key.startswith("audio_enc")}
     shapes = filled.crnn_shapes()
@@ -204,7 +206,7 @@ def test_logmel_slaney_matches_dcase2022_baseline(golden: Golden, letter: str) -
 
 
 @pytest.mark.parametrize("mistake", ["symmetric Hann", "no area norm", "highest frequency"])
-def test_mistakes_in_logmel_slaney_exceed_tolerance(
+def test_planted_mistakes_in_logmel_slaney_exceed_the_test_tolerance(
     golden: Golden, monkeypatch: pytest.MonkeyPatch, mistake: str
 ) -> None:
     settings = dict(BASELINE)
@@ -248,7 +250,7 @@ def test_crnn_layers_match_dcase2022_baseline(golden: Golden) -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("mistake", ["pooling", "slope", "direction"])
-def test_mistakes_in_crnn_exceed_tolerance(golden: Golden, mistake: str) -> None:
+def test_planted_mistakes_in_crnn_exceed_the_test_tolerance(golden: Golden, mistake: str) -> None:
     content, made = golden("xieh97_dcase2022_crnn"), crnn("mean")
     if mistake == "pooling":
         made.cnn[3] = torch.nn.LPPool2d(2, (2, 4))

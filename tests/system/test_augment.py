@@ -52,7 +52,7 @@ def small(folder: Path, suffix: str = ".csv") -> Path:
         (9, [0.83, 0.37, 0.93, 0.36, 0.48, 0.86], [("Dogs bark.", "Two dogs are barking."), ("Rain",)]),
     ],
 )
-def test_caption_replacement_matches_hand_computed_draws(
+def test_replaced_captions_match_hand_computed_random_draws(
     tmp_path: Path, suffix: str, seed: int, draws: list[float], expected: list[tuple[str, ...]]
 ) -> None:
     """Two draws per caption: whether it is replaced (below 0.5), and the choice of its alternative."""
@@ -65,7 +65,7 @@ def test_caption_replacement_matches_hand_computed_draws(
     assert augmentation.texts() == ["a pair of dogs", "dogs, two of them", "Rain"]
 
 
-def test_alternatives_are_found_by_caption_index(tmp_path: Path) -> None:
+def test_alternative_captions_belong_to_their_caption_index(tmp_path: Path) -> None:
     rows = [("dogs.wav", 0, "x"), ("dogs.wav", 1, "y")]
     augmentation = Augmentation(replacing(table(tmp_path / "a.csv", ALTERNATIVES, *rows), 1), [DOGS])
     items = [Item(DOGS, (DOGS.captions[1],), (1,)), Item(DOGS, (DOGS.captions[0],), (0,)), Item(DOGS, ("", ""), (1, 0))]
@@ -90,7 +90,7 @@ def test_probability_1_replaces_all_captions_with_alternatives(tmp_path: Path) -
         assert [item.captions for item in augmentation(items, [step])] == [("x",), ("Dogs bark.",)]
 
 
-def test_replacing_captions_keeps_the_draws_of_clips_and_captions(world: Path, tmp_path: Path) -> None:
+def test_replacing_captions_does_not_alter_the_draws_of_clips_and_captions(world: Path, tmp_path: Path) -> None:
     clips = [one for one in read_manifest(world) if one.split == "development"]
     augmentation = Augmentation(replacing(augmented.alternatives(world, tmp_path / "a.csv")), clips)
     items = items_of(clips, "clip")
@@ -176,7 +176,7 @@ def test_alternatives_of_unknown_clips_are_counted(tmp_path: Path) -> None:
     ]
 
 
-def test_teacher_uses_the_original_caption(tmp_path: Path) -> None:
+def test_teacher_embeds_original_captions_instead_of_alternatives(tmp_path: Path) -> None:
     augmentation = Augmentation(replacing(small(tmp_path), 1), [DOGS, RAIN])
     banks = [open_bank(tmp_path / name, 3, "float32", {}) for name in ("clips", "captions")]
     draw = np.random.default_rng(0)
@@ -205,7 +205,7 @@ def trained(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("at_step", [2, 5])
-def test_killed_and_resumed_augmented_run_matches_uninterrupted(
+def test_killed_and_resumed_augmented_run_matches_uninterrupted_run(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_step: int
 ) -> None:
     augmented.killed_and_resumed(trained / "augmented.yaml", tmp_path / "again", at_step, monkeypatch)
@@ -213,7 +213,7 @@ def test_killed_and_resumed_augmented_run_matches_uninterrupted(
     assert lines(tmp_path / "again") == lines(trained / "run")
 
 
-def test_run_without_augmentation_differs(trained: Path, world: Path, tmp_path: Path) -> None:
+def test_run_without_augmentation_has_other_metrics(trained: Path, world: Path, tmp_path: Path) -> None:
     assert main(["train", str(augmented.recipe(world, tmp_path, None)), "--out", str(tmp_path / "run")]) == 0
     assert lines(tmp_path / "run") != lines(trained / "run")
 
@@ -270,7 +270,7 @@ def test_check_reports_augmentation_and_missing_files(
     assert "  augment: " not in capsys.readouterr().out
 
 
-def test_relevance_includes_alternatives(trained: Path) -> None:
+def test_relevance_of_captions_includes_alternative_captions(trained: Path) -> None:
     data = load_data(load_recipe(trained / "augmented.yaml").recipe)
     texts = new_texts(data)
     assert len(texts) == 480

@@ -80,7 +80,7 @@ def test_very_low_moment_scores_keep_their_order() -> None:
             assert float(score(clips, captions)) == pytest.approx(wanted, abs=0.15)
 
 
-def test_padded_parts_stay_within_max_padded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padded_parts_of_series_have_at_most_max_padded_values(monkeypatch: pytest.MonkeyPatch) -> None:
     clips = awkward.recordings()
     for bound in (3 * awkward.DIM, 10 * awkward.DIM, 15 * awkward.DIM, 30 * awkward.DIM):
         monkeypatch.setattr(embeddings, "MAX_PADDED", bound)
@@ -89,7 +89,7 @@ def test_padded_parts_stay_within_max_padded(monkeypatch: pytest.MonkeyPatch) ->
         assert all(part.values.numel() <= bound or len(places) == 1 for places, part in parts)
 
 
-def test_expert_norms_are_in_clip_order(unbroken: Path, world: Path) -> None:
+def test_norms_of_expert_embeddings_are_in_clip_order(unbroken: Path, world: Path) -> None:
     trained = open_trained(unbroken)
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
     clips = [clips[n] for n in np.argsort(np.argsort(awkward.LENGTHS)).tolist()]  # 0.9, 0.6, 0.7 and 0.8 s
@@ -136,7 +136,7 @@ def test_bank_created_by_two_threads_is_written_once(tmp_path: Path, monkeypatch
     assert len(written) == 1
 
 
-def test_remaining_work_is_divided_among_processes(tmp_path: Path) -> None:
+def test_remaining_series_are_divided_among_processes(tmp_path: Path) -> None:
     one, other = (open_bank(tmp_path / "bank", 2, "float32", {}) for _ in range(2))
     wanted = {str(n): 1.0 for n in range(9)}
     with shared_work(one, wanted, (3, 9.0)) as first, shared_work(other, wanted, (16, 99.0)) as second:
@@ -167,7 +167,7 @@ def test_decoding_reads_only_a_few_clips_ahead(monkeypatch: pytest.MonkeyPatch) 
         assert len(asked) <= decode.DECODED_AHEAD + 2 + 1
 
 
-def test_frames_are_synced_before_their_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_are_written_to_disk_before_their_index_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     monkeypatch.setattr(shard, "sync", lambda path: synced.append(path.name))
     with open_bank(tmp_path / "bank", 2, "float32", {}).writing() as store:
@@ -175,7 +175,9 @@ def test_frames_are_synced_before_their_index(tmp_path: Path, monkeypatch: pytes
     assert synced[:2] == ["frames.bin", "index.jsonl"]
 
 
-def test_lines_added_during_verification_are_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_lines_added_during_verification_are_not_reported_as_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bank = open_bank(tmp_path / "bank", 2, "float32", {})
     with bank.writing() as store:
         for key in "ab":
@@ -196,7 +198,7 @@ def test_lines_added_during_verification_are_no_damage(tmp_path: Path, monkeypat
 # --- networks and their plans ------------------------------------------------------------------------------------
 
 
-def test_shortest_panns_clip_gives_one_frame() -> None:
+def test_shortest_clip_for_panns_gives_one_frame() -> None:
     assert 1 + SHORTEST // HOP == STRIDE
     assert 1 + (SHORTEST - 1) // HOP < STRIDE
 
@@ -224,19 +226,19 @@ def test_grouped_convolution_backward_costs_twice_the_forward() -> None:
     assert whole - front_end == pytest.approx(3 * (frozen - front_end), rel=0.05)
 
 
-def test_frozen_passt_is_planned_without_patchout() -> None:
+def test_cost_estimate_of_a_frozen_passt_ignores_patchout() -> None:
     frozen = PASST | {"trainable": False, "weights": "x.pt"}
     whole = cost(Passt.model_validate(frozen | {"patchout_tokens": 0}), 10)
     assert cost(Passt.model_validate(frozen | {"patchout_tokens": 200}), 10) == whole
 
 
-def test_model_with_attention_pooling_is_not_published() -> None:
+def test_encoder_with_attention_pooling_does_not_count_as_published() -> None:
     values = PASST | {"weights": "x.pt", "head": "none"}
     assert Passt.model_validate(values).is_published
     assert not Passt.model_validate(values | {"segment_pooling": "attention"}).is_published
 
 
-def test_max_seconds_may_equal_segment_seconds() -> None:
+def test_max_seconds_equal_to_segment_seconds_is_accepted() -> None:
     def named(**changes: float) -> list[str]:
         return [key for key, _ in Passt.model_validate(PASST | changes).setting_errors(1024)]
 
@@ -244,7 +246,7 @@ def test_max_seconds_may_equal_segment_seconds() -> None:
     assert "max_seconds" in named(max_seconds=9.9)
 
 
-def test_clips_beyond_max_seconds_cost_no_more() -> None:
+def test_cost_estimate_of_clips_stops_growing_at_max_seconds() -> None:
     costs = {seconds: cost(Passt.model_validate(PASST), seconds) for seconds in (10, 30, 300)}
     assert costs[300] == costs[30] == costs[10].times(3)
 
@@ -263,7 +265,7 @@ def test_run_disk_estimate_counts_checkpoints_of_all_stages(tmp_path: Path) -> N
     assert one.run_bytes == BYTES * ((1 + 3 * 4) * trainable + 2 * trainable)
 
 
-def test_hours_of_a_missing_manifest_are_counted_once(tmp_path: Path) -> None:
+def test_estimated_hours_count_a_missing_manifest_once(tmp_path: Path) -> None:
     recipe = tiny.recipe(tmp_path / "m", tmp_path)
     recipe["data"]["again"] = recipe["data"]["train"]
     validated = schema.Recipe.model_validate(recipe)
@@ -294,7 +296,7 @@ def test_grad_cache_chunk_of_batch_size_is_refused(
     assert main(["check", str(path), "--set", "stages.only.grad_cache_chunk=7"]) == 0
 
 
-def test_other_vocabulary_uses_another_caption_bank(unbroken: Path, tmp_path: Path) -> None:
+def test_encoder_with_another_vocabulary_uses_another_caption_bank(unbroken: Path, tmp_path: Path) -> None:
     trained = open_trained(unbroken)
     before = teachers._captions_bank(trained, tmp_path).folder
     assert trained.model.text.vocabulary
@@ -302,14 +304,16 @@ def test_other_vocabulary_uses_another_caption_bank(unbroken: Path, tmp_path: Pa
     assert teachers._captions_bank(trained, tmp_path).folder != before
 
 
-def test_wandb_last_step_is_one_before_its_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_resumed_wandb_run_continues_after_its_last_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: SimpleNamespace(step=5)))
     monkeypatch.setattr(tracking, "_identity", lambda run: "id")
     assert tracking.WandB(Run(tmp_path)).last == 4
 
 
 @pytest.mark.parametrize(("is_first", "tracked"), [(True, ["tracker"]), (False, [])])
-def test_only_first_process_tracks(is_first: bool, tracked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_process_sends_metrics_to_trackers(
+    is_first: bool, tracked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: list[Any] = []
 
     class Stop(Exception):
@@ -328,7 +332,7 @@ def test_only_first_process_tracks(is_first: bool, tracked: list[str], monkeypat
     assert given == tracked
 
 
-def test_equal_stages_draw_different_batches(world: Path, tmp_path: Path) -> None:
+def test_stages_with_equal_settings_draw_different_batches(world: Path, tmp_path: Path) -> None:
     alike = tiny.stage(epochs=1, steps_per_epoch=2)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, a=alike, b=alike))
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0

@@ -31,7 +31,7 @@ def first_row(bank: Bank, key: str) -> int:
     return bank.shards()[0].span(key)[0]
 
 
-def test_bank_returns_stored_series(tmp_path: Path) -> None:
+def test_series_stored_in_a_bank_are_returned_unchanged(tmp_path: Path) -> None:
     bank = open_bank(tmp_path / "b", 6, "float16", {"a": 1})
     assert fill(bank, range(20)) == [str(n) for n in range(20)]
     assert fill(bank, range(10, 25)) == [str(n) for n in range(20, 25)]
@@ -149,7 +149,7 @@ def test_changed_rows_and_changed_key_fail_the_checksum(tmp_path: Path) -> None:
         open_bank(tmp_path / "b", 6, "float32", {}).read("50")
 
 
-def test_index_without_checksums_is_damaged(tmp_path: Path) -> None:
+def test_index_without_checksums_is_refused_as_damaged(tmp_path: Path) -> None:
     folder = tmp_path / "b"
     bank = open_bank(folder, 6, "float32", {})
     fill(bank, range(4))
@@ -264,7 +264,7 @@ def test_concurrent_writers_use_two_shards_of_one_bank(tmp_path: Path) -> None:
     assert keys_in(tmp_path / "b") == {"0", "1", "2", "3"}
 
 
-def test_longest_series_are_dealt_first_in_small_groups(tmp_path: Path) -> None:
+def test_longest_series_are_computed_first_in_small_groups(tmp_path: Path) -> None:
     bank = open_bank(tmp_path / "b", 6, "float32", {})
     seconds = {"a": 5.0, "b": 200.0, "c": 70.0, "d": 70.0, "e": 5.0}
     with shared_work(bank, seconds, (16, 120.0)) as work:
@@ -311,7 +311,7 @@ def test_reservations_of_a_dead_process_are_ignored(tmp_path: Path) -> None:
             assert list(islice(work.take_keys(), 2)) == ["0", "1"]
 
 
-def test_dropped_series_is_free_after_kill_or_while_waiting(tmp_path: Path) -> None:
+def test_series_dropped_by_one_process_is_computed_by_another_after_a_kill(tmp_path: Path) -> None:
     """It stays in the notes up to the process's next look at the bank."""
     wanted, notes = {str(n): 1.0 for n in range(3)}, tmp_path / "b/under_way.json"
     one, other, third = (open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(3))
@@ -392,7 +392,7 @@ def fill_shard(bank: Bank, keys: range) -> None:
                 work.store(key, series(int(key)))
 
 
-def test_index_lines_in_other_json_formatting_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_lines_with_other_json_spacing_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spaces and order are as they please in JSON; the fast reading of many lines and that of one agree."""
     fill(open_bank(tmp_path / "b", 6, "float32", {}), range(30))
     expected = {str(n): len(series(n)) for n in range(30)}

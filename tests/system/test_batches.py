@@ -43,7 +43,7 @@ def test_equal_mix_draws_sources_equally_and_items_once_per_turn() -> None:
     assert bigs[:30] != bigs[30:]
 
 
-def test_size_mix_draws_every_item_equally_often() -> None:
+def test_mix_by_size_draws_every_item_equally_often() -> None:
     sources = [items_of(fake_clips(n, s, 1), "clip") for n, s in ((30, "big"), (6, "small"))]
     sampler = Sampler(sources, "size", 12, "all", (1,))
     seen = [item.clip.id for step in range(3) for item in sampler.batch(step)]
@@ -72,7 +72,7 @@ def test_captions_of_a_clip_are_drawn_again_in_every_step() -> None:
         assert len({drawn[step][clip] for step in drawn}) > 2
 
 
-def test_pair_items_have_one_caption_and_short_lists_are_used_fully() -> None:
+def test_pair_items_have_one_caption_and_clip_items_at_most_all_captions() -> None:
     clips = fake_clips(4, "a", 3)
     assert [item.captions for item in items_of(clips, "pair")][:4] == [("a 0 0",), ("a 0 1",), ("a 0 2",), ("a 1 0",)]
     sampler = Sampler([items_of(clips, "clip")], "size", 4, 5, (0,))

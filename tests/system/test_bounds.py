@@ -64,7 +64,9 @@ def test_unknown_keys_beyond_200_are_only_counted(world: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("change", ["stages.²=1", "stages.only.losses.٣=1", f"stages.only.losses.{'9' * 5000}=1"])
-def test_odd_digits_in_set_are_treated_as_keys(world: Path, tmp_path: Path, change: str) -> None:
+def test_non_ascii_digits_and_huge_positions_in_a_set_option_are_refused(
+    world: Path, tmp_path: Path, change: str
+) -> None:
     assert problems(tmp_path, json.dumps(tiny.recipe(world, tmp_path)), change)
 
 
@@ -82,7 +84,7 @@ def test_odd_digits_in_set_are_treated_as_keys(world: Path, tmp_path: Path, chan
         ("stages.only.steps_per_epoch", "10000000"),
     ],
 )
-def test_sizes_beyond_any_machine_are_refused(world: Path, tmp_path: Path, key: str, value: str) -> None:
+def test_recipe_sizes_beyond_any_machine_are_refused(world: Path, tmp_path: Path, key: str, value: str) -> None:
     found = problems(tmp_path, json.dumps(tiny.recipe(world, tmp_path)), f"{key}={value}")
     assert any(" or less, not" in problem or "a number of" in problem for problem in found)
     assert max(map(len, found)) < 400
@@ -102,7 +104,7 @@ def test_check_refuses_models_larger_than_any_memory(
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "nan", "inf"])
-def test_gpu_memory_must_be_finite_and_positive(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gpu_memory_option_must_be_finite_and_positive(number: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "r.yaml", f"--gpu-memory={number}"]) == 1
     assert capsys.readouterr().err == f"error: --gpu-memory {number}: must be a finite number of GiB above 0\n"
 

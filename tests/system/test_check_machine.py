@@ -69,7 +69,7 @@ NONE = str((1 << 63) - 4096)  # as version 1 writes that there is no limit
         (None, {"memory.max": MIB}, None),
     ],
 )
-def test_machine_memory_is_the_lowest_cgroup_limit(
+def test_detected_machine_memory_is_the_lowest_cgroup_limit(
     groups: str | None, files: dict[str, object], share: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = {Path("/sys/fs/cgroup", name): f"{limit}\n" for name, limit in files.items()}
@@ -94,7 +94,7 @@ def test_machine_memory_is_the_lowest_cgroup_limit(
         ("", None), ("-1", None), ("7", None), ("GPU-c", None),
     ],
 )  # fmt: skip
-def test_gpu_memory_is_that_of_the_first_visible_gpu(
+def test_detected_gpu_memory_is_that_of_the_first_visible_gpu(
     visible: str | None, size: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool = tmp_path / "nvidia-smi"
@@ -107,7 +107,7 @@ def test_gpu_memory_is_that_of_the_first_visible_gpu(
     assert gpu_memory() == (size and size * GIB)
 
 
-def test_disk_warning_adds_folders_on_one_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_warning_sums_the_needs_of_folders_on_one_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk_of(monkeypatch, 10 * GIB)
     banks, runs = tmp_path / "not/yet/banks", tmp_path / "runs"
     assert list(full_disks({banks: 6 * GIB, runs: 4 * GIB})) == []
@@ -159,7 +159,7 @@ def test_checkpoints_fit_the_disk_estimate(settings: schema.Recipe, tmp_path: Pa
     )  # and their headers
 
 
-def test_plan_prints_hours_if_speeds_are_known(
+def test_plan_prints_the_time_for_processors_of_known_speed(
     settings: schema.Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 4)

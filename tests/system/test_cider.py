@@ -90,7 +90,7 @@ def test_cider_matches_slow_reference(seed: int) -> None:
     assert scores(documents, captions, np.float32) == pytest.approx(np.array(expected), rel=2e-6, abs=1e-6)
 
 
-def test_subset_scores_match_full_scores_in_any_order() -> None:
+def test_cider_of_some_captions_matches_full_scores_in_any_order() -> None:
     random = np.random.default_rng(0)
     captions = random_captions(random, 60)
     whole = scores(each(captions), captions)
@@ -100,7 +100,7 @@ def test_subset_scores_match_full_scores_in_any_order() -> None:
     assert among.scores(5, 5).shape == (0, 45)
 
 
-def test_captions_added_later_get_the_same_scores() -> None:
+def test_cider_of_captions_added_later_is_the_same() -> None:
     captions = random_captions(np.random.default_rng(1), 40, words=8)
     captions += [["z", "z", "z"], ["q", "z", "z"]]
     cider = CiderD(each(captions[:20]))
@@ -276,7 +276,7 @@ def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("clips", [False, True])
 @pytest.mark.parametrize(("seed", "longest"), [(0, 14), (1, 14), (2, 3), (3, 2), (4, 1)])
-def test_distribution_matches_sorted_scores(seed: int, longest: int, clips: bool) -> None:
+def test_cider_distribution_matches_sorted_scores(seed: int, longest: int, clips: bool) -> None:
     """Short captions of few words give many ties; the last corpus has no words at all."""
     random = np.random.default_rng(seed)
     captions = random_captions(random, 50, words=3 if longest < 4 else 8, longest=longest)
@@ -292,7 +292,7 @@ def test_distribution_matches_sorted_scores(seed: int, longest: int, clips: bool
     assert sum(found.histogram.counts) == found.pairs
 
 
-def test_distribution_without_pairs_of_different_clips_is_refused() -> None:
+def test_cider_distribution_without_pairs_of_different_clips_is_refused() -> None:
     features = CiderD([[["a"]], [["b"]]]).features([["a"], ["b"]])
     with pytest.raises(KitError, match="no two captions of different clips"):
         distribution(features, [80.0], np.zeros(2, int))
@@ -311,7 +311,7 @@ def development(shared: Path) -> list[Tokens]:
         (5, False, [0.01509, 0.06118, 0.41389], 5),
     ],
 )
-def test_percentiles_of_clotho_development_match_stored_values(
+def test_cider_percentiles_of_clotho_development_match_stored_values(
     development: list[Tokens], per_document: int, other_clips: bool, expected: list[float], digits: int
 ) -> None:
     assert len(development) == 19_195

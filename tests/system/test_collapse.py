@@ -14,7 +14,7 @@ from system.models.frame_word import frame_word
 from system.training.validation import collapsed, share_of_equal_scores, spread, watch, zeros
 
 
-def test_spread_and_zeros_match_hand_values() -> None:
+def test_spread_and_share_of_zero_embeddings_match_hand_values() -> None:
     assert spread(Embedded(torch.tensor([[1.0, 0], [0, 3]]))) == pytest.approx(0.5)  # cosines 1, 0, 0, 1
     assert spread(Embedded(torch.tensor([[2.0, 1], [4, 2]]))) == pytest.approx(0)
     assert spread(Embedded(torch.tensor([[1.0, 0], [-1, 0]]))) == pytest.approx(1)
@@ -31,7 +31,7 @@ def test_spread_of_series_ignores_padding() -> None:
     assert zeros(half) == pytest.approx(1 / 3)
 
 
-def test_collapse_is_found_by_spread_zeros_or_equal_scores() -> None:
+def test_low_spread_zero_embeddings_or_equal_scores_are_a_collapse() -> None:
     anywhere = Embedded(torch.eye(4))
     assert collapsed(watch(anywhere, anywhere, 0.5)) == []
     nearly_one = Embedded(torch.ones(4, 2) + 0.001 * torch.eye(4)[:, :2])
@@ -47,7 +47,7 @@ def test_share_of_captions_with_equal_scores_matches_hand_value() -> None:
     ) == pytest.approx(2 / 3)
 
 
-def test_all_zero_clamped_scores_are_a_collapse() -> None:
+def test_scores_that_are_all_clamped_to_zero_are_a_collapse() -> None:
     """Frames that look away from every word: the embeddings differ, the scores do not."""
     clips = Embedded(torch.randn(4, 3, 5).abs(), torch.full((4,), 3))
     words = Embedded(-torch.randn(6, 2, 5).abs(), torch.full((6,), 2))

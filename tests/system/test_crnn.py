@@ -23,7 +23,7 @@ from system.models.batch import Series
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_crnn_size_and_init_match_original() -> None:
+def test_crnn_size_and_initial_weights_match_original_code() -> None:
     encoder = crnn(hidden=150)
     assert sum(parameter.numel() for parameter in encoder.parameters() if parameter.requires_grad) == 732_354
     second = encoder.cnn[8].weight
@@ -43,7 +43,7 @@ def embedded(encoder: CrnnEncoder | GruEncoder, values: Series, expert: str = "l
 
 
 @pytest.mark.parametrize("embedding", ["frames", "mean"])
-def test_masked_padding_changes_no_embedding_gradient_or_statistic(embedding: str) -> None:
+def test_padding_changes_no_crnn_embedding_gradient_or_statistic(embedding: str) -> None:
     """Neither embeddings nor gradients nor what batch norms have seen, in training and in evaluation."""
     clips = frames(30, 11, 4, 47, 3, 1)
     tight = series(clips)
@@ -80,7 +80,7 @@ def test_masked_batch_norm_matches_hand_values() -> None:
     assert torch.allclose(norm.running_mean, 0.1 * kept.mean(1))
 
 
-def test_counted_padding_matches_public_code_in_training() -> None:
+def test_crnn_with_counted_padding_matches_public_code_in_training() -> None:
     encoder = crnn(padding="counted", embedding="mean").train()
     values = series(frames(30, 11, 47))
     found = encoder({"logmel": values}).values
@@ -118,7 +118,7 @@ def test_clips_under_four_frames_are_padded_with_silence() -> None:
 
 
 @pytest.mark.parametrize(("given", "wanted"), [(1, 4), (1, 7), (2, 8), (7, 31), (25, 101), (39, 156)])
-def test_stretching_matches_torch_interpolation(given: int, wanted: int) -> None:
+def test_stretched_series_match_torch_interpolation(given: int, wanted: int) -> None:
     values = torch.randn(2, 40, 3)
     found = stretched(values, torch.tensor([given, 40]), torch.tensor([wanted, 163]))
     assert found.shape == (2, 163, 3)
@@ -137,7 +137,7 @@ def test_bidirectional_gru_ignores_padding() -> None:
 
 
 @pytest.mark.parametrize("embedding", ["frames", "mean"])
-def test_gru_encoder_matches_its_definition(embedding: str) -> None:
+def test_gru_encoder_output_matches_a_direct_computation(embedding: str) -> None:
     settings = {"kind": "gru", "experts": expert(8), "width": 5, "hidden": 4, "dropout": 0.0, "embedding": embedding}
     encoder = Gru.model_validate(settings).build(8)
     assert isinstance(encoder, GruEncoder)

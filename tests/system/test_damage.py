@@ -114,7 +114,7 @@ def follow(output: str) -> list[str]:
 
 
 @pytest.mark.parametrize("use", ["rank", "report", "export", "run"])
-def test_suggested_command_restores_run_with_damaged_settings(
+def test_command_suggested_for_damaged_settings_restores_the_run(
     run: Path, recipe: Path, world: Path, tmp_path: Path, use: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = read_scores(run / "scores/evaluation.npy").values.tobytes()
@@ -134,7 +134,7 @@ def test_suggested_command_restores_run_with_damaged_settings(
     assert read_scores(run / "scores/evaluation.npy").values.tobytes() == expected
 
 
-def test_damaged_resolved_json_gives_one_error_message(
+def test_damaged_resolved_json_is_reported_in_one_error_message(
     run: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run / "resolved.json").write_text("{" + (run / "resolved.json").read_text())
@@ -143,7 +143,7 @@ def test_damaged_resolved_json_gives_one_error_message(
     assert "resolved.json is damaged" in output
 
 
-def test_suggested_command_includes_set_options(
+def test_message_for_damaged_settings_suggests_a_command_with_the_set_options(
     run: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rewrite(run / "provenance.json", changes=["seed=8", "a b=c d"])
@@ -165,7 +165,7 @@ def test_damaged_run_is_reported_instead_of_started_again(
         open_run(load_recipe(recipe), tmp_path, run)
 
 
-def test_checksums_of_files_outside_the_model_are_refused(
+def test_exported_model_with_checksums_of_files_outside_its_folder_is_refused(
     unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Otherwise a foreign model could have any file read, and ask the user to delete it."""

@@ -62,7 +62,7 @@ def test_data_sets_and_licences_of_a_source_are_counted_separately(recipe: Path,
     }
 
 
-def test_expert_norms_match_single_clip_embeddings(unbroken: Path, world: Path) -> None:
+def test_norms_of_expert_embeddings_match_those_of_single_clips(unbroken: Path, world: Path) -> None:
     """Clips of different lengths, so that batches put them in another order."""
     trained = open_trained(unbroken)
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"][:7]
@@ -86,7 +86,7 @@ def test_clips_csv_lists_paths_and_norms(unbroken: Path, tmp_path: Path, world: 
     assert [(row["seconds"], row["norm a"], row["norm b"]) for row in rows] == [("", "1", "0.25"), ("", "2.5", "3")]
 
 
-def test_report_and_package_include_frozen_networks_and_vectors(unbroken: Path, tmp_path: Path) -> None:
+def test_report_and_package_list_frozen_networks_and_word_vector_files(unbroken: Path, tmp_path: Path) -> None:
     """A run whose audio encoder is a frozen network of PANNs with SpecAugment, and whose words are word2vec's."""
     folder = tmp_path / "run"
     without_checksums(shutil.copytree(unbroken, folder))
@@ -106,7 +106,7 @@ def test_report_and_package_include_frozen_networks_and_vectors(unbroken: Path, 
     assert submission(["report", str(folder)]) == 0
 
 
-def test_expert_norms_are_in_clip_order_for_mixed_lengths(unbroken: Path, world: Path) -> None:
+def test_norms_of_expert_embeddings_are_in_clip_order_for_mixed_lengths(unbroken: Path, world: Path) -> None:
     """An order by length that is not its own inverse: of three clips, each goes to the place of the next."""
     trained = open_trained(unbroken)
     pool = sorted((clip for clip in read_manifest(world) if clip.split == "evaluation"), key=lambda clip: clip.seconds)
@@ -141,7 +141,9 @@ def test_shared_recordings_are_counted_by_freesound_id(tmp_path: Path, recipe: P
     assert Data({"a": named[1:2], "b": named[3:]}, Features({}, keys)).shared(["a"], ["b"]) == 0, "no id is no match"
 
 
-def test_mean_of_checkpoints_embeds_no_clip_again(tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranking_by_a_mean_of_checkpoints_embeds_no_clip_again(
+    tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Once untrained and once a checkpoint: scores and norms of experts come of one pass, a mean of the files."""
     content = tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1))
     one = content["rank"]["evaluation"]

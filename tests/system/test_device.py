@@ -57,7 +57,7 @@ def test_verbs_refuse_a_missing_device_before_anything_else(
     assert "argument --device: no CUDA device on this machine: see what nvidia-smi prints" in capsys.readouterr().err
 
 
-def test_named_device_is_used_and_recorded(
+def test_device_option_is_used_for_training_and_recorded(
     world: Path, tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1)))

@@ -99,7 +99,7 @@ def no_curves() -> None:
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.slow
-def test_two_processes_train_and_rank_as_one(manifest: Path, tmp_path: Path) -> None:
+def test_training_and_ranking_with_two_processes_match_one_process(manifest: Path, tmp_path: Path) -> None:
     recipe = content(manifest, tmp_path, epochs=2)
     recipe["rank"] = tiny.recipe(manifest, tmp_path, only={})["rank"]
     path = tiny.write_recipe(tmp_path / "r.yaml", recipe)
@@ -155,7 +155,7 @@ def test_losses_of_several_processes_match_one_process(manifest: Path, tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
-def test_first_loss_with_batch_norms_matches_one_process(manifest: Path, tmp_path: Path) -> None:
+def test_first_loss_of_several_processes_with_batch_norms_matches_one_process(manifest: Path, tmp_path: Path) -> None:
     """The first loss; from then on float32 grows apart, through norms and powers of four: see test_synchronised."""
     cases = {}
     for name, padding, norm in (
@@ -296,7 +296,7 @@ def test_error_of_one_process_is_printed_once(manifest: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_torchrun_commands_of_the_readme_work(manifest: Path, tmp_path: Path) -> None:
+def test_torchrun_commands_in_the_readme_run_without_errors(manifest: Path, tmp_path: Path) -> None:
     """The commands run unchanged, with SLURM's variables and stand-ins for `srun` and `scontrol` on one machine."""
     tiny.write_recipe(tmp_path / "mine.yaml", content(manifest, tmp_path, epochs=1))
     text = (ROOT / "system/DISTRIBUTED.md").read_text().split("# Several GPUs, several machines")[1].split("\n## ")[0]
@@ -337,7 +337,7 @@ def test_plan_estimates_exchanged_bytes_within_10_percent(
 
 
 @pytest.mark.slow
-def test_gradient_norm_matches_one_process(manifest: Path, tmp_path: Path) -> None:
+def test_gradient_norm_of_several_processes_matches_one_process(manifest: Path, tmp_path: Path) -> None:
     """AdamW would not tell a sum from a mean."""
     norms = []
     settings = {"losses": [NT_XENT | {"temperature": "learned"}], "max_grad_norm": None, "epochs": 1}

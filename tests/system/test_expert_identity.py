@@ -55,13 +55,13 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("there")
 @pytest.mark.parametrize("key", STAYED)
-def test_bank_keys_of_unchanged_experts_stay(key: str) -> None:
+def test_unchanged_experts_have_the_same_bank_keys_as_in_earlier_versions(key: str) -> None:
     assert STAYED[key].key() == key
     assert "resampling" not in STAYED[key].model_dump(mode="json")
 
 
 @pytest.mark.parametrize("key", CHANGED)
-def test_changed_experts_use_new_banks(there: Path, key: str) -> None:
+def test_experts_with_changed_frames_use_new_banks(there: Path, key: str) -> None:
     expert = CHANGED[key]
     before = {**expert.identity(), "version": 1}
     bank = open_bank(there / "banks" / key, expert.dim, expert.dtype, before)

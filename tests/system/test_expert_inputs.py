@@ -41,7 +41,7 @@ QUICK = [pytest.param(kind, marks=pytest.mark.slow) if kind in LARGE else kind f
 
 
 @pytest.mark.parametrize("kind", QUICK)
-def test_frame_counts_match_definition_for_any_length(kind: str) -> None:
+def test_number_of_frames_matches_its_definition_for_any_length(kind: str) -> None:
     rate = KINDS[kind].model_construct().rate
     lengths = [1, 511, 512, 671, 4959, 4960, rate // 2, rate // 2 + 1, 15_599, 15_600, rate, 30_959, 30_960]
     waves = [noise(n, n) for n in lengths] + [np.zeros(n, np.float32) for n in (1, rate // 10, rate)]
@@ -83,7 +83,7 @@ def test_panns_clip_of_exactly_one_frame_is_not_padded() -> None:
     assert relative(loaded("panns_cnn14_16k")([wave])[0], published.panns(weights("panns_cnn14_16k"), wave)) < 2e-5
 
 
-def test_vggsound_clips_samples_at_full_scale() -> None:
+def test_vggsound_limits_samples_to_full_scale() -> None:
     loud = 5 * noise(16_000, 3)
     clipped = np.clip(loud, -1, 1)
     assert (loud != clipped).any()

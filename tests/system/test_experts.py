@@ -43,7 +43,7 @@ def test_yamnet_network_matches_public_embeddings(shared: Path, goldens: Path) -
     assert np.abs(scores - golden["scores"]).max() < 0.03  # int8 against float32
 
 
-def test_int8_front_end_changes_3_of_10_best_classes(shared: Path, goldens: Path) -> None:
+def test_yamnet_with_exact_log_mel_changes_3_of_10_classes_of_the_int8_model(shared: Path, goldens: Path) -> None:
     """Its own log-mel gives its classes; the definition's gives another one for three of these ten."""
     golden = np.load(goldens / "yamnet_esc10.npz")
     network, expected = load_network(shared / YAMNET_FILE, CPU), golden["scores"].argmax(1)
@@ -140,7 +140,7 @@ def test_missing_and_wrong_yamnet_files_are_refused(tmp_path: Path) -> None:
 # log-mel
 
 
-def test_logmel_peaks_at_a_tone_and_is_floor_for_silence() -> None:
+def test_logmel_is_highest_at_the_frequency_of_a_tone_and_lowest_for_silence() -> None:
     t = np.arange(16_000) / 16_000
     frames = LOGMEL.load(CPU)([np.sin(2 * np.pi * 2000 * t).astype(np.float32), np.zeros(16_000, np.float32)])
     centres = 700 * (10 ** (np.linspace(0, 2595 * np.log10(1 + 8000 / 700), 34)[1:-1] / 2595) - 1)
@@ -189,7 +189,7 @@ def test_expert_key_depends_on_settings_but_not_weight_paths(shared: Path, tmp_p
 # running networks in batches
 
 
-def test_by_rows_fills_batches_across_series() -> None:
+def test_by_rows_fills_a_batch_with_rows_of_several_series() -> None:
     sizes: list[int] = []
 
     def twice(rows: np.ndarray) -> np.ndarray:
@@ -203,14 +203,14 @@ def test_by_rows_fills_batches_across_series() -> None:
     assert all(np.array_equal(one, 2 * whole[:, 0]) for one, whole in zip(found, wholes, strict=True))
 
 
-def test_of_one_length_groups_equal_lengths() -> None:
+def test_of_one_length_yields_groups_of_equal_lengths() -> None:
     assert list(of_one_length([5, 3, 5, 5, 9, 3], 10)) == [[1, 5], [0, 2], [3], [4]]
     assert list(of_one_length([20], 10)) == [[0]]
 
 
 @pytest.mark.parametrize("size", [4, 5, 7, 8, 9, 23, 24, 40, 41])
 @pytest.mark.parametrize("is_ceiled", [False, True])
-def test_in_pieces_matches_one_pass(size: int, is_ceiled: bool) -> None:
+def test_convolutions_computed_in_pieces_match_one_pass(size: int, is_ceiled: bool) -> None:
     """Means of 4 over a sum of 9 neighbours: an output sees one output to either side."""
 
     def network(x: torch.Tensor) -> torch.Tensor:
@@ -229,7 +229,7 @@ def test_in_pieces_matches_one_pass(size: int, is_ceiled: bool) -> None:
         assert not torch.allclose(in_pieces(network, x, 2, 4, 0, 2), whole)
 
 
-def test_exact_context_restores_precision_settings() -> None:
+def test_context_manager_exact_restores_precision_settings_at_its_end() -> None:
     torch.set_float32_matmul_precision("high")
     try:
         with exact():
@@ -279,7 +279,7 @@ def test_experts_table_imports_no_torch(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_logmel_and_yamnet_process_ten_minutes(tmp_path: Path, shared: Path) -> None:
+def test_logmel_and_yamnet_process_a_ten_minute_clip(tmp_path: Path, shared: Path) -> None:
     wave = np.random.default_rng(0).normal(0, 0.05, 600 * 16_000).astype(np.float32)
     assert LOGMEL.load(CPU)([wave])[0].shape == (7501, 128)
     frames = Yamnet(kind="yamnet", weights=str(shared / YAMNET_FILE)).load(CPU)([wave])[0]

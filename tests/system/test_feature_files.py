@@ -71,7 +71,7 @@ def recipe(manifest: Path, folder: Path) -> dict[str, Any]:
     return content
 
 
-def test_system_runs_on_published_features_without_audio(
+def test_recipe_with_published_features_runs_without_audio(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = made(published)

@@ -68,7 +68,7 @@ def test_any_sample_rate_and_channel_count_is_accepted(tmp_path: Path, rate: int
     assert (found[2:-2].reshape(-1, 32).argmax(1) == reference[2:-2].reshape(-1, 32).argmax(1)).all()
 
 
-def test_frames_follow_file_content_not_name(tmp_path: Path) -> None:
+def test_frames_depend_on_the_content_of_a_file_and_not_on_its_name(tmp_path: Path) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 4}))
     Path(clips[1].path).write_bytes(Path(clips[0].path).read_bytes())
     build = lambda: build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")  # noqa: E731
@@ -136,7 +136,9 @@ def test_broken_clip_in_a_group_does_not_affect_the_others(tmp_path: Path, monke
             assert features.frames("logmel", clip.id)[0, 0] == (n + 1) / 256, "frames of another clip"
 
 
-def test_all_clips_with_the_same_broken_content_are_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_clips_with_the_same_broken_content_are_reported_as_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clips = write_levels(tmp_path / "world", 4, 0.5)
     for n in (1, 3):
         Path(clips[n].path).write_bytes(b"no sound")
@@ -154,7 +156,7 @@ def test_long_clips_are_computed_in_small_groups(tmp_path: Path, monkeypatch: py
     assert calls == [[800_000] * 3, [800_000] * 2]  # two minutes are reached by the third
 
 
-def test_clips_are_decoded_a_limited_number_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_limited_number_of_clips_is_decoded_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clips = write_levels(tmp_path / "world", 40, 0.1)
     decoded: list[str] = []
     threads: set[str] = set()
@@ -206,7 +208,7 @@ def test_content_keys_are_cached_and_a_damaged_cache_is_refused(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_killed_build_computes_no_finished_clip_again(tmp_path: Path) -> None:
+def test_resumed_build_after_a_kill_computes_no_finished_clip_again(tmp_path: Path) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 200}))
     waves = {content_key(clip.path): digest(read_audio(clip.path, LOGMEL.rate)) for clip in clips}
     banks = tmp_path / "banks"
@@ -335,7 +337,7 @@ def test_content_keys_are_cached_by_concurrent_processes(tmp_path: Path) -> None
         assert keys._execute("select count(*) from files") == [(200,)]
 
 
-def test_ranks_start_reading_at_different_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_start_reading_at_different_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clips = write_levels(tmp_path / "world", 6, 0.5)
     read: list[str] = []
     monkeypatch.setattr(ContentKeys, "read_key", lambda self, path: read.append(path) or content_key(path))
@@ -348,7 +350,7 @@ def test_ranks_start_reading_at_different_clips(tmp_path: Path, monkeypatch: pyt
         assert list(features.keys) == [clip.id for clip in clips]
 
 
-def test_frames_shared_with_a_changed_clip_come_from_other_clips(
+def test_content_shared_with_a_changed_clip_is_read_from_another_clip(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clips = write_levels(tmp_path / "world", 3, 0.5)

@@ -72,7 +72,7 @@ def test_removed_characters_do_not_change_embeddings(minilm: str, tmp_path: Path
     assert encoder.unreadable(["...", "dog", ""]) == ["...", ""]
 
 
-def test_encoder_is_rebuilt_from_saved_assets(minilm: str, tmp_path: Path) -> None:
+def test_text_encoder_rebuilt_from_saved_assets_gives_equal_embeddings(minilm: str, tmp_path: Path) -> None:
     encoder = settings(minilm, trainable=True).build([], tmp_path).eval()
     encoder.save_assets(tmp_path)
     again = settings(str(tmp_path / "text"), trainable=True).build([], tmp_path).eval()
@@ -81,7 +81,7 @@ def test_encoder_is_rebuilt_from_saved_assets(minilm: str, tmp_path: Path) -> No
         assert torch.equal(again(TEXTS).values, encoder(TEXTS).values)
 
 
-def test_missing_model_and_unsupported_dropout_are_refused(minilm: str, tmp_path: Path) -> None:
+def test_missing_text_model_and_unsupported_dropout_are_refused(minilm: str, tmp_path: Path) -> None:
     with pytest.raises(KitError, match=r"text model .*nowhere: no such folder; give a folder"):
         settings(str(tmp_path / "nowhere")).build([], tmp_path)
     from transformers import DistilBertConfig
@@ -91,7 +91,7 @@ def test_missing_model_and_unsupported_dropout_are_refused(minilm: str, tmp_path
         settings(str(tmp_path / "other"), dropout=0.2).build([], tmp_path)
 
 
-def test_model_without_first_token_is_refused(minilm: str, tmp_path: Path) -> None:
+def test_text_model_without_first_token_is_refused(minilm: str, tmp_path: Path) -> None:
     from transformers import AutoTokenizer, GPT2Config, GPT2Model
 
     GPT2Model(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=40_000)).save_pretrained(tmp_path / "causal")

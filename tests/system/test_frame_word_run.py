@@ -60,7 +60,7 @@ def done(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_stage_lowers_learning_rate_and_ends_early(done: Path) -> None:
+def test_frame_word_stage_lowers_its_learning_rate_and_stops_early(done: Path) -> None:
     assert [line["lr"] for line in lines(done)] == pytest.approx([1e-3, 1e-3, 1e-4])
     assert json.loads((done / "only/done.json").read_text())["epochs"] == 3
     assert "ends early: the standard deviation of loss over 2 epochs is at most 9" in (done / "log.txt").read_text()
@@ -77,7 +77,7 @@ def test_exported_model_ranks_like_its_run(done: Path, world: Path, tmp_path: Pa
         assert np.allclose(found, expected, atol=1e-6)
 
 
-def test_ranking_with_other_word_vectors_is_refused(
+def test_ranking_with_other_word_vectors_than_in_training_is_refused(
     done: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["export", str(done), "--out", str(tmp_path / "model")])
@@ -103,7 +103,7 @@ def test_missing_word_vectors_are_reported_before_any_work(
     assert "words.bin: published at" in capsys.readouterr().out
 
 
-def test_search_and_report_work_for_series_models(done: Path, world: Path, tmp_path: Path) -> None:
+def test_search_and_report_accept_models_with_series_of_embeddings(done: Path, world: Path, tmp_path: Path) -> None:
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
     ranker = open_ranker(done, cache=tmp_path)
     search, again = (Search(ranker, ranker.open(Listed(some))) for some in (clips, clips[::-1]))

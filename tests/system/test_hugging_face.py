@@ -84,7 +84,7 @@ def batch(waves: list[np.ndarray], size: int) -> tuple[torch.Tensor, torch.Tenso
 
 @LIBRARY
 @pytest.mark.parametrize("kind", KINDS)
-def test_hub_vectors_match_transformers_alone_and_in_batches(kind: str) -> None:
+def test_hub_vectors_match_the_transformers_library_alone_and_in_batches(kind: str) -> None:
     made, waves = network(kind), [samples(kind, seconds, n) for n, seconds in enumerate(SECONDS)]
     with torch.inference_mode():
         together = made(*batch(waves, max(map(len, waves)) + 999))
@@ -114,7 +114,7 @@ def test_hub_frames_are_tokens_that_begin_within_the_clip(kind: str) -> None:
 
 @LIBRARY
 @pytest.mark.parametrize("kind", ["clap_audio_model", "wavlm", "pe_audio_encoder"])
-def test_clip_under_a_tenth_of_a_second_is_padded(kind: str) -> None:
+def test_clip_under_a_tenth_of_a_second_is_padded_for_hub_models(kind: str) -> None:
     made, wave = network(kind), samples(kind, 0.01)
     with torch.inference_mode():
         found = made(*batch([wave], 48_000))[0]
@@ -167,7 +167,7 @@ def test_hub_training_is_reproducible_with_torch_seed(kind: str) -> None:
     assert torch.equal(*results)
 
 
-def test_model_of_another_type_is_refused(tmp_path: Path) -> None:
+def test_hub_model_of_another_type_is_refused(tmp_path: Path) -> None:
     folder = hub_folder("wavlm")
     with pytest.raises(KitError, match=r"its config.json says model_type wavlm, not hubert; set type: wavlm"):
         read_folder("hubert", folder)
@@ -189,7 +189,7 @@ def test_model_of_another_type_is_refused(tmp_path: Path) -> None:
         read_folder("wavlm", path.parent)
 
 
-def test_wrong_sample_rate_and_missing_weights_are_refused(tmp_path: Path) -> None:
+def test_hub_model_with_wrong_sample_rate_or_missing_weights_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(hub_folder("wavlm"), folder)
     path = folder / "preprocessor_config.json"
@@ -210,7 +210,7 @@ def test_wrong_sample_rate_and_missing_weights_are_refused(tmp_path: Path) -> No
         made.take_published(folder)
 
 
-def test_missing_hub_model_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_hub_model_is_reported_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub.constants as constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
@@ -223,7 +223,7 @@ def test_missing_hub_model_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", ["audio-spectrogram-transformer", "clap", "whisper", "wav2vec2", "pe_audio_encoder"])
-def test_sizes_and_costs_are_read_from_config_json(kind: str) -> None:
+def test_sizes_and_costs_of_hub_models_are_read_from_config_json(kind: str) -> None:
     of = settings(kind)
     assert of.vector_dim == network(kind).dim
     assert of.sample_rate == network(kind).extractor.sampling_rate
@@ -252,7 +252,7 @@ def test_incompatible_hub_settings_are_reported(changes: dict[str, Any], said: s
     assert said.format(of.model) in [f"{key}: {text}" for key, text in of.setting_errors(8)]
 
 
-def test_sees_whole_batch_depends_on_model_type() -> None:
+def test_clap_and_padded_hub_models_depend_on_the_whole_batch() -> None:
     """These take no cached gradients."""
     kinds = ("clap", "wavlm", "pe_audio_encoder", "audio-spectrogram-transformer", "whisper")
     assert [settings(kind).depends_on_batch for kind in kinds] == [True, True, True, False, False]

@@ -62,7 +62,7 @@ def expected(count: int, text: str, last: int) -> tuple[list[int], list[float]]:
     return rows.tolist(), scores[0, rows].tolist()
 
 
-def test_pool_of_6000_clips_is_ranked_without_index(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pool_of_6000_clips_is_ranked_without_building_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     found = searched(6000)
     assert found.pool.index is None
@@ -90,7 +90,7 @@ def test_indexed_pool_gives_exact_ranking(monkeypatch: pytest.MonkeyPatch) -> No
         assert [hit.score for hit in hits] == pytest.approx(scores, abs=1e-6)
 
 
-def test_scores_of_the_last_clips_of_an_index_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clips_at_the_end_of_an_index_get_exact_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("faiss")
     monkeypatch.setattr(index, "MIN_CLIPS", 3000)
     monkeypatch.setattr(model, "MAX_INDEXED", 15)
@@ -126,5 +126,5 @@ def test_pools_without_index_log_the_reason(monkeypatch: pytest.MonkeyPatch, cap
     assert lacking.startswith("without an index, a query is scored against all of 7 clips; python -m pip install")
 
 
-def test_index_starts_above_50000_clips() -> None:
+def test_index_is_built_for_more_than_50000_clips() -> None:
     assert index.MIN_CLIPS == 50_001

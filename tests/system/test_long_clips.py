@@ -35,7 +35,7 @@ def sounds(folder: Path) -> tuple[Features, list[Clip]]:
     return Features({"waveform": bank}, {one.id: name for one, name in zip(clips, LENGTHS, strict=True)}), clips
 
 
-def test_parts_of_long_clips_match_hand_values() -> None:
+def test_random_parts_of_long_clips_match_hand_values() -> None:
     crops = Crops(8, np.array([[0.0, 0.999999], [0.34, 0.66], [0.67, 0.0]]))
     assert [crops.range(10, item) for item in range(3)] == [(0, 8), (1, 8), (2, 8)]
     assert [crops.range(10, item, added=True) for item in range(3)] == [(2, 8), (1, 8), (0, 8)]
@@ -43,7 +43,7 @@ def test_parts_of_long_clips_match_hand_values() -> None:
     assert crops.range(3, 1) == (0, 3)
 
 
-def test_offsets_depend_on_seed_stage_step_and_item() -> None:
+def test_offsets_of_random_parts_depend_on_seed_stage_step_and_item() -> None:
     def made(*seed: int) -> Sampler:
         return Sampler([items_of([clip(f"{n}.wav", "x") for n in range(9)], "clip")], "size", 8, 1, seed)
 
@@ -68,7 +68,7 @@ def fed(folder: Path, steps: list[int], resident: bool, longest: int | None) -> 
 
 
 @pytest.mark.parametrize("resident", [False, True])
-def test_batches_have_a_random_part_of_long_clips(tmp_path: Path, resident: bool) -> None:
+def test_training_batches_contain_a_random_part_of_long_clips(tmp_path: Path, resident: bool) -> None:
     found = fed(tmp_path, list(range(60)), resident, 10)
     begins: dict[str, set[int]] = {name: set() for name in LENGTHS}
     for batch in found.values():
@@ -124,7 +124,7 @@ def test_clips_are_cut_before_mixing(tmp_path: Path) -> None:
     assert made(rising, falling, 0, 0.999) == rounded(cats, [10, 20, 30, 40, 50])
 
 
-def test_training_frames_depend_on_the_encoder_kind(tmp_path: Path) -> None:
+def test_maximum_number_of_training_frames_depends_on_the_encoder_kind(tmp_path: Path) -> None:
     content = tiny.recipe(tmp_path / "m.jsonl", tmp_path)
     assert load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe.model.audio.training_frames is None
     content["model"]["audio"] = tiny.panns(max_seconds=1.5)

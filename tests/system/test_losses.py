@@ -91,7 +91,7 @@ def slow_ranking(scores: np.ndarray, ids: list[int], margin: float, relax: np.nd
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 13])
-def test_ranking_matches_its_equation(size: int) -> None:
+def test_ranking_loss_matches_its_published_equation(size: int) -> None:
     random = np.random.default_rng(size)
     scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
     relax = random.uniform(0.4, 1, (size, size))
@@ -103,7 +103,7 @@ def test_ranking_matches_its_equation(size: int) -> None:
 
 
 @pytest.mark.parametrize("captions", [[1] * 7, [5] * 7, [1, 5, 2, 3, 1, 4, 5]])
-def test_loss_with_several_captions_matches_a_loop(captions: list[int]) -> None:
+def test_loss_of_clips_with_several_captions_matches_a_loop(captions: list[int]) -> None:
     random = np.random.default_rng(sum(captions))
     size, total = len(captions), sum(captions)
     owner = np.repeat(np.arange(size), captions)
@@ -134,7 +134,7 @@ def slow_nt_xent(scores: np.ndarray, ids: list[int], temperature: float) -> floa
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 13])
-def test_nt_xent_matches_its_definition(size: int) -> None:
+def test_nt_xent_matches_a_loop_over_its_definition(size: int) -> None:
     random = np.random.default_rng(size)
     scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
     assert NT_XENT.value(batch_scores(scores, ids)).item() == pytest.approx(slow_nt_xent(scores, ids, 0.07))
@@ -146,7 +146,7 @@ def test_nt_xent_matches_hand_values() -> None:
     assert found.item() == pytest.approx(np.log(1 + np.exp(-1)))
 
 
-def test_nt_xent_options_same_clip_and_directions() -> None:
+def test_nt_xent_that_counts_pairs_of_one_clip_or_sums_directions_matches_loops() -> None:
     random = np.random.default_rng(3)
     scores, ids = random.uniform(-1, 1, (5, 5)), [0, 0, 1, 2, 2]
     public = PUBLIC_NT_XENT.value(batch_scores(scores, ids)).item()
@@ -193,7 +193,7 @@ ORIGINAL = {
 
 
 @pytest.mark.parametrize("name", ORIGINAL)
-def test_metric_learning_losses_and_gradients_match_original(name: str, goldens: Path) -> None:
+def test_metric_learning_losses_and_gradients_match_original_code(name: str, goldens: Path) -> None:
     golden = np.load(goldens / "losses.npz")
     assert len(golden["cases"]) == 15
     for case in golden["cases"]:
@@ -238,7 +238,7 @@ def slow_weighted(scores: np.ndarray, ids: list[int], settings: WeightedTriplet)
 
 @pytest.mark.parametrize("clamp", WEIGHTED)
 @pytest.mark.parametrize("size", [1, 2, 5, 13])
-def test_weighted_triplet_matches_its_definition(size: int, clamp: str) -> None:
+def test_weighted_triplet_matches_a_loop_over_its_definition(size: int, clamp: str) -> None:
     random = np.random.default_rng(size)
     scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
     settings = WEIGHTED[clamp].model_copy(update={"positive": [0.1, -0.3, 0.2, 0.4], "negative": [-0.2, 0.9]})
@@ -260,7 +260,7 @@ def slow_gaps(scores: np.ndarray, ids: list[int], relax: np.ndarray, i: int) -> 
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 13])
-def test_reductions_match_their_definitions(size: int) -> None:
+def test_ranking_loss_reductions_match_loops(size: int) -> None:
     random = np.random.default_rng(size)
     scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
     relax = random.uniform(0.4, 1, (size, size))
@@ -276,7 +276,7 @@ def test_reductions_match_their_definitions(size: int) -> None:
     assert mean >= hinge_of_mean
 
 
-def test_reductions_match_hand_values() -> None:
+def test_ranking_loss_reductions_match_hand_values() -> None:
     scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
     # Gaps with a margin of .2: captions -.4 and .1 | -.2 and .3 | -.5 and -.3, clips -.6 and -.7 | 0 and -.1 | .3 and
     # .1. Means of the hinges .05, .15, 0, 0, 0, .2; of the gaps -.15, .05, -.4, -.65, -.05, .2.
@@ -288,7 +288,7 @@ def test_reductions_match_hand_values() -> None:
 
 
 @pytest.mark.parametrize("negatives", ANY_NEGATIVES[1:])
-def test_with_one_negative_all_reductions_agree(negatives: str) -> None:
+def test_all_ranking_loss_reductions_are_equal_for_one_negative(negatives: str) -> None:
     random = np.random.default_rng(5)
     batch = batch_scores(random.uniform(-1, 1, (6, 6)), [0, 1, 2, 2, 3, 4], random.uniform(0, 1, (6, 6)))
     found = set()
@@ -351,7 +351,7 @@ def test_accuracies_match_hand_values_and_ties_are_misses() -> None:
     assert losses.accuracies(batch_scores(torch.ones(2, 2), [3, 3])) == (1.0, 1.0)
 
 
-def test_violations_use_the_first_ranking_margin() -> None:
+def test_violations_are_counted_with_the_margin_of_the_first_ranking_loss() -> None:
     """Gaps of -0.3: below a margin of 0.2, above one of 0.5."""
     batch = batch_scores([[0.5, 0.2], [0.2, 0.5]])
     narrow, wide = ranking(margin=0.2), ranking(margin=0.5)

@@ -59,7 +59,7 @@ def case_of(golden: dict[str, Any], name: str) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_nt_xent_with_positives_matches_original_with_gradients(golden: dict[str, Any], name: str) -> None:
+def test_nt_xent_with_positives_and_its_gradients_match_original_code(golden: dict[str, Any], name: str) -> None:
     case = case_of(golden, name)
     found = POSITIVES.value(case.batch)
     assert found.item() == pytest.approx(golden[f"{name}_ntxent"], abs=1e-9)
@@ -68,7 +68,7 @@ def test_nt_xent_with_positives_matches_original_with_gradients(golden: dict[str
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_distillation_matches_original_with_gradients(golden: dict[str, Any], name: str) -> None:
+def test_distillation_and_its_gradients_match_original_code(golden: dict[str, Any], name: str) -> None:
     case = case_of(golden, name)
     found = case.distill.value(case.batch)
     assert found.item() == pytest.approx(golden[f"{name}_distill"], abs=1e-9)
@@ -77,7 +77,7 @@ def test_distillation_matches_original_with_gradients(golden: dict[str, Any], na
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_losses_are_summed_with_plain_weights(golden: dict[str, Any], name: str) -> None:
+def test_total_loss_is_the_sum_of_weighted_losses_without_squared_weights(golden: dict[str, Any], name: str) -> None:
     """The original squares the first weight: its half is a quarter."""
     case = case_of(golden, name)
     mixed = losses.total(case.batch, [POSITIVES, case.distill])
@@ -100,7 +100,7 @@ def test_fixed_and_learned_temperature_give_equal_losses(golden: dict[str, Any])
         POSITIVES.value(batch_of(*case.leaves[:2], golden["c3_clip"], None, None))  # type: ignore[arg-type]
 
 
-def test_equal_captions_of_two_clips_keep_separate_rows(golden: dict[str, Any]) -> None:
+def test_equal_captions_of_two_clips_have_separate_teacher_scores(golden: dict[str, Any]) -> None:
     audio, text = (torch.from_numpy(golden[f"dup_{part}"]) for part in ("audio", "text"))
     own = np.stack([golden["dup_teacher_audio"], golden["dup_teacher_text"]], axis=2)
     last = {key: row for row, key in enumerate(golden["dup_caption_key"])}
@@ -180,7 +180,7 @@ def stage(until: float, lr: float, start: float = 1e-7, shape: str = "cosine") -
     return schema.Stage.model_construct(epochs=20, schedule=schedule, optimizer=optimizer)
 
 
-def test_epoch_schedules_match_original(golden: dict[str, Any]) -> None:
+def test_epoch_schedules_match_the_public_code(golden: dict[str, Any]) -> None:
     steps = int(golden["lr25_steps_per_epoch"])
     for (epoch, batch), large, small in zip(
         golden["lr25_epoch_batch"], golden["lr25"], golden["lr25_small_batch"], strict=True

@@ -102,7 +102,7 @@ def test_manifest_is_made_again_after_files_are_renamed(wavcaps: Path) -> None:
     assert [clip.file_name for clip in read_manifest(wavcaps / "m.jsonl")] == ["1.wav", "2.wav", "7.wav"]
 
 
-def test_audio_files_of_all_input_folders_are_counted(tmp_path: Path) -> None:
+def test_audio_files_in_all_input_folders_of_a_command_are_counted(tmp_path: Path) -> None:
     """Clotho's folder has subfolders; a command may also name several folders."""
     for name in ("a", "b"):
         write_wav(tmp_path / name / "1.wav", 1)
@@ -112,7 +112,9 @@ def test_audio_files_of_all_input_folders_are_counted(tmp_path: Path) -> None:
     assert _audio_files([f"{tmp_path}/a", f"{tmp_path}/b"])[0] == 2
 
 
-def test_started_run_keeps_its_manifest(wavcaps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resumed_run_keeps_its_manifest_although_new_files_arrived(
+    wavcaps: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arrive(wavcaps, range(3, 8))
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", None)
     command = [str(wavcaps / "tiny.yaml"), "--out", str(wavcaps / "run")]
@@ -124,7 +126,7 @@ def test_started_run_keeps_its_manifest(wavcaps: Path, capsys: pytest.CaptureFix
     assert len(read_manifest(wavcaps / "m.jsonl")) == 10
 
 
-def test_manifest_of_another_command_is_refused(wavcaps: Path) -> None:
+def test_manifest_made_by_another_command_than_the_recipe_states_is_refused(wavcaps: Path) -> None:
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     (wavcaps / "m.jsonl.made_by").write_text(wavcaps_command(wavcaps, " --name other") + "\n3\n")
@@ -146,7 +148,7 @@ def test_missing_published_clips_are_reported(wavcaps: Path, caplog: pytest.LogC
     assert f"get the others, then make {wavcaps}/m.jsonl again" in plan(recipe)
 
 
-def test_tenth_of_published_clips_may_be_missing(wavcaps: Path) -> None:
+def test_source_with_a_tenth_of_published_clips_missing_is_accepted(wavcaps: Path) -> None:
     arrive(wavcaps, range(3, 9))
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)

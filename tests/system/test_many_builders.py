@@ -41,7 +41,7 @@ def _start(clips: list[Clip], banks: Path, count: int) -> list[SpawnProcess]:
 
 
 @pytest.mark.slow
-def test_bank_built_by_killed_ranks_matches_uninterrupted(tmp_path: Path) -> None:
+def test_bank_built_by_killed_processes_matches_an_uninterrupted_one(tmp_path: Path) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": CLIPS}))
     wave_of = {content_key(clip.path): digest(read_audio(clip.path, LOGMEL.rate)) for clip in clips}
     assert len(wave_of) == CLIPS
@@ -85,7 +85,7 @@ def test_bank_built_by_killed_ranks_matches_uninterrupted(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_ranks_of_torchrun_build_one_bank(tmp_path: Path) -> None:
+def test_processes_of_torchrun_build_one_bank_together(tmp_path: Path) -> None:
     """All of them see one bank; the first alone prints, warnings of the other say whose they are."""
     world = tiny.make_world(tmp_path / "world", {"development": 40, "validation": 4, "evaluation": 4})
     (tmp_path / "world/development/development 003.wav").write_bytes(b"")
@@ -131,7 +131,7 @@ class _Ending(LogMel):
         os._exit(9)
 
 
-def test_killed_decoding_process_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_decoding_process_ends_the_build_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pool leaves the pipe of the results to the thread that may close it at the same time."""
     monkeypatch.setattr(SimpleQueue, "close", lambda results: pytest.fail("the pool closes it"))
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 2}))
@@ -152,7 +152,7 @@ class _HalfSent(LogMel):
 
 
 @pytest.mark.slow
-def test_decoding_process_killed_in_a_write_is_an_error(tmp_path: Path) -> None:
+def test_decoding_process_killed_while_writing_a_result_ends_the_build(tmp_path: Path) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 4}))
     with pytest.raises(KitError, match="a process that decodes audio was killed; run the same"):
         build_features(clips, {"logmel": _HalfSent(**LOGMEL.model_dump())}, tmp_path / "banks", workers=2)
@@ -218,7 +218,7 @@ def _children(process: int) -> list[int]:
     [({}, (0, 1)), ({"RANK": "2", "WORLD_SIZE": "3"}, (2, 3)), ({"RANK": "3", "WORLD_SIZE": "3"}, (0, 1)),
      ({"RANK": "1"}, (0, 1)), ({"RANK": "-1", "WORLD_SIZE": "3"}, (0, 1)), ({"RANK": "x", "WORLD_SIZE": "3"}, (0, 1))],
 )  # fmt: skip
-def test_ranks_are_read_from_the_environment(
+def test_rank_and_number_of_processes_are_read_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: tuple[int, int]
 ) -> None:
     for name in ("RANK", "WORLD_SIZE"):
@@ -228,7 +228,9 @@ def test_ranks_are_read_from_the_environment(
     assert ranks() == expected
 
 
-def test_ranks_above_0_print_only_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_processes_other_than_the_first_print_only_errors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for rank, printed, error in (("0", True, "error: "), ("1", False, "[rank 1] error: ")):
         monkeypatch.setenv("RANK", rank)
         monkeypatch.setenv("WORLD_SIZE", "2")
@@ -244,7 +246,7 @@ def test_ranks_above_0_print_only_errors(monkeypatch: pytest.MonkeyPatch, capsys
         assert capsys.readouterr().err.startswith(f"{error}absent.yaml")
 
 
-def test_process_uses_the_gpu_of_its_local_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_of_torchrun_uses_the_gpu_of_its_local_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     cases = ((False, "1", "cpu"), (True, "", "cuda"), (True, "0", "cuda:0"), (True, "1", "cuda:1"))
     for there, local, expected in cases:

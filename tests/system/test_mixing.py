@@ -64,7 +64,9 @@ def wave(*samples: int) -> np.ndarray:
         ((-32_768, 0), (-32_768, 0), 0, 0.0, [-32_767, 0]),
     ],
 )
-def test_mixtures_match_hand_values(own: Any, other: Any, decibels: float, place: float, expected: list[int]) -> None:
+def test_waves_of_mixtures_match_hand_values(
+    own: Any, other: Any, decibels: float, place: float, expected: list[int]
+) -> None:
     waves = wave(*own), wave(*other)
     for one in waves:
         one.flags.writeable = False  # as a bank gives them
@@ -111,13 +113,13 @@ def test_mixtures_of_recordings_have_the_requested_level(shared: Path) -> None:
     assert seen >= 5
 
 
-def test_captions_are_joined_with_the_given_text() -> None:
+def test_captions_of_mixed_clips_are_joined_with_the_given_text() -> None:
     assert joined("Dogs bark. ", "It rains!", "and") == "Dogs bark and It rains!"
     assert joined("Dogs bark", "It rains", "") == "Dogs bark It rains"
     assert joined("?!", "It rains", " while ") == "while It rains"
 
 
-def test_mixing_matches_hand_computed_draws() -> None:
+def test_mixed_clips_match_hand_computed_random_draws() -> None:
     """Four draws per item: whether (below the probability), the other clip, r in [-5, 5), the position;
     then the caption of the other clip."""
     items = [Item(RAIN, ("It rains!",), (0,)), Item(DOGS, ("Two dogs.",), (1,))]
@@ -163,7 +165,7 @@ def test_mixing_draws_have_expected_frequencies() -> None:
     assert {text: count / cats for text, count in texts.items()} == pytest.approx(expected, abs=0.04)
 
 
-def test_every_caption_is_joined_with_one_of_the_other_clip() -> None:
+def test_every_caption_of_a_mixed_clip_is_joined_with_one_of_the_other_clip() -> None:
     augmentation = Augmentation(mixing(), [CATS, RAIN])
     (many,) = augmentation([Item(CATS, tuple(CATS.captions), (0, 1, 2))], [0])
     assert many.captions == ("A cat and It rains!", "Cats meow and It rains!", "Meowing and It rains!")
@@ -172,7 +174,7 @@ def test_every_caption_is_joined_with_one_of_the_other_clip() -> None:
         assert len({text.split(" and ")[1] for text in two.captions}) == 2, "each once, if there are enough"
 
 
-def test_caption_alternatives_and_edits_apply_to_mixtures(tmp_path: Path) -> None:
+def test_captions_of_mixtures_are_replaced_and_edited_too(tmp_path: Path) -> None:
     rows = [("rain.wav", 0, "rainfall"), ("dogs.wav", 0, "Barking"), ("dogs.wav", 1, "barks")]
     captions = {"file": str(table(tmp_path / "a.csv", augmented.ALTERNATIVES, *rows)), "probability": 0.5}
     plain = Augment.model_validate({"captions": captions})
@@ -194,7 +196,7 @@ def test_caption_alternatives_and_edits_apply_to_mixtures(tmp_path: Path) -> Non
 PAIRS = ("clip", "other", "caption")
 
 
-def test_merged_captions_come_from_the_pair_file(tmp_path: Path) -> None:
+def test_captions_of_mixed_pairs_come_from_the_pair_file(tmp_path: Path) -> None:
     rows = [("dogs.wav", "own/train/rain.wav", "dogs in rain"), ("rain.wav", "dogs.wav", "rain on dogs")]
     file = table(tmp_path / "m.jsonl", PAIRS, *rows, ("dogs.wav", "mute.wav", "x"), ("cats.wav", "gone.wav", "x"))
     augmentation = Augmentation(mixing(joined_by=None, merged=str(file)), [DOGS, RAIN, CATS, MUTE])
@@ -349,7 +351,7 @@ def test_clip_with_broken_audio_is_not_mixed(
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_mixing_run_matches_uninterrupted(
+def test_killed_and_resumed_mixing_run_matches_uninterrupted_run(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny.narrowed(monkeypatch)

@@ -95,7 +95,7 @@ def test_expert_head_ignores_padding_in_training() -> None:
     assert torch.allclose(head(Series(frames, torch.tensor([7]))), head(Series(filled, torch.tensor([7]))), atol=1e-5)
 
 
-def test_experts_are_averaged_without_normalising() -> None:
+def test_embedding_is_the_mean_of_expert_embeddings_without_normalising() -> None:
     settings = heads()
     settings = settings.model_copy(update={"experts": {"a": settings.experts["e"], "b": settings.experts["e"]}})
 
@@ -189,14 +189,16 @@ def test_scores_are_float32_with_16_bit_embeddings(world: Any) -> None:
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
 
 
-def test_unknown_words_are_ignored_in_embeddings(world: Any) -> None:
+def test_unknown_words_do_not_change_the_embedding_of_a_caption(world: Any) -> None:
     model = scratch_model(world[0]).eval()
     with torch.no_grad():
         assert torch.allclose(model.text(["a zebra tone"]).values, model.text(["a tone"]).values)
     assert model.text.unreadable(["a tone", "zebra", "低い音", "..."]) == ["zebra", "低い音", "..."]
 
 
-def test_pool_series_are_unpadded_and_in_clip_order(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_series_embedded_from_a_pool_are_unpadded_and_in_clip_order(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recipe, clips, features = world
     experts = {name: expert.model_dump() for name, expert in recipe.model.audio.experts.items()}
     settings = {"kind": "gru", "experts": experts, "width": 4, "hidden": 3, "dropout": 0, "embedding": "frames"}
@@ -214,7 +216,7 @@ def test_pool_series_are_unpadded_and_in_clip_order(world: Any, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_embedding_restores_training_mode(world: Any, training: bool) -> None:
+def test_model_is_in_training_mode_again_after_embedding_a_pool(world: Any, training: bool) -> None:
     recipe, clips, features = world
     model = scratch_model(recipe).train(training)
     for embed in (lambda: embed_pool(model, clips[:2], features), lambda: embed_texts(model, ["a tone"])):

@@ -120,7 +120,7 @@ def test_two_state_without_transitions_equals_cross_entropy() -> None:
 def test_moment_loss_without_moments_raises_value_error() -> None:
     plain = batch(drawn(2, 3), [3, 3], torch.zeros(2, 3, dtype=torch.bool))
     without = dataclasses.replace(plain, frames=None)
-    with pytest.raises(ValueError, match="the batch has no moments"):
+    with pytest.raises(ValueError, match="this loss needs moments, but the batch has none"):
         TwoState(kind="two_state", weight=1, per_frame=True).value(without)
 
 
@@ -145,7 +145,7 @@ def test_frame_transformer_ignores_padding(positions: int) -> None:
     assert settings.trained_parts.keys() == encoder.parts().keys()
 
 
-def test_frames_attend_within_one_window_of_positions() -> None:
+def test_frame_transformer_attends_only_within_max_positions_frames() -> None:
     settings = FrameTransformer(
         kind="frame_transformer", experts={"logmel": LOGMEL}, width=16, layers=1, heads=2, ffn_dim=24,
         max_positions=4, dropout=0.0, embedding="frames",
@@ -161,7 +161,7 @@ def test_frames_attend_within_one_window_of_positions() -> None:
             assert changed.tolist() == [n in window for n in range(8)]
 
 
-def test_moment_items_keep_their_windows() -> None:
+def test_training_items_of_moments_contain_their_windows() -> None:
     clip = Clip(id="c", path="c.wav", captions=[])  # type: ignore[call-arg]
     heard = Moment(id="1", text="A dog barks", clip="c", windows=[(1.0, 2.0)])
     elsewhere = Moment(id="2", text="A dog barks", clip="d", windows=[(1.0, 2.0)])
@@ -170,7 +170,7 @@ def test_moment_items_keep_their_windows() -> None:
         items_of_moments([clip], [Moment(id="3", text="A dog barks", clip="c", windows=None)])
 
 
-def test_windows_after_the_end_of_a_recording_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_training_windows_after_the_end_of_a_recording_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     clip = Clip(id="c", source="x", split="train", path="c.wav", captions=[], seconds=60.0)
     some = Moment(id="1", text="A dog barks", clip="c", windows=[(70.0, 80.0), (59.0, 62.0), (60.0, 61.0)])
     none = Moment(id="2", text="A cat mews", clip="c", windows=[(60.5, 61.0)])
@@ -207,7 +207,7 @@ def test_validation_loss_is_the_mean_over_moments(tmp_path: Path) -> None:
     assert found == {"loss": pytest.approx(math.log(1 + math.exp(-1)) + 1 / 3, abs=1e-6)}
 
 
-def test_fit_maximises_the_likelihood_per_frame() -> None:
+def test_fitted_moment_score_has_the_highest_likelihood_per_frame() -> None:
     """However long a recording is, it counts as any other: no number may be moved without a loss."""
     values = [drawn(length, seed=length) for length in (4, 24)]
     windows = [[(1.0, 3.0)], [(2.0, 5.0), (9.0, 10.0), (20.0, 22.0)]]

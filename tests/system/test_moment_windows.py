@@ -14,7 +14,7 @@ SECOND = Grid(hop=1.0, first=0.5)
 PLAIN = Decoding()
 
 
-def test_frame_grid_matches_hand_values() -> None:
+def test_frame_times_of_a_grid_match_hand_values() -> None:
     yamnet = Grid(hop=0.48, first=0.4875)
     assert yamnet.centres(3).tolist() == pytest.approx([0.4875, 0.9675, 1.4475])
     assert yamnet.edges(3, 60.0).tolist() == pytest.approx([0.0, 0.7275, 1.2075, 1.6875])
@@ -46,7 +46,7 @@ def table_of(size: int, scores: dict[tuple[int, int], float]) -> np.ndarray:
     return table
 
 
-def test_overlapping_worse_windows_are_left_out() -> None:
+def test_windows_that_overlap_a_better_one_are_left_out() -> None:
     table = table_of(10, {(0, 4): -1.0, (0, 3): -2.0, (0, 2): -3.0, (6, 9): -2.5})
     found = best_windows(table, SECOND.edges(10, 10.0), PLAIN)
     assert found == [Found(0, 5, -1.0), Found(6, 10, -2.5), Found(0, 3, -3.0)], "0 to 4 has IoU 0.8, 0 to 3 0.6"
@@ -57,7 +57,7 @@ def test_overlapping_worse_windows_are_left_out() -> None:
     assert [one[:2] for one in found] == [(2, 3), (2, 4), (5, 7)], "equal scores: the earlier, then the shorter"
 
 
-def test_window_beyond_the_first_candidates_is_found() -> None:
+def test_best_windows_search_beyond_the_first_candidates() -> None:
     """1640 windows with equal scores, all with frame 40, exceed the first candidates."""
     table = table_of(100, {(i, j): 1.0 for i in range(41) for j in range(40, 80)} | {(90, 91): 0.0})
     found = best_windows(table, SECOND.edges(100, 100.0), Decoding(max_iou=0.0))
@@ -76,7 +76,7 @@ def test_rounded_windows_have_length_and_stay_in_the_recording() -> None:
     assert [one[:2] for one in best_windows(table_of(25, {(24, 24): 0.0}), edges, whole)] == [(9, 10)]
     assert [one[:2] for one in best_windows(table_of(25, {(6, 11): 0.0}), edges, whole)] == [(2, 5)]
     assert [one[:2] for one in best_windows(table_of(25, {(6, 11): 0.0}), edges, PLAIN)] == [(2.4, 4.8)]
-    with pytest.raises(ValueError, match="has no window to choose"):
+    with pytest.raises(ValueError, match="no score in the table is finite"):
         best_windows(table_of(25, {}), edges, PLAIN)
 
 
@@ -139,7 +139,7 @@ def test_frame_labels_match_2026_baseline_for_whole_seconds(goldens: Path) -> No
     assert others == [([70.9, 81.2], 71, 70, 80, 80)]
 
 
-def test_rounding_matches_2026_baseline(goldens: Path) -> None:
+def test_rounded_windows_match_2026_baseline(goldens: Path) -> None:
     """A recording has 300 s; windows that the baseline rounds to no length are one second long here."""
     stored = np.load(goldens / "moments_2026.npz")
     for given, expected in zip(stored["round_in"], stored["round_out"], strict=True):
@@ -159,7 +159,7 @@ def test_rounding_matches_2026_baseline(goldens: Path) -> None:
     ("window", "end", "expected"),
     [((2.55, 3.3), 8.0, (2, 3)), ((2.7, 3.4), 8.0, (3, 4)), ((4.5675, 5.2), 5.2, (4, 5)), ((0.0, 0.4), 8.0, (0, 1))],
 )
-def test_window_rounded_to_nothing_becomes_its_middle_second(
+def test_window_rounded_to_no_length_becomes_its_middle_second(
     window: tuple[float, float], end: float, expected: tuple[int, int]
 ) -> None:
     edges = np.array([*window, end])

@@ -86,7 +86,9 @@ def test_report_page_shows_windows_and_plays_from_them(
     assert browser.errors == []
 
 
-def test_missing_recording_is_reported_in_the_page(made: Path, opened: FinishedMoments, tmp_path: Path) -> None:
+def test_missing_recording_is_reported_in_the_moment_report(
+    made: Path, opened: FinishedMoments, tmp_path: Path
+) -> None:
     for path in (made.parent / "world/evaluation").iterdir():
         path.rename(tmp_path / path.name)
     try:

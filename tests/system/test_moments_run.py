@@ -53,7 +53,7 @@ def result_of(run: Path) -> RunResult:
     return RunResult.model_validate_json((run / "result.json").read_text())
 
 
-def test_moment_run_learns_the_times_of_tones(run: Path) -> None:
+def test_training_on_moments_finds_the_times_of_tones(run: Path) -> None:
     found = result_of(run).moments
     assert found["posterior"].figures is not None
     assert found["posterior"].random is not None
@@ -93,7 +93,9 @@ def test_validation_windows_match_those_of_the_rank_entry(run: Path) -> None:
     assert whole["R1@0.5"] == 0, "no window is as long as the recording"
 
 
-def test_moment_files_pass_the_editions_check_and_score(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_of_a_moment_run_pass_check_and_give_the_metrics_of_the_run(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     entry = result_of(run).moments["posterior"]
     assert submission(["check", entry.answers, "--truth", entry.truth]) == 0
     for file in (entry.answers, entry.windows):
@@ -108,7 +110,7 @@ def test_moment_files_pass_the_editions_check_and_score(run: Path, capsys: pytes
     assert all(0 <= start < end <= tiny_moments.SECONDS for start, end in first["pred_relevant_windows"])
 
 
-def test_frame_probabilities_are_written(run: Path) -> None:
+def test_moment_run_writes_the_probabilities_of_frames(run: Path) -> None:
     """A frame is in a moment as often as the windows around it say: highest where the first window is."""
     found = result_of(run).moments
     for name in ("posterior", "thresholds"):
@@ -128,13 +130,15 @@ def test_frame_probabilities_are_written(run: Path) -> None:
             assert values[inside].mean() > values[~inside].mean()
 
 
-def test_moment_metrics_omit_the_score_collapse_check(run: Path) -> None:
+def test_metrics_of_moment_runs_lack_the_share_of_equal_scores(run: Path) -> None:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert all("captions_alike" not in line for line in lines)
     assert all("spread_of_clips" in line for line in lines)
 
 
-def test_changed_moments_files_are_refused(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_with_changed_moments_files_is_refused(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Both a finished and a resumed run notice them: their training data no longer exists."""
     folder = tmp_path / "world"
     folder.mkdir()
@@ -157,7 +161,7 @@ def test_changed_moments_files_are_refused(manifest: Path, tmp_path: Path, capsy
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
 
 
-def test_plan_counts_moments(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_reports_the_number_of_moments(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = tiny_moments.recipe(manifest, tmp_path)
     path = tiny.write_recipe(tmp_path / "r.yaml", made)
     assert main(["check", str(path)]) == 0
@@ -177,7 +181,7 @@ def test_plan_counts_moments(manifest: Path, tmp_path: Path, capsys: pytest.Capt
     assert re.search(r"data train: moments .*gone.jsonl; make them with python -m data_tools", capsys.readouterr().out)
 
 
-def test_finished_moment_run_opens_with_queries_and_answers(run: Path, tmp_path: Path) -> None:
+def test_finished_moment_run_is_opened_with_its_queries_and_found_windows(run: Path, tmp_path: Path) -> None:
     opened = open_finished_moments(f"{run}:thresholds")
     assert opened.ranked == result_of(run).moments["thresholds"]
     assert [answer.qid for answer in opened.answers] == list(opened.truth.queries)
@@ -195,7 +199,7 @@ def test_finished_moment_run_opens_with_queries_and_answers(run: Path, tmp_path:
         _ = open_finished_moments(str(damaged)).answers
 
 
-def test_moment_entries_are_scored_and_compared_by_name(
+def test_submission_scores_and_compares_moment_entries_by_their_name(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each entry is compared with its truth; a file next to it needs a truth file."""
@@ -284,7 +288,7 @@ def test_incompatible_moment_settings_are_refused(
     assert re.search(said, capsys.readouterr().err)
 
 
-def test_moments_entry_of_a_clip_recipe_names_rank_windows(
+def test_moments_entry_for_a_cosine_model_is_refused_and_suggests_the_verb_rank(
     manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made, moments = tiny.recipe(manifest, tmp_path), str(manifest.parent / "moments.jsonl")
@@ -347,7 +351,7 @@ def test_moment_ranking_errors_are_reported_before_training(
     assert "evaluation_000.wav has 101 frames, but the limit is 90" in refused({}, monitor=only_loss)
 
 
-def test_removed_moment_entries_are_deleted_with_a_warning(
+def test_files_of_removed_moment_entries_are_deleted_with_a_warning(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     copied = Path(shutil.copytree(run, tmp_path / "run"))
@@ -393,7 +397,7 @@ def test_fitted_clip_model_finds_windows(manifest: Path, tmp_path: Path) -> None
     assert found["plain_again"].figures == plain
 
 
-def test_random_window_baseline_matches_expected_values() -> None:
+def test_metrics_of_random_windows_match_expected_values() -> None:
     """A recording of two frames is true as a whole; each of its three windows comes first equally often."""
     truth = MomentTruth({"q": MomentQuery(1, "q", "?", "v", 2.0, [[0, 2]])}, "truth.jsonl", [])
     found = _metrics_of_random_windows(truth, MOMENTS["2026"], {"q": np.array([0.0, 1.0, 2.0])})
@@ -402,7 +406,7 @@ def test_random_window_baseline_matches_expected_values() -> None:
 
 
 @pytest.mark.slow
-def test_fitted_numbers_are_kept_in_run_and_export(
+def test_fitted_score_is_stored_in_run_and_export_and_used_without_fit_option(
     manifest: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The run and its export find the windows of the entry again, without --fit."""

@@ -116,7 +116,7 @@ def test_random_negatives_are_uniform_over_allowed_pairs(name: str) -> None:
         assert chi_squared < 45  # 15 degrees of freedom at most: once in 10,000 seeds
 
 
-def test_random_apart_with_two_clips_takes_the_other_clip() -> None:
+def test_random_apart_takes_both_negatives_from_the_other_of_two_clips() -> None:
     assert [set(counts) for counts in drawn("random_apart", [0, 1], 5)] == [{(1, 1)}, {(0, 0)}]
 
 
@@ -132,7 +132,7 @@ def test_random_negatives_follow_torch_seed(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(NEGATIVES))
 @pytest.mark.parametrize("ids", [[0], [2, 2, 2], [0, 0, 1]])
-def test_negatives_are_from_other_clips_if_possible(name: str, ids: list[int]) -> None:
+def test_negatives_are_taken_from_other_clips_if_possible(name: str, ids: list[int]) -> None:
     scores = np.random.default_rng(0).uniform(size=(len(ids), len(ids)))
     for positions in NEGATIVES[name](batch_of(scores, ids, clips=scores, captions=scores)):
         for i, position in enumerate(positions.tolist()):
@@ -140,7 +140,7 @@ def test_negatives_are_from_other_clips_if_possible(name: str, ids: list[int]) -
             assert ids[position] != ids[i] or len(set(ids)) == 1
 
 
-def test_no_gradient_flows_through_a_choice() -> None:
+def test_no_gradient_flows_through_the_choice_of_negatives() -> None:
     frames = torch.rand(4, 3, 2, dtype=torch.float64, requires_grad=True)
     clips = Embedded(frames, torch.full((4,), 3))
     scores = torch.rand(4, 4, dtype=torch.float64)
@@ -172,7 +172,7 @@ ORIGINAL = {
 
 @pytest.mark.parametrize("original", ORIGINAL)
 @pytest.mark.parametrize("margin", [0.5, 0.1])
-def test_negative_sampling_and_gradients_match_original(
+def test_negative_sampling_and_gradients_match_original_code(
     original: str, margin: float, goldens: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     golden = np.load(goldens / "xieh97_frameword.npz")

@@ -95,7 +95,7 @@ def test_overflowed_gradients_end_the_stage_before_the_update(
         state_after_one_epoch(folder / "run")
 
 
-def test_overflow_in_first_step_reports_nothing_saved(
+def test_overflow_in_the_first_step_is_reported_with_nothing_saved(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage, "gradients", lambda *_: {"loss": float("nan")})

@@ -21,7 +21,7 @@ def series(*rows: tuple[list[float], float]) -> FrameSeries:
 class TestSeveral:
     """Windows that a moment overlaps with, by hand and against every labelling."""
 
-    def test_averaging_a_model_with_itself_changes_nothing(self) -> None:
+    def test_windows_of_a_model_averaged_with_itself_are_those_of_the_model(self) -> None:
         score = MomentScore()
         asked = series(([0.1, 0.5, 0.6, 0.2, 0.9], 1.0), ([0.7, 0.0, 0.3], 0.5))
         alone = windows_of(score, asked, "overlap", Decoding())
@@ -66,7 +66,7 @@ class TestSeveral:
         assert found.windows[0][:2] == (50, 60)
         assert found.windows[0].score > 0.9
 
-    def test_rounded_end_after_a_fractional_end_is_kept(self) -> None:
+    def test_window_end_rounded_past_the_end_of_the_recording_is_kept(self) -> None:
         grid = Grid(1.0, 0.5)
         values = torch.tensor([0.0] * 6 + [1.0] * 2)
         asked = FrameSeries([values], [grid.edges(8, 7.6)], [grid])
@@ -74,7 +74,7 @@ class TestSeveral:
         assert found.windows[0][:2] == (6, 8)
         assert found.windows[0].score > 0.9
 
-    def test_equal_scores_order_windows_by_start_then_length(self) -> None:
+    def test_windows_with_equal_scores_are_ordered_by_start_then_length(self) -> None:
         asked = np.array([[5.0, 9.0], [2.0, 4.0], [2.0, 9.0], [0.0, 1.0]])
         found = overlap_windows(asked, np.array([0.5, 0.5, 0.5, 0.4]), 10.0, Decoding(max_iou=1.0))
         assert [window[:2] for window in found] == [(2, 4), (2, 9), (5, 9), (0, 1)]
@@ -87,7 +87,7 @@ class TestSeveral:
         (expected,) = windows_of(MomentScore(), asked, "posterior", Decoding())
         assert found.frames == pytest.approx(expected.frames, abs=1e-9)
 
-    def test_overlap_candidates_exceed_ten_per_model(self) -> None:
+    def test_more_than_ten_overlap_candidates_are_taken_per_model(self) -> None:
         """Fifteen events apart from each other: the eleventh of a model may be another's first."""
         table = np.full((60, 60), -np.inf)
         for n in range(15):
@@ -95,7 +95,7 @@ class TestSeveral:
         found = overlap_candidates(table, np.arange(61.0), Decoding())
         assert len(found) == 15
 
-    def test_windows_reach_the_end_of_the_longest_model(self) -> None:
+    def test_combined_windows_reach_the_end_of_the_model_that_covers_most_time(self) -> None:
         """40 frames of half a second, and 30 of a second that end with a moment from 24 to 29 s."""
         values = torch.tensor([0.0] * 24 + [1.0] * 5 + [0.0])
         members = [
@@ -106,7 +106,7 @@ class TestSeveral:
         assert found.windows[0][:2] == (24, 29)
 
     @pytest.mark.parametrize("hops", [(0.1, 1.0), (1.0, 0.1), (0.48, 1.0)])
-    def test_models_with_different_frame_rates_are_combined(self, hops: tuple[float, float]) -> None:
+    def test_windows_of_models_with_different_frame_rates_are_combined(self, hops: tuple[float, float]) -> None:
         """One is sure of 2 to 5 s, the other of 9 to 11 s and less of 2 to 5 s: the mean has both, the first before."""
         members = []
         for hop, sure in zip(hops, ({(2, 5): 1.0}, {(9, 11): 0.9, (2, 5): 0.8}), strict=True):
@@ -125,7 +125,7 @@ class TestSeveral:
         assert second.score < 0.7 < first.score
         assert len(found.frames) == round(12 / min(hops))
 
-    def test_combined_frames_are_time_averages_of_all_models(self) -> None:
+    def test_frames_combined_from_several_models_are_averages_over_time(self) -> None:
         """A frame of 2 s with frames of 1 s: half of each; probabilities of one frame alone by hand."""
         score = MomentScore()
         members = [(score, series(([0.5, 0.5], 1.0))), (score, series(([0.9], 2.0)))]
@@ -141,7 +141,7 @@ class TestSeveral:
         assert found.windows[0][:2] == (1, 3)
         assert all(w[0] % 1 == w[1] % 1 == 0 for w in found.windows)
 
-    def test_extreme_scores_still_give_windows(self) -> None:
+    def test_windows_are_found_for_extreme_frame_scores(self) -> None:
         score = MomentScore()
         with torch.no_grad():
             score.scale.fill_(200.0), score.offset.fill_(-900.0)

@@ -35,7 +35,7 @@ def model(world: Path, tmp_path: Path) -> RetrievalModel:
     return build_model(load_recipe(written(world, tmp_path, adamw())).recipe, ["deep", "tone"])
 
 
-def test_parameters_have_their_part_rate_or_the_base_rate(model: RetrievalModel) -> None:
+def test_parameters_have_the_learning_rate_of_their_part_or_the_base_rate(model: RetrievalModel) -> None:
     settings = schema.AdamW.model_validate(adamw(lr_by_part={"text": 1e-5}))
     groups, rates = parameter_groups(model, settings)
     assert rates == [0.001, 1e-5]
@@ -63,7 +63,7 @@ def test_frozen_part_is_in_evaluation_mode_for_its_steps(model: RetrievalModel) 
 
 
 @pytest.mark.parametrize("chunk", [None, 3])
-def test_frozen_start_keeps_weights_for_its_steps(
+def test_frozen_start_leaves_weights_unchanged_for_its_steps(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int | None
 ) -> None:
     seen: list[tuple[torch.Tensor, torch.Tensor, int]] = []
@@ -128,7 +128,7 @@ def one_more(monkeypatch: pytest.MonkeyPatch, path: Path, run: Path, steps: int)
         assert main(["run", str(path), "--out", str(run)]) == 130
 
 
-def test_metrics_log_the_base_rate(world: Path, tmp_path: Path) -> None:
+def test_metrics_contain_the_base_learning_rate(world: Path, tmp_path: Path) -> None:
     rates = {"audio": 1e-4, "text": 1e-5}  # nothing is left for the base rate
     path = written(world, tmp_path, adamw(lr_by_part=rates), schedule={"kind": "constant", "warmup_steps": 0})
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
@@ -165,7 +165,7 @@ def test_part_without_trainable_parameters_is_refused(world: Path, tmp_path: Pat
         load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content))
 
 
-def test_check_prints_parameter_counts_per_rate(
+def test_check_prints_the_number_of_parameters_per_learning_rate(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], model: RetrievalModel
 ) -> None:
     path = written(world, tmp_path, adamw(lr_by_part={"audio": 1e-5}, frozen_start={"logmel": 1500}))

@@ -87,7 +87,7 @@ def log_mel_error(golden: Golden) -> float:
     return max(errors)
 
 
-def test_passt_log_mel_matches_original(golden: Golden) -> None:
+def test_passt_log_mel_matches_original_code(golden: Golden) -> None:
     assert log_mel_error(golden) < 5e-4
     silence = log_mel(golden, "S")
     assert silence.shape == (1, 128, 1000)
@@ -95,7 +95,9 @@ def test_passt_log_mel_matches_original(golden: Golden) -> None:
     assert largest(mel_triangles(0, 15_000), golden["mel_basis_eval"]) < 1e-4
 
 
-def test_passt_log_mel_edges_match_training_draws(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passt_log_mel_edges_in_training_match_the_random_draws_of_original_code(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
     draws = iter(golden["train_draws"].tolist())
     sizes = []
 
@@ -128,7 +130,7 @@ QUICK = (("s16", "A3"), ("s16", "B"), ("s10", "A3"))
         for letter in letters
     ],
 )
-def test_passt_tokens_and_logits_match_original(golden: Golden, name: Any, letter: str) -> None:
+def test_passt_tokens_and_logits_match_original_code(golden: Golden, name: Any, letter: str) -> None:
     found, tag = tokens(golden, letter, name), f"{TAGS.get(name, name)}_{letter}"
     features = found[:2].mean(0)
     assert relative(features, golden[f"{tag}_features"]) < 2e-5
@@ -161,7 +163,7 @@ def small_features(golden: Golden) -> torch.Tensor:
     return features
 
 
-def test_passt_layer_norm_epsilon_matches_original(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passt_layer_norm_epsilon_matches_original_code(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     assert relative(small_features(golden), golden["s16_A3_small_features"]) < 2e-5
     monkeypatch.setattr(transformer_blocks, "EPS", 1e-5)
     monkeypatch.setattr(passt, "EPS", 1e-5)
@@ -175,7 +177,7 @@ def training_inputs(golden: Golden) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_patchout_and_gradients_match_original(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patchout_and_gradients_match_original_code(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     places = {62: golden["s16_train_kept_t"], 8: golden["s16_train_kept_f"]}
     asked: list[tuple[int, int]] = []
 
@@ -201,7 +203,7 @@ def test_patchout_and_gradients_match_original(golden: Golden, monkeypatch: pyte
         assert float(gradients[key].norm()) == pytest.approx(norm, rel=1e-3), key  # type: ignore[union-attr]
 
 
-def test_unstructured_patchout_matches_original(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unstructured_patchout_matches_original_code(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     def drawn(size: int, left_out: int, device: torch.device) -> torch.Tensor:
         if size == 496:
             assert left_out == 100
@@ -264,7 +266,7 @@ LOG_MEL_MISTAKES: dict[str, tuple[float, Callable[[pytest.MonkeyPatch], None]]] 
 
 
 @pytest.mark.parametrize("mistake", LOG_MEL_MISTAKES)
-def test_mistakes_in_passt_log_mel_exceed_tolerance(
+def test_planted_mistakes_in_passt_log_mel_exceed_the_test_tolerance(
     golden: Golden, mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     least, plant = LOG_MEL_MISTAKES[mistake]
@@ -325,7 +327,7 @@ def both(tokens: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", [*NETWORK_MISTAKES, *PATCHES])
-def test_mistakes_in_passt_features_exceed_tolerance(
+def test_planted_mistakes_in_passt_features_exceed_the_test_tolerance(
     golden: Golden, mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = network()
@@ -411,7 +413,7 @@ def test_segments_of_one_log_mel_differ_from_separate_segments(golden: Golden) -
     assert relative(second, golden["d25_segments"][2, 1]) > 1e-3
 
 
-def test_segment_mean_matches_original(goldens: Path) -> None:
+def test_mean_of_passt_segments_matches_original_code(goldens: Path) -> None:
     content = dict(np.load(goldens / "losses_2025.npz"))
     for values, seconds, expected, older in zip(
         content["pool_segments"], content["pool_durations"], content["pool_out"], content["pool_out_2024"], strict=True
@@ -423,7 +425,7 @@ def test_segment_mean_matches_original(goldens: Path) -> None:
             assert F.normalize(found)[0].numpy() == pytest.approx(one, abs=1e-12)
 
 
-def test_segments_match_hand_values() -> None:
+def test_clips_are_cut_into_segments_as_computed_by_hand() -> None:
     values = torch.arange(1, 8).repeat(2, 1)[..., None]
     pieces, lengths, clips = segmented(Series(values, torch.tensor([7, 3])), 3, 2)
     assert lengths.tolist() == [3, 3, 3, 3]
@@ -452,7 +454,7 @@ def test_segment_pooling_matches_hand_values() -> None:
     assert SegmentMean()(torch.full((3000, 1), 60.0, dtype=torch.float16), torch.zeros(3000).long(), 1).item() == 60
 
 
-def test_only_training_takes_a_random_part() -> None:
+def test_passt_takes_a_random_part_only_in_training() -> None:
     clip = torch.arange(20).short()[None, :, None]
     part = cut(Series(clip, torch.tensor([20])), 8)
     assert part.lengths.tolist() == [8]

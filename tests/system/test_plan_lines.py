@@ -3,14 +3,14 @@
 from system.plan.lines import MISSING, MISTAKE, WARNING, Problem, Row, ending, section_lines
 
 
-def test_facts_of_a_section_are_aligned_and_warnings_are_counted() -> None:
+def test_facts_of_a_plan_section_are_aligned_and_warnings_are_counted() -> None:
     rows = [Row("data", "train", "a.jsonl"), Row("stages", "only", "4 updates"), Row("data", "test", "b.jsonl")]
     assert list(section_lines(rows)) == ["data", "  train  a.jsonl", "  test   b.jsonl", "stages", "  only  4 updates"]
     warnings = list(ending([Problem(WARNING, "stage only", "too large")]))
     assert warnings == ["to fix", "  WARNING  stage only: too large", "1 WARNING", "nothing is missing"]
 
 
-def test_problems_are_ordered_by_kind_and_joined_by_message() -> None:
+def test_plan_problems_are_ordered_by_kind_and_joined_by_message() -> None:
     problems = [
         Problem(WARNING, "stage a", "too large"),
         Problem(MISTAKE, "rank b", "set csv: false"),
@@ -27,5 +27,5 @@ def test_problems_are_ordered_by_kind_and_joined_by_message() -> None:
     ]
 
 
-def test_plan_without_problems_ends_with_nothing_is_missing() -> None:
+def test_plan_without_problems_ends_with_the_line_nothing_is_missing() -> None:
     assert list(ending([])) == ["nothing is missing"]

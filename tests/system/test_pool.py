@@ -129,7 +129,7 @@ def test_all_verbs_use_the_same_clips_and_report_skipped_files(
     assert output["serve"] == f"serves {3 + ffmpeg} clips, {4 - ffmpeg} skipped\n"
 
 
-def test_only_new_and_changed_clips_are_embedded(
+def test_only_new_and_changed_clips_are_embedded_again(
     unbroken: Path, folder: Path, tmp_path: Path, embedded: list[int]
 ) -> None:
     """This holds for all verbs, even if a file was overwritten with the same size and time."""

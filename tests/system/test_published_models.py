@@ -113,7 +113,9 @@ def test_converted_checkpoint_ranks_and_exports(
     assert json.loads((out / "model.json").read_text())["sha256"].keys() >= {"model.safetensors", "recipe.json"}
 
 
-def test_converted_teacher_must_be_acknowledged(recipe: Path, world: Path, tmp_path: Path) -> None:
+def test_teacher_converted_from_a_published_checkpoint_must_be_acknowledged(
+    recipe: Path, world: Path, tmp_path: Path
+) -> None:
     """Nobody knows which clips it was trained on."""
     checkpoint(recipe, tmp_path / "theirs.ckpt", NAMES["baseline"])
     assert main(["convert", str(tmp_path / "theirs.ckpt"), "--recipe", str(recipe), "--out", str(tmp_path / "m")]) == 0

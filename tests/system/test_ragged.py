@@ -29,7 +29,7 @@ def ragged(filled: Embedded) -> Ragged:
     return Ragged(torch.cat([series[:length] for series, length in pairs]), filled.lengths)
 
 
-def test_ragged_rows_and_parts_match_hand_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selected_rows_and_padded_parts_of_ragged_series_match_hand_values(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Ragged(torch.arange(12.0).view(6, 2), torch.tensor([3, 0, 1, 2]))
     found = pool.rows([3, 0, 3, 1])
     assert found.values[:, 0].tolist() == [8, 10, 0, 2, 4, 8, 10]
@@ -64,7 +64,9 @@ def test_ragged_scores_match_pairwise_scores(
 
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)
-def test_long_clip_stays_within_max_dot_products(reduce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scoring_a_long_clip_computes_at_most_max_dot_products_at_a_time(
+    reduce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """MAX_DOT_PRODUCTS limits the dot products per block; clips that fit are scored together."""
     monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", 1 << 10)
     monkeypatch.setattr(scoring, "_LONG", 16)
@@ -82,14 +84,14 @@ def test_long_clip_stays_within_max_dot_products(reduce: Any, monkeypatch: pytes
     assert len(sizes) > 4000 * 60 >> 10
 
 
-def test_spread_and_zeros_are_equal_for_ragged_and_padded() -> None:
+def test_spread_and_share_of_zeros_are_equal_for_ragged_and_padded_series() -> None:
     filled = made(3, [4, 1, 0, 9], dim=3)
     filled.values[0, 1] = 1e-7
     assert spread(ragged(filled)) == pytest.approx(spread(Embedded(filled.values, filled.lengths)), abs=1e-12)
     assert zeros(ragged(filled)) == zeros(filled) == pytest.approx(1 / 14)
 
 
-def test_embedding_batches_match_hand_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clips_are_divided_into_embedding_batches_as_computed_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     def groups(lengths: list[int], seconds: list[float]) -> list[tuple[int, int]]:
         return [(part.start, part.stop) for part in embedding._groups(lengths, seconds)]
 
@@ -165,7 +167,9 @@ print(json.dumps({"gib": peak, "scores": scores[:3, :COUNT].tolist()}))
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("reduce", "negatives"), [("mean", "audio_hard"), ("best_word", "semi_hard")])
-def test_twenty_minute_clip_needs_less_than_2_gb(root: Path, tmp_path: Path, reduce: str, negatives: str) -> None:
+def test_scoring_a_twenty_minute_clip_needs_less_than_2_gb(
+    root: Path, tmp_path: Path, reduce: str, negatives: str
+) -> None:
     """Embedded by the CRNN, scored, and validated in batches of 32, among 100 clips of 5 to 15 s."""
     found = {}
     for long in (0, 1):

@@ -80,7 +80,7 @@ def test_top_10_lists_are_scored_and_converted(
         ("5", "q.csv", "would overwrite"),
     ],
 )
-def test_invalid_top_lists_are_refused(
+def test_invalid_uses_of_the_top_option_of_rank_are_refused(
     unbroken: Path,
     world: Path,
     tmp_path: Path,

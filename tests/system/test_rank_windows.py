@@ -63,7 +63,9 @@ def windows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_rank_windows_matches_the_entry_of_a_moments_run(manifest: Path, runs: Path, tmp_path: Path) -> None:
+def test_rank_with_windows_option_matches_the_rank_entry_of_a_moment_run(
+    manifest: Path, runs: Path, tmp_path: Path
+) -> None:
     asked = ["--split", "evaluation", "--by", "posterior"]
     assert ranked(manifest, tmp_path / "a.jsonl", runs / "own", *asked) == 0
     expected = windows(runs / "own/scores/posterior.windows.jsonl")
@@ -75,7 +77,9 @@ def test_rank_windows_matches_the_entry_of_a_moments_run(manifest: Path, runs: P
 
 
 @pytest.mark.parametrize("name", ["clips", "words"])
-def test_clip_and_frame_models_find_windows(manifest: Path, runs: Path, tmp_path: Path, name: str) -> None:
+def test_windows_are_found_by_clip_models_and_by_frame_models(
+    manifest: Path, runs: Path, tmp_path: Path, name: str
+) -> None:
     out = tmp_path / "a.jsonl"
     asked = ["--split", "evaluation", "--fit", "validation", "--piece", "0.6", "--hop", "0.2"]
     assert ranked(manifest, out, runs / name, *asked) == 0
@@ -88,7 +92,9 @@ def test_clip_and_frame_models_find_windows(manifest: Path, runs: Path, tmp_path
         assert max(abs(edge / 0.2 - round(edge / 0.2)) for edge in edges) < 1e-9
 
 
-def test_fit_changes_windows_and_ignores_those_after_the_end(manifest: Path, runs: Path, tmp_path: Path) -> None:
+def test_fit_option_changes_found_windows_and_ignores_known_ones_after_the_end(
+    manifest: Path, runs: Path, tmp_path: Path
+) -> None:
     clips, moments = read_manifest(manifest), read_moments(manifest.parent / "moments.jsonl")
     asked, known = ([one for one in moments if f"/{split}/" in one.clip] for split in ("evaluation", "validation"))
     at_the_end = [(tiny_moments.SECONDS, tiny_moments.SECONDS + 1)]
@@ -118,7 +124,7 @@ def test_windows_of_several_models_are_averaged_and_rounded(
     assert all(w[0] % 1 == w[1] % 1 == 0 for line in windows(out) for w in line["pred_relevant_windows"])
 
 
-def test_windows_of_a_blind_list_have_no_metrics(
+def test_ranked_windows_of_a_blind_list_have_no_metrics(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moments = [one.model_copy(update={"windows": None}) for one in read_moments(manifest.parent / "moments.jsonl")]
@@ -164,7 +170,7 @@ def test_incompatible_window_options_are_refused(
     assert not (tmp_path / "a.jsonl").exists()
 
 
-def test_fit_without_windows_and_rank_of_two_models_are_refused(
+def test_fit_option_or_two_models_without_windows_option_are_refused(
     runs: Path, manifest: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["rank", str(runs / "clips"), "--audio", str(manifest), "--out", "a.npy"]
@@ -183,7 +189,7 @@ def test_window_options_without_windows_are_refused(
         assert f"{option[0]} only works with --windows; add --windows" in capsys.readouterr().err
 
 
-def test_window_outputs_never_overwrite_inputs(
+def test_window_files_never_overwrite_input_files(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moments = tmp_path / "q.truth.jsonl"
@@ -236,7 +242,7 @@ def test_unreadable_recordings_are_counted_and_skipped_by_a_fit(
     assert "8 of 8 recordings (first" in capsys.readouterr().err
 
 
-def test_queries_of_unknown_words_are_ranked_with_allow_unknown(
+def test_windows_of_queries_without_known_words_need_allow_unknown(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moments = read_moments(manifest.parent / "moments.jsonl")

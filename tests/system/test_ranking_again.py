@@ -103,7 +103,7 @@ def test_new_rank_edition_ranks_again_without_training(
     assert "nowhere" in capsys.readouterr().err
 
 
-def test_error_for_other_settings_names_the_set_options_of_the_run(
+def test_out_folder_with_other_settings_is_refused_with_the_set_options_to_resume_it(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = Path("runs/done/provenance.json")
@@ -160,7 +160,7 @@ def test_blind_set_is_ranked_after_it_arrives(
 
 
 @pytest.mark.usefixtures("desk")
-def test_run_opens_with_the_checkpoint_of_a_non_mean_entry() -> None:
+def test_run_is_opened_with_the_checkpoint_of_its_first_entry_that_is_no_mean() -> None:
     best, last = entry(), entry(checkpoint="last")
     first = blind(stage="pretrain", checkpoint="m1")
     second = blind(stage="pretrain", checkpoint="last")
@@ -262,7 +262,7 @@ def test_blind_sets_are_read_when_the_run_starts(
     assert list(result()["blind"]) == (["blind"] if there_first else [])
 
 
-def test_ranking_another_split_is_not_reported_as_changed_data(desk: Path) -> None:
+def test_ranking_another_split_after_training_is_not_refused_as_changed_data(desk: Path) -> None:
     before = result()["rank"]["evaluation"]
     content = yaml.safe_load(Path("mine.yaml").read_text())
     content["data"]["evaluation"]["split"] = "validation"
@@ -327,7 +327,7 @@ def test_interrupted_ranking_leaves_no_old_result(desk: Path, monkeypatch: pytes
     assert [path.name for path in Path("runs").iterdir()] == ["done"]
 
 
-def test_killed_new_ranking_leaves_no_wrong_settings_checksum(
+def test_kill_before_a_new_ranking_leaves_no_outdated_checksum_of_settings(
     desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Between the new settings and their checksum, for which the old one is taken away before."""

@@ -30,7 +30,7 @@ def raising(code: int) -> Callable[..., object]:
 
 @pytest.mark.parametrize("name", CODES)
 @pytest.mark.parametrize("call", ["stat", "open"])
-def test_only_a_missing_file_is_an_audio_error(
+def test_missing_file_raises_audio_error_and_other_read_errors_stay_os_errors(
     name: str, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.wav"
@@ -104,7 +104,9 @@ def verb(library: Path, call: str, code: int, *argv: object) -> "subprocess.Comp
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CODES)
 @pytest.mark.parametrize("call", ["stat", "open", "read"])
-def test_verbs_report_failed_reads(name: str, call: str, library: Path, tmp_path: Path) -> None:
+def test_failed_reads_are_reported_by_every_verb_without_traceback(
+    name: str, call: str, library: Path, tmp_path: Path
+) -> None:
     manifest = tiny.make_world(tmp_path / "world", {"development": 8, "validation": 4, "evaluation": 12}, 2)
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
     features = verb(library, call, CODES[name], "system", "features", recipe)

@@ -124,7 +124,7 @@ PLANTED = [  # line, key, words
 ]
 
 
-def test_every_mistake_is_reported_with_line_and_key(tmp_path: Path, root: Path) -> None:
+def test_all_recipe_mistakes_are_reported_with_line_and_key(tmp_path: Path, root: Path) -> None:
     path = tmp_path / "broken.yaml"
     path.write_text(BROKEN)
     with pytest.raises(RecipeError) as caught:
@@ -160,7 +160,7 @@ def test_resolved_json_loads_as_the_same_recipe(tmp_path: Path) -> None:
     assert loaded.recipe.stages["only"].optimizer.lr == 3e-5
 
 
-def test_set_does_not_change_other_uses_of_a_yaml_anchor(tmp_path: Path) -> None:
+def test_set_option_does_not_change_other_uses_of_a_yaml_anchor(tmp_path: Path) -> None:
     content = valid(tmp_path)
     content["stages"] = {"first": tiny.stage(), "second": tiny.stage()}
     content["rank"] = {}
@@ -198,12 +198,12 @@ def test_set_does_not_change_other_uses_of_a_yaml_anchor(tmp_path: Path) -> None
         ("stages.only.unit=pair", "remove the key"),
     ],
 )
-def test_set_of_unknown_keys_is_refused(tmp_path: Path, change: str, words: str) -> None:
+def test_set_option_with_unknown_keys_is_refused(tmp_path: Path, change: str, words: str) -> None:
     with pytest.raises(RecipeError, match=words):
         load(tmp_path, valid(tmp_path), [change])
 
 
-def test_messages_use_the_singular_for_one_entry() -> None:
+def test_recipe_messages_use_the_singular_for_one_entry() -> None:
     assert doctest.testmod(suggest).attempted == 2
     losses = {"stages": {"only": {"losses": [{"kind": "ranking"}]}}}
     said = suggest.unknown_path(losses, ("stages", "only", "losses", 1, "margin"))
@@ -268,7 +268,7 @@ def test_invalid_yaml_is_reported_as_one_mistake(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [["checkpoint"], {"kind": "checkpoint"}])
-def test_kind_of_wrong_type_is_reported_with_its_key(tmp_path: Path, kind: Any) -> None:
+def test_kind_that_is_no_text_is_reported_with_its_key(tmp_path: Path, kind: Any) -> None:
     content = valid(tmp_path)
     content["rank"] = {
         "first": content["rank"]["evaluation"] | {"kind": kind},
@@ -302,13 +302,13 @@ def test_yaml_numbers_and_words_are_parsed_as_in_yaml_1_2() -> None:
     assert isinstance(value["c"], int)
 
 
-def test_yaml_alias_is_a_copy() -> None:
+def test_changing_a_yaml_alias_does_not_change_its_anchor() -> None:
     value = parse("a: &x {k: 1}\nb: *x\n").value
     value["a"]["k"] = 2
     assert value["b"]["k"] == 1
 
 
-def test_check_prints_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_the_plan_of_a_valid_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from system.__main__ import main
 
     manifest = tiny.make_world(tmp_path / "world", {"development": 16, "validation": 8})
@@ -323,7 +323,9 @@ def test_check_prints_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "6 updates of 8 clips, 2 captions per clip, 48 clips in total" in text
 
 
-def test_check_fails_on_too_little_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_too_few_clips_for_batches_validation_and_ranking(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from system.__main__ import main
 
     manifest = tiny.make_world(tmp_path / "world", {"development": 6, "validation": 1, "evaluation": 9})
@@ -373,7 +375,7 @@ def test_incompatible_encoders_are_reported_with_line_and_key(tmp_path: Path) ->
         load(tmp_path, valid(tmp_path), ["model.text.heads=5"])
 
 
-def test_set_accepts_json_values(tmp_path: Path) -> None:
+def test_set_option_accepts_json_values(tmp_path: Path) -> None:
     loaded = load(tmp_path, valid(tmp_path), ['stages.only.losses=[{"kind": "matching", "weight": 2}]'])
     assert [loss.kind for loss in loaded.recipe.stages["only"].losses] == ["matching"]
     assert json.loads(loaded.resolved())["stages"]["only"]["losses"][0]["weight"] == 2

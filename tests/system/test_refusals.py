@@ -162,7 +162,9 @@ def test_interrupt_while_making_a_manifest_ends_the_verb(
     assert capsys.readouterr().err == "interrupted; 3 of 30 scenes are there\n"
 
 
-def test_id_shared_by_two_files_is_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clip_id_shared_by_two_audio_files_is_refused(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     copy = shutil.copytree(world.parent, tmp_path / "tones") / "manifest.jsonl"
     content = tiny.recipe(world, tmp_path)
     content["data"]["other"] = {"manifest": str(copy), "split": "development"}
@@ -180,7 +182,7 @@ def test_audio_in_training_and_validation_is_warned_about(
     assert "stage only: its training and validation data share 16 recordings" in caplog.text
 
 
-def test_best_checkpoint_is_read_from_done_json(unbroken: Path, tmp_path: Path, world: Path) -> None:
+def test_best_checkpoint_is_chosen_by_done_json(unbroken: Path, tmp_path: Path, world: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(unbroken, run)
     (run / "finetune/checkpoints.json").write_text("{}")  # as a kill between two files may leave it
@@ -341,7 +343,7 @@ def test_check_reports_missing_audio_files(count: int, tmp_path: Path, capsys: p
     assert f"data evaluation: {files}, first {tmp_path}/world/evaluation/evaluation 000.wav; put them there" in output
 
 
-def test_check_samples_files_of_a_large_source(
+def test_check_looks_at_a_sample_of_the_files_of_a_large_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("system.plan.data.CHECKED_FILES", 10)
@@ -379,7 +381,7 @@ def test_check_reports_a_folder_without_a_model(
 
 
 @pytest.mark.parametrize("key", ["name", "study name", "stage"])
-def test_names_over_100_characters_are_refused(
+def test_recipe_names_over_100_characters_are_refused(
     key: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content, long = tiny.recipe(world, tmp_path), "a" * 300

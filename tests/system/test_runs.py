@@ -42,7 +42,7 @@ def listed(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
     return capsys.readouterr().out
 
 
-def test_runs_lists_every_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_runs_lists_every_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     header, a, b, c, d = listed(capsys, runs).splitlines()
     names = ["run", "state", "trained", "validation", "test", "training hours", "changes"]
     assert re.split(" {2,}", header) == names, "frames, validation and ranking are not in the hours"
@@ -56,7 +56,7 @@ def test_runs_lists_every_run(runs: Path, capsys: pytest.CaptureFixture[str]) ->
     assert d.split() == ["d", "unfinished", "-", "-", "-", "-", "-"]
 
 
-def test_runs_shows_best_validation_of_the_last_stage(runs: Path) -> None:
+def test_verb_runs_shows_the_best_validation_of_the_last_stage(runs: Path) -> None:
     epochs = [json.loads(line) for line in (runs / "a/metrics.jsonl").read_text().splitlines()]
     for line, value in zip(epochs, [0.9] * (len(epochs) - 3) + [0.1, 0.3, 0.2], strict=True):
         line["validation"]["mAP@10"] = value
@@ -75,14 +75,14 @@ def test_runs_shows_best_validation_of_the_last_stage(runs: Path) -> None:
     assert (found.validation.metric, found.validation.value) == ("loss", 3.0), "the lower loss is the better one"
 
 
-def test_runs_json_matches_the_table(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_runs_prints_the_same_values_as_json_and_as_table(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(listed(capsys, runs, "--json"))["runs"]
     assert [RunOverview.model_validate(entry) for entry in document] == [overview(runs / name) for name in "abcd"]
     assert document[1]["changes"] == ["seed=3", "stages.finetune.epochs=2"]
     assert [Path(entry["run"]).name for entry in json.loads(listed(capsys, runs / "a", "--json"))["runs"]] == ["a"]
 
 
-def test_runs_sort_puts_the_best_first(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_runs_with_sort_lists_the_best_run_first(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, value in (("a", 0.1), ("b", 0.7), ("d", 0.4)):
         line = {"stage": "s", "epoch": 1, "seconds": value * 3600, "validation": {"mAP@10": value}}
         (runs / name / "metrics.jsonl").write_text(json.dumps(line) + "\n")
@@ -123,7 +123,7 @@ def test_unfinished_run_errors_name_the_resume_command(
     assert (runs / "b/result.json").exists()
 
 
-def test_runs_without_any_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_runs_prints_no_run_yet_for_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no run yet" in listed(capsys, tmp_path)
     assert "no such folder" in refused(capsys, "runs", tmp_path / "none")
 

@@ -44,7 +44,7 @@ def test_step_decay_matches_hand_values() -> None:
     assert [rate_factor(decay, step, 7, []) for step in steps] == pytest.approx([1, 1, 0.1, 0.1, 0.01])
 
 
-def test_plateau_matches_torch_scheduler() -> None:
+def test_plateau_schedule_matches_torch_scheduler() -> None:
     for seed in range(20):
         values = 1 + np.cumsum(np.random.default_rng(seed).normal(-0.002, 0.01, 80))
         settings = plateau(patience=seed % 6, threshold=(0, 0.005)[seed % 2], min_lr=1e-5)
@@ -59,13 +59,13 @@ def test_plateau_matches_torch_scheduler() -> None:
             theirs.step(values[epoch])
 
 
-def test_plateau_of_a_higher_is_better_metric() -> None:
+def test_plateau_schedule_lowers_the_rate_if_a_higher_is_better_metric_stays_equal() -> None:
     rising = stage(plateau(metric="m1", patience=0, threshold=0))
     assert rate_factor(rising, 0, 1, [{"m1": 0.1}, {"m1": 0.2}]) == 1
     assert rate_factor(rising, 0, 1, [{"m1": 0.2}, {"m1": 0.2}]) == pytest.approx(0.1)
 
 
-def test_early_stopping_counts_epochs_after_the_best() -> None:
+def test_early_stopping_counts_the_epochs_after_the_best_one() -> None:
     patience = schema.EarlyStopping(kind="early_stopping", metric="loss", epochs=2)
     assert not is_over(None, losses_of(1, 1, 1, 1))
     assert not is_over(patience, [])
@@ -75,7 +75,7 @@ def test_early_stopping_counts_epochs_after_the_best() -> None:
     assert describe_stop(patience) == "loss has not improved for 2 epochs"
 
 
-def test_std_plateau_uses_only_the_last_values() -> None:
+def test_std_plateau_stop_uses_only_the_last_values() -> None:
     steady = schema.StdPlateau(kind="std_plateau", metric="loss", epochs=3, deviation=0.1, at_least=5)
     assert describe_stop(steady) == "the standard deviation of loss over 3 epochs is at most 0.1"
     assert not is_over(steady, losses_of(1, 1, 1, 1))

@@ -74,7 +74,7 @@ def test_rank_search_and_python_give_the_same_order(
     assert found[0][0].score == pytest.approx(first, abs=1e-6)
 
 
-def test_relative_folder_is_shown_with_absolute_paths(
+def test_clips_found_in_a_relative_folder_are_shown_with_absolute_paths(
     unbroken: Path, model: Retriever, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder / "more")
@@ -118,13 +118,15 @@ def test_query_of_unknown_words_fails_and_others_are_answered(
 
 
 @pytest.mark.parametrize("top", ["0", "-1", "two", "²"])
-def test_invalid_top_is_refused(unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str], top: str) -> None:
+def test_invalid_values_of_the_top_option_are_refused(
+    unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str], top: str
+) -> None:
     status, _, errors = search(capsys, unbroken, folder, "a", f"--top={top}")
     assert status == 2
     assert "not a whole number of at least 1" in errors
 
 
-def test_embeddings_give_the_scores_of_rank(
+def test_written_embeddings_give_the_scores_that_rank_writes(
     unbroken: Path, model: Retriever, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
@@ -178,7 +180,7 @@ def test_waves_and_files_have_equal_embeddings(model: Retriever, folder: Path) -
     assert np.allclose(model.encode_audio([stereo], rate=rate), expected[:1], atol=1e-4)
 
 
-def test_numpy_names_and_numbers_are_accepted(model: Retriever, folder: Path) -> None:
+def test_python_interface_accepts_numpy_file_names_and_numbers(model: Retriever, folder: Path) -> None:
     paths = [str(folder / f"{number}.wav") for number in range(2)]
     expected = model.encode_audio(paths)
     for names in (np.array(paths), list(np.array(paths)), (path for path in paths)):
@@ -208,14 +210,14 @@ ODD_CALLS = {
 
 
 @pytest.mark.parametrize("call", ODD_CALLS)
-def test_every_error_in_python_is_a_kit_error(call: str, model: Retriever) -> None:
+def test_every_error_of_the_python_interface_is_a_kit_error(call: str, model: Retriever) -> None:
     made, message = ODD_CALLS[call]
     with pytest.raises(KitError, match=message):
         made(model)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EMFILE])
-def test_os_errors_become_kit_errors(
+def test_os_errors_of_the_python_interface_become_kit_errors(
     code: int, model: Retriever, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> None:
@@ -271,7 +273,7 @@ def test_single_text_or_file_counts_as_a_list_of_one(model: Retriever, folder: P
     assert model.rank(TEXTS[0], folder) == model.rank([TEXTS[0]], folder)
 
 
-def test_empty_lists_are_refused(model: Retriever, folder: Path) -> None:
+def test_empty_lists_of_texts_or_files_are_refused(model: Retriever, folder: Path) -> None:
     no_text = "the list of texts is empty; give at least one text"
     with pytest.raises(KitError, match=no_text):
         model.encode_text([])

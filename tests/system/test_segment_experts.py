@@ -98,7 +98,7 @@ def test_clip_output_gives_one_network_vector_per_segment(experts: dict[str, Seg
 
 @pytest.mark.slow
 @pytest.mark.parametrize("letter", ["A", "B"])
-def test_passt_expert_matches_original(goldens: Path, letter: str) -> None:
+def test_passt_expert_frames_match_original_code(goldens: Path, letter: str) -> None:
     golden = np.load(goldens / "passt.npz")
     settings: dict[str, Any] = {"kind": "passt", "network": "s16", "weights": filled.files("passt")["weights"]}
     wave = golden[f"{letter}_wave_int16"].astype(np.float32) / 32_768

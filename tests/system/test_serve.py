@@ -70,7 +70,7 @@ def test_search_scores_and_order_match_hand_values(tmp_path: Path) -> None:
     assert search.answer([]) == []
 
 
-def test_nan_scores_are_refused_at_the_start(tmp_path: Path) -> None:
+def test_server_refuses_a_model_with_nan_scores_at_its_start(tmp_path: Path) -> None:
     clips = [clip_of(tmp_path / name) for name in "ab"]
     with pytest.raises(SubmissionError, match=r"column 1 .* is nan"):
         searching(model_of(Letters()), clips, Embedded(torch.tensor([[1.0, 1, 1], [1, torch.nan, 1]])))
@@ -101,7 +101,7 @@ def test_search_matches_the_score_matrix_of_the_run(unbroken: Path, trained_sear
             assert [hit.score for hit in hits] == pytest.approx([scores[hit.row] for hit in hits], abs=1e-5)
 
 
-def test_clips_to_rank_and_list_clips_select_the_pool(unbroken: Path, world: Path, tmp_path: Path) -> None:
+def test_served_clips_are_those_of_the_requested_split_or_folder(unbroken: Path, world: Path, tmp_path: Path) -> None:
     assert {clip.split for clip in clips_to_rank(unbroken, None).clips} == {"evaluation"}
     assert len(clips_to_rank(unbroken, "validation").clips) == 16
     assert len(list_clips(world, None).clips) == 88
@@ -139,7 +139,7 @@ def test_text_model_finds_described_clips_and_stores_no_query(trainable: bool, t
     assert set(model.text._known_tokens) <= {queries[-1]}
 
 
-def test_queries_do_not_fill_the_word_cache(trained_search: Search) -> None:
+def test_searched_queries_are_not_stored_in_the_word_cache(trained_search: Search) -> None:
     for n in range(20):
         trained_search.answer([SearchQuery(f"a deep tone {n}", 1), SearchQuery(f"xyzzy {n}", 1)])
     assert len(trained_search.ranker.model.text._known) <= 2  # type: ignore[operator,arg-type]
@@ -277,7 +277,7 @@ def test_audio_is_sent_whole_and_by_ranges(site: Served) -> None:
     assert (head.status, head.headers["content-length"], head.body) == (200, str(len(whole)), b"")
 
 
-def test_paths_are_relative_and_examples_come_from_the_pool(tmp_path: Path) -> None:
+def test_search_page_shows_relative_paths_and_examples_from_the_pool(tmp_path: Path) -> None:
     """Paths begin at the folder that was named, where names are paths in it, else at the folder of all."""
     text, names = Letters(), ["more/a.wav", "more/b/b.wav"]
     clips = [clip_of(tmp_path / name, name) for name in names]
@@ -291,7 +291,7 @@ def test_paths_are_relative_and_examples_come_from_the_pool(tmp_path: Path) -> N
     assert searching(model_of(text), described, Embedded(torch.ones(6, 3))).examples(2) == ["a b", "cab"]
 
 
-def test_peaks_of_a_clip_match_hand_values(tmp_path: Path) -> None:
+def test_loudness_peaks_of_a_clip_match_hand_values(tmp_path: Path) -> None:
     """Half of it silent: 160 numbers, the loudest 100; a file that is no audio has none."""
     wave = np.concatenate([np.zeros(8000), 0.1 * np.ones(8000)])
     for name in ("a.wav", "silent.wav"):
@@ -306,7 +306,7 @@ def test_peaks_of_a_clip_match_hand_values(tmp_path: Path) -> None:
         assert site.ask("/peaks/0").json == [], "gone"
 
 
-def test_compressed_neighbour_file_is_not_sent_for_a_clip(tmp_path: Path) -> None:
+def test_compressed_file_next_to_a_clip_is_not_sent_instead_of_it(tmp_path: Path) -> None:
     search = hand_made(tmp_path)
     (tmp_path / "z.wav.gz").write_bytes(b"something else")
     with served(search) as site:
@@ -412,7 +412,7 @@ def test_http_methods_other_than_get_are_refused(site: Served, path: str, method
         assert "GET" in reply.headers["allow"]
 
 
-def test_bodies_and_long_headers_are_refused(site: Served) -> None:
+def test_requests_with_bodies_or_long_headers_are_refused(site: Served) -> None:
     assert site.ask("/api/search?query=a", "GET", b"x" * 100_000).status == 413
     assert site.ask("/", "POST", b"x" * 100_000).status == 413
     assert site.ask("/", X_Long="x" * 9000).status == 400
@@ -438,14 +438,14 @@ def test_bodies_and_long_headers_are_refused(site: Served) -> None:
         ("@", False),
     ],
 )
-def test_foreign_host_names_are_refused(site: Served, host: str, taken: bool) -> None:
+def test_requests_with_foreign_host_names_are_refused(site: Served, host: str, taken: bool) -> None:
     for path in ("/", "/api/search?query=a", "/audio/0", "/nothing"):
         reply = site.ask(path, Host=host)
         assert (reply.status != 421) == taken
         assert taken or "served only as localhost" in reply.json["error"]
 
 
-def test_page_for_other_machines_accepts_any_host_name(tmp_path: Path) -> None:
+def test_page_served_to_other_machines_accepts_any_host_name(tmp_path: Path) -> None:
     with served(hand_made(tmp_path), names=None) as site:
         assert site.ask("/", Host="studio.example").status == 200
     with served(hand_made(tmp_path), names=LOCAL | {"studio.example"}) as site:
@@ -615,7 +615,7 @@ def test_file_with_changed_size_time_or_inode_is_not_served(tmp_path: Path, posi
 
 @pytest.mark.parametrize("header", [b"Range: bytes=0-\xff", b"If-None-Match: \xff", b"X-Any: \xe4", b"Cookie: a=\xc3("])
 @pytest.mark.parametrize("path", [b"/audio/0", b"/peaks/0", b"/", b"/api/about"])
-def test_non_utf8_headers_are_refused(header: bytes, path: bytes, site: Served) -> None:
+def test_requests_with_non_utf8_headers_are_refused(header: bytes, path: bytes, site: Served) -> None:
     with socket.create_connection(("127.0.0.1", site.port), timeout=10) as connection:
         connection.sendall(
             b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + header + b"\r\n\r\n"

@@ -58,7 +58,7 @@ def test_search_finds_known_windows(tmp_path: Path, by: str) -> None:
         assert late.windows[0].score == pytest.approx(np.subtract(*(1 / (1 + odds))), abs=1e-6)
 
 
-def test_recording_with_too_many_frames_is_refused_at_the_start(
+def test_server_refuses_a_recording_with_too_many_frames_at_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("system.ranking.frame_series.MAX_FRAMES", 9)
@@ -104,7 +104,7 @@ def unheard(tmp_path: Path) -> Iterator[Served]:
         yield found
 
 
-def test_published_frames_have_no_audio_links(unheard: Served) -> None:
+def test_found_recordings_with_published_frames_have_no_audio_links(unheard: Served) -> None:
     for result in unheard.search("a", count=3).json["results"]:
         assert result["file_name"].endswith(".npz")
         assert result["moments"]["windows"]

@@ -135,7 +135,7 @@ def test_page_shows_unknown_words_and_example_queries(browser: Browser, site: Se
     assert browser.errors == []
 
 
-def test_all_clips_are_reachable_with_the_keyboard(browser: Browser, tmp_path: Path) -> None:
+def test_all_found_clips_are_reachable_with_the_keyboard(browser: Browser, tmp_path: Path) -> None:
     """The first ten, fifty more, and the rest; pictures are asked for where they are about to be seen."""
     path, asked = write_tone(tmp_path / "one.wav"), []
     clips = [clip_of(path, f"{n:02d}.wav") for n in range(75)]

@@ -103,7 +103,7 @@ def test_repeated_best_word_gets_its_gradient_once() -> None:
     assert clips.values.grad[0].tolist() == [[3.0, 1.0]]
 
 
-def test_nearly_equal_words_are_scored_separately() -> None:
+def test_words_with_nearly_equal_vectors_are_scored_separately() -> None:
     word = torch.tensor([0.6, 0.8], dtype=torch.float64)
     captions = series((word + 1e-15)[None], word[None])
     found = frame_word(series([[1e12, 0.0]]), captions, "mean")[0]
@@ -132,7 +132,7 @@ def test_frame_word_refuses_pooled_embeddings() -> None:
         frame_word(pooled, series([[1.0, 2.0, 3.0]]), "mean")
 
 
-def test_frame_word_matches_original(goldens: Path) -> None:
+def test_frame_word_matches_original_code(goldens: Path) -> None:
     """STSQ is `mean`, MTSQ (a word's best frame) `best_frame`, MQST (a frame's best word) `best_word`."""
     golden = np.load(goldens / "xieh97_frameword.npz")
     clips, captions = series(*golden["ns_audio"]), series(*golden["ns_text"])
@@ -149,7 +149,7 @@ def test_frame_word_matches_first_score_of_original_model(goldens: Path) -> None
     assert score == pytest.approx(golden["model_scores"][0, 0], abs=1e-7)
 
 
-def test_distinct_words_give_the_scores_of_a_loop(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captions_with_repeated_words_are_scored_like_in_a_loop(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """200 captions of Clotho with a random vector a word, in float32, against the loop."""
     with (shared / "data/clotho/clotho_captions_evaluation.csv").open(newline="", encoding="utf-8") as file:
         texts = [row["caption_1"].lower().strip(".").split() for row in csv.DictReader(file)][:200]

@@ -68,7 +68,7 @@ def scaler() -> torch.amp.GradScaler:
 
 
 @pytest.mark.parametrize("at_once", [1, 5, 24, 99])
-def test_cached_gradients_match_plain_ones(world: World, at_once: int) -> None:
+def test_gradients_with_grad_cache_match_those_without_it(world: World, at_once: int) -> None:
     batch = collate(world.items, world.features, world.relevance)
     stage = world.recipe.stages["only"]
     plain, cached = world.model(0.0), world.model(0.0)
@@ -132,7 +132,7 @@ def test_nan_loss_leaves_no_gradients(world: World) -> None:
         assert all(p.grad is None for p in model.parameters())
 
 
-def test_batch_has_margin_factors_of_its_captions(world: World) -> None:
+def test_batch_contains_the_margin_factors_of_its_captions(world: World) -> None:
     batch = collate(world.items, world.features, world.relevance)
     assert batch.margin_factors is not None
     assert batch.margin_factors.shape == (24, 24)
@@ -145,7 +145,7 @@ def test_batch_has_margin_factors_of_its_captions(world: World) -> None:
     assert collate(world.items, world.features).margin_factors is None
 
 
-def test_margin_factors_have_candidates_in_rows(world: World) -> None:
+def test_margin_factors_have_candidates_in_rows_and_references_in_columns(world: World) -> None:
     class Known:
         def cider_of_items(self, captions: list[str], row_of: np.ndarray) -> np.ndarray:
             assert captions == [caption for item in world.items for caption in item.captions]
@@ -184,7 +184,7 @@ def batches(feed: Feed, steps: list[int]) -> list[Any]:
 
 
 @pytest.mark.parametrize("resident", [False, True])
-def test_fed_batch_depends_only_on_its_step(world: World, resident: bool) -> None:
+def test_prefetched_batch_depends_only_on_its_step(world: World, resident: bool) -> None:
     def feed() -> Feed:
         made = Feed(sampler(world), world.features, world.relevance, CPU)
         if resident:

@@ -92,7 +92,7 @@ def line(stage: str, **validation: float) -> EpochLine:
     return EpochLine(stage=stage, epoch=1, seconds=1.0, validation=dict(validation))
 
 
-def test_table_shows_validation_of_the_ranked_checkpoint() -> None:
+def test_study_table_shows_the_validation_of_the_ranked_checkpoint() -> None:
     lines = [line("a", loss=0.0, m1=0.9), line("b", loss=3.0, m1=0.2), line("b", loss=1.0, m1=0.2), line("b", loss=2.0)]
     base = {"kind": "checkpoint", "data": "evaluation", "edition": 2022, "csv": False}
 
@@ -206,7 +206,9 @@ def test_check_reports_all_mistakes_of_a_study(world: Path, tmp_path: Path, caps
     assert "MISSING" in capsys.readouterr().out
 
 
-def test_problems_of_some_cells_name_the_cell(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_problems_of_only_some_study_cells_name_the_cell(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     cells: dict[str, Any] = {"plain": {}, "large": {"stages.only.batch_size": 4000}}
     study = {"name": "sizes", "recipe": str(recipe), "seeds": [1], "cells": cells}

@@ -23,7 +23,7 @@ BAD = StudyRow("bad", "evaluation", [figures(0.25, 0.25), figures(0.25, 0.25)], 
 TABLE = StudyTable([BAD, GOOD], ["T2A mAP@10", "A2T HR@1"], percent=False)
 
 
-def test_table_mean_deviation_best_and_paper_match_hand_values() -> None:
+def test_study_table_means_deviations_and_bold_values_match_hand_values() -> None:
     lines = TABLE.markdown().splitlines()
     assert (
         lines[0]
@@ -39,7 +39,7 @@ def test_table_mean_deviation_best_and_paper_match_hand_values() -> None:
     assert "A2T R@k" not in TABLE.markdown()
 
 
-def test_percent_table_has_one_decimal() -> None:
+def test_study_table_in_percent_has_one_decimal() -> None:
     assert StudyTable([GOOD], ["T2A mAP@10"], percent=True).markdown().splitlines()[2].split("|")[5:9] == [
         " 62.5 ± 17.7 ",
         " best ",
@@ -48,7 +48,7 @@ def test_percent_table_has_one_decimal() -> None:
     ]
 
 
-def test_table_with_only_a2t_columns_and_mixed_editions() -> None:
+def test_study_table_with_only_a2t_columns_adds_chance_columns_of_all_editions() -> None:
     other = StudyRow("other", "evaluation", BAD.runs, {"chance mAP@16": 0.2})
     lines = StudyTable([GOOD, other], ["A2T HR@1"], percent=False).markdown().splitlines()
     assert lines[0].endswith("| p of T2A mAP@10 | chance mAP@10 | ceiling mAP@10 | chance mAP@16 |")
@@ -56,14 +56,14 @@ def test_table_with_only_a2t_columns_and_mixed_editions() -> None:
     assert lines[4].endswith("|  |  | 0.2000 |")
 
 
-def test_best_value_is_marked_per_ranked_source() -> None:
+def test_study_table_marks_the_best_value_of_each_ranked_source() -> None:
     other = StudyRow("bad", "validation", [figures(0.1, 0.1)], FACTS)
     lines = StudyTable([BAD, GOOD, other], ["T2A mAP@10"], percent=False).markdown().splitlines()
     assert "**0.1000**" in lines[5]
     assert "best" in lines[5]
 
 
-def test_validation_columns_precede_test_columns() -> None:
+def test_study_table_has_validation_columns_before_test_columns() -> None:
     good = replace(GOOD, validation=[{"mAP@10": 0.5}, {"mAP@10": 0.25}], chosen_by="mAP@10")
     bad = replace(BAD, validation=[{"loss": -1.5, "mAP@10": 0.125}, {"loss": -2.5}], chosen_by="loss")
     table = StudyTable([bad, good], ["T2A mAP@10", "A2T HR@1"], percent=True)
@@ -83,7 +83,7 @@ def test_validation_columns_precede_test_columns() -> None:
     assert float(rows[1]["validation mAP@10 std"]) == pytest.approx(0.25 / np.sqrt(2))
 
 
-def test_latex_table_is_escaped_and_has_rules() -> None:
+def test_study_table_as_latex_is_escaped_and_has_rules() -> None:
     lines = TABLE.latex().splitlines()
     assert lines[0] == r"\begin{tabular}{lcccccccc}"
     assert lines[1] == r"\toprule"
@@ -91,7 +91,7 @@ def test_latex_table_is_escaped_and_has_rules() -> None:
     assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
 
 
-def test_csv_table_has_plain_numbers() -> None:
+def test_study_table_as_csv_has_plain_numbers() -> None:
     rows = list(csv.DictReader(io.StringIO(TABLE.csv())))
     assert [row["cell"] for row in rows] == ["bad", "good_one"]
     assert float(rows[1]["T2A mAP@10 mean"]) == pytest.approx(0.625)
@@ -99,7 +99,7 @@ def test_csv_table_has_plain_numbers() -> None:
     assert (rows[1]["T2A mAP@10 paper"], rows[1]["A2T HR@1 paper"], rows[0]["T2A mAP@10 paper"]) == ("0.7", "", "")
 
 
-def test_table_columns_match_hand_values(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_metrics_of_study_tables_match_hand_values(tmp_path) -> None:  # type: ignore[no-untyped-def]
     # Two captions a clip. Query 0 and 1 ask for a, 2 and 3 for b.
     values = np.array([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7], [0.6, 0.5]], np.float32)
     ids = ["0", "1", "2", "3"]

@@ -51,7 +51,7 @@ def done(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_three_checkpoints_and_their_mean_are_ranked(done: Path) -> None:
+def test_three_checkpoints_and_the_mean_of_their_scores_are_ranked(done: Path) -> None:
     ranked = json.loads((done / "result.json").read_text())["rank"]
     assert list(ranked) == ["by_loss", "by_m1", "by_m2", "mean"]
     parts = [read_scores(done / f"scores/{name}.npy").values for name in list(ranked)[:3]]
@@ -100,7 +100,7 @@ def test_training_with_cached_gradients_gives_the_same_model(done: Path, world: 
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_schedule_is_bit_identical(world: Path, tmp_path: Path, root: Path) -> None:
+def test_killed_and_resumed_take_it_easy_run_is_bit_identical(world: Path, tmp_path: Path, root: Path) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", schedule(world, tmp_path, grad_cache_chunk=3))
     unbroken, run = tmp_path / "unbroken", tmp_path / "run"
     assert main(["run", str(recipe), "--out", str(unbroken)]) == 0
@@ -116,7 +116,7 @@ def test_killed_and_resumed_schedule_is_bit_identical(world: Path, tmp_path: Pat
         assert np.array_equal(own, other)
 
 
-def test_expert_set_to_null_is_left_out(world: Path, tmp_path: Path) -> None:
+def test_expert_that_is_set_to_null_is_left_out_of_the_model(world: Path, tmp_path: Path) -> None:
     content = schedule(world, tmp_path)
     content["model"]["audio"]["experts"]["second"] = content["model"]["audio"]["experts"]["logmel"] | {"bands": 16}
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
@@ -206,7 +206,7 @@ def test_check_lists_all_missing_files_of_an_empty_machine(
     assert fact(text, "finetune").startswith("128 updates of 512 clips")
 
 
-def test_check_suggests_a_chunk_for_a_small_gpu(root: Path) -> None:
+def test_check_suggests_a_grad_cache_chunk_for_a_small_gpu(root: Path) -> None:
     recipe = load_recipe(root / "recipes/take_it_easy/take_it_easy.yaml").recipe
     output = plan(recipe, gpu_bytes=4 * 2**30)
     assert "batch_size 512 will not fit the GPU's 4.0 GiB: set grad_cache_chunk to 128" in output
@@ -253,7 +253,7 @@ def test_honest_recipe_never_uses_the_evaluation_split(root: Path) -> None:
     assert paper.relevance == honest.relevance
 
 
-def test_ablation_cells_change_only_their_named_settings(root: Path) -> None:
+def test_ablation_cells_of_take_it_easy_change_only_their_named_settings(root: Path) -> None:
     _, cells = load_study(root / "recipes/take_it_easy/ablations.study.yaml", [])
     recipes = {cell: loaded.recipe for (cell, seed), loaded in cells.items() if seed == 1}
     assert len(recipes) == 14

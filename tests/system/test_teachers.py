@@ -64,7 +64,7 @@ def distilled(world: Path, tmp_path: Path) -> Path:
     return tmp_path / "self"
 
 
-def test_stage_learns_from_an_earlier_stage(distilled: Path, tmp_path: Path) -> None:
+def test_stage_is_trained_with_an_earlier_stage_as_teacher(distilled: Path, tmp_path: Path) -> None:
     recipe, run = load_recipe(tmp_path / "self.yaml").recipe, Run(distilled)
     data = load_data(recipe)
     teachers = open_teachers(["self"], recipe, "finetune", run, data, torch.device("cpu"))
@@ -83,7 +83,7 @@ def test_stage_learns_from_an_earlier_stage(distilled: Path, tmp_path: Path) -> 
     assert len({0.05, *temperatures}) == 3, "it is trained, in both stages"
 
 
-def test_killed_and_resumed_distillation_matches_uninterrupted(
+def test_killed_and_resumed_distillation_matches_uninterrupted_run(
     distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from system.training import stage
@@ -198,7 +198,7 @@ def test_caption_keys_differ_by_clip_index_and_text(world: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", ["clip", "pair"])
-def test_items_have_the_indexes_of_their_captions(world: Path, unit: str) -> None:
+def test_training_items_contain_the_indexes_of_their_captions(world: Path, unit: str) -> None:
     clips = read_manifest(world)
     for count in (None,) if unit == "pair" else (1, 3, "all"):
         sampler = Sampler([items_of(clips, unit)], "size", 8, count, (1, 2))
@@ -235,7 +235,7 @@ def test_invalid_teachers_are_refused(world: Path, tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize("use", ["teacher", "start"])
-def test_check_and_run_agree_on_missing_models(
+def test_check_and_run_report_the_same_missing_models_of_teachers_and_starts(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], use: str
 ) -> None:
     """A run that has only started is not a model yet; a run that trained nothing never is."""
@@ -319,7 +319,9 @@ def test_stage_starts_from_the_weights_of_a_run(distilled: Path, world: Path, tm
 
 
 @pytest.mark.slow
-def test_study_cells_learn_from_earlier_cells(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_study_cells_are_trained_with_earlier_cells_as_teachers(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     recipe = student(world, tmp_path, SELF)
     stage = recipe["stages"]["pretrain"]
     recipe |= {"stages": {"train": stage}, "teachers": {}}
@@ -376,7 +378,9 @@ def test_invalid_teachers_of_a_rank_entry_are_refused(
     assert said in str(found.value)
 
 
-def test_embeddings_file_teaches_and_ranks_like_its_model(distilled: Path, world: Path, tmp_path: Path) -> None:
+def test_teacher_from_an_embeddings_file_gives_the_results_of_its_model(
+    distilled: Path, world: Path, tmp_path: Path
+) -> None:
     """The results equal those of the model that made the embeddings."""
     file = tmp_path / "e.npz"
     assert main(["embeddings", str(distilled), str(world), "--out", str(file)]) == 0

@@ -69,7 +69,7 @@ def test_invalid_text_encoder_settings_are_refused(minilm: str, tmp_path: Path) 
         sentence_settings(str(cut)).build([], tmp_path)
 
 
-def test_identity_follows_content_of_the_text_encoder(minilm: str, tmp_path: Path) -> None:
+def test_identity_of_a_text_encoder_depends_on_the_content_of_its_files(minilm: str, tmp_path: Path) -> None:
     first = sentence_settings(minilm).build([], tmp_path)
     copy = shutil.copytree(minilm, tmp_path / "copy")
     assert sentence_settings(str(copy)).build([], tmp_path).identity() == first.identity()

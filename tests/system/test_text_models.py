@@ -117,7 +117,9 @@ def test_changed_text_model_is_embedded_again(file: str, changes: Any, minilm: P
 
 
 @pytest.mark.parametrize("include_prompt", [True, False])
-def test_trainable_model_reads_its_default_prompt(include_prompt: bool, minilm: Path, tmp_path: Path) -> None:
+def test_trainable_text_model_puts_its_default_prompt_before_texts(
+    include_prompt: bool, minilm: Path, tmp_path: Path
+) -> None:
     folder = Path(shutil.copytree(minilm, tmp_path / "prompted"))
     prompts = {"prompts": {"query": "query: Represent this sound: "}, "default_prompt_name": "query"}
     edit(folder / "config_sentence_transformers.json", **prompts)

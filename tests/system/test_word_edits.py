@@ -191,7 +191,7 @@ def test_bad_lines_of_a_synonym_file_are_refused(tmp_path: Path, row: tuple[str,
         Augmentation(editing(1, 1, table(tmp_path / "s.csv", ("word", "synonym"), row)), [DOGS])
 
 
-def test_edits_do_not_alter_the_draws_of_alternatives(world: Path, tmp_path: Path) -> None:
+def test_word_edits_do_not_alter_the_random_draws_of_alternatives(world: Path, tmp_path: Path) -> None:
     clips = [one for one in read_manifest(world) if one.split == "development"]
     captions = {"file": str(augmented.alternatives(world, tmp_path / "a.csv")), "probability": 0.5}
     parts = Augment.model_validate({"captions": captions}), editing(1, 0.01, captions=captions)
@@ -203,7 +203,7 @@ def test_edits_do_not_alter_the_draws_of_alternatives(world: Path, tmp_path: Pat
             assert before.numbers == after.numbers
 
 
-def test_alternatives_do_not_alter_the_draws_of_edits(tmp_path: Path) -> None:
+def test_alternatives_do_not_alter_the_random_draws_of_word_edits(tmp_path: Path) -> None:
     file = table(tmp_path / "same.csv", augmented.ALTERNATIVES, ("dogs.wav", 0, DOGS.captions[0]))
     captions = {"file": str(file), "probability": 0.5}
     one, other = (Augmentation(part, [DOGS]) for part in (editing(0.5, 0.5), editing(0.5, 0.5, captions=captions)))
@@ -252,7 +252,7 @@ def trained(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_killed_and_resumed_edited_run_matches_uninterrupted(
+def test_killed_and_resumed_run_with_word_edits_matches_uninterrupted_run(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     augmented.killed_and_resumed(trained / "augmented.yaml", tmp_path / "again", 5, monkeypatch)

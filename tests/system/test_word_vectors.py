@@ -111,14 +111,14 @@ def test_unknown_words_get_reproducible_random_vectors(tmp_path: Path) -> None:
     assert each.unreadable(["zebra lion", "zebra dog", "", "..."]) == ["zebra lion", "", "..."]
 
 
-def test_unknown_word_is_looked_up_with_a_capital(tmp_path: Path) -> None:
+def test_word_missing_in_the_file_is_looked_up_with_a_capital_letter(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("Axe 1 0 0 0\nAXE 0 1 0 0\nHORN 0 0 1 0\n")
     words = encoder(tmp_path / "v.txt")
     assert words.vector("axe").tolist() == [1, 0, 0, 0]
     assert words.unreadable(["axe", "horn"]) == ["horn"]
 
 
-def test_mean_of_words_has_length_1(tmp_path: Path) -> None:
+def test_mean_of_word_vectors_is_scaled_to_length_1(tmp_path: Path) -> None:
     mean = encoder(binary(tmp_path / "v.bin"), embedding="mean")
     found = mean(["dog bark", "dog"])
     assert found.lengths is None
@@ -126,7 +126,7 @@ def test_mean_of_words_has_length_1(tmp_path: Path) -> None:
     assert np.allclose(found.values.numpy(), [unit(dog + bark), unit(dog)], atol=1e-6)  # a longer vector says more
 
 
-def test_query_words_are_not_stored(tmp_path: Path) -> None:
+def test_words_of_queries_are_not_stored_without_text_cache(tmp_path: Path) -> None:
     words = encoder(binary(tmp_path / "v.bin"))
     words.caches_texts = False
     words(["dog bark zebra"])
@@ -183,7 +183,7 @@ def test_wrong_first_line_and_truncated_file_are_refused(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])
-def test_infinite_values_are_refused_when_their_word_is_read(tmp_path: Path, bad: float) -> None:
+def test_infinite_word_vectors_are_refused_when_they_are_read(tmp_path: Path, bad: float) -> None:
     """1e39 is not, in float32."""
     with np.errstate(over="ignore"):
         vector = np.array([1, bad, 0, 0], "<f4")

@@ -46,7 +46,8 @@ def postings(
 ) -> Any:
     """Build the table of n-gram weights of the reference captions, for `score`.
 
-    captions: (M,) rows of NgramFeatures. like: Array whose dtype the weights get.
+    captions: (M,) rows of the references in NgramFeatures, whose arrays are `start`, `feature` and `reference`. size:
+    Number of features. like: Array whose dtype the weights get.
     """
     slot = np.zeros(size, np.int32)
     entries = slots = 0
@@ -93,9 +94,10 @@ def score(
     penalty: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Compute the CIDEr-D of some captions as candidates against all references.
+    """Compute the CIDEr-D of the candidates `captions` against all references, and write it to `out`, (R, M).
 
-    Writes to out (R, M). captions: (R,). level: (R,) their rows in penalty (L, M).
+    captions: (R,) rows of the candidates in NgramFeatures, whose arrays are `start`, `feature` and `candidate`.
+    postings: Result of the function `postings`. level: (R,) the candidates' rows in penalty, (L, M).
     """
     slot, begin, column, weight, dense_row, dense = postings
     for r in range(len(captions)):
@@ -122,7 +124,7 @@ def score(
 def count_high(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
     """Count float32 numbers by their upper bits, and add the results to `counts`.
 
-    bits: (X,). shift: Number of lowest bits that are ignored.
+    bits: (X,) the numbers as whole numbers. shift: Number of lowest bits that are ignored.
     """
     for x in bits:
         counts[x >> shift] += 1
@@ -132,8 +134,8 @@ def count_high(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
 def count_low(bits: np.ndarray, shift: int, row: np.ndarray, counts: np.ndarray) -> None:
     """Count float32 numbers by their lowest `shift` bits, and add the results to `counts`.
 
-    counts: (K, 2**shift).
-    row: The row of counts for every value of the upper bits; -1: not counted.
+    bits: (X,) the numbers as whole numbers. counts: (K, 2**shift).
+    row: For every value of the upper bits, the row of `counts` for it; -1: numbers with these upper bits do not count.
     """
     mask = (1 << shift) - 1
     for x in bits:

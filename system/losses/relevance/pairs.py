@@ -83,13 +83,13 @@ class CiderAmong:
 def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np.ndarray | None = None) -> Distribution:
     """Compute mean and percentiles of the CIDEr-D between all ordered pairs of captions.
 
-    Scores are float32. Pairs of a caption with itself are included.
-    It needs a few MiB per thread in addition to the features.
+    Scores are float32. It needs a few MiB of memory per thread in addition to the features.
 
     Args:
         percents: Each in [0, 100]. Percentile q of n scores is the score of rank floor(q (n - 1) / 100), counted from
             0, without interpolation.
-        clip_of: (N,) the captions' clips, to leave out pairs of one clip, and thus of a caption with itself.
+        clip_of: (N,) the clip of each caption; pairs of captions of one clip are left out. None: all pairs count, even
+            those of a caption with itself.
     Raises: KitError if no pair is left.
     """
     order = np.argsort(features.lengths, kind="stable")  # so that neighbours share a row of the length penalty
@@ -119,15 +119,15 @@ class _Scores:
         self._among, self._clip_of = among, clip_of
 
     def results(self, of_blocks: Callable[[Iterator[np.ndarray]], Result]) -> Iterator[Result]:
-        """Apply a function to the blocks of scores of each part, and yield its results in order."""
+        """Apply the function `of_blocks` to the blocks of scores of each part, and yield the results in order."""
         starts = range(0, len(self._among), _PART_ROWS)
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             yield from threads.map(lambda start: of_blocks(self._blocks(start)), starts)
 
     def _blocks(self, start: int) -> Iterator[np.ndarray]:
-        """Yield the scores (R, M) of one part in blocks.
+        """Yield blocks of rows of the scores, (R, M), for the candidates from `start` to the end of their part.
 
-        Pairs that are left out are -0. It adds nothing, and its bits exceed all others.
+        Scores of left-out pairs are -0: this adds nothing to sums, and its bits exceed those of all other scores.
         """
         stop = min(start + _PART_ROWS, len(self._among))
         rows = max(1, _BLOCK_SCORES // len(self._among))
@@ -154,7 +154,8 @@ def _high_counts(blocks: Iterator[np.ndarray]) -> tuple[np.ndarray, float]:
 def _low_counts(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
     """Count scores by their lower bits. Returns: (K, 2^15) counts.
 
-    row: (2 x _BINS,) the row of counts for every value of the upper bits; -1: not counted.
+    row: (2 x _BINS,) for every value of the upper bits, the row of the counts; -1: scores with these upper bits do not
+    count.
     """
     from system.losses.relevance import kernel
 
@@ -165,7 +166,7 @@ def _low_counts(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
 
 
 def _scores_at_ranks(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> list[float]:
-    """Return the scores of these ranks among all sorted scores, counted from 0.
+    """Return the scores at the positions `ranks`, counted from 0, of the sorted list of all scores.
 
     high: (_BINS,) counts of scores by their upper bits.
     """
@@ -183,10 +184,7 @@ def _scores_at_ranks(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> li
 
 
 def _coarse(high: np.ndarray) -> Histogram:
-    """Merge the fine bins to a histogram with fewer bins.
-
-    Its edges are among theirs.
-    """
+    """Merge the fine bins of a histogram to fewer bins, whose edges are edges of the fine bins."""
     octaves = np.arange(_OCTAVES.start * _PER_OCTAVE, _OCTAVES.stop * _PER_OCTAVE + 1) / _PER_OCTAVE
     first = np.append(np.uint32(0), np.exp2(octaves).astype(np.float32).view(np.uint32) >> _LOW_BITS)
     edges = (first << _LOW_BITS).view(np.float32)

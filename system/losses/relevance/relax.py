@@ -79,9 +79,9 @@ class Corpus:
         return self._cider.features(tokens_of(captions, self._tokenizer))
 
     def distribution(self, percents: Sequence[float], pairs: str) -> Distribution:
-        """Compute mean and percentiles of the scores between the corpus's own captions.
+        """Compute mean and percentiles of the CIDEr-D between the corpus's captions.
 
-        See pairs.distribution.
+        percents: See pairs.distribution. pairs: Which pairs count, see Cider.
         """
         clip_of = self._clip_of if pairs == "other_clips" else None
         return distribution(self._cider.corpus_features(), percents, clip_of)
@@ -142,7 +142,7 @@ class Relevance:
         self._adding = threading.Lock()
 
     def _distribution(self, corpus: Sequence[Sequence[str]], folder: Path) -> Distribution:
-        """Return the distribution of CIDEr-D in the corpus, from its file or computed and stored."""
+        """Return the distribution of CIDEr-D in the corpus: read from its file in `folder`, or computed and stored."""
         percents = [point.percentile for point in self._settings.relax]
         if any(later <= earlier for earlier, later in pairwise(percents)):
             raise KitError(f"the percentiles of relax must rise, but are {percents}; sort them, without duplicates")
@@ -173,10 +173,10 @@ class Relevance:
         return distribution
 
     def prepare(self, captions: Iterable[str]) -> None:
-        """Compute tokens and features of these captions now, so that batches of them are fast.
+        """Compute and store tokens and features of captions, so that batches of these captions are fast.
 
-        A batch with other captions is computed at every call, with the tokenizer ptb by one Java process. Its features
-        are not kept, since randomly edited captions occur only once.
+        Without this, the features of a batch's captions are computed at every call, with the tokenizer ptb by one Java
+        process, and are not stored, since randomly edited captions occur only once.
         """
         with self._adding:
             new = [caption for caption in dict.fromkeys(captions) if caption not in self._rows]
@@ -188,7 +188,7 @@ class Relevance:
     def cider_between(self, captions: Sequence[str]) -> np.ndarray:
         """Compute CIDEr-D between captions: (N, N) float32 in [0, 10].
 
-        Rows are candidates, columns references; it is not symmetric.
+        Rows are candidates, columns references. The matrix is not symmetric.
         """
         if all(caption in self._rows for caption in captions):
             rows, features = self._rows, self._features
@@ -201,9 +201,9 @@ class Relevance:
     def cider_of_items(self, captions: Sequence[str], row_of: np.ndarray) -> np.ndarray:
         """Compute CIDEr-D between the captions of items: (B, B) float32.
 
-        It has all pairs of item i's captions (candidates) and item j's (references).
-        c_ij is their mean, their maximum, or the mean of c_ij and c_ji, as set by settings.of_clips. The paper does not
-        say which one it uses. row_of: (N,) the captions' items; every item has at least one caption.
+        c_ij combines the scores of all pairs of a caption of item i (candidate) and a caption of item j (reference).
+        The setting of_clips selects their mean, their maximum, or the mean of c_ij and c_ji. The paper does not state
+        which one it uses. row_of: (N,) the item of each caption; every item has at least one caption.
         """
         order = np.argsort(row_of, kind="stable")
         counts = np.bincount(row_of)

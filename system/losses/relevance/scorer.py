@@ -44,16 +44,17 @@ class _NgramNumbers:
         return np.array([self._words.setdefault(word, len(self._words)) for word in words], np.int64)
 
     def grams(self, beginnings: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Return a number for every n-gram, given those of its beginning and of its last word."""
+        """Return a number for every n-gram, given the number of its beginning and the number of its last word."""
         keys, inverse = np.unique(beginnings << 32 | last, return_inverse=True)
         numbers = [self._grams.setdefault(key, len(self._grams) + 1) for key in keys.tolist()]
         return np.array(numbers, np.int64)[inverse]
 
     def occurrences(self, grams: np.ndarray, k: np.ndarray) -> np.ndarray:
-        """Return a feature number per occurrence of an n-gram, so that repeated n-grams match as often as both have.
+        """Return a number per occurrence of an n-gram; repeated occurrences in a caption get different numbers.
 
-        The first occurrence has the number of the n-gram. The k-th has that of the n-gram with one more, artificial
-        word for k; artificial words are numbered downwards from the largest number.
+        A repeated n-gram thus counts as often as both captions contain it. k: Number of each occurrence in its caption,
+        from 1. The first occurrence has the number of the n-gram. The k-th has the number of the n-gram with one more,
+        artificial word for k; artificial words are numbered downwards from the largest number.
         """
         features = grams.copy()
         features[k > 1] = self.grams(grams[k > 1], _LOW - k[k > 1])
@@ -74,7 +75,7 @@ class _Counts(NamedTuple):
 
 
 def _count(captions: Sequence[Tokens], numbers: _NgramNumbers) -> _Counts:
-    """Count the n-grams of each caption."""
+    """Count, for each caption, its n-grams, by the numbers that `numbers` gives them."""
     lengths = np.array([len(tokens) for tokens in captions], np.int64)
     words = numbers.words(chain.from_iterable(captions))
     caption = np.repeat(np.arange(len(captions)), lengths)
@@ -111,10 +112,7 @@ class NgramFeatures:
         return len(self.lengths)
 
     def followed_by(self, more: "NgramFeatures") -> "NgramFeatures":
-        """Append the features of other captions.
-
-        more: Computed later by the same CiderD.
-        """
+        """Append the features `more` of other captions, which the same CiderD has computed later."""
         return NgramFeatures(
             start=np.concatenate([self.start, self.start[-1] + more.start[1:]]),
             feature=np.concatenate([self.feature, more.feature]),
@@ -153,12 +151,12 @@ class CiderD:
     def features(self, captions: Sequence[Tokens]) -> NgramFeatures:
         """Return the features of captions, in float64.
 
-        They can only be scored against others of this object.
+        They can only be scored against other features of this object.
         """
         return self._weighed(_count(captions, self._numbers))
 
     def _weighed(self, counts: _Counts) -> NgramFeatures:
-        """Weigh counted n-grams by their document frequencies, as sparse features."""
+        """Convert counts of n-grams to sparse features, weighted by the n-grams' document frequencies."""
         captions = len(counts.lengths)
         idf = np.full(len(self._numbers), self._log_documents)
         idf[: len(self._idf)] = self._idf

@@ -27,7 +27,7 @@ _TOKEN = re.compile(
 
 
 def regex_tokens(caption: str) -> list[str]:
-    """Return the lower-case tokens of a caption, the same as PTBTokenizer's, without Java.
+    """Return the lower-case tokens of a caption as PTBTokenizer does, but without Java.
 
     The list is empty for a caption without a word. Letters are normalised by words.lower_composed.
 
@@ -62,5 +62,5 @@ def ptb_tokens(captions: Sequence[str]) -> list[list[str]]:
 
 
 def tokens_of(captions: Sequence[str], tokenizer: str) -> list[list[str]]:
-    """Return the tokens of captions by a tokenizer, "regex" or "ptb". Raises KitError as ptb_tokens does."""
+    """Return the tokens of captions by a tokenizer, "regex" or "ptb". Raises the errors of ptb_tokens."""
     return ptb_tokens(captions) if tokenizer == "ptb" else [regex_tokens(caption) for caption in captions]

@@ -41,7 +41,7 @@ class AtstFrame(FromPublished):
 
     @property
     def batch_property(self) -> str | None:
-        """Name of the batch property that changes embeddings; None if there is no such."""
+        """Name of a property of the whole batch that changes embeddings; None without such a property."""
         return "the floor of a batch" if self.depends_on_batch else None
 
     def published_address(self) -> str:

@@ -34,15 +34,15 @@ class AudioSettings(EncoderKind):
 
     @property
     def training_frames(self) -> int | None:
-        """Maximum number of frames per clip in training; longer clips are cut at random.
+        """Maximum number of frames per clip in training, in frames of the encoder's expert; None: no limit.
 
-        They are frames of its expert. None: No limit.
+        A random part of this length is cut out of longer clips.
         """
         return None
 
     @abstractmethod
     def build(self, out: int) -> Encoder:
-        """Build the encoder with new weights. out: Size of embeddings, which is that of text.
+        """Build the encoder with new weights. out: Size of embeddings, equal to that of text embeddings.
 
         Only this method imports torch.
         """
@@ -57,7 +57,7 @@ class AudioSettings(EncoderKind):
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
         """Count operations and memory of a training step on a clip of `seconds`.
 
-        longest: Duration of the longest clip of the batch. half: See costs.count.
+        longest: Duration of the longest clip of the batch, in seconds. half: Count in 16 bits, see costs.count.
         """
         import torch
 
@@ -90,10 +90,10 @@ class AudioSettings(EncoderKind):
     def trained_parts(self) -> dict[str, bool]:
         """Whether each part of the encoder has trainable parameters, by the part's name.
 
-        Each may have its own learning rate.
+        Each part may have a separate learning rate.
         """
         return {}
 
     def part_name(self, part: str) -> str:
-        """Return the name of a part of the encoder that `check` prints."""
+        """Return the name under which `check` prints a part of the encoder."""
         return part

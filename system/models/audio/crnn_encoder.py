@@ -59,7 +59,7 @@ class CrnnEncoder(AudioEncoder):
         return _embedded(stretched(series, lengths // MIN_FRAMES, lengths), lengths, self.embedding)
 
     def convolved(self, values: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Apply the convolutions to log-mel frames, which quarters their number.
+        """Apply the convolutions to log-mel frames. A quarter of the frames remains.
 
         values (B, T, bands), lengths (B,) >= 4 -> (B, T // 4, 128 x (bands // 64)) and lengths // 4.
         """
@@ -102,8 +102,8 @@ class GruEncoder(AudioEncoder):
 def convolutions(dropout: float) -> nn.Sequential:
     """Build the convolutions of the CRNN, in the order of the public code.
 
-    (B, 1, T, bands) -> (B, 128, T // 4, bands // 64).
-    A pooling is (sum x^4)^(1/4) over time x frequency.
+    The result computes (B, 1, T, bands) -> (B, 128, T // 4, bands // 64).
+    A pooling is (sum x^4)^(1/4) over a rectangle of time x frequency.
     """
 
     def block(inputs: int, outputs: int) -> list[nn.Module]:
@@ -137,7 +137,7 @@ def filled(values: torch.Tensor, lengths: torch.Tensor) -> Series:
 def masked_norm(norm: nn.BatchNorm2d, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Apply a batch norm without counting padding. The output is 0 for padding.
 
-    x: (B, C, T, F).
+    x: (B, C, T, F) with channels C, times T and bands F. lengths: (B,) times without padding.
     """
     mask = length_mask(lengths, x.shape[2])
     if bool(mask.all()):
@@ -153,7 +153,7 @@ def run_gru(gru: nn.GRU, values: torch.Tensor, lengths: torch.Tensor) -> torch.T
     """Run a GRU on padded series. The output is 0 for padding.
 
     values (B, T, D) with lengths (B,) -> (B, longest, 2 x hidden).
-    Both directions begin at the ends of each series without padding.
+    Each direction starts at an end of the series without its padding.
     """
     packed = pack_padded_sequence(values, lengths.cpu(), batch_first=True, enforce_sorted=False)
     series, _ = pad_packed_sequence(gru(packed)[0], batch_first=True)
@@ -163,7 +163,7 @@ def run_gru(gru: nn.GRU, values: torch.Tensor, lengths: torch.Tensor) -> torch.T
 def stretched(values: torch.Tensor, lengths: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """Stretch every padded series to its wanted length, by interpolation.
 
-    values (B, T, D) with lengths (B,) -> (B, longest wanted, D).
+    values (B, T, D) with lengths (B,) -> (B, longest wanted length, D).
     Interpolation is linear, as in torch's interpolate with align_corners False.
     """
     positions = torch.arange(int(wanted.max()), device=values.device) + 0.5
@@ -175,7 +175,7 @@ def stretched(values: torch.Tensor, lengths: torch.Tensor, wanted: torch.Tensor)
 
 
 def _embedded(series: torch.Tensor, lengths: torch.Tensor, embedding: Embedding) -> Embedded:
-    """Scale the frames to length 1, or their mean."""
+    """Return the embeddings, of length 1: of every frame of a series, or, if `embedding` is "mean", of their mean."""
     if embedding == "mean":
         return Embedded(F.normalize(pooled_over_time(series, lengths, "mean"), dim=-1))
     return Embedded(F.normalize(series.float(), dim=-1), lengths)

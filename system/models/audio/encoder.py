@@ -19,7 +19,7 @@ class AudioEncoder(nn.Module, ABC):
     def forward(self, audio: dict[str, Series]) -> Embedded:
         """Embed the clips of a batch.
 
-        In evaluation mode the embedding of a clip does not depend on the others.
+        In evaluation mode the embedding of a clip does not depend on the other clips.
         """
 
     @abstractmethod
@@ -29,18 +29,18 @@ class AudioEncoder(nn.Module, ABC):
     def load_pretrained(self) -> None:
         """Load the published weights into a new encoder.
 
-        Raises KitError if the file is missing or another one.
+        Raises KitError if the file is missing, or is not the published file.
         """
 
     def save_assets(self, folder: Path) -> None:
-        """Write files that another machine needs in addition to the weights.
+        """Write the files that another machine needs, in addition to the weights, to use the encoder.
 
-        They are those that no `--set` can replace.
+        Files whose path a setting (`--set`) can replace are left out.
         """
 
     def embed_with_experts(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
-        """Embed the clips, and also return the embedding by each expert if several are averaged.
+        """Embed the clips, and also return the embedding by each expert if several experts are averaged.
 
-        The embeddings by expert are (B, E); empty if there is only one.
+        The embeddings by expert are (B, E); this table is empty if the encoder has only one expert.
         """
         return self(audio), {}

@@ -41,5 +41,5 @@ class ExpertHeads(AudioSettings):
         return dict.fromkeys(self.experts, True)
 
     def part_name(self, part: str) -> str:
-        """Return the name of an expert's head that `check` prints."""
+        """Return the name under which `check` prints an expert's head."""
         return f"{part} head"

@@ -45,10 +45,7 @@ class ExpertHead(nn.Module):
         self.out = nn.Linear(width, out)
 
     def forward(self, series: Series) -> torch.Tensor:
-        """Embed clips by one expert's frames. Those of similar length are computed together.
-
-        This reduces padding.
-        """
+        """Embed clips by one expert's frames. Clips of similar length are computed together, to reduce padding."""
         order = series.lengths.argsort(stable=True)
         parts = [self._pooled(series.rows(rows)) for rows in order.split(suited_to(order.device, CLIPS_AT_ONCE))]
         result: torch.Tensor = self.out(torch.cat(parts)[order.argsort()])
@@ -87,6 +84,6 @@ class ExpertHeadsEncoder(AudioEncoder):
         return {name.removeprefix("expert_"): head for name, head in self.heads.items()}
 
     def embed_with_experts(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
-        """Embed the clips by every expert. Returns: The means, and the embeddings by expert."""
+        """Embed the clips by every expert. Returns: The means over experts, and the embeddings by expert."""
         by_expert = {name: head(audio[name]) for name, head in self.parts().items()}
         return Embedded(torch.stack(list(by_expert.values())).mean(0)), by_expert

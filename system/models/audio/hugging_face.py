@@ -41,15 +41,12 @@ class HuggingFace(Segmented):
 
     @property
     def depends_on_batch(self) -> bool:
-        """Whether an embedding depends on the other clips, by CLAP's batch norm or by padding.
-
-        Padding is to the longest input.
-        """
+        """Whether an embedding depends on the other clips, by CLAP's batch norm or by padding to the longest clip."""
         return self.trainable and (self.type == "clap_audio_model" or ROWS[self.type].max_seconds is None)
 
     @property
     def batch_property(self) -> str | None:
-        """Name of the batch property that changes embeddings; None if there is no such."""
+        """Name of a property of the whole batch that changes embeddings; None without such a property."""
         fills = self.trainable and ROWS[self.type].max_seconds is None
         return "the length to which inputs are padded" if fills else None
 
@@ -131,7 +128,7 @@ class HuggingFace(Segmented):
     def missing_files(self) -> Iterator[tuple[str, str]]:
         """Download the model if it is missing. Yields the setting and an error message if that fails.
 
-        It also does so if the type differs.
+        It also yields them if the model is not of the type that the settings name.
         """
         try:
             folder = fetch(self.model, "audio model")

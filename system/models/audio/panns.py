@@ -50,7 +50,7 @@ class Panns(AudioSettings, Resampled):
 
     @property
     def experts(self) -> dict[str, Expert]:
-        """Format of the encoder's input: 16-bit waveforms."""
+        """Source of the encoder's input, by name: 16-bit waveforms."""
         return {"waveform": Waveform(kind="waveform", sample_rate=32_000, resampling=self.resampling)}
 
     @property
@@ -73,7 +73,7 @@ class Panns(AudioSettings, Resampled):
         return None if self.weights is None else Path(self.weights)
 
     def weight_files(self) -> dict[str, Path]:
-        """Return the published weight files, by the setting that names each."""
+        """Return the paths of the published weight files, by the name of the setting of each path."""
         return {} if self.weights is None else {"weights": Path(self.weights)}
 
     def published_address(self) -> str:

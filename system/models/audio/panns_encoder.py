@@ -71,7 +71,7 @@ class PannsEncoder(AudioEncoder):
     def train(self, mode: bool = True) -> "PannsEncoder":
         """Set training or evaluation mode. A frozen network stays in evaluation mode.
 
-        It has published batch norms and no dropout.
+        It then uses the published statistics in batch norms, and no dropout.
         """
         super().train(mode)
         self.network.train(mode and self.trainable)
@@ -102,19 +102,16 @@ class PannsEncoder(AudioEncoder):
         return pooled
 
     def _pooled(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Compute the network's output of waves, pooled over frequency and time.
+        """Compute the network's output for waves, pooled over frequency and time.
 
-        (B, N) int16 and lengths of at least one frame -> (B, 2048).
+        waves (B, N) int16, and lengths of at least one frame in samples -> (B, 2048).
         """
         maps = self._maps(waves.float() / FULL_SCALE).float()  # a sum over frames needs more than 16 bits
         frames = maps.mean(3) if self.frequency_pooling == "mean" else maps.amax(3) + maps.mean(3)
         return pooled_over_time(frames.transpose(1, 2), (1 + lengths // HOP) // STRIDE, self.time_pooling)
 
     def _maps(self, waves: torch.Tensor) -> torch.Tensor:
-        """Compute the last convolutional maps of waves.
-
-        (B, N) float32 -> (B, 2048, T, 2).
-        """
+        """Compute the last convolutional maps of waves: (B, N) float32 -> (B, 2048, T, 2)."""
         columns = self.network.standardised(self.front_end(waves))
         if self.training:
             augment = self.spec_augment

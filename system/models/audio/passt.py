@@ -44,7 +44,7 @@ class Passt(FromPublished):
         return f"PaSST {self.network}"
 
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
-        """Yield settings that do not fit, such as more left-out patches than there are."""
+        """Yield settings that do not fit, each with an error message, such as leaving out more patches than exist."""
         yield from super().setting_errors(out)
         variant = VARIANTS[self.network]
         patches = variant.patches(self.segment_seconds * RATE / HOP)

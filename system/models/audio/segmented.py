@@ -57,7 +57,7 @@ class Segmented(AudioSettings, Resampled):
 
     @property
     def experts(self) -> dict[str, Expert]:
-        """Format of the encoder's input: 16-bit waveforms."""
+        """Source of the encoder's input, by name: 16-bit waveforms."""
         return {"waveform": Waveform(kind="waveform", sample_rate=self.sample_rate, resampling=self.resampling)}
 
     @property
@@ -104,7 +104,7 @@ class Segmented(AudioSettings, Resampled):
 
     @property
     def is_published(self) -> bool:
-        """Whether all of its weights are published, so that it is useful before any training."""
+        """Whether all weights of the encoder are published, so that it is useful before any training."""
         return self.has_weights and self.head == "none" and self.segment_pooling == "mean"
 
     @property
@@ -137,9 +137,9 @@ class Segmented(AudioSettings, Resampled):
         return self._encoder(self.build_network_without_files(), out, None)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
-        """Count the cost of a training step, with every segment of a clip of `longest` seconds.
+        """Count the cost of a training step, as if the clip had as many segments as a clip of `longest` seconds.
 
-        Other clips of a batch may have fewer.
+        Clips of a batch may have fewer segments.
         """
         segments = 1 + max(0.0, -((self.segment_seconds - min(longest, self.max_seconds)) // self.hop_seconds))
         return super().cost(encoder, self.segment_seconds, self.segment_seconds, half).times(segments)
@@ -196,7 +196,7 @@ class FromPublished(Segmented):
         return None if self.weights is None else Path(self.weights)
 
     def weight_files(self) -> dict[str, Path]:
-        """Return the published weight files, by the setting that names each."""
+        """Return the paths of the published weight files, by the name of the setting of each path."""
         return {} if self.weights is None else {"weights": Path(self.weights)}
 
     def plan_facts(self) -> Facts:

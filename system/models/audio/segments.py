@@ -30,9 +30,9 @@ class Segments(NamedTuple):
 def segmented(waves: Series, size: int, hop: int) -> Segments:
     """Cut padded clips into segments of `size` samples.
 
-    waves: (B, N).
-    A segment begins every `hop` samples, as long as it has samples that no earlier one has. The last is padded with
-    silence. A clip of at most `size` samples has one segment.
+    waves: (B, N) samples.
+    A segment begins every `hop` samples, as long as it has samples that no earlier segment has. The last segment is
+    padded with silence. A clip of at most `size` samples has one segment.
     """
     counts = 1 + ((waves.lengths - size).clamp(min=0) + hop - 1) // hop
     clips = torch.arange(len(counts), device=counts.device).repeat_interleave(counts, output_size=int(counts.sum()))
@@ -76,9 +76,9 @@ class SegmentAttention(nn.Module):
 
 
 def averaged(values: torch.Tensor, weights: torch.Tensor, clips: torch.Tensor, size: int) -> torch.Tensor:
-    """Compute weighted means of the segments' vectors by clip.
+    """Compute, for each clip, the weighted mean of the vectors of its segments.
 
-    (S, D) -> (B, D), in float32 or wider. weights: (S, 1) above 0.
+    values (S, D) of S segments -> (B, D) of B clips, in float32 or wider. weights: (S, 1) above 0.
     """
     values = values if values.dtype == torch.float64 else values.float()
     total = values.new_zeros(size, 1).index_add(0, clips, weights.to(values.dtype))

@@ -50,9 +50,9 @@ class TextSettings(EncoderKind):
         """
 
     def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
-        """Return an untrained network for counting its cost, and a function that embeds one caption.
+        """Return an untrained network for counting its cost, and a function that embeds one caption of TOKENS tokens.
 
-        The network has no values. The caption has TOKENS tokens.
+        The network has shapes but no values.
         Raises UnknownSizeError if the network's sizes are not known on this machine.
         """
         with weights_left_out():

@@ -40,10 +40,10 @@ class TextEncoder(nn.Module, ABC):
         return self._marker.device
 
     def forward(self, texts: Sequence[str]) -> Embedded:
-        """Embed texts, in their order; at least one.
+        """Embed texts, at least one, in their order.
 
-        Texts of similar length are computed together to reduce padding. With 2,560 captions of Clotho, half of a batch
-        that is padded to its longest caption is padding; in sorted chunks of 128 it is 4 %.
+        Texts of similar length are computed together to reduce padding. In a batch of 2,560 captions of Clotho that is
+        padded to its longest caption, half is padding; in chunks of 128 captions, sorted by length, 4 % is padding.
         """
         order = torch.tensor(self.lengths(texts)).argsort(stable=True)
         size = suited_to(self.device, TEXTS_AT_ONCE) if self.caches_texts else QUERIES_AT_ONCE
@@ -59,12 +59,12 @@ class TextEncoder(nn.Module, ABC):
         """Return the number of tokens or words of each text."""
 
     def prepare(self, texts: Sequence[str]) -> None:
-        """Compute and store vectors of texts that do not change during training."""
+        """Compute and store results, such as vectors, for texts that do not change during training."""
 
     def identity(self) -> str | None:
-        """Return the checksum of a pre-trained encoder; None for one from scratch.
+        """Return the checksum of a pre-trained encoder; None for an encoder from scratch.
 
-        The latter has all its weights in checkpoints.
+        An encoder from scratch has all its weights in checkpoints.
         """
         return None
 
@@ -76,20 +76,17 @@ class TextEncoder(nn.Module, ABC):
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         """Return the texts without any known word.
 
-        All clips would have the same score for them.
+        For such a text, all clips would have the same score.
         """
 
     def unknown_words(self, text: str) -> list[str]:
-        """Return the words of a text that the encoder does not know.
-
-        Each occurs once, in the order of the text.
-        """
+        """Return the words of a text that the encoder does not know, each once, in the order of the text."""
         return [word for word in dict.fromkeys(words_of(text)) if self.unreadable([word])]
 
     def save_assets(self, folder: Path) -> None:
-        """Write files that another machine needs in addition to the weights.
+        """Write the files that another machine needs, in addition to the weights, to use the encoder.
 
-        They are those that no `--set` can replace.
+        Files whose path a setting (`--set`) can replace are left out.
         """
         if self.vocabulary is not None:
             text = json.dumps(self.vocabulary, ensure_ascii=False)

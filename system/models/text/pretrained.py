@@ -74,7 +74,7 @@ class PreTrained(TextSettings):
         return torch.nn.ModuleList([network.train().requires_grad_(self.trainable), after]), run
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
-        """Download the model if it is missing. Yields the setting and an error message if that fails."""
+        """Download the model if it is missing. Yields the setting's name and an error message if that fails."""
         try:
             problem = folder_problem(fetch(self.model))
         except DataError as error:
@@ -166,7 +166,7 @@ class VectorSettings(PreTrained):
 
     @property
     def is_published(self) -> bool:
-        """Whether all of its weights are published."""
+        """Whether all weights of the encoder are published."""
         return self.projection == "none"
 
     @property

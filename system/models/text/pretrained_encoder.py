@@ -49,9 +49,10 @@ class PreTrainedEncoder(TextEncoder):
         Args:
             model: The pre-trained network.
             name: The folder, package or hub name of the model. Its files and weights determine the bank's name.
-            after: The trained layers.
+            after: The trained layers after the model.
             trainable: Whether the model is trained too.
-            size: V.
+            bank: Folder and name of the bank of vectors.
+            size: V, the number of values of a vector.
         """
         self._after = [after]  # in a list: a module is registered under one name only
         self.trained = model if trainable else None
@@ -64,7 +65,7 @@ class PreTrainedEncoder(TextEncoder):
 
     @property
     def _model(self) -> Any:
-        """The pre-trained model, trained or frozen."""
+        """The pre-trained model: the trainable one, or else the frozen one."""
         return self.trained if self.trained is not None else self._frozen[0]
 
     @abstractmethod
@@ -80,9 +81,9 @@ class PreTrainedEncoder(TextEncoder):
         return list(texts)
 
     def _kept(self, texts: Sequence[str]) -> torch.Tensor:
-        """Return the frozen model's vectors (N, V) of cleaned texts, stored or computed.
+        """Return the frozen model's vectors (N, V) of cleaned texts, on the CPU.
 
-        Each is computed once. They are on the CPU.
+        The vector of each text is computed once, then stored and read.
         """
         keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
         store_vectors(self.bank, dict(zip(keys, texts, strict=True)), self._frozen_vectors, f"by {self._name}")
@@ -102,7 +103,7 @@ class PreTrainedEncoder(TextEncoder):
         return [len(text) for text in texts]
 
     def prepare(self, texts: Sequence[str]) -> None:
-        """Compute results for texts that do not change during training."""
+        """Compute and store the frozen model's vectors of texts, which do not change during training."""
         unique = list(dict.fromkeys(self._cleaned(texts)))
         if self.trained is None and unique:
             self._kept(unique)
@@ -168,7 +169,7 @@ class TransformerEncoder(PreTrainedEncoder):
         return [len(tokens) for tokens in self._tokens([self.prompt + text for text in self._cleaned(texts)])]
 
     def prepare(self, texts: Sequence[str]) -> None:
-        """Compute results for texts that do not change during training."""
+        """Compute and store the tokens of texts, and, if the model is frozen, their vectors."""
         super().prepare(texts)
         if self.trained is not None:
             self._tokens([self.prompt + text for text in self._cleaned(texts)])
@@ -180,9 +181,9 @@ class TransformerEncoder(PreTrainedEncoder):
         return [text for text, ids in zip(texts, tokens, strict=True) if set(ids) <= unknown]
 
     def unknown_words(self, text: str) -> list[str]:
-        """Return the words of a text with a part that the tokenizer does not know.
+        """Return the words of a text that the tokenizer does not know completely; empty for most tokenizers.
 
-        Words are separated by blanks. Most tokenizers know all.
+        Words are separated by blanks.
         """
         words = list(dict.fromkeys(text.split()))
         tokens = self._tokens(self._cleaned(words))
@@ -190,9 +191,9 @@ class TransformerEncoder(PreTrainedEncoder):
 
 
 def projection(name: str, found: int, dim: int, linear: bool) -> nn.Module:
-    """Build the layer after a model: linear, or none. Raises KitError for a wrong size.
+    """Build the layer after a model: linear, or, without `linear`, none. Raises KitError for a wrong size.
 
-    found: Size of the model's vectors. dim: The size that they should have.
+    name: Name of the model, for the message. found: Size of the model's vectors. dim: Size that the settings state.
     """
     if found != dim:
         raise KitError(
@@ -299,9 +300,9 @@ class TokenEncoder(TransformerEncoder):
 
 
 def longest_input(tokenizer: Any, model: Any, longest: int | None) -> int:
-    """Return the number of tokens after which texts are cut.
+    """Return the number of tokens to which texts are cut.
 
-    It is the least limit of tokenizer, positions and settings.
+    It is the lowest of three limits: of the tokenizer, of the model's positions, and of the settings (`longest`).
     """
     limits = (tokenizer.model_max_length, position_count(model), longest, NO_LIMIT)
     return min(limit for limit in limits if limit is not None)
@@ -337,10 +338,10 @@ def load_clap(name: str) -> tuple[Any, Any]:
 
 
 def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
-    """Load a tokenizer and its model, in float32 on the CPU, by folder, package or hub name.
+    """Load a tokenizer and its model, in float32 on the CPU. name: Folder, package or hub name.
 
-    dropout: Rate for hidden states and attention; None: that of the model's own settings. Raises KitError for a folder
-    without such a model, and for a model without these settings of dropout.
+    dropout: Rate for hidden states and attention; None: the rate of the model's own settings. Raises KitError for a
+    folder without such a model, and for a model that has no settings of dropout.
     """
     from transformers import AutoConfig, AutoModel, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity, set_verbosity_error

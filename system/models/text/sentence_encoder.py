@@ -17,8 +17,8 @@ def sentence_encoder(name: str, dim: int, linear: bool, trainable: bool, banks: 
     """Load a sentence-transformers model as a text encoder.
 
     The class of the encoder depends on the model's input: tokens of a transformer, or words.
-    name: Folder, package or hub name. dim: Size of its vectors. linear: Whether a trained layer follows the model.
-    banks: Folder of all banks.
+    name: Folder, package or hub name. dim: Required size of its vectors. linear: Whether a trained layer follows the
+    model. trainable: Whether the model is trained too. banks: Folder of all banks.
     """
     from transformers import PreTrainedTokenizerBase
 
@@ -112,7 +112,7 @@ def default_prompt(model: Any) -> str:
 def encoded(model: Any, texts: Sequence[str], prompt: str | None = None) -> torch.Tensor:
     """Compute the vectors (N, V) of texts with a frozen sentence-transformers model.
 
-    prompt: None for its default.
+    prompt: Text before every input; None for the model's default prompt.
     """
     vectors: torch.Tensor = model.encode(
         list(texts),

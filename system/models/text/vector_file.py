@@ -62,7 +62,7 @@ class WordVectorFile:
         return None
 
     def _vector(self, offset: int) -> np.ndarray:
-        """Read the vector at a byte of the file."""
+        """Read the vector that begins at the byte `offset` of the file."""
         if self._is_binary:
             return self._finite(np.frombuffer(self._bytes, "<f4", self.dim, offset).astype(np.float32), offset)
         end = self._bytes.find(b"\n", offset)
@@ -82,7 +82,7 @@ class WordVectorFile:
         return self._finite(vector, offset)
 
     def _finite(self, vector: np.ndarray, offset: int) -> np.ndarray:
-        """Return the vector. Raises KitError if a value is not finite."""
+        """Return the vector. Raises KitError, with the place `offset`, if a value is not finite."""
         if not np.isfinite(vector).all():
             raise KitError(f"{self.path}: the vector at byte {offset} has infinite or NaN values; {REPLACE_FILE}")
         return vector
@@ -137,9 +137,9 @@ class WordVectorFile:
             )
 
     def _first_line(self) -> tuple[int, int | None, int]:
-        """Read the first line: number of words, dimension, and offset of the first word.
+        """Read the first line: number of words, dimension, and offset of the first word in bytes.
 
-        It returns (0, None, 0) if the line has none of them.
+        Returns: (0, None, 0) if the first line does not state number and dimension.
         """
         end = self._bytes.find(b"\n", 0, 64)
         words = self._bytes[: max(end, 0)].split()
@@ -156,7 +156,7 @@ class WordVectorFile:
 def write_word_vectors(path: Path, words: dict[str, np.ndarray]) -> None:
     """Write vectors (D,) by word in word2vec's binary format.
 
-    words: At least one; they have no blanks or line ends.
+    words: At least one word; no word has blanks or line ends.
     """
     dim = len(next(iter(words.values())))
     with replacing(path) as temporary, temporary.open("wb") as file:

@@ -43,7 +43,7 @@ class WordVectors(TextSettings):
 
     @property
     def batch_property(self) -> str | None:
-        """Name of the batch property that changes embeddings; None if there is no such."""
+        """Name of a property of the whole batch that changes embeddings; None without such a property."""
         return "counted padding of captions" if self.depends_on_batch else None
 
     @property
@@ -52,7 +52,7 @@ class WordVectors(TextSettings):
         return False
 
     def weight_files(self) -> dict[str, Path]:
-        """Return the published file, by the setting that names it."""
+        """Return the path of the published file, by the name of its setting."""
         return {"vectors": Path(self.vectors)}
 
     def published_address(self) -> str:

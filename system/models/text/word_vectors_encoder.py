@@ -71,7 +71,7 @@ class WordVectorsEncoder(TextEncoder):
         return known if known is not None else self._random(word if self.unknown == "each" else "")
 
     def _known(self, word: str) -> np.ndarray | None:
-        """Return a word's vector of the file, or the mean of its parts' vectors; None if unknown."""
+        """Return a word's vector in the file, or the mean of the vectors of its parts; None if no part is known."""
         if word in self._vectors:
             return self._vectors[word]
         mean = self._in_file(word)
@@ -84,7 +84,7 @@ class WordVectorsEncoder(TextEncoder):
         return mean
 
     def _in_file(self, word: str) -> np.ndarray | None:
-        """Look up a word in the file, if missing with a capital first letter; None if unknown."""
+        """Return a word's vector in the file, else that of the word with a capital first letter; None if unknown."""
         found = self.file.get(word)
         return found if found is not None else self.file.get(word.capitalize())
 
@@ -95,7 +95,7 @@ class WordVectorsEncoder(TextEncoder):
         return np.array(vector / np.linalg.norm(vector), np.float32)
 
     def prepare(self, texts: Sequence[str]) -> None:
-        """Look up the vectors of these texts' words once, before training."""
+        """Look up the vectors of the words of `texts` once, before training."""
         for text in texts:
             for word in words_of(text):
                 self._known(word)
