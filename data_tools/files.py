@@ -167,7 +167,7 @@ def short_name(name: str, longest: int = MAX_NAME - len(".") - len(".1234567.par
 
 
 def sync(path: Path) -> None:
-    """Force a file's content, or a folder's list of names, to the disk before anything else happens."""
+    """Force the content of a file, or a folder's list of names, to the disk before the program continues."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)

@@ -30,7 +30,7 @@ def audio_names(folder: Path) -> list[str]:
 
 
 def audio_tree(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the names of the audio files among tree_files, and of its other files.
+    """Return the names of the audio files in a folder and its subfolders, and the names of all other files there.
 
     Logs a warning that lists several names of the same file. Raises DataError for a name that is not UTF-8.
     """
@@ -118,7 +118,7 @@ def plain_id(freesound_id: str) -> str:
 
 
 def is_utf8(name: str) -> bool:
-    """Return whether a name from the operating system consists of valid UTF-8."""
+    """Return whether a file name from the operating system is valid UTF-8."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 

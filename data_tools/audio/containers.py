@@ -49,7 +49,7 @@ def whole_sound(path: Path, quick: bool = False) -> Path | Reheaded | None:
 
 
 def refuse_partial(path: Path) -> None:
-    """Raise AudioError for cut MP4 and WMA files, and for two in sequence.
+    """Raise AudioError for an MP4 or WMA file that is cut, or that consists of two files in sequence.
 
     ffmpeg decodes only a part of them, without an error.
     """

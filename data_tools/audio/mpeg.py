@@ -121,7 +121,7 @@ def next_sound(content: mmap.mmap, at: int, end: int) -> int:
 
 
 def _first_of_two(content: mmap.mmap, at: int) -> _Frame | None:
-    """Return the MPEG frame at an offset if one of the same kind follows it."""
+    """Return the MPEG frame at offset `at` if another frame of the same kind follows it; otherwise None."""
     first = frame_of(content[at : at + 4])
     following = first and frame_of(content[at + first.size : at + first.size + 4])
     return first if first and following and following.kind == first.kind else None

@@ -108,7 +108,7 @@ def _refuse_second(path: Path, content: mmap.mmap, at: int) -> None:
 
 
 def _with_ends(content: mmap.mmap, open_ends: list[_Page]) -> bytes:
-    """Return the Ogg file with the end-of-stream mark set on these pages."""
+    """Return the Ogg file with the end-of-stream mark set on the pages `open_ends`."""
     marked = bytearray(content)
     for page in open_ends:
         marked[page.at + 5] |= _END

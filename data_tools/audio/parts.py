@@ -76,7 +76,7 @@ def longer(path: Path, stated: str) -> AudioError:
 
 
 def joined(path: Path, kind: str) -> AudioError:
-    """Return the error for two audio files in one. kind: Format of the second one."""
+    """Return the error for a file that consists of two audio files. kind: Format of the second one."""
     cure = "read it as two files, or decode both into one FLAC file"
     return AudioError(f"{path}: joined, a second {kind} file follows the first, which alone would be read; {cure}")
 
@@ -115,5 +115,5 @@ def is_container(head: bytes) -> bool:
 
 
 def is_name(name: bytes | None) -> bool:
-    """Return whether these bytes can be the name of a chunk: four printable ASCII characters."""
+    """Return whether the bytes `name` can be the name of a chunk: four printable ASCII characters."""
     return name is not None and len(name) == 4 and all(0x20 <= byte < 0x7F for byte in name)

@@ -66,7 +66,7 @@ def require_file(path: Path | str) -> None:
 
 
 def holds_frames(path: Path | str) -> bool:
-    """Return whether a file contains published frames, by its name."""
+    """Return whether a file contains published frames, to judge by the suffix of its name."""
     return str(path).lower().endswith(FRAME_SUFFIXES)
 
 
@@ -122,7 +122,7 @@ def audio_seconds(path: Path | str) -> float:
 
 
 def readable_seconds(path: Path | str) -> float | None:
-    """Return audio_seconds, or None for audio that is missing or unreadable; the verb `check` lists such files."""
+    """Return audio_seconds(path); None for audio that is missing or unreadable, which the verb `check` lists."""
     try:
         return audio_seconds(path)
     except AudioError:
@@ -209,7 +209,10 @@ def encoded(samples: np.ndarray, rate: int, format: str, subtype: str, **quality
 
 
 def mixed_to_mono(block: Wave) -> Wave:
-    """Return the mean (n,) of the channels of (n, channels). Two are added directly, twenty times as fast as a mean."""
+    """Return the mean of the channels, (n,), of a block (n, channels).
+
+    Two channels are added directly, twenty times as fast as a mean.
+    """
     if block.shape[1] == 1:
         return block[:, 0]
     return np.asarray((block[:, 0] + block[:, 1]) / 2 if block.shape[1] == 2 else block.mean(axis=1), np.float32)
@@ -247,7 +250,7 @@ def _size(file: "soundfile.SoundFile") -> str:
 
 @cache
 def _sequential_file() -> type["soundfile.SoundFile"]:
-    """Return the class of audio files that are read from the current position onwards.
+    """Return a subclass of soundfile.SoundFile that does not jump between calls of `read`.
 
     After each call, soundfile jumps to the end of the samples that it has returned. In an MP3 file with few bits per
     frame, libmpg123 then loses bits of earlier frames, and decodes up to 4,000 samples to other values.
@@ -266,7 +269,7 @@ def _sequential_file() -> type["soundfile.SoundFile"]:
 
 @contextmanager
 def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.SoundFile"]:
-    """Open an audio file for a block.
+    """Open an audio file for the duration of a `with` block.
 
     Raises AudioError if it is missing, empty, damaged or in another format.
     checks: "all" finds cut and joined files. "quick" trusts an MP3 file's tag about its length. "none" is for a file
@@ -314,7 +317,7 @@ def is_direct(path: Path | str) -> bool:
 
 
 def _require_bytes(path: Path | str) -> None:
-    """Raise OSError if the system cannot read a whole file, which libsndfile would report as damage or as its end."""
+    """Raise OSError if the system cannot read a file to its end; libsndfile would report it as damaged or shorter."""
     sha256_of(Path(path))
 
 

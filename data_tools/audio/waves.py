@@ -28,7 +28,7 @@ def waves_of(audio: Any) -> list[np.ndarray] | None:
 
 
 def _checked(one: Any, number: int) -> np.ndarray:
-    """Return one wave as float32. Raises KitError for another shape or type, and for NaN or infinite samples."""
+    """Return a wave as float32. Raises KitError for a wrong shape or type, and for NaN or infinite samples."""
     wave = np.asarray(_on_cpu(one))
     shape = f"wave {number} has shape {wave.shape} and type {wave.dtype}"
     if wave.dtype.kind != "f" or wave.ndim not in (1, 2) or not wave.size:

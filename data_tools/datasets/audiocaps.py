@@ -89,9 +89,9 @@ def read_audiocaps(
 
 
 def _by_stem(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[Path, str]]:
-    """Map the names of audio files without their endings to (folder, name); unknown ones as <id>_<start in seconds>.
+    """Return (folder, name) of each audio file by its name without ending, or by <id>_<start> if not in `known`.
 
-    Earlier folders come before later ones, earlier endings before later ones.
+    If two files have the same key, the earlier folder, then the earlier ending counts. <start> is in seconds.
     """
     files = [(folder, name) for folder in folders for name in audio_names(folder)]
     files.sort(key=lambda file: (folders.index(file[0]), AUDIO_SUFFIXES.index(Path(file[1]).suffix.lower())))

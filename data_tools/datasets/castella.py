@@ -123,7 +123,7 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
 
 
 def _count(split: str, annotations: Annotations, present: Set[str], listed: Set[str], suffixes: tuple[str, ...]) -> str:
-    """Format the counts of a split. present: Recordings that have a file. listed: Recordings in the manifest."""
+    """Format the counts of a split. present: All recordings that have a file. listed: Recordings in the manifest."""
     recordings, with_queries = len(annotations.seconds), len({query.vid for query in annotations.queries})
     n_present = len(present & annotations.seconds.keys())
     windows = sum(len(query.windows or []) for query in annotations.queries)

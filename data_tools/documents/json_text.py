@@ -260,7 +260,7 @@ class StoredLines:
             yield lines
 
     def _blocks(self) -> Iterator[bytes]:
-        """Yield whole lines, some thousand at a time, without the last one's end."""
+        """Yield the file in blocks of some thousand whole lines, without the line end after a block."""
         rest, at = b"", 0
         while block := os.pread(self._file, BLOCK, at):
             at += len(block)

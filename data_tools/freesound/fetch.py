@@ -143,7 +143,7 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
 async def _choose_again(
     client: Client, store: Store, ids: Sequence[int], choose: Callable[[], Selection]
 ) -> list[Chosen]:
-    """Return the sounds of these ids that the rules still allow by their current metadata."""
+    """Return the sounds with the given ids that the rules (`choose`) still allow after reading their metadata again."""
     looked_up = await look_up(client, store, ids)
     found_ids = {sound_id for sound_id, sound in looked_up.items() if sound}
     chosen = [sound for sound in choose().chosen if sound.id in found_ids]

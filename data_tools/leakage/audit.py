@@ -167,7 +167,7 @@ def listen(clips: Iterable[Clip]) -> Fingerprints:
 
 
 def _listen(clip: Clip) -> Fingerprint | str:
-    """Return the fingerprint of a clip's audio, or the reason why it has none."""
+    """Return the fingerprint of a clip's audio, or the reason why it has no fingerprint."""
     try:
         return fingerprint(clip.path) or QUIET
     except AudioError as error:
@@ -195,7 +195,7 @@ def _forbidden(clips: Iterable[Clip], exclusions: Exclusions) -> list[Overlap]:
 
 
 def _pairwise(kind: str, clips: Sequence[Clip], shared: str, audited: Collection[str]) -> list[Overlap]:
-    """Return the overlaps between splits of clips that share a value, once per clip and later split."""
+    """Return the overlaps of clips that all have the value `shared`: one per clip and later split."""
     splits: dict[str, list[Clip]] = {}
     for clip in clips:
         splits.setdefault(_split(clip), []).append(clip)
@@ -237,7 +237,7 @@ def _same_sound(everything: Sequence[Clip], audited: Collection[str], fingerprin
 
 
 def _report(overlaps: Sequence[Overlap], compared: bool) -> list[str]:
-    """Return lines with the number of overlaps of each kind, and the first of them."""
+    """Return lines with the number of overlaps of each kind, and the first overlaps."""
     lines, sections = [], []
     for kind in KINDS:
         group = [overlap for overlap in overlaps if overlap.finding == kind]
@@ -326,7 +326,7 @@ def with_queries(clips: Sequence[Clip], files: Iterable[Path]) -> Sequence[Clip]
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Return exit status 1 if a training clip is forbidden, or shares an id, file name or sound with a test split."""
+    """Run this verb; return the exit status: 1 if a training clip is forbidden or overlaps with a test split."""
     audited = [clip for path in arguments.manifests for clip in read_manifest(path)]
     against = [clip for path in arguments.against for clip in read_manifest(path)]
     everything = with_queries([*audited, *against], arguments.moments)

@@ -148,7 +148,7 @@ def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
 
 
 def _read(path: str, quick: bool) -> Result:
-    """Read a file and return its result.
+    """Check one audio file; return its problem ("" for none), its hash or the reason, and why it has no sound.
 
     (MISSING, "", None); (CORRUPT, the reason, None); or ("", the file's hash, the reason why it has no sound, or None).
     quick: ("", "", None) for a readable file.
@@ -258,7 +258,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Return exit status 1 for missing or corrupt audio, duplicate ids, and moments of missing clips.
+    """Run this verb; return the exit status: 1 for bad audio, duplicate ids, and moments of missing clips.
 
     Overlaps, and faults in published files of moments, are only reported. A clip with moments needs no captions.
     """

@@ -133,7 +133,7 @@ class Answers:
         return self.corpus.one_uniform("poison", number) < self._poison
 
     def _listed(self, text: str | None) -> Numbers:
-        """Return the sounds in the search index that match a filter."""
+        """Return the numbers of the sounds in the search index that match the filter `text`; None: of all."""
         numbers = found(self.corpus, text)
         numbers = numbers[numbers < self.seen * self.corpus.size]
         return numbers[~np.isin(numbers, list(self._hidden))]

@@ -112,7 +112,7 @@ class Catalogue:
         return self._spread(number)
 
     def _spread(self, number: int) -> int:
-        """Return an upload time in milliseconds by the number alone; later years have more sounds."""
+        """Return the upload time of a sound in milliseconds, computed from its number; later years have more sounds."""
         return int(FIRST_MS + round((LAST_MS - FIRST_MS) * ((number + 0.5) / self.size) ** 0.6))
 
     def from_time(self, milliseconds: float) -> int:
@@ -124,7 +124,7 @@ class Catalogue:
         return 1 + number * self._spacing + int(self.one_uniform("id", number) * self._spacing)
 
     def number(self, sound_id: int) -> int | None:
-        """Return the number of the sound with an id; None for an unknown id."""
+        """Return the number, from 0, of the sound with an id; None for an unknown id."""
         number = (sound_id - 1) // self._spacing
         return number if 0 <= number < self.size and self.id(number) == sound_id else None
 
@@ -153,7 +153,7 @@ class Catalogue:
         return np.interp(self.uniform("seconds", numbers), *_SECONDS).round(3)
 
     def licences(self, numbers: Numbers) -> np.ndarray:
-        """Return the licences of sounds, by their names in filters."""
+        """Return the licences of the sounds with the given numbers, by their names in filters."""
         return _pick(self.uniform("licence", numbers), {name: share for name, (_, share) in LICENCES.items()})
 
     def preferences(self, numbers: Numbers) -> np.ndarray:
@@ -237,7 +237,7 @@ def _pick(values: np.ndarray, shares: Mapping[str, float]) -> np.ndarray:
 
 
 def dress(rng: np.random.Generator, text: str, plain: bool) -> str:
-    """Return a description in the style of Freesound. plain: It reads like a caption, and is mostly not changed."""
+    """Rewrite a text in the style of Freesound's descriptions. plain: Change it rarely; it is like a caption."""
     if rng.random() < 0.04:
         return "" if rng.random() < 0.3 else _one(rng, _OTHER)
     if rng.random() < (0.1 if plain else 0.4):

@@ -46,7 +46,7 @@ class MomentSettings(FolderSettings):
 
     @property
     def shape(self) -> Shape:
-        """The ranges from which this kind of recording is drawn, such as lengths of events."""
+        """Ranges for drawing the recordings at random, such as the lengths of events."""
         return SHAPES[self.moments]
 
 

@@ -147,6 +147,6 @@ def _meta_model(label: str, edition: AnyEdition, highest: int) -> type[Part]:
 
 
 def _model_with_keys(**kinds: Any) -> type[Part]:
-    """Return a model with these keys, each required."""
+    """Return a pydantic model whose required keys are the names in `kinds`, with their types."""
     fields: dict[str, Any] = {key: (kind, ...) for key, kind in kinds.items()}
     return create_model("Part", __base__=Part, **fields)

@@ -76,7 +76,7 @@ def finish_hint(folder: Path) -> str:
 
 
 def _changes(folder: Path) -> list[str]:
-    """Return the changes by --set in the run's provenance; an empty list if that is damaged too."""
+    """Return the settings that --set changed, from the run's provenance.json; [] if that file is damaged."""
     try:
         return read_provenance(folder).changes
     except DataError:
