@@ -181,8 +181,14 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     bounds = "range of lengths in seconds (default: 3 120, the paper's)"
     add("--seconds", type=float, nargs=2, default=Criteria.seconds, metavar=("MIN", "MAX"), help=bounds)
-    add("--languages", nargs="+", default=Criteria.languages, help="languages of descriptions (default: en)")
-    add("--licences", nargs="+", choices=LICENCES, default=Criteria.licences, help="licences of sounds (default: all)")
+    add("--languages", nargs="+", default=Criteria.languages, help="allowed languages of descriptions (default: en)")
+    add(
+        "--licences",
+        nargs="+",
+        choices=LICENCES,
+        default=Criteria.licences,
+        help="allowed licences of sounds (default: all)",
+    )
     add(
         "--ai-preferences",
         nargs="+",

@@ -122,11 +122,11 @@ async def _chunks(answer: aiohttp.ClientResponse, limit: int) -> AsyncIterator[b
     """Yield the unpacked body in pieces. Raises LostError if its announced or received length is above `limit`."""
     announced, length = answer.content_length or 0, 0
     if announced > limit:
-        raise LostError(f"the answer has {announced} bytes, more than the maximum of {limit}")
+        raise LostError(f"the server's answer has {announced} bytes, more than the maximum of {limit}")
     async for chunk in answer.content.iter_chunked(1 << 16):
         length += len(chunk)
         if length > limit:
-            raise LostError(f"the answer has more than the maximum of {limit} bytes")
+            raise LostError(f"the server's answer has more than the maximum of {limit} bytes")
         yield chunk
 
 

@@ -164,7 +164,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.recordings:
         parsed = parse_folds(arguments.folds)
         if missing := [split for split in counts if split not in parsed]:
-            raise DataError(f"--folds: no folds for {', '.join(missing)}; add some, or set its number of clips to 0")
+            hint = f"add {missing[0]}=FOLDS, or make none of its clips by --{missing[0]} 0"
+            raise DataError(f"--folds gives no folds for {', '.join(missing)}; {hint}")
         folds = {split: parsed[split] for split in counts}
     elif arguments.folds:
         raise DataError("--folds only works with --recordings FOLDER; add that, or leave out --folds")

@@ -61,6 +61,6 @@ def _require_consistent(qids: np.ndarray, lengths: np.ndarray, edges: np.ndarray
     if kinds != "Uiff" or any(array.ndim != 1 for array in (qids, lengths, edges, frames)):
         raise ValueError(f"the arrays {', '.join(ARRAYS)} have wrong types or shapes")
     if np.any(lengths < 0):
-        raise ValueError("a number of frames in the array lengths is negative")
+        raise ValueError(f"the array lengths contains {lengths.min()}, a negative number of frames")
     if len(qids) != len(lengths) or len(frames) != lengths.sum() or len(edges) != len(frames) + len(qids):
-        raise ValueError("the sizes of its arrays do not match")
+        raise ValueError(f"the sizes of its arrays {', '.join(ARRAYS)} do not match")

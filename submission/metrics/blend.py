@@ -166,7 +166,9 @@ def weight_factors(weights: Sequence[float] | None, n_parts: int) -> Values:
     if len(factors) != n_parts:
         raise SubmissionError(f"{len(factors)} weights are given for {n_parts} files; give one for each")
     if np.any(factors < 0) or not 0 < sum(factors.tolist()) < math.inf:  # both comparisons are false for NaN
-        raise SubmissionError("weights must be 0 or more, with a finite sum above 0; correct them")
+        raise SubmissionError(
+            f"the weights are {factors.tolist()}; give numbers of 0 or more, with a finite sum above 0"
+        )
     return factors
 
 

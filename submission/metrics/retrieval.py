@@ -127,7 +127,9 @@ def chance(n_clips: int, k: int = 10, n_relevant: float = 1) -> float:
     0.75
     """
     if not 1 <= n_relevant <= n_clips:
-        raise SubmissionError(f"a pool of {counted(n_clips, 'clip')} cannot have {n_relevant} relevant clips")
+        raise SubmissionError(
+            f"a pool of {counted(n_clips, 'clip')} cannot have {n_relevant} relevant clips; give 1 to {n_clips}"
+        )
     depth = min(k, n_clips)
     harmonic = sum(1 / rank for rank in range(1, depth + 1))
     further = (n_relevant - 1) / (n_clips - 1) if n_clips > 1 else 0.0

@@ -354,8 +354,8 @@ def test_other_arguments_and_other_folders_are_refused(
     ("argv", "message"),
     [
         (["--seed", "-1"], "the seed -1 is negative"),
-        (["--seed", "1", "--development", "-5"], "a number of clips is negative"),
-        (["--seed", "1", "--development", "0", "--validation", "0", "--evaluation", "0"], "no clips are asked for"),
+        (["--seed", "1", "--development", "-5"], "the number of clips of the split development is -5"),
+        (["--seed", "1", "--development", "0", "--validation", "0", "--evaluation", "0"], "the number of clips is 0 in every split"),
         (["--seed", "1", "--heldout-phrasings", "0.6"], "use 0 to 0.5"),
         (["--seed", "1", "--heldout-phrasings", "nan"], "use 0 to 0.5"),
         (["--seed", "1", "--heldout-phrasings", "0.2", "--captions", "noisy"], "does not work with --captions noisy"),

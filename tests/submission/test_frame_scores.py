@@ -76,8 +76,14 @@ def test_flipped_bytes_are_refused_or_harmless(path: Path) -> None:
             lambda arrays: arrays | {"frames": np.zeros((3, 1))},
             "the arrays qids, lengths, edges, frames have wrong types or shapes",
         ),
-        (lambda arrays: arrays | {"lengths": np.array([4, -1])}, "a number of frames in the array lengths is negative"),
-        (lambda arrays: arrays | {"lengths": np.array([2, 2])}, "the sizes of its arrays do not match"),
+        (
+            lambda arrays: arrays | {"lengths": np.array([4, -1])},
+            "the array lengths contains -1, a negative number of frames",
+        ),
+        (
+            lambda arrays: arrays | {"lengths": np.array([2, 2])},
+            "the sizes of its arrays qids, lengths, edges, frames do not match",
+        ),
         (lambda arrays: {key: arrays[key] for key in ARRAYS[:3]}, "frames"),
     ],
 )

@@ -274,7 +274,7 @@ def test_keys_missing_in_all_files_are_omitted_in_the_blend(files: Path, capsys:
             "good.jsonl poor.jsonl --validation good.jsonl poor.jsonl --truth truth.jsonl --out o.jsonl",
             "good.jsonl and good.jsonl have 3 queries in common (first 'x_1'); search weights on a validation",
         ),
-        ("good.jsonl ./good.jsonl --out o.jsonl", "a file is given twice"),
+        ("good.jsonl ./good.jsonl --out o.jsonl", "the same file is given twice"),
         ("good.jsonl --out o.jsonl", "a blend needs two or more files"),
         ("good.jsonl poor.jsonl --out good.jsonl", "good.jsonl would overwrite the input file good.jsonl"),
         ("good.jsonl val_poor.jsonl --out o.jsonl", "only one of val_poor.jsonl and good.jsonl has the query"),
