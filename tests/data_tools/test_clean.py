@@ -113,7 +113,7 @@ def test_hand_made_examples_cover_every_rule() -> None:
 
 
 @pytest.mark.parametrize("text", KEPT)
-def test_similar_texts_that_match_no_rule_are_unchanged(text: str) -> None:
+def test_texts_that_only_resemble_boilerplate_are_not_cleaned(text: str) -> None:
     assert clean(text)[:2] == (text, ())
 
 
@@ -139,7 +139,7 @@ def column(path: Path, name: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_real_descriptions_and_titles_are_cleaned_as_counted(shared: Path) -> None:
+def test_number_of_real_texts_changed_by_each_cleaning_rule_matches_a_hand_count(shared: Path) -> None:
     """The counts were checked once by hand. The remaining text is valid in a manifest, and cleaning it again changes
     nothing.
     """

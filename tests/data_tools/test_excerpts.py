@@ -99,7 +99,7 @@ def test_excerpts_of_real_recordings_equal_the_whole_file(shared: Path) -> None:
         (11, 44_100, 32_000, "soxr_hq", 8),
     ],
 )
-def test_number_of_resampled_samples_matches_hand_values(
+def test_stated_length_after_resampling_matches_hand_values(
     samples: int, rate: int, wanted: int, how: str, expected: int, tmp_path: Path
 ) -> None:
     assert resampled_samples(samples, rate, wanted, how) == expected  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def test_number_of_resampled_samples_matches_hand_values(
     assert len(read_audio(tmp_path / "short.wav", wanted, how)) == expected  # type: ignore[arg-type]
 
 
-def test_changed_file_is_refused(tmp_path: Path) -> None:
+def test_audio_file_changed_before_its_excerpt_is_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "sound.wav"
     soundfile.write(path, stereo(32_000, 2), 32_000)
     sound = sound_of(path)
@@ -118,7 +118,7 @@ def test_changed_file_is_refused(tmp_path: Path) -> None:
 
 
 @needs_ffmpeg
-def test_cut_mp3_is_refused_at_once_or_when_its_end_is_read(tmp_path: Path) -> None:
+def test_cut_mp3_is_refused_when_opened_or_when_its_missing_end_is_read(tmp_path: Path) -> None:
     wav, path = tmp_path / "sound.wav", tmp_path / "sound.mp3"
     soundfile.write(wav, stereo(44_100, 20), 44_100)
     subprocess.run(["ffmpeg", "-v", "error", "-i", wav, "-b:a", "64k", path], check=True)
@@ -131,7 +131,7 @@ def test_cut_mp3_is_refused_at_once_or_when_its_end_is_read(tmp_path: Path) -> N
         read_excerpt(path, sound, RATE, 15 * RATE, RATE)
 
 
-def test_excerpts_are_the_same_in_several_threads(tmp_path: Path) -> None:
+def test_excerpts_read_in_several_threads_are_the_same(tmp_path: Path) -> None:
     path = tmp_path / "sound.flac"
     soundfile.write(path, stereo(44_100, 20), 44_100)
     sound, places = sound_of(path), range(0, 15 * RATE, 9_999)

@@ -146,12 +146,12 @@ def test_answers_within_the_limits_are_read(tmp_path: Path) -> None:
         assert got(once(data), None).body == body
 
 
-def test_time_limit_grows_with_the_file_size() -> None:
+def test_time_limit_of_a_download_grows_with_the_file_size() -> None:
     assert patience(60, 10**9).total == 5 * 60 + 1
     assert patience(60, 0).total == 5 * 60
 
 
-def test_stated_size_cannot_lift_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_size_stated_in_metadata_cannot_raise_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "SLOWEST", 50_000)
     for most, timeout in ((2**53, 60), (10**9, 86_400)):
         assert patience(timeout, most).total == 86_400
@@ -212,7 +212,7 @@ def test_allowed_hosts_are_the_site_and_its_subdomains(site: str, url: str, is_o
             address_of(site, site, url)
 
 
-def test_oversized_answer_loses_a_sound_and_ends_a_search(tmp_path: Path) -> None:
+def test_oversized_answer_skips_a_sound_but_ends_a_search_with_an_error(tmp_path: Path) -> None:
     async def work(store: Store) -> None:
         async with behaving(endless) as site, Http(0.3) as transport:
             clock = LoopClock()

@@ -48,7 +48,7 @@ async def ask(quota: Quota, requests: int, workers: int, latency: Callable[[], f
     return sorted(arrivals)
 
 
-def test_least_seconds_match_hand_computed_values() -> None:
+def test_minimum_time_of_a_number_of_requests_matches_hand_values() -> None:
     assert least_seconds(60, 60, 2000) == 0
     assert least_seconds(61, 60, 2000) == 60
     assert least_seconds(2000, 60, 2000) == 33 * 60
@@ -60,7 +60,9 @@ def test_least_seconds_match_hand_computed_values() -> None:
     ("requests", "per_minute", "per_day"),
     [pytest.param(2600, 60, 2000, marks=pytest.mark.slow), (700, 7, 130), (9, 1, 3), (50, 50, 50)],
 )
-def test_requests_without_delay_take_minimal_time(tmp_path: Path, requests: int, per_minute: int, per_day: int) -> None:
+def test_immediately_answered_requests_take_the_minimum_time_of_the_limits(
+    tmp_path: Path, requests: int, per_minute: int, per_day: int
+) -> None:
     quota = open_quota(tmp_path / "quota", per_minute, per_day)
     arrivals, _ = run_virtually(ask(quota, requests, 4, lambda: 0.0))
     least = least_seconds(requests, per_minute, per_day)
@@ -69,7 +71,7 @@ def test_requests_without_delay_take_minimal_time(tmp_path: Path, requests: int,
         assert all(later - earlier >= span for earlier, later in zip(arrivals, arrivals[limit:], strict=False))
 
 
-def test_running_requests_count_until_they_have_surely_arrived(tmp_path: Path) -> None:
+def test_limits_hold_for_requests_that_are_answered_late(tmp_path: Path) -> None:
     rng = random.Random(0)
     quota = open_quota(tmp_path / "quota", 60, 400)
     arrivals, _ = run_virtually(ask(quota, 440, 8, lambda: rng.choice((0.1, 0.3, 2.0))))
@@ -92,7 +94,7 @@ def test_quota_count_is_stored_and_shared(tmp_path: Path) -> None:
     assert run_virtually(both())[0] == pytest.approx(MINUTE)
 
 
-def test_killed_request_counts_for_its_maximum_duration(tmp_path: Path) -> None:
+def test_request_of_a_killed_process_counts_for_its_maximum_duration(tmp_path: Path) -> None:
     async def killed() -> float:
         await open_quota(tmp_path / "quota", 1, 100).take()
         await open_quota(tmp_path / "quota", 1, 100).take()
@@ -101,7 +103,7 @@ def test_killed_request_counts_for_its_maximum_duration(tmp_path: Path) -> None:
     assert run_virtually(killed())[0] == pytest.approx(UNANSWERED + MINUTE)
 
 
-def test_pause_holds_all_requests_and_is_stored(tmp_path: Path) -> None:
+def test_pause_stops_all_requests_and_lasts_over_a_restart(tmp_path: Path) -> None:
     async def paused() -> float:
         open_quota(tmp_path / "quota").pause(DAY)
         quota = open_quota(tmp_path / "quota")
@@ -112,7 +114,7 @@ def test_pause_holds_all_requests_and_is_stored(tmp_path: Path) -> None:
     assert run_virtually(paused())[0] == pytest.approx(DAY)
 
 
-def test_fast_clock_returns_real_time() -> None:
+def test_accelerated_clock_returns_real_time_and_shortens_waits() -> None:
     assert abs(Clock(1000).now() - time.time()) < 60
     assert Clock(1000).wall(MINUTE) == 0.06
 
@@ -142,7 +144,7 @@ def test_store_used_at_high_speed_works_at_real_speed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ahead", [2 * UNANSWERED, 10 * DAY, 1e12])
-def test_clock_that_was_ahead_does_not_block(tmp_path: Path, ahead: float) -> None:
+def test_request_times_stored_by_a_clock_ahead_do_not_block_requests(tmp_path: Path, ahead: float) -> None:
     async def work() -> float:
         quota = open_quota(tmp_path / "quota", 5, 100)
         now = LoopClock().now()
@@ -156,7 +158,7 @@ def test_clock_that_was_ahead_does_not_block(tmp_path: Path, ahead: float) -> No
     assert run_virtually(work())[0] == pytest.approx(2 * MINUTE, abs=0.01)
 
 
-def test_seconds_for_estimates_time_of_future_requests(tmp_path: Path) -> None:
+def test_time_estimate_for_further_requests_matches_hand_values(tmp_path: Path) -> None:
     async def work() -> None:
         quota = open_quota(tmp_path / "quota")
         assert quota.seconds_for(0) == 0
