@@ -197,7 +197,7 @@ def _remove_left(path: Path) -> None:
 
 
 def _runs(process: int) -> bool:
-    """Return whether another process with this number runs on this machine."""
+    """Return whether another process with the number `process` runs on this machine."""
     if process == os.getpid():
         return False
     try:

@@ -80,7 +80,7 @@ class _Sound(NamedTuple):
 
 
 def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded | None:
-    """Return the file from which libsndfile reads all sound of a WAV, RF64, W64, AIFF or CAF file.
+    """Return a WAV, RF64, W64, AIFF or CAF file, its header corrected if necessary, so that libsndfile reads all sound.
 
     start, end: Offsets of the file's container.
     """
@@ -214,7 +214,7 @@ def _refuse_longer(path: Path, file: BinaryIO, sound: _Sound, end: int) -> None:
 
 
 def playable_au(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded:
-    """Return the file from which libsndfile reads all sound of an AU file."""
+    """Return an AU file, with a corrected header if necessary, so that libsndfile reads all of its sound."""
     is_big = read_at(file, start, 4) == b".snd"
     layout = _RIFF._replace(align=1, order="big" if is_big else "little")  # AU has no chunks
     fields = read_at(file, start + 4, 8)

@@ -17,7 +17,7 @@ _ASF_START = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 
 
 def whole_sound(path: Path, quick: bool = False) -> Path | Reheaded | None:
-    """Return the file that libsndfile has to open to read all sound; None if only ffmpeg can read it.
+    """Return an audio file, corrected if necessary, so that libsndfile reads all sound; None if only ffmpeg can.
 
     libsndfile trusts most headers: from a cut or joined file it reads a part of the sound, without an error.
 

@@ -19,7 +19,7 @@ _BLOCK = 2**20  # samples x channels per decoded block
 
 
 def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | Reheaded | None:
-    """Return the file from which libsndfile reads all sound of a FLAC file; None if ffmpeg has to decode it.
+    """Return a FLAC file, corrected if necessary, so that libsndfile reads all sound; None if ffmpeg has to decode it.
 
     A file that states no number of samples is decoded once to count them. soundfile jumps within files whose frames are
     not numbered from 0 (RFC 9639, section 9.1), such as ffmpeg's segments. Raises AudioError for a stream that cannot

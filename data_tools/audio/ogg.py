@@ -31,7 +31,7 @@ class _Page(NamedTuple):
 
 
 def playable_ogg(path: Path, file: BinaryIO, at: int) -> Path | Reheaded:
-    """Return the file from which libsndfile reads all sound of an Ogg file. Source: RFC 3533.
+    """Return an Ogg file, corrected if necessary, so that libsndfile reads all of its sound. Source: RFC 3533.
 
     libogg skips a damaged page, and libsndfile fills the gap with other samples, without an error. A file without the
     mark of its end was cut between two pages, or its writer omits the mark, as ffmpeg does in segments. The mark is

@@ -110,7 +110,10 @@ def _tag_size(file: BinaryIO | mmap.mmap, at: int) -> int:
 
 
 def is_container(head: bytes) -> bool:
-    """Return whether a file starts as an audio container. MP4 is recognised without the zeros of its size."""
+    """Return whether `head`, the first bytes of a file, begin an audio container.
+
+    MP4 is recognised without the zeros of its size.
+    """
     return head[:4] in MAGICS or head[:4] in _FOREIGN_MAGICS or head[1:5] == b"ftyp"
 
 

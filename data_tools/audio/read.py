@@ -130,11 +130,11 @@ def readable_seconds(path: Path | str) -> float | None:
 
 
 def check_audio(path: Path | str) -> str | None:
-    """Decode a whole audio file; return why it has no sound, such as "silent", or None. Raises as read_audio.
+    """Decode a whole audio file; return why it has no sound, such as "silent"; None for a file with sound.
 
-    Returns: a description of a file without sound after averaging its channels, such as "silent"; None for any other
-    file. A file shorter than SHORTEST is without sound, as is one whose samples vary by at most two 16-bit steps,
-    whatever their mean. Channels cancel if their mean varies by less than CANCELS times their own variation.
+    A file has no sound if it is shorter than SHORTEST, or if its samples vary by at most two 16-bit steps, whatever
+    their mean. Nor does one whose channels cancel: their mean varies by less than CANCELS times their own variation.
+    Raises as read_audio.
     """
     with opened(path) as file:
         low, high = mono_low, mono_high = np.inf, -np.inf
@@ -304,7 +304,7 @@ def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.Soun
 
 
 def _readable(path: Path | str, quick: bool) -> Path | Reheaded | None:
-    """Return the file that libsndfile has to read; None if only ffmpeg can read it. quick: See whole_sound."""
+    """Return an audio file, corrected if necessary, for libsndfile; None if only ffmpeg reads it."""
     return None if str(path).lower().endswith(FFMPEG_SUFFIXES) else whole_sound(Path(path), quick)
 
 
@@ -323,7 +323,7 @@ def _require_bytes(path: Path | str) -> None:
 
 @contextmanager
 def _source(path: Path | str, checks: Checks) -> Iterator[Path | str | Reheaded]:
-    """Yield the path, or a file object with a corrected header, that libsndfile has to read."""
+    """Yield the input for libsndfile: the path, a file object with a corrected header, or ffmpeg's WAV file."""
     source = Path(path) if checks == "none" else _readable(path, quick=checks == "quick")
     if source:
         with nullcontext() if isinstance(source, Path) else source:
@@ -336,7 +336,7 @@ def _source(path: Path | str, checks: Checks) -> Iterator[Path | str | Reheaded]
 
 @contextmanager
 def _by_ffmpeg(path: Path | str) -> Iterator[str]:
-    """Yield a WAV file with the first sound of a file, at its own rate, for the duration of the block.
+    """Decode the first audio stream of a file into a temporary WAV file, at its sample rate; yield the WAV's path.
 
     Raises AudioError if ffmpeg is not installed, and for every error that it reports, after which it would still
     decode. ffmpeg may open this file only, because some formats name other files.

@@ -48,7 +48,7 @@ def _on_cpu(one: Any) -> Any:
 
 
 def write_waves(waves: Sequence[np.ndarray], rate: int | None, folder: Path) -> list[Path]:
-    """Write waves as 32-bit float WAV files; return their paths in order. KitError for a missing or odd rate."""
+    """Write waves as 32-bit float WAV files; return their paths. Raises KitError for a missing or impossible rate."""
     import soundfile
 
     if not isinstance(rate, Integral) or not MIN_RATE <= rate <= MAX_RATE:

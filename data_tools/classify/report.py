@@ -198,7 +198,7 @@ def _scores(labels: np.ndarray, scores: dict[Weighting, np.ndarray], threshold: 
 
 
 def _draw_kept(figures: dict[str, Any], threshold: float) -> "Figure":
-    """Draw the number of descriptions above each threshold."""
+    """Draw the number of descriptions above each of THRESHOLDS, and mark the chosen `threshold`."""
     figure = _figure()
     axes = figure.add_subplot(xlabel="threshold", ylabel="descriptions above it")
     for weighting, values in figures.items():

@@ -116,7 +116,7 @@ def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
 
 
 def _files(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
-    """Return the names of the audio or feature files with these suffixes in a folder."""
+    """Return the names of the files in a folder that end in one of `suffixes`, of audio or of features."""
     if suffixes == FEATURES:
         return sorted(path.name for path in folder.glob("*.npz")) if folder.is_dir() else []
     return [name for name in audio_names(folder) if Path(name).suffix.lower() in suffixes]

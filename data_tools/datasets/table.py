@@ -44,7 +44,7 @@ def read_captions(
     delimiter: str = ",",
     quoting: Quoting | None = None,
 ) -> tuple[list[Clip], list[str]]:
-    """Read clips from a table of captions; return them in the table's order, and the paths of those without sound.
+    """Read clips from a table of captions; return them in its order, and the paths of missing or unreadable audio.
 
     Args:
         audio: Column with a row's file, below `folder`. All rows with the same file, however written, become one clip

@@ -212,7 +212,7 @@ def require_unharmed(path: Path, sha256: str | None, hint: str) -> None:
 
 
 class StoredLines:
-    """Lines of a large UTF-8 text file, by their numbers, read on demand. Only "\n" ends a line."""
+    """Lines of a large UTF-8 text file, by their numbers, read on demand. Only LF ends a line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

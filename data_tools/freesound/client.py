@@ -333,7 +333,7 @@ class Client:
         return AgainError("too many requests", pause or MINUTE)
 
     def _detail(self, body: bytes) -> str | None:
-        """Return the API's own message on one line, with the key removed if it is quoted.
+        """Return the API's own message on one line, with the key removed if the message repeats it.
 
         None for a body that is not a JSON object: such a body is from a proxy or another server.
         """
@@ -368,7 +368,7 @@ def address_of(site: str, base: str, url: str) -> str:
 
 
 def grouped(narrowed: str | None) -> list[str]:
-    """Return [the filter in parentheses]; [] without a filter.
+    """Return a list with the filter in parentheses; [] without a filter (None).
 
     A filter that starts with an exclusion gets all sounds to exclude from: Solr adds them at the top level only.
     """
@@ -379,5 +379,5 @@ def grouped(narrowed: str | None) -> list[str]:
 
 
 def _within(window: Window) -> str:
-    """Return the search's filter for the upload times of a window."""
+    """Return the search filter for sounds uploaded in a time window."""
     return f"created:[{format_time(window.first * 1000)} TO {format_time(window.last * 1000 + 999)}]"

@@ -87,7 +87,7 @@ async def count_of(client: Client, window: Window, narrowed: str | None) -> int:
 
 
 async def compare_parts(client: Client, store: Store, window: Window, narrowed: str | None) -> Progress:
-    """Compare the store's counts with the API's for parts of a window, if the API fails for the whole window."""
+    """Compare the store's counts with the API's for parts of a window at which the API fails; return parts to read."""
     parts = store.parts(window, PART)
     counts = [await count_of(client, part, narrowed) for part in parts]
     if again := fallen(store, window, sum(counts)):
@@ -150,7 +150,10 @@ def mark_complete(store: Store, last: int) -> None:
 
 
 async def look_up(client: Client, store: Store, ids: Sequence[int]) -> dict[int, Sound | None]:
-    """Ask for the current metadata of sounds, PAGE_SIZE per request, and store it; returns as Client.sounds does."""
+    """Read the current metadata of the sounds with the given ids, and store it; return it by id, None if not found.
+
+    It makes one request per PAGE_SIZE ids. An id at which the server fails is left out.
+    """
     results: dict[int, Sound | None] = {}
     for start in range(0, len(ids), PAGE_SIZE):
         sounds = await client.sounds(ids[start : start + PAGE_SIZE], store.fact("filter"))

@@ -52,7 +52,7 @@ async def walk(client: Client, store: Store, workers: int) -> bool:
 
 
 def _whole(store: Store) -> Window:
-    """Return the window of all uploads that the crawl covers, to be compared with the stored sounds."""
+    """Return the time window of all uploads that the crawl covers, to be compared with the stored sounds."""
     return Window(store.fact("from"), store.fact("until"), compared=True)
 
 

@@ -119,15 +119,14 @@ class Quota:
         """Return the time at which a request stops counting against the limits; None if it is missing.
 
         later: Number of stored requests that count longer than this one.
-
-        While the clock was ahead, times were stored that no request can have yet.
+        A time beyond any possible one, stored while the clock was ahead, is replaced by the latest possible one.
         """
         query = "SELECT min(counted_to, ?) FROM requests ORDER BY counted_to DESC LIMIT 1 OFFSET ?"
         row = self._database.execute(query, (now + self._clock.wall(UNANSWERED), later)).fetchone()
         return row[0] if row else None
 
     def _wait(self, now: float) -> float:
-        """Return the API's seconds until one more request is within both limits and any pause is over."""
+        """Return the seconds of API time until both limits allow one more request and any pause is over."""
         paused = self._database.execute("SELECT min(until, ?) FROM pause", (now + self._clock.wall(DAY),)).fetchone()
         free: list[float] = [now, *(paused or ())]
         for limit, seconds in self._limits:

@@ -255,7 +255,7 @@ class Store(Facts):
         return [Window(first, last, compared=True) for first, last in zip(begins, ends, strict=True)]
 
     def known(self, window: Window, condition: str | None = None) -> int:
-        """Return the number of stored sounds in a time window, without missing ones and with null items.
+        """Return the number of stored sounds in a time window: null items count, missing sounds do not.
 
         With a condition: only stored sounds that meet it.
         """

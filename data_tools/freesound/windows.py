@@ -83,7 +83,7 @@ class Progress:
 def advance(window: Window, answer: PageListing, known: int) -> Progress:
     """Return the progress of a time window after an answer: the parts that remain to be read.
 
-    known: Sounds of the window that were stored, or known to be null, before the answer.
+    known: Number of the window's sounds that were stored, or known to be null, before the answer.
     """
     rest = max(0, answer.count - (window.page - 1) * PAGE_SIZE)
     short = answer.received not in (min(rest, PAGE_SIZE), rest)  # all of the rest: read one by one

@@ -216,7 +216,7 @@ def _overlap(kind: str, clip: Clip, other: Clip, evidence: str) -> Overlap:
 
 
 def _same_sound(everything: Sequence[Clip], audited: Collection[str], fingerprints: Fingerprints) -> list[Overlap]:
-    """Compare the sound of each audited split with splits that are not audited, and with audited splits before it."""
+    """Return the overlaps in sound of each audited split with unaudited splits and with audited splits before it."""
     listened = [clip for clip in everything if clip.id in fingerprints.prints]
     position = {clip.id: number for number, clip in enumerate(everything)}
     earlier = [clip for clip in listened if clip.id not in audited]

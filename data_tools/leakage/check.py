@@ -135,7 +135,7 @@ class _OnePerId:
 
 
 def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
-    """Read every audio file once, with `_read`; return the results by the hash of the file's path."""
+    """Check every audio file once with `_read`; return its results by the hash of the file's path."""
     results: dict[int, Result] = {}
     paths = sorted({clip.path for clip in clips})
     with ThreadPool() as pool, progress("reading", len(paths), "file") as bar:
@@ -217,7 +217,7 @@ def _report(findings: Sequence[Finding], faults: Sequence[MomentFault], clips: i
 
 
 def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) -> str:
-    """Return the last line: the faults to fix before training, and those that may be in the published data.
+    """Return the last line of the report: the faults to fix before training, and those the published data may have.
 
     >>> _verdict([])
     'nothing to fix'

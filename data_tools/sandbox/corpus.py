@@ -116,7 +116,7 @@ class Catalogue:
         return int(FIRST_MS + round((LAST_MS - FIRST_MS) * ((number + 0.5) / self.size) ** 0.6))
 
     def from_time(self, milliseconds: float) -> int:
-        """Return the number of the first sound uploaded at that time or later; the number of all sounds if none was."""
+        """Return the number of the first sound uploaded at `milliseconds` since 1970 or later; `size` without one."""
         return bisect.bisect_left(range(self.size), milliseconds, key=self.created)
 
     def id(self, number: int) -> int:
@@ -129,7 +129,7 @@ class Catalogue:
         return number if 0 <= number < self.size and self.id(number) == sound_id else None
 
     def uniform(self, purpose: str, numbers: Numbers) -> npt.NDArray[np.float64]:
-        """Return a value in [0, 1) for each number, independent for every purpose."""
+        """Return a pseudo-random value in [0, 1) for each number, independent for every purpose."""
         drawn: npt.NDArray[np.float64] = self._drawn(purpose, numbers.astype(np.uint64))
         return drawn
 
@@ -149,7 +149,7 @@ class Catalogue:
         return ((mixed ^ mixed >> 31) >> 11) / 2**53
 
     def seconds(self, numbers: Numbers) -> np.ndarray:
-        """Return the durations of sounds in seconds."""
+        """Return the durations in seconds of the sounds with the given numbers."""
         return np.interp(self.uniform("seconds", numbers), *_SECONDS).round(3)
 
     def licences(self, numbers: Numbers) -> np.ndarray:
@@ -157,7 +157,7 @@ class Catalogue:
         return _pick(self.uniform("licence", numbers), {name: share for name, (_, share) in LICENCES.items()})
 
     def preferences(self, numbers: Numbers) -> np.ndarray:
-        """Return the uploaders' preferences about generative AI."""
+        """Return the uploaders' preferences about generative AI for the sounds with the given numbers."""
         return _pick(self.uniform("preference", numbers), PREFERENCES)
 
     def scene(self, number: int) -> Scene:
@@ -231,7 +231,7 @@ def _name(rng: np.random.Generator, scene: Scene, sound_id: int) -> str:
 
 
 def _pick(values: np.ndarray, shares: Mapping[str, float]) -> np.ndarray:
-    """Choose a name for each value in [0, 1) by the names' shares."""
+    """Return a name for each of `values` in [0, 1). shares: Each name's share of the interval."""
     edges = np.cumsum(list(shares.values()))[:-1]
     return np.array(list(shares))[np.searchsorted(edges, values, side="right")]
 

@@ -38,7 +38,7 @@ class Faults:
         return None
 
     def throttled(self) -> str:
-        """Return the text of a 429 for a random limit: per day or per minute."""
+        """Return the text of a 429 answer for a limit drawn at random: per day or per minute."""
         return _throttled("2000/day" if self.rng.random() < _DAILY else "60/minute")
 
     def with_nulls(self, results: list[Any]) -> list[Any]:
@@ -63,7 +63,7 @@ class Throttle:
         self._times: deque[float] = deque(maxlen=max((limit for limit, _, _ in self._limits), default=1))
 
     def refusal(self) -> str | None:
-        """Return the text of a 429 if a limit is reached; otherwise count the request and return None."""
+        """Return the text of a 429 answer if a limit is reached; otherwise count the request and return None."""
         now = self._clock.now()
         for limit, seconds, name in self._limits:
             if len(self._times) >= limit and self._times[-limit] > now - seconds:

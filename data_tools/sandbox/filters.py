@@ -70,7 +70,7 @@ class _Parser:
         self._tokens = list(_tokens(text))
 
     def whole(self) -> Group:
-        """Parse the whole filter. Raises FilterError if any text is left."""
+        """Parse the whole filter; return a function that tells which sounds match it. Raises FilterError."""
         group = self._group(None)
         group.is_top = True
         if self._tokens:
@@ -125,7 +125,7 @@ class _Parser:
         return self._range(name, value) if kind == "range" else self._term(name, value)
 
     def _range(self, name: str, value: str) -> Matches:
-        """Return a function that tells which sounds have a field in a range such as `[1 TO 5]`."""
+        """Return a function that tells which sounds have a field `name` in a range `value` such as `[1 TO 5]`."""
         match = re.fullmatch(r"[\[{](\S+) TO (\S+)[\]}]", value)
         if not match:
             raise self._wrong()
@@ -151,7 +151,7 @@ class _Parser:
         return within
 
     def _term(self, name: str, value: str) -> Matches:
-        """Return a function that tells which sounds have this value in a field; `*` matches any text."""
+        """Return a function that tells which sounds have `value` in the field `name`; `*` matches any text."""
         if value == "*" and name in ("*", *_NUMBERS):
             return lambda numbers: np.ones(len(numbers), bool)
         if name in _NUMBERS:

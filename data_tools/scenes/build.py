@@ -183,7 +183,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """Make scenes. common: Values of FolderSettings."""
+    """Make scenes. common: Values for the fields of FolderSettings."""
     if arguments.length is not None or arguments.whole_seconds:
         raise DataError("--length and --whole-seconds only work with --moments; add that, or leave them out")
     settings = Settings(**common, captions=arguments.captions or "5")
@@ -194,7 +194,7 @@ def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
 
 
 def _run_moments(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """Make recordings with moments. common: Values of FolderSettings."""
+    """Make recordings with moments. common: Values for the fields of FolderSettings."""
     if arguments.captions:
         raise DataError("--captions only works with short scenes; leave it out with --moments")
     settings = MomentSettings(

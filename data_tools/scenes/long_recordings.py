@@ -138,10 +138,9 @@ def ask(
 ) -> Mapping[str, tuple[str, str, Windows]]:
     """Draw the queries of a recording, and return them by query id ("<vid>_<n>" from 1).
 
-    Each has a text, its class, and all windows of that class.
-
-    Classes are taken in the order of their first event. Each gets a query with the shape's probability; one always
-    does. A test split has all phrasings, the others omit the held-out ones.
+    Each has a text, its sound class, and all windows of that class.
+    Classes are taken in the order of their first event. Each gets a query with the probability in settings.shape; at
+    least one does. A test split has all phrasings, the others omit the held-out ones.
     """
     names = list(dict.fromkeys(event.name for event in events))
     is_queried = rng.random(len(names)) < settings.shape.asked

@@ -64,7 +64,7 @@ class TimedEvent(NamedTuple):
 
     @property
     def end(self) -> int:
-        """First sample after the event."""
+        """Number of the first sample after the event."""
         return self.start + len(self.sound)
 
 
@@ -105,7 +105,7 @@ def mixed(rng: Rng, shape: Shape, events: Sequence[TimedEvent], n: int) -> Sampl
 
 
 def _sound(rng: Rng, shape: Shape, name: str, recording: Recording | None) -> Samples:
-    """Return an event before levelling, as long as shape.event_seconds, or shorter if no cut is long enough."""
+    """Return an event before levelling, with a length from shape.event_seconds, or shorter if no cut is long enough."""
     if recording and shape.whole:
         return loud_seconds(cut(recording, rng, round(shape.event_seconds[1] * SAMPLE_RATE)))
     for _ in range(_TRIES):
