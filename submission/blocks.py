@@ -27,7 +27,7 @@ def row_blocks(values: Floats) -> Iterator[slice]:
 
 
 def block_slices(rows: int, columns: int) -> Iterator[slice]:
-    """Yield slices that divide the rows of a (rows, columns) matrix into blocks of the size of row_blocks."""
+    """Yield slices of rows that divide a (rows, columns) matrix into blocks as row_blocks does."""
     size = max(1, min(MAX_ROWS, MAX_NUMBERS // max(1, columns)))
     return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
 

@@ -343,7 +343,7 @@ def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
 
 
 def get_any_edition(name: str | int) -> AnyEdition:
-    """Return the edition called `name`: a year, whether its task ranks clips or finds moments, or `custom`.
+    """Return the edition called `name`: a year (for ranking clips or for finding moments) or `custom`.
 
     Raises SubmissionError, with all known names, for any other name.
     """

@@ -126,7 +126,7 @@ def matrix_edition(header: list[str]) -> Edition | None:
 
 
 def editions_with_header(header: list[str]) -> list[Edition]:
-    """Return the editions whose matrix CSV or ranked CSV begins with this header."""
+    """Return the editions whose matrix CSV or ranked CSV has this header."""
     if matrix := matrix_edition(header):
         return [matrix]
     return [edition for edition in EDITIONS.values() if header == list(edition.for_pool(len(header) - 1).columns)]
@@ -143,14 +143,14 @@ def edition_options(editions: list[Edition]) -> str:
 
 
 def write_checked(path: Path, data: bytes, problems: list[Problem]) -> None:
-    """Write `data` to a file, whole or not at all. Raises SubmissionError, and writes nothing, if it has problems."""
+    """Write `data` to a file, whole or not at all. Raises SubmissionError instead if `problems` is not empty."""
     raise_first_problem(f"{path} would not pass its check", problems)
     with writing(path) as file:
         file.write(data)
 
 
 def raise_first_problem(where: str, problems: list[Problem]) -> None:
-    """Raises SubmissionError for any of `problems`, with the first one and the number of others. where: The file."""
+    """Raises SubmissionError for a file (`where`) with problems: shows the first one and counts the others."""
     if problems:
         others = f" (and {len(problems) - 1} more; `check` lists them all)" if len(problems) > 1 else ""
         raise SubmissionError(f"{where}: {problems[0]}{others}")

@@ -64,7 +64,7 @@ def is_scored(answers: Sequence[Moments]) -> bool:
 
 
 def best_windows(answer: Moments, edition: MomentsEdition) -> list[Window]:
-    """Return the windows of an answer that count in the edition: those of highest score, else the first ones."""
+    """Return the windows of an answer that the edition counts: the best by score; without scores, the first ones."""
     windows = sorted(answer.windows, key=lambda window: -window[2]) if is_scored([answer]) else answer.windows
     return windows[: edition.max_windows]
 

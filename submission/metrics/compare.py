@@ -16,7 +16,7 @@ Comparable = Summary | MomentSummary
 
 
 def compare(system: Comparable, others: Sequence[Comparable], metric: str | None = None) -> Difference:
-    """Return how much a system is better than the mean of others in a metric (None: the primary one).
+    """Return the difference between a system and the mean of others in a metric (None: the primary one).
 
     With several others, such as seeds, each query's values are averaged: the system is compared with the expected one,
     not with the best. Rows may have another order if every text occurs once. Raises SubmissionError for other queries,

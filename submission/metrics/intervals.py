@@ -28,7 +28,7 @@ Interval = tuple[float, float]
 
 
 def jackknife_interval(per_query: npt.ArrayLike, confidence: float = CONFIDENCE) -> Interval:
-    """Return the confidence interval of a mean over queries.
+    """Return the jackknife's confidence interval of a mean over queries.
 
     per_query: (Q,) one metric's value per query. confidence: In (0, 1).
     Returns mean -+ z s / sqrt(Q) with the sample standard deviation s (divisor Q - 1) and the normal quantile z. Both

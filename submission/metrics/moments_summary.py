@@ -146,6 +146,7 @@ def summarise_moments(
 ) -> MomentSummary:
     """Score predicted windows (by query id) by an edition's metrics; return the metrics with intervals.
 
+    notes: Sentences to add to the notes of the summary.
     The bootstrap draws recordings: with 177 queries of 100 recordings, one query is 0.56 points, and seeds of one
     system differ by more than one query. Raises SubmissionError as score_moments does, and for a blind list.
     """
@@ -178,7 +179,7 @@ def summarise_moments(
 
 
 def summarise_moments_file(path: Path, truth: MomentTruth, edition: MomentsEdition) -> MomentSummary:
-    """Score a file of moments and return its figures. Raises SubmissionError for problems by check_moments.
+    """Score a file of moments and return its metrics. Raises SubmissionError if check_moments finds a problem in it.
 
     Its oddities are counted in the notes.
     """

@@ -131,7 +131,7 @@ def check_archive(
 
 
 def _container_problems(file: BinaryIO, archive: zipfile.ZipFile) -> Iterator[str]:
-    """Find bytes before or after an archive, which some programs run or show, and members that some cannot unpack."""
+    """Find bytes before or after an archive, which some programs run or show, and files that some cannot unpack."""
     file.seek(0)
     if file.read(4) not in (b"PK\x03\x04", b"PK\x05\x06"):
         yield "other data comes before the archive, such as a script; pack it again"
@@ -148,7 +148,7 @@ def _container_problems(file: BinaryIO, archive: zipfile.ZipFile) -> Iterator[st
 
 
 def _size_problems(archive: zipfile.ZipFile, edition: AnyEdition) -> Iterator[str]:
-    """Find members whose unpacked size is larger than any file of a package needs."""
+    """Find files in a package whose unpacked size is larger than any such file needs to be."""
     limits = {".yaml": MAX_META_BYTES, ".pdf": MAX_REPORT_BYTES}
     for info in archive.infolist():
         largest = limits.get(PurePosixPath(info.filename).suffix, MAX_OUTPUT_BYTES)
@@ -160,7 +160,7 @@ def _size_problems(archive: zipfile.ZipFile, edition: AnyEdition) -> Iterator[st
 
 
 def fitting_editions(path: Path) -> list[AnyEdition]:
-    """Return the editions that allow every file of an archive at its place; [] if the archive cannot be read.
+    """Return the editions whose rules allow every file of an archive; [] if the archive cannot be read.
 
     Raises OSError for a file that cannot be opened.
     """
@@ -175,7 +175,7 @@ def fitting_editions(path: Path) -> list[AnyEdition]:
 def output_notes(
     path: Path, edition: AnyEdition, truth: AnyTruth | None, shown: int | None = SHOWN_PROBLEMS
 ) -> Iterator[str]:
-    """Yield the oddities of the windows in an archive without problems, one message each."""
+    """Yield a message for each oddity of the windows in a package without problems."""
     if not isinstance(edition, MomentsEdition):
         return
     assert not isinstance(truth, Truth)
@@ -254,7 +254,7 @@ def pdf_problem(content: bytes) -> str | None:
 
 
 def _is_placed(name: str, edition: AnyEdition) -> bool:
-    """Return whether a member's path is safe and has the right folder for a report or a system's file."""
+    """Return whether the path of a file in a package is safe, and its folder right for a report or a system's file."""
     parts = name.split("/")
     sound = all(part not in ("", ".", "..") for part in parts) and "\\" not in name
     report = len(parts) == 3 and parts[-1].endswith(".pdf")
@@ -262,7 +262,7 @@ def _is_placed(name: str, edition: AnyEdition) -> bool:
 
 
 def _is_named(name: str, edition: AnyEdition) -> bool:
-    """Return whether a member has the name of a report, or of an output or meta.yaml of a system, in this edition."""
+    """Return whether a file in a package is named like a report, or like a system's output or meta.yaml."""
     if not _is_placed(name, edition):
         return False
     *_, label, file = name.split("/")

@@ -32,7 +32,7 @@ def summarise_entry(run: FinishedMoments) -> MomentSummary:
 def result_section(
     run: FinishedMoments, this: MomentSummary, others: Mapping[str, MomentSummary], path: Path
 ) -> Section:
-    """Return the section with the primary figure, the levels for comparison, and all other figures."""
+    """Return the section with the primary metric, reference scores such as chance, and all other metrics."""
     ranked, summaries = run.ranked, {THIS_RUN: this, **others}
     levels = {"random windows": ranked.random or {}, "true frames (ceiling)": ranked.ceiling or {}}
     if this.chance is not None:
@@ -77,7 +77,7 @@ def result_section(
 
 
 def lengths_section(run: FinishedMoments, this: MomentSummary) -> Section:
-    """Return the section with the figures by length of the true windows."""
+    """Return the section with the metrics by length of the true windows."""
     rows = []
     for name, (low, high) in run.edition.lengths.items():
         scores, label = this.by_length[name], f"{name}, over {low:g} to {high:g} s"

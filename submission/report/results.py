@@ -33,9 +33,9 @@ BINS = 30
 def result_section(
     run: FinishedRun, this: Summary, others: Mapping[str, Summary], edition: Edition, path: Path
 ) -> Section:
-    """Return the section with the primary figure, next to those of other systems.
+    """Return the section with the primary metric, next to reference scores and other runs.
 
-    These are chance, the untrained model, the ceiling, and other runs by name.
+    Reference scores are those of chance, of the untrained model, and of the ceiling. others: Runs by name.
     """
     summaries = {THIS_RUN: this, **others}
     levels, notes = _levels(run, this)
@@ -79,7 +79,7 @@ def _intervals(summary: Summary) -> list[str]:
 
 
 def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]) -> Table:
-    """Return the table of all figures: one row per system, then one per level such as chance."""
+    """Return the table of all metrics: one row per system, then one per reference score such as chance."""
     this = summaries[THIS_RUN]
     n_queries, n_clips = f"{len(this.queries.texts):,}", f"{this.queries.n_pool:,}"
     rows = []
@@ -210,7 +210,7 @@ def _bins_table(unit: str, edges: Values, counts: Mapping[str, Ints]) -> Table:
 
 
 def loss_margins(run: FinishedRun) -> dict[float, str]:
-    """Return the margins of the ranking losses that trained the ranked checkpoints, with their descriptions."""
+    """Return the margins of the ranking losses of the ranked checkpoints' training, with their descriptions."""
     margins: dict[float, str] = {}
     stages = [run.recipe.stages[member.stage] for member in run.members if member.stage is not None]
     for term in (term for stage in stages for term in stage.losses):

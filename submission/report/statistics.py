@@ -158,7 +158,7 @@ def bin_number(value: float, starts: Sequence[float]) -> int | None:
 def bin_labels(starts: Sequence[int], whole: bool) -> dict[object, str]:
     """Return the label of each bin by its number, e.g. `1–4`, ..., `20+`.
 
-    If values are not whole, a bin ends where the next begins: `0–5`.
+    starts: First value of each bin. whole: Values are whole numbers; if not, a bin ends where the next begins: `0–5`.
     """
     ends = [f"{low}–{high - whole}" for low, high in pairwise(starts)]
     return dict(enumerate([*ends, f"{starts[-1]}+"]))

@@ -61,11 +61,10 @@ def repair_hint(folder: Path, *damaged: Path) -> str:
 
 
 def finish_hint(folder: Path) -> str:
-    """Return the end of a message on an unfinished run.
+    """Return the end of a message on an unfinished run: how to continue it.
 
-    It names the command that continues the run, or reports that a process is training it now.
-
-    For a folder that is no run, name the command that makes one.
+    It names the command that continues the run, or reports that a process is training it now. For a folder that is no
+    run, it names the command that makes one.
     """
     if not (folder / "resolved.json").is_file():
         return "give the folder of a run, which python -m system run makes"

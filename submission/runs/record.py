@@ -295,7 +295,7 @@ class EpochLine(Record):
     collapsed: list[str] = []
 
     def value(self, name: str) -> float | None:
-        """Return the figure of this name, such as `loss` or `validation.mAP@10`; None if the line lacks it."""
+        """Return the value called `name`, such as `loss` or `validation.mAP@10`; None if the line lacks it."""
         part, _, metric = name.rpartition(".")
         value: float | None = self.validation.get(metric) if part else getattr(self, metric, None)
         return value

@@ -153,7 +153,7 @@ def _matrix_edition(arguments: argparse.Namespace) -> dict[str, str | None]:
 
 
 def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
-    """Return the edition of a package: the chosen one, or else the only one that its members fit."""
+    """Return the edition of a package: the one of --edition, or else the only one that allows all its files."""
     if arguments.ranked:
         raise SubmissionError("--ranked does not work with a package (.zip); leave it out")
     from submission.package.archive import fitting_editions

@@ -119,7 +119,7 @@ def chosen_edition(
 ) -> Edition:
     """Return the edition of clips that --edition names, or else the one edition of all files.
 
-    editions: Edition by name, None if unknown. file: The file being read, for the message. hint: Option to add.
+    editions: File name -> edition, None if unknown. file: The file being read, for the message. hint: Option to add.
     Raises SubmissionError if --edition is missing and the files have no edition or several.
     """
     return get_edition(
@@ -219,7 +219,7 @@ def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Seque
 
 
 def _summary(system: System, edition: Edition, truth: Truth | None, arguments: argparse.Namespace) -> Summary:
-    """Return the figures of one system: a ranked CSV, a matrix CSV, or a score matrix."""
+    """Return the metrics of one system: a ranked CSV, a matrix CSV, or a score matrix."""
     annotations = arguments.annotations
     figures = get_edition(ANNOTATED_EDITION) if annotations else edition
     if system.matrix is None and edition.output == "ranked":
