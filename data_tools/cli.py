@@ -273,7 +273,7 @@ def make_parser(
     """Build the parser of the command line; import only the verb in use, so that it answers quickly.
 
     options: See run_cli.
-    Raises SystemExit with 2: for a missing verb after printing the help, for a wrong one after suggestions.
+    Raises SystemExit with status 2: after printing the help if the verb is missing, after suggestions if it is wrong.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {floor}", description=description)
     parser.add_argument("--version", action="version", version=f"lbar-kit {version()}")

@@ -111,8 +111,8 @@ def holds_rows(lines: Sequence[str], values: Sequence[str], delimiter: str, widt
     Args:
         lines, values: Lines and values of one record. width: Number of the table's columns.
 
-    A name is a file with the same suffix. A number or one word counts only if the line fits all columns. In a table of
-    one column every line could be a row.
+    A name is a file name with the same suffix. A number or a single word counts as a name only if the line has as many
+    values as the table has columns. In a table of one column every line could be a row.
 
     >>> holds_rows(['x.wav,"Stop, he says\n', 'y.wav,A dog, a cat\n', 'w.wav,go"\n'], ["x.wav", "..."], ",", 2)
     True

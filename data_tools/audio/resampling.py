@@ -224,11 +224,8 @@ def _joined(left: _Samples, right: _Samples) -> _Samples:
 def _wing(table: _Samples, step: int, entry: _Samples) -> tuple[_Samples, _Samples]:
     """Return the filter's weights (up, reach) on one side, and their differences to the next entry of the table.
 
-    The nearest samples are first.
-
-    Weights are interpolated linearly in the table, the right half of the filter.
-
-    entry: (up,) place in the table of the nearest old sample on this side.
+    table: The right half of the filter; weights are interpolated linearly in it. step: Entries of the table per old
+    sample. entry: (up,) place in the table of the nearest old sample on this side. The nearest samples are first.
     """
     slope = np.diff(table, append=table[-1])
     first = entry.astype(int)

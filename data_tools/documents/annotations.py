@@ -159,7 +159,7 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the queries of a list of recordings in the form of a release's lines.
 
-    A recording without queries gives one without a text.
+    For a recording without queries, it yields one item that has no query text.
     """
     items = parse_json(read_text(path), str(path))
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):

@@ -116,14 +116,15 @@ def audit(
 ) -> list[Overlap]:
     """Find all overlaps between clips of different splits, and between clips and exclusion lists.
 
-    They are sorted as KINDS, one per clip, overlapping split or list, and shared value.
+    The result has one overlap per clip, overlapping split or list, and shared value, in the order of KINDS.
 
     clips: Audited against each other and against `against`; overlaps within `against` are not searched. A split is a
     source's split, as in check. An overlap is listed under the clip whose split comes first: training, validation,
     test.
-    leak: a training clip (splits development, train) is on an exclusion list. Or it has the Freesound id, file name,
-    YouTube id or sound of a clip in a test split. Equal captions are only listed: two recordings may have the same
-    description.
+    exclusions: Lists of forbidden ids. fingerprints: Of the clips' sound; None: sounds are not compared.
+    An overlap is a leak if a training clip (splits development, train) is on an exclusion list, or has the Freesound id,
+    file name, YouTube id or sound of a clip in a test split. Equal captions are only listed: two recordings may have the
+    same description.
     """
     audited = {clip.id: clip for clip in clips}
     others = {clip.id: clip for clip in against if clip.id not in audited}
