@@ -122,9 +122,9 @@ def audit(
     source's split, as in check. An overlap is listed under the clip whose split comes first: training, validation,
     test.
     exclusions: Lists of forbidden ids. fingerprints: Of the clips' sound; None: sounds are not compared.
-    An overlap is a leak if a training clip (splits development, train) is on an exclusion list, or has the Freesound id,
-    file name, YouTube id or sound of a clip in a test split. Equal captions are only listed: two recordings may have the
-    same description.
+    An overlap is a leak if a training clip (splits development, train) is on an exclusion list. It is also one if the
+    clip has the Freesound id, file name, YouTube id or sound of a clip in a test split. Equal captions are only listed:
+    two recordings may have the same description.
     """
     audited = {clip.id: clip for clip in clips}
     others = {clip.id: clip for clip in against if clip.id not in audited}

@@ -225,7 +225,9 @@ def test_audit_verdict_denies_shared_sounds_if_all_fingerprints_are_sure(
     assert "      3  clips whose sound was compared\n      0  Freesound id" in printed  # and no other is named
 
 
-def test_test_split_given_by_against_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_compares_clips_with_a_test_split_given_by_against(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name, split in (("a.wav", "train"), ("b.wav", "test")):
         soundfile.write(tmp_path / name, noise(ord(name[0])), RATE)
         write_manifest(tmp_path / f"{split}.jsonl", [clip(name, cast(Split, split), path=str(tmp_path / name))])
@@ -286,7 +288,9 @@ def test_audit_verdict_makes_no_claim_without_a_test_split(tmp_path: Path, capsy
     assert capsys.readouterr().out.splitlines()[-1] == APART.format(1) + "their sound was not compared"
 
 
-def test_audit_prints_ten_names_and_lists_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_prints_ten_names_per_finding_and_writes_all_to_a_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     train = {f"{n}.wav": None for n in range(12)}
     printed, _, _ = verdict(tmp_path, capsys, train=train, test={"b.wav": noise(0)})
     assert "12  clips without readable audio: x/train/0.wav (" in printed

@@ -89,7 +89,7 @@ def test_linked_folders_with_castella_files_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["release", "json"])
-def test_both_published_forms_are_repaired_in_the_same_way(
+def test_windows_in_both_published_forms_of_castella_are_repaired_in_the_same_way(
     tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     is_list = form == "json"
@@ -138,7 +138,7 @@ def test_recordings_without_audio_are_skipped_with_their_queries(
     ]
 
 
-def test_audio_in_the_split_folder_is_preferred(tmp_path: Path) -> None:
+def test_castella_prefers_audio_in_the_folder_of_the_split(tmp_path: Path) -> None:
     release(tmp_path / "c_train_release.jsonl")
     for folder in (tmp_path, tmp_path / "train"):
         write_wav(folder / "67AE9ZKvECs.wav", 1)
@@ -242,7 +242,7 @@ def test_val_and_test_windows_stay_as_published(tmp_path: Path, split: str, caps
     assert official_figures(score_moments(answers, ours)) == official_figures(score_moments(answers, theirs))
 
 
-def test_blind_list_has_no_windows(tmp_path: Path) -> None:
+def test_castella_reads_a_list_without_windows_as_the_blind_split(tmp_path: Path) -> None:
     release(tmp_path / "dcase2026_queries.jsonl", blind=True)
     found = read_castella(tmp_path)
     assert [moment.windows for moment in found.moments] == [None] * 3

@@ -92,7 +92,7 @@ def test_repeated_text_is_embedded_once(tmp_path: Path) -> None:
         again.rows(["never seen"])
 
 
-def test_embeddings_of_other_weights_have_another_folder(tmp_path: Path) -> None:
+def test_embeddings_of_a_model_with_other_weights_are_stored_in_another_folder(tmp_path: Path) -> None:
     first, second = WordEncoder(name="org/model"), WordEncoder(name="org/model", fingerprint="f" * 64)
     open_embeddings(tmp_path, first).add(TEXTS, first)
     assert open_embeddings(tmp_path, second).missing(TEXTS) == TEXTS
@@ -200,7 +200,7 @@ def test_network_layers_match_the_paper() -> None:
     assert 0.99 * 768**-0.5 < next(network.parameters()).detach().abs().max().item() <= 768**-0.5
 
 
-def test_scores_are_sigmoids_in_any_row_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classifier_scores_are_sigmoids_of_its_outputs_in_any_row_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classifier, "_ROWS_AT_ONCE", 7)
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(40, DIM)).astype(np.float16)
@@ -213,7 +213,7 @@ def test_scores_are_sigmoids_in_any_row_order(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-def test_training_follows_class_weights_and_seed() -> None:
+def test_classifier_training_depends_on_class_weights_and_seed() -> None:
     """Two texts at the same place, one of each class: the output approaches the caption's share of the weight."""
     vectors = np.ones((1, DIM), np.float16)
     rows, labels = np.zeros(200, int), np.arange(200) < 20

@@ -44,7 +44,7 @@ def test_every_sound_is_stored_once_with_the_api_fields(tmp_path: Path, size: in
     assert len(transport.urls) <= math.ceil(size / (PAGE_SIZE - 1)) + 1, "one for the whole at the end"
 
 
-def test_crawl_uses_first_pages_and_few_requests(tmp_path: Path) -> None:
+def test_crawl_reads_only_first_pages_with_few_requests(tmp_path: Path) -> None:
     transport = Direct(make_answers(4_500, 7, 0.0, 0))
     read_all(tmp_path / "store", transport)
     assert len(stored(tmp_path / "store")) == 4_500
@@ -305,7 +305,7 @@ def test_randomly_missing_items_are_not_listed_as_null(tmp_path: Path, seed: int
     assert_whole(tmp_path / "store", transport.answers)
 
 
-def test_crawl_handles_sounds_that_appear_and_vanish(tmp_path: Path) -> None:
+def test_crawl_stores_all_lasting_sounds_while_others_appear_and_vanish(tmp_path: Path) -> None:
     transport = Direct(make_answers(3000, 9, 0.0, 4))
     read_all(tmp_path / "store", transport, workers=2)
     kept = {row[0] for row in stored(tmp_path / "store")}

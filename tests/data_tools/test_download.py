@@ -85,14 +85,14 @@ def test_interrupted_download_is_resumed(site: str, tmp_path: Path) -> None:
     assert Files.asked == [("/broken", None), ("/broken", "bytes=1500000-")]
 
 
-def test_download_without_checksum_starts_again(site: str, tmp_path: Path) -> None:
+def test_interrupted_download_without_checksum_starts_again(site: str, tmp_path: Path) -> None:
     (tmp_path / "w.pth.part").write_bytes(b"x" * 10)
     assert download(f"{site}/file", tmp_path / "w.pth")
     assert (tmp_path / "w.pth").read_bytes() == DATA
     assert Files.asked == [("/file", None)]
 
 
-def test_server_without_range_support_sends_the_whole_file(site: str, tmp_path: Path) -> None:
+def test_interrupted_download_gets_the_whole_file_from_a_server_without_ranges(site: str, tmp_path: Path) -> None:
     (tmp_path / "w.pth.part").write_bytes(b"x" * 10)
     assert download(f"{site}/whole", tmp_path / "w.pth", SHA256)
     assert (tmp_path / "w.pth").read_bytes() == DATA

@@ -60,7 +60,7 @@ FEW = {("few_bits.mp3", 48_000), ("vbr.mp3", 44_100), ("no_table.mp3", 22_050), 
 @pytest.mark.parametrize(
     ("name", "rate"), [one if one in FEW else pytest.param(*one, marks=pytest.mark.slow) for one in ALL]
 )
-def test_excerpts_of_lossy_files_equal_the_whole_file(name: str, rate: int, tmp_path: Path) -> None:
+def test_excerpts_of_lossy_files_equal_parts_of_the_whole_file(name: str, rate: int, tmp_path: Path) -> None:
     wav, path = tmp_path / "sound.wav", tmp_path / name
     soundfile.write(wav, stereo(rate, 23.1), rate)
     subprocess.run(["ffmpeg", "-v", "error", "-i", wav, *FORMATS[name], path], check=True)
@@ -69,20 +69,22 @@ def test_excerpts_of_lossy_files_equal_the_whole_file(name: str, rate: int, tmp_
 
 @pytest.mark.parametrize("rate", [22_050, 44_056, 96_000])
 @pytest.mark.parametrize("suffix", [".wav", ".flac", ".aiff"])
-def test_excerpts_of_lossless_files_equal_the_whole_file(suffix: str, rate: int, tmp_path: Path) -> None:
+def test_excerpts_of_lossless_files_equal_parts_of_the_whole_file(suffix: str, rate: int, tmp_path: Path) -> None:
     path = tmp_path / f"sound{suffix}"
     soundfile.write(path, stereo(rate, 6.1), rate)
     assert largest_difference(path) < 1e-5
 
 
 @pytest.mark.parametrize("resampling", ["kaiser_best", "kaiser_best_0.2"])
-def test_excerpts_equal_the_whole_file_with_filters_of_resampy(resampling: str, tmp_path: Path) -> None:
+def test_excerpts_resampled_with_filters_of_resampy_equal_parts_of_the_whole_file(
+    resampling: str, tmp_path: Path
+) -> None:
     path = tmp_path / "sound.flac"
     soundfile.write(path, stereo(44_100, 12), 44_100)
     assert largest_difference(path, resampling) == 0, "even the clock of resampy 0.2 is continued"
 
 
-def test_excerpts_of_real_recordings_equal_the_whole_file(shared: Path) -> None:
+def test_excerpts_of_real_recordings_equal_parts_of_the_whole_file(shared: Path) -> None:
     paths = sorted((shared / "data/esc10/audio").glob("*.flac"))[:5]
     assert len(paths) == 5
     assert max(largest_difference(path, seconds=1.0) for path in paths) < 1e-5

@@ -111,7 +111,9 @@ def test_folder_content_is_synced_before_its_rename(tmp_path: Path, calls: list[
 
 
 @pytest.mark.parametrize("write", [replacing, replacing_folder])
-def test_write_error_names_the_target(tmp_path: Path, write: Callable[[Path], AbstractContextManager[Path]]) -> None:
+def test_error_of_a_failed_write_names_the_target_file(
+    tmp_path: Path, write: Callable[[Path], AbstractContextManager[Path]]
+) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "full").touch()
 

@@ -135,7 +135,7 @@ def test_peaks_agree_within_one_frame_and_one_bin_of_the_other_recording() -> No
     assert score == 1
 
 
-def test_different_clicks_get_a_low_score() -> None:
+def test_fingerprints_of_different_clicks_have_a_low_score() -> None:
     """A peak in every third bin of one frame: shifted by 13 or 19 bins, as many agree with another click."""
     frames = np.full(60, 5)
     one, other = 10 + 3 * np.arange(60), 11 + 3 * np.arange(60)
@@ -383,7 +383,7 @@ def test_steady_or_short_sounds_have_an_unsure_fingerprint(tmp_path: Path, wave:
     assert len(near_duplicates([one], [one])) == 1
 
 
-def test_noise_score_equals_match_with_a_noisy_copy(tmp_path: Path) -> None:
+def test_noise_score_of_a_fingerprint_equals_its_score_with_a_noisy_copy(tmp_path: Path) -> None:
     wave = everyday("waves", 0)
     one = printed(tmp_path, wave)
     assert one is not None
@@ -400,7 +400,7 @@ def test_noise_score_equals_match_with_a_noisy_copy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["rain", "waves", "birds", "voice"])
 @pytest.mark.parametrize(("decibels", "slope"), [(20, 0.0), (10, 0.0), (10, 3.0)])
-def test_noisy_copies_are_found(tmp_path: Path, kind: str, decibels: float, slope: float) -> None:
+def test_noisy_copies_of_a_sound_match_it(tmp_path: Path, kind: str, decibels: float, slope: float) -> None:
     wave = everyday(kind, 0)
     one, copy = printed(tmp_path, wave), printed(tmp_path, with_noise(wave, decibels, 9, slope)[6011:] / 2)
     assert one is not None
@@ -411,7 +411,7 @@ def test_noisy_copies_are_found(tmp_path: Path, kind: str, decibels: float, slop
 
 
 @pytest.mark.parametrize("kind", ["rain", "waves", "wind", "ticks", "birds", "voice", "alarm", "hum"])
-def test_similar_sounds_are_not_matched(tmp_path: Path, kind: str) -> None:
+def test_fingerprints_of_similar_sounds_do_not_match(tmp_path: Path, kind: str) -> None:
     prints = [one for seed in range(4) if (one := printed(tmp_path, everyday(kind, seed))) is not None]
     assert len(prints) == 4
     assert [(m.first, m.second) for m in near_duplicates(prints, prints)] == [(n, n) for n in range(4)]
@@ -431,7 +431,7 @@ def test_silence_around_two_sounds_does_not_make_them_match(tmp_path: Path) -> N
     assert match.offset == pytest.approx(-2.0, abs=0.021)
 
 
-def test_fingerprint_is_small(tmp_path: Path) -> None:
+def test_fingerprint_takes_less_than_two_kilobytes_per_second(tmp_path: Path) -> None:
     one = printed(tmp_path, noise(0, 10))
     assert one is not None
     arrays = (one.frames, one.bins, one.levels, one.codes, one.counts)

@@ -69,7 +69,7 @@ def test_manifest_survives_a_round_trip(tmp_path: Path) -> None:
     assert [json.loads(line)["file_name"] for line in lines] == ODD_NAMES
 
 
-def test_paths_below_the_manifest_move_with_it(tmp_path: Path) -> None:
+def test_clip_paths_below_a_manifest_stay_valid_after_its_folder_moves(tmp_path: Path) -> None:
     inside, outside = clip("in.wav", tmp_path / "old" / "audio"), clip("out.wav", tmp_path / "elsewhere")
     write_manifest(tmp_path / "old" / "m.jsonl", [inside, outside])
     (tmp_path / "old").rename(tmp_path / "moved")

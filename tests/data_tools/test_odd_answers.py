@@ -162,7 +162,7 @@ def test_fetch_skips_only_the_sound_whose_preview_is_refused(tmp_path: Path, sta
         assert len(transport.urls) <= 4
 
 
-def test_refused_original_mentions_the_token_unless_another_host_refuses(tmp_path: Path) -> None:
+def test_error_for_a_refused_original_mentions_the_token_unless_another_host_refused(tmp_path: Path) -> None:
     def original(client: Client) -> Any:
         return client.original(7, tmp_path / "x")
 
@@ -282,7 +282,7 @@ def test_netrc_credentials_are_not_sent(server: str, tmp_path: Path, monkeypatch
     assert Noting.seen == [("/x", None)]
 
 
-def test_proxy_is_used_only_for_other_hosts(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_is_used_only_for_hosts_other_than_this_machine(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     for proxy in (f"http://{server}", server):

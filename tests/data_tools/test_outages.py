@@ -176,7 +176,7 @@ def test_sounds_uploaded_in_the_same_second_as_a_failing_one_are_stored(tmp_path
         assert store.fact("complete") == store.fact("until")
 
 
-def test_server_outage_is_not_a_failing_sound(tmp_path: Path) -> None:
+def test_server_outage_is_not_taken_for_a_failing_sound(tmp_path: Path) -> None:
     transport = Direct(
         make_answers(700, 7, 0.0, 0), tamper=lambda number, given: page_of(500) if 2 < number < 20 else given
     )
@@ -289,7 +289,7 @@ def test_later_index_rebuild_marks_nothing_as_missing(tmp_path: Path, monkeypatc
     assert len(stored(tmp_path / "store")) == 2999
 
 
-def test_outage_of_all_nonempty_pages_is_not_a_failing_sound(tmp_path: Path) -> None:
+def test_outage_of_all_nonempty_pages_is_not_taken_for_a_failing_sound(tmp_path: Path) -> None:
     def failing(number: int, given: Response) -> Response:
         return page_of(500) if json.loads(given.body).get("count") else given
 
@@ -479,7 +479,7 @@ def test_drop_of_the_api_count_that_lasts_for_days_is_accepted(
     assert len(stored(tmp_path / "store")) == 350
 
 
-def test_sound_missing_again_hours_later_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sound_still_missing_hours_later_is_marked_as_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers, now = make_answers(700, 7, 0.0, 0), time.time()
     read_all(tmp_path / "store", Direct(answers))
     answers._hidden = {100, 200}

@@ -80,7 +80,7 @@ def test_limits_hold_for_requests_that_are_answered_late(tmp_path: Path) -> None
     assert arrivals[-1] <= 1.02 * least_seconds(440, 60, 400)
 
 
-def test_quota_count_is_stored_and_shared(tmp_path: Path) -> None:
+def test_stored_number_of_requests_is_used_by_the_next_command(tmp_path: Path) -> None:
     async def first() -> None:
         await ask(open_quota(tmp_path / "quota", 5, 100), 5, 1, lambda: 0.0)
 
@@ -129,7 +129,7 @@ def test_quota_periods_scale_with_clock_speed(tmp_path: Path, speed: float) -> N
     assert arrivals[-1] <= 1.001 * least + 1 / speed
 
 
-def test_store_used_at_high_speed_works_at_real_speed(tmp_path: Path) -> None:
+def test_quota_stored_with_an_accelerated_clock_works_at_real_speed(tmp_path: Path) -> None:
     async def both() -> float:
         await ask(open_quota(tmp_path / "quota", 60, 2000, 1000.0), 60, 1, lambda: 0.0)
         fast = open_quota(tmp_path / "quota", 60, 2000, 1000.0)
@@ -179,7 +179,7 @@ def test_time_estimate_for_further_requests_matches_hand_values(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("speed", [1.0, 1000.0])
-def test_sandbox_throttle_uses_the_same_periods(speed: float) -> None:
+def test_sandbox_limits_requests_over_the_same_periods_as_the_client(speed: float) -> None:
     async def work() -> list[str | None]:
         throttle = Throttle(2, 3, LoopClock(speed))
         output = []

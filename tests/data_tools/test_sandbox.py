@@ -47,7 +47,7 @@ def every(answers: Answers, **parameters: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("size", [1, 2000, 500_000])
-def test_sounds_depend_on_the_seed_and_are_ordered_in_time(size: int) -> None:
+def test_sandbox_sounds_depend_on_the_seed_and_are_ordered_in_time(size: int) -> None:
     corpus, other = Catalogue(size, 3), Catalogue(size, 4)
     numbers = sorted({0, size - 1, *range(0, size, max(1, size // 500))})
     sounds = [corpus.sound(number, SITE) for number in numbers]
@@ -72,7 +72,7 @@ def test_sandbox_has_no_sound_for_unknown_ids() -> None:
     assert {found for found in range(1, 2000) if corpus.number(found) is not None} == {i for i in ids if i < 2000}
 
 
-def test_some_sounds_share_an_upload_second() -> None:
+def test_some_sandbox_sounds_are_uploaded_in_the_same_second() -> None:
     corpus = Catalogue(20_000, 1)
     times = np.array([corpus.created(number) for number in range(20_000)])
     _, counts = np.unique(times, return_counts=True)
@@ -80,7 +80,7 @@ def test_some_sounds_share_an_upload_second() -> None:
     assert 0.9 < len(counts) / 20_000 < 1
 
 
-def test_sound_fields_are_the_documented_ones() -> None:
+def test_sandbox_sounds_have_the_fields_that_the_api_documents() -> None:
     sound = Catalogue(10, 1).sound(3, SITE)
     assert set(FIELDS.split(",")) <= sound.keys()
     assert set(sound["previews"]) == set(PREVIEWS)
@@ -158,7 +158,7 @@ def test_invalid_filters_are_refused(text: str) -> None:
     assert reply.content["detail"].startswith("Search server error: ")
 
 
-def test_licence_and_preference_shares_are_the_stated_ones() -> None:
+def test_sandbox_sounds_have_the_stated_shares_of_licences_and_preferences() -> None:
     corpus, numbers = Catalogue(50_000, 1), np.arange(50_000)
     for found, shares in (
         (corpus.licences(numbers), {name: share for name, (_, share) in LICENCES.items()}),
@@ -171,7 +171,7 @@ def test_licence_and_preference_shares_are_the_stated_ones() -> None:
     assert (seconds == 8).mean() == pytest.approx(0.55, abs=0.01)
 
 
-def test_sounds_appear_and_vanish_over_time() -> None:
+def test_sandbox_sounds_appear_and_vanish_over_time() -> None:
     answers = make_answers(300, 5, 0.0, 3)
     counts = [search(answers)["count"] for _ in range(4)]
     assert counts[-1] == 297

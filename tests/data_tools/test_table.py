@@ -122,7 +122,7 @@ SWALLOWING = 'file,caption\n0.wav,"Stop\n1.wav,A dog barks\nsub/2.wav,go"\n3.wav
         ('caption,file\n"A dog\nbarks",0.wav\n', (), ["A dog\nbarks"]),
     ],
 )
-def test_opening_quotes_do_not_swallow_rows(
+def test_unclosed_quote_at_the_start_of_a_cell_does_not_swallow_rows(
     sounds: Path, capsys: pytest.CaptureFixture[str], text: str, more: tuple[str, ...], captions: list[str]
 ) -> None:
     (sounds.parent / "my.csv").write_bytes(text.encode())
@@ -159,7 +159,7 @@ def test_cell_with_line_breaks_is_kept(text: str, captions: int, tmp_path: Path)
         'caption\n"Stop\nA dog\ngo"\n',
     ],
 )
-def test_cell_that_contains_rows_is_refused(text: str, tmp_path: Path) -> None:
+def test_quoted_cell_that_seems_to_contain_rows_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(DataError, match=r"t.csv, line 2: a quoted cell extends to line [34], over lines that begin"):
         read_table(tmp_path / "t.csv", ["caption"])

@@ -16,7 +16,7 @@ def test_time_window_whose_sounds_fit_one_page_is_complete() -> None:
     assert advance(Window(0, 999), PageListing(PAGE, PAGE, 900, PAGE - 1), 0) == Progress(complete=True)
 
 
-def test_next_window_starts_at_the_last_sound_read() -> None:
+def test_next_time_window_starts_at_the_last_sound_read() -> None:
     first = advance(Window(0, 999), PageListing(400, PAGE, 300, 148), 0)
     assert first.windows == (Window(300, 999, expected=252, read_from=0),)
     second = advance(first.windows[0], PageListing(252, PAGE, 700, 149), 0)
@@ -62,7 +62,7 @@ def test_smaller_count_than_before_is_accepted_at_the_third_attempt() -> None:
     assert advance(Window(0, 999, attempt=2), nothing, 7) == Progress(complete=True)
 
 
-def test_only_the_changed_part_of_a_read_window_is_read_again() -> None:
+def test_only_the_changed_part_of_a_time_window_is_read_again() -> None:
     window = Window(0, 999, compared=True)
     assert advance(window, PageListing(400, PAGE, 300, 149), 400) == Progress()
     assert advance(Window(0, 999), PageListing(400, PAGE, 300, 149), 400).windows == (

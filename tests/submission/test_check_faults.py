@@ -203,7 +203,9 @@ def test_check_counts_further_problems_of_a_kind_on_one_line() -> None:
     assert list(format_problems(problems, len(problems))) == [str(problem) for problem in problems]
 
 
-def test_check_all_prints_every_problem(lines: list[bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_with_option_all_prints_every_problem(
+    lines: list[bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bad = tmp_path / "bad.csv"
     bad.write_bytes(b"".join(line.strip() + b",\n" for line in lines[:60]))
     for option, n_lines in (([], SHOWN + 1), (["--all"], 60)):

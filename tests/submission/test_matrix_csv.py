@@ -146,7 +146,7 @@ def test_matrix_csv_with_one_query_or_one_clip_is_valid(tmp_path: Path, shape: t
     assert read_matrix_csv(tmp_path / "out.csv", E2025).values.shape == shape
 
 
-def test_numeric_file_names_and_separators_in_names_are_kept(tmp_path: Path) -> None:
+def test_matrix_csv_keeps_numeric_file_names_and_separators_in_names(tmp_path: Path) -> None:
     matrix = matrix_of(np.eye(3), ["1", "2.5", "a;b|c\td.wav"])
     write_matrix_csv(matrix, tmp_path / "out.csv", E2025)
     assert read_matrix_csv(tmp_path / "out.csv", E2025, matrix_truth(matrix)).file_names == matrix.file_names
@@ -239,7 +239,7 @@ def test_faults_in_matrix_csv_are_reported_with_their_lines(tmp_path: Path, name
     check_problems(problems, expected)
 
 
-def test_quoted_header_and_windows_line_ends_are_accepted(tmp_path: Path) -> None:
+def test_matrix_csv_with_quoted_header_and_windows_line_ends_is_accepted(tmp_path: Path) -> None:
     lines = good_lines(tmp_path)
     same = b"".join(line.rstrip(b"\n") + b"\r\n" for line in lines).replace(b"index", b'"index"')
     matrix, problems = check_matrix_csv(same, E2025, matrix_truth(small_matrix()))

@@ -61,7 +61,7 @@ def require(problems: list[Problem], expected: list[str]) -> None:
         assert re.match(pattern, line), (line, pattern)
 
 
-def test_windows_with_and_without_scores_are_read_unchanged(tmp_path: Path) -> None:
+def test_moment_files_with_and_without_scores_are_read_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     for scored in (True, False):
         path.write_bytes(answer_bytes(scored).replace(b"\n", b"\r\n").removesuffix(b"\r\n"))
@@ -285,7 +285,7 @@ def test_scoring_against_a_blind_list_of_moments_is_refused() -> None:
         blind.windows()
 
 
-def test_written_submission_is_sorted_cut_and_without_scores(tmp_path: Path) -> None:
+def test_written_moment_submission_is_sorted_cut_and_without_scores(tmp_path: Path) -> None:
     windows = [[n, n + 1.5, round(0.1 * (n % 6), 1)] for n in range(12)]
     path, out = tmp_path / "dev.jsonl", tmp_path / "out.jsonl"
     path.write_bytes(answer_bytes(pred_relevant_windows=windows))
@@ -307,7 +307,7 @@ def test_answer_without_query_or_recording_is_not_written(tmp_path: Path) -> Non
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_randomly_damaged_files_are_read_or_refused_without_crash(tmp_path: Path) -> None:
+def test_randomly_damaged_moment_files_are_read_or_refused_without_a_crash(tmp_path: Path) -> None:
     """After a change of a byte, a bracket or a number, the file is valid or raises KitError, never another error."""
     rng = random.Random(2026)
     path = tmp_path / "x.jsonl"

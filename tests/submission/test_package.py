@@ -470,7 +470,7 @@ def write_zip(path: Path, members: Members) -> Path:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_planted_package_faults_are_refused(
+def test_package_with_planted_faults_is_refused(
     tmp_path: Path, members: Members, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plant, words = FAULTS[fault]

@@ -139,7 +139,7 @@ def test_bins_of_the_report_include_their_start() -> None:
     assert bars[1].interval == pytest.approx((1 / (1 + 1.959963984540054**2), 1))
 
 
-def test_best_middle_and_worst_queries_are_chosen() -> None:
+def test_report_chooses_the_best_middle_and_worst_queries() -> None:
     def chosen(first: list[int], margin: list[float]) -> list[list[int]]:
         return list(choose_queries(np.array(first), np.array(margin)).values())
 

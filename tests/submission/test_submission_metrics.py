@@ -164,12 +164,12 @@ def test_summary_bootstrap_draws_queries_by_clip() -> None:
     assert summarise(by_clip).bootstrap != pytest.approx(intervals.bootstrap_interval(precisions))
 
 
-def test_unranked_clip_adds_nothing_to_average_precision() -> None:
+def test_relevant_clip_without_a_rank_adds_nothing_to_average_precision() -> None:
     assert metrics.average_precision(np.array([[NEVER]]), np.array([1]), None).tolist() == [0.0]
     assert metrics.average_precision(np.array([[2, NEVER]]), np.array([2]), None).tolist() == [0.25]
 
 
-def test_metric_beyond_the_list_length_is_noted_as_lower_bound() -> None:
+def test_metric_with_k_beyond_the_list_length_is_noted_as_lower_bound() -> None:
     summary = summarise(found_of([[1], []], [2, 1], depth=10), map_ks=(16, 10))
     assert (summary.primary, summary.values["mAP@16"]) == ("mAP@16", 0.25)
     lines = summary.lines()

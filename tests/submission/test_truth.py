@@ -90,7 +90,9 @@ def test_blind_set_has_its_queries_and_file_names_on_disk(blind: tuple[Path, Pat
         ("Kitchen Roomtone w: Dripping Faucet_1-2.wav", "Kitchen Roomtone w_Dripping Faucet_1-2.wav"),
     ],
 )
-def test_names_in_metadata_are_matched_to_names_on_disk(blind: tuple[Path, Path], metadata: str, disk: str) -> None:
+def test_file_names_in_metadata_are_matched_to_names_on_disk(
+    blind: tuple[Path, Path], metadata: str, disk: str
+) -> None:
     (blind[1] / disk).touch()
     assert read_blind_truth(*blind).similar_file_names.to(metadata) == (disk, "punctuation")
 
