@@ -83,7 +83,7 @@ class Embeddings:
     def add(self, texts: Sequence[str], encoder: SentenceEncoder) -> int:
         """Compute and store the missing vectors of texts; return their number. Shows progress.
 
-        Only one process may write at a time. Raises DataError for another one, and for vectors that are not finite
+        Only one process may write at a time. Raises DataError if another one does, and for vectors that are not finite
         16-bit floats.
         """
         self.folder.mkdir(parents=True, exist_ok=True)

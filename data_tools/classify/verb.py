@@ -51,7 +51,7 @@ def classify(
     letter after cleaning is neither learnt from nor scored. Its text is empty, its scores are 0, and it only counts in
     the number of empty ones.
     threshold: Only for the counts, examples and figures; "kept" means a score above it.
-    Raises DataError for no descriptions, for none with a word, and as the steps do.
+    Raises DataError for no descriptions, for none with a word, and as its steps do.
     """
     seconds: dict[str, float] = {}
     with _timed(seconds, "cleaning"):

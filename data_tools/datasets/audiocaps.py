@@ -104,7 +104,7 @@ def _by_stem(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[
 
 
 def _in_seconds(stem: str) -> list[str]:
-    """Convert <id>_<start>_<end>, in seconds or milliseconds, or <id>_<start>, to <id>_<start in seconds>.
+    """Return the names <id>_<start in seconds> that a name <id>_<start>_<end> (s or ms) or <id>_<start> can mean.
 
     >>> _in_seconds("-aB_30_40"), _in_seconds("-aB_30000_40000"), _in_seconds("-aB_030.000"), _in_seconds("-aB")
     (['-aB_30', '-aB_30_40'], ['-aB_30', '-aB_30000_40000'], ['-aB_30'], [])

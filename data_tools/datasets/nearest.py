@@ -75,7 +75,7 @@ class Nearest:
     def to(self, text: str) -> tuple[str, str] | None:
         """Return the most similar known text and its difference from `text`; None without a similar one.
 
-        The difference is one of the ways, or a letter.
+        The difference is the name of one of the ways, or A_LETTER.
 
         A text one letter away from several known ones has no answer: it would be a guess.
         """

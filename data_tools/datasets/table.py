@@ -53,7 +53,6 @@ def read_captions(
         captions: Columns of captions. If there are several, a cell may be empty, but not all cells of a row.
         split_column: Column of a row's split; None: all rows have `split`.
         quoting: As for read_table; None: "csv", but "none" if the delimiter is a tab.
-    A clip is without sound if its file is missing or unreadable.
     Raises DataError for a missing column, an empty or bad caption, an unknown split, and one name in two splits. Also
         for two names of one file in two splits of the same kind, such as test and evaluation.
     """
@@ -103,10 +102,11 @@ def _strictest_split(path: Path, name: str, splits: Sequence[Split]) -> Split:
 def _rows(
     path: Path, columns: Sequence[str], delimiter: str, quoting: Quoting | None
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the rows of a table of captions with their line numbers. quoting: None: "none" for tabs, else "csv".
+    """Yield the rows of a table of captions with their line numbers.
 
-    Published TSVs have no quotes (text/tab-separated-values), but pandas and spreadsheets write quotes there. Without
-    `quoting`, a cell between tabs that is whole in quotes raises DataError: the user must choose.
+    quoting: As for read_table; None means "none" for tabs and "csv" for other delimiters. Published TSVs have no quotes
+    (text/tab-separated-values), but pandas and spreadsheets write quotes there. Without `quoting`, a cell between tabs
+    that is whole in quotes raises DataError: the user must choose.
     """
     used: Quoting = quoting or ("none" if delimiter == "\t" else "csv")
     for line, row in read_table(path, columns, None, delimiter, used, "; or give --quoting none, if a quote is text"):

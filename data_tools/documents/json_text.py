@@ -114,7 +114,7 @@ def read_json(path: Path, hint: str) -> Any:
     """Read a JSON file and verify its checksum; return its value without the checksum.
 
     hint: Cure for a missing or damaged file, the end of the message.
-    Raises DataError as parse_json does, and for a missing file and a wrong seal.
+    Raises DataError as parse_json does, and for a missing file and a wrong checksum.
     """
     if not path.is_file():
         raise DataError(f"{path} is missing; {hint}")

@@ -42,8 +42,8 @@ async def read(client: Client, window: Window, narrowed: str | None) -> tuple[Wi
 async def _whole_page(client: Client, window: Window, narrowed: str | None) -> Page:
     """Read a page of a time window; ask again while it has null items, because the next answer may have their sounds.
 
-    An item is null for good if every answer has null for it and the last answer has no further nulls. An answer with
-    more nulls is no evidence.
+    An item counts as null for good if it is null in every answer and the last answer has no further nulls. An answer
+    with further nulls proves nothing.
     """
     page = await client.search(window, narrowed)
     for attempt in range(2, NULL_ATTEMPTS + 1):

@@ -223,9 +223,9 @@ class Store(Facts):
     def _listing(self, window: Window, page: Page) -> tuple[PageListing, dict[int, int]]:
         """Summarise a page of a search; also return its sounds' index times in ms by id.
 
-        An item that comes twice counts once: it has replaced another. The index time is the time of upload. A sound
-        whose upload time is outside the window gets the index time of the sound before it: there the index and the
-        database differ.
+        An item that comes twice counts once: it has replaced another. The index time of a sound is its upload time. If
+        that is outside the window, because the search index and the database differ, the sound gets the index time of
+        the sound before it.
         """
         sounds = [sound for sound in page.sounds if sound]
         times, outside, time_ms = dict[int, int](), list[Sound](), window.first * 1000

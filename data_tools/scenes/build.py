@@ -56,8 +56,8 @@ def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -
 
     recordings: The folder in ESC-50's layout, if settings.recordings is set.
     Writes scenes.json first, then the missing audio files (8 s, 16 kHz, mono, 16 bit), Clotho's tables and labels.csv.
-    Its columns are file_name, split, kind, and the events, joined by ';' in order of their start, a background last.
-    Writes manifest.jsonl last. One process per folder.
+    The columns of labels.csv are file_name, split, kind, and the events, joined by ';' in order of their start, a
+    background last. Writes manifest.jsonl last. Only one process may write to a folder.
     Raises DataError for settings out of range, unusable recordings, and a folder with other content.
     """
     settings.check("clip")

@@ -64,7 +64,8 @@ def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = 
     recordings: The folder in ESC-50's layout, if settings.recordings is set.
     Writes scenes.json first, then the missing audio files (16 kHz, mono, 16 bit, <split>/<name>.wav). Then come
     events.csv (every event, in unrounded seconds, with the id of its query), <split>_release.jsonl (the queries in
-    CASTELLA's format, for submission score), moments.jsonl, and manifest.jsonl last. One process per folder.
+    CASTELLA's format, for submission score), moments.jsonl, and manifest.jsonl last.
+    Only one process may write to a folder.
     Returns (queries, new audio files), (0, 0) for a complete folder.
     Raises DataError for settings out of range, unusable recordings, a split without queries, and a folder with other
     content.

@@ -87,7 +87,8 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
 def ensemble_selection(parts: Sequence[Values], score: Callable[[Values], float]) -> tuple[list[float], float]:
     """Search for the weights whose weighted mean of `parts` has the best `score`; return the weights and that score.
 
-    score: Function that scores a sum of parts, higher is better. A sum must score as much as its mean.
+    score: Function that scores a sum of parts, higher is better. It must give a sum and the mean of the same parts the
+    same score, as metrics of rankings do.
     The search begins with the best single part. PICKS - 1 times it adds the part that scores best when added. It
     returns the best of all these means; the weight of a part is its share of the picks.
 

@@ -19,8 +19,8 @@ def compare(system: Comparable, others: Sequence[Comparable], metric: str | None
     """Return the difference between a system and the mean of others in a metric (None: the primary one).
 
     With several others, such as seeds, each query's values are averaged: the system is compared with the expected one,
-    not with the best. Rows may have another order if every text occurs once. Raises SubmissionError for other queries,
-    pools, or numbers of relevant clips.
+    not with the best. The systems may have the queries in different orders if every text occurs once. Raises
+    SubmissionError for systems with different queries, pools, or numbers of relevant clips.
     """
     values_of_others = []
     for other in others:

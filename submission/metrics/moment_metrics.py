@@ -91,8 +91,9 @@ def score_moments(
     predictions: By query id, windows [start, end] or all [start, end, score], in seconds, in the order of the file.
     truth: By query id, windows [start, end].
     lengths: Seconds; only true windows longer than the first value and not longer than the second count, and queries
-    without any are in no mean. See LENGTHS for the published ranges. A range drops true windows, and windows that find
-    these become false. The figures of ranges therefore do not average to the whole.
+    without any are in no mean. See LENGTHS for the published ranges. With a range, the other true windows are dropped,
+    and predicted windows that match only dropped ones count as wrong. The figures of ranges therefore do not average to
+    that of all windows.
     undefined_hits: Whether an IoU of 0 / 0 is right in AP, as in the official script.
 
     R1@t is the share of queries whose first window in the file has an IoU of at least t with some true window; scores
@@ -209,8 +210,8 @@ def ious_of(submitted: Values, truths: Values, undefined: float = 0.0) -> Values
 def _ious_of_first(first: Values, truths: Values) -> Values:
     """Return (Q,) the IoU of each query's first window with the true one that fits best, the first of equal ones.
 
-    As in the official script, the second computation divides by the hull, from the first start to the last end, which
-    can differ in the last bit.
+    As in the official script, this IoU divides by the hull, from the first start to the last end. It can differ in the
+    last bit from the IoU that AP uses.
     """
     best = np.nanargmax(ious_of(first[:, None], truths)[:, 0], axis=1)
     truth = truths[np.arange(len(best)), best]

@@ -147,8 +147,9 @@ def summarise_moments(
     """Score predicted windows (by query id) by an edition's metrics; return the metrics with intervals.
 
     notes: Sentences to add to the notes of the summary.
-    The bootstrap draws recordings: with 177 queries of 100 recordings, one query is 0.56 points, and seeds of one
-    system differ by more than one query. Raises SubmissionError as score_moments does, and for a blind list.
+    The bootstrap draws whole recordings, not queries. With 177 queries of 100 recordings, one query is 0.56 percentage
+    points, and two seeds of one system differ by more than one query.
+    Raises SubmissionError as score_moments does, and for a blind list.
     """
     true_windows = truth.windows()
     scores = score_moments(predictions, true_windows, (0.0, edition.max_seconds))

@@ -84,8 +84,9 @@ def count_ranks(first: Ranks, bins: Sequence[tuple[int, int]]) -> list[int]:
 def random_shares(bins: Sequence[tuple[int, int]], n_pool: int, n_relevant: Ints) -> list[float]:
     """Return the expected share of queries in each bin for clips in random order.
 
-    n_relevant: (Q,) relevant clips, R each. No relevant clip is among the first r of C with the probability prod_i (C -
-    r - i) / (C - i), i = 0 ... R - 1 (hypergeometric).
+    bins: First and last rank of each bin. n_pool: Clips in the pool, C. n_relevant: (Q,) relevant clips per query, R.
+    The probability that no relevant clip is among the first r clips is prod_i (C - r - i) / (C - i), i = 0 ... R - 1
+    (hypergeometric).
 
     >>> random_shares([(1, 1), (2, 4)], 4, np.array([1]))
     [0.25, 0.75]
