@@ -204,7 +204,8 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run this verb with its parsed arguments; return the exit status."""
     if not 0 <= arguments.seconds[0] <= arguments.seconds[1]:
-        raise DataError("--seconds: MIN must be 0 or more, and not above MAX")
+        given = " ".join(f"{value:g}" for value in arguments.seconds)
+        raise DataError(f"--seconds {given}: MIN must be 0 or more, and not above MAX")
     check_bounds(arguments, limit=(1, MAX_SOUNDS), rate=(4000, 192_000))
     with open_store(arguments.store) as store:
         return asyncio.run(_run(arguments, store))

@@ -96,10 +96,10 @@ def parse_page(body: bytes) -> Page:
     """Parse a page of a search. Raises DataError for anything else: cut short, not JSON, without count or results."""
     content = parse_json(body, "the answer", lone_surrogates=True)
     if not isinstance(content, Mapping):
-        raise DataError("the answer is not a JSON object")
+        raise DataError("the API's answer is not a JSON object")
     count, results = content.get("count"), content.get("results")
     if type(count) is not int or not 0 <= count < 2**53 or not isinstance(results, list):
-        raise DataError("the answer has no valid count, or no list of results")
+        raise DataError("the API's answer has no valid count, or no list of results")
     return Page(count, [_sound(item) for item in results])
 
 

@@ -25,7 +25,10 @@ class Faults:
         if unknown := set(rates) - set(KINDS):
             raise DataError(f"unknown fault {sorted(unknown)[0]!r}; choose from {', '.join(KINDS)}")
         if any(not 0 <= rate <= 1 for rate in rates.values()) or sum(rates.values()) > 1:
-            raise DataError("the shares of --fault and --storm must be 0 or more, and at most 1 in total; correct them")
+            given = ", ".join(f"{kind}={rate:g}" for kind, rate in rates.items() if rate)
+            raise DataError(
+                f"--fault and --storm: the shares are {given}; they must be 0 or more, and at most 1 in total"
+            )
         self._rates = dict(rates)
         self.rng = random.Random(seed)
 
