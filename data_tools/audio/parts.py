@@ -66,7 +66,7 @@ def mapped(file: BinaryIO) -> mmap.mmap:
 
 
 def truncated(path: Path, problem: str) -> AudioError:
-    """Return the error for a file that ends too early. problem: How this was noticed."""
+    """Return the error for a file that ends too early. problem: How the missing end was noticed."""
     return AudioError(f"{path}: truncated, {problem}; copy or download the file again")
 
 

@@ -17,7 +17,7 @@ Waves = np.ndarray | Sequence[np.ndarray]
 
 
 def waves_of(audio: Any) -> list[np.ndarray] | None:
-    """Return the waves of an array or tensor, or of a list of them; None for names of files.
+    """Return the waves of an array or tensor, or of a list of them; None if `audio` names files.
 
     Raises KitError for arrays that are not waves: other than (samples,) or (samples, channels) of finite floats.
     """

@@ -124,7 +124,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _shards(index: Path) -> list[Path]:
-    """Return the files in an index of weights; empty if one of them is missing, or if the file is not an index."""
+    """Return the weight files that an index file lists; [] if one of them is missing, or if it is not an index."""
     try:
         names = parse_json(index.read_bytes(), index.name)["weight_map"].values()
         files = [index.parent / name for name in sorted(set(names))]

@@ -211,7 +211,7 @@ def _draw_kept(figures: dict[str, Any], threshold: float) -> "Figure":
 
 
 def _figure() -> "Figure":
-    """Return an empty figure."""
+    """Return an empty matplotlib figure."""
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # its first import logs messages about fonts
     from matplotlib.figure import Figure
 

@@ -107,7 +107,7 @@ class Annotations:
     faults: list[Fault] = field(default_factory=list)
 
     def fault(self, where: str, kind: str, text: str, done: str | None = None) -> None:
-        """Record a fault of the file. done: The repair (default: the usual one for this kind)."""
+        """Record a fault of the file. done: The repair that was made (default: the usual one for this kind)."""
         self.faults.append(Fault(where, kind, text, done or DONE[kind]))
 
     @property

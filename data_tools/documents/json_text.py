@@ -237,7 +237,10 @@ class StoredLines:
         return os.pread(self._file, self._starts[row + 1] - start, start)
 
     def read(self) -> Iterator[list[str]]:
-        """Yield all lines, without their ends, some thousand at a time; once. DataError for text that is not UTF-8."""
+        """Yield lists of some thousand lines, without their ends, up to the last one. To be called only once.
+
+        Raises DataError for text that is not UTF-8.
+        """
         import numpy as np
 
         start = 0

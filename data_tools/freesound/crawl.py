@@ -98,7 +98,7 @@ async def _read_windows(client: Client, store: Store, workers: int) -> None:
 
 
 async def _step(client: Client, store: Store, window: Window) -> None:
-    """Read one page of a time window."""
+    """Read one page of a time window, store it, and record the parts of the window that remain to be read."""
     whole, narrowed = _whole(store), store.fact("filter")
     is_whole = (window.first, window.last, window.page) == (whole.first, whole.last, 1)
     answer = await read(client, window, narrowed)

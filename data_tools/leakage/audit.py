@@ -306,7 +306,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def with_queries(clips: Sequence[Clip], files: Iterable[Path]) -> Sequence[Clip]:
-    """Return the clips; the queries of moments become additional captions of their clips, each once.
+    """Return the clips, with the queries of the moments in `files` added to the captions of their clips, each once.
 
     Clotho-Moment publishes no Clotho ids, but its queries are captions of Clotho, which identify the source clips.
     Raises DataError for moments of a missing clip, and as read_moments does.

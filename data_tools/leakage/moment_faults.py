@@ -25,7 +25,7 @@ class MomentFault(Report):
 
 
 def moment_faults(paths: Iterable[Path], clips: Collection[Clip]) -> tuple[list[MomentFault], set[str]]:
-    """Return the faults of files of moments, and the ids of the clips in them.
+    """Return the faults of the files of moments at `paths`, and the ids of all clips that the moments are in.
 
     A file is as published (see documents/annotations.py), or contains the kit's moments, whose clips are in `clips`.
     Raises DataError for any other file.

@@ -153,7 +153,7 @@ class Catalogue:
         return np.interp(self.uniform("seconds", numbers), *_SECONDS).round(3)
 
     def licences(self, numbers: Numbers) -> np.ndarray:
-        """Return the licences of the sounds with the given numbers, by their names in filters."""
+        """Return the licence of each of the sounds with the given numbers, as named in search filters."""
         return _pick(self.uniform("licence", numbers), {name: share for name, (_, share) in LICENCES.items()})
 
     def preferences(self, numbers: Numbers) -> np.ndarray:
@@ -167,7 +167,7 @@ class Catalogue:
         return Scene(kind, [event.name for event in draw_events(rng, kind, {name: [] for name in CLASSES})])
 
     def is_broken(self, number: int) -> bool:
-        """Whether the audio of this sound cannot be decoded."""
+        """Whether the audio of the sound with this number cannot be decoded."""
         return self.one_uniform("broken", number) < BROKEN
 
     def sound(self, number: int, site: str, cdn: str = "") -> Mapping[str, Any]:

@@ -312,7 +312,7 @@ def _smooth(curve: np.ndarray, seconds: float) -> Samples:
 
 
 def _laid_at(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples:
-    """Place sounds at their onsets (seconds) in a wave of n samples, which cuts them at its end."""
+    """Place sounds at their onsets (seconds) in a wave of n samples; sounds are cut at its end."""
     out = np.zeros(n)
     for start, sound in zip((onsets * SAMPLE_RATE).astype(int), sounds, strict=True):
         part = sound[: max(0, n - start)]

@@ -116,7 +116,7 @@ def _pack_clips(
 
 
 def _answers_known(data: bytes, matrix: ScoreMatrix) -> bool:
-    """Whether the relevant clips of all queries in a CSV are known to this score matrix."""
+    """Return whether a score matrix knows the relevant clips of all queries in a CSV, given as bytes."""
     known = {text for text, clips in zip(matrix.query_texts, matrix.relevant, strict=True) if clips is not None}
     return all(known.issuperset(row.cells[:1]) for row in parse_rows(data) if isinstance(row, Row) and row.line > 1)
 

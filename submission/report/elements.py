@@ -136,7 +136,7 @@ class Section:
 
 
 def figure4(value: float) -> str:
-    """Format a metric or a score; a dash for NaN."""
+    """Format a metric or a score with four decimals; a dash for NaN."""
     return NONE if math.isnan(value) else f"{value:.4f}"
 
 
