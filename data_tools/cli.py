@@ -132,7 +132,7 @@ def ranks() -> tuple[int, int]:
 
 
 def _of_rank() -> str:
-    """Return the prefix of a process's log lines; "" for the first of several processes."""
+    """Return the prefix of this process's log lines; "" for the first of several processes."""
     number, _ = ranks()
     return f"[rank {number}] " if number else ""
 
@@ -141,7 +141,7 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 
 
 def printable(text: str) -> str:
-    """Escape control characters, such as those in a file's name or a server's answer: a terminal obeys them.
+    """Escape the control characters in a text, such as a file's name or a server's answer, because terminals obey them.
 
     Lone surrogates and marks that change the direction of text are escaped too. Blanks and joiners of other scripts
     stay.
@@ -185,7 +185,7 @@ def _print_error(error: BaseException) -> None:
 
 @contextmanager
 def _results(inside: bool, several: bool) -> Iterator[None]:
-    """Redirect results: if several processes run one command, only the first one prints them."""
+    """Redirect what is printed: to standard error if `inside`, nowhere in all but the first of `several` processes."""
     with Path(os.devnull).open("w") as nowhere:
         printed = sys.stderr if inside else sys.stdout
         with redirect_stdout(nowhere if several and _of_rank() else printed):
@@ -194,7 +194,7 @@ def _results(inside: bool, several: bool) -> Iterator[None]:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """End a verb on SIGTERM, which schedulers send, as on Ctrl-C."""
+    """Make SIGTERM, which schedulers send, end a verb like Ctrl-C."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -207,7 +207,7 @@ def _terminable() -> Iterator[None]:
 
 
 def _reader_is_gone() -> bool:
-    """Return whether standard output is a pipe without a reader: other pipes may break too."""
+    """Return whether standard output is a pipe whose reader has ended; other pipes can break too."""
     poll = select.poll()
     try:
         poll.register(sys.stdout.fileno(), 0)
@@ -222,7 +222,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def ending_in(*suffixes: str) -> Callable[[str], Path]:
-    """Return an argparse type for an output file whose name ends in one of these suffixes."""
+    """Return an argparse type for an output file whose name ends in one of `suffixes`."""
 
     def checked(text: str) -> Path:
         """Return the path of an option. Raises argparse's error for another suffix."""
@@ -246,13 +246,13 @@ def counted(count: int, what: str, grouping: str = "") -> str:
 
 
 def first_of(lines: Sequence[str]) -> list[str]:
-    """Return the first SHOWN lines, followed by the number of others, which --list writes."""
+    """Return the first SHOWN lines and, for more lines, one with the number of the others, which --list writes."""
     more = len(lines) - SHOWN
     return [*lines[:SHOWN], *([f"and {more} more (--list FILE.csv writes all)"] if more > 0 else [])]
 
 
 def section(title: str, lines: Sequence[str]) -> list[str]:
-    """Return a title and the first lines below it, as text; [] without lines."""
+    """Return `title` and the first of `lines` below it, as lines of text; [] without lines."""
     return [f"\n{title}:", *(f"  {line}" for line in first_of(lines))] if lines else []
 
 
@@ -273,7 +273,7 @@ def make_parser(
     """Build the parser of the command line; import only the verb in use, so that it answers quickly.
 
     options: See run_cli.
-    Raises SystemExit with 2: for a missing verb after printing the help, for a wrong one after suggestions.
+    Raises SystemExit with status 2: after printing the help if the verb is missing, after suggestions if it is wrong.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {floor}", description=description)
     parser.add_argument("--version", action="version", version=f"lbar-kit {version()}")
@@ -352,7 +352,7 @@ class Lines:
             log.info("%s", self.progress_text(now - self._began, note))
 
     def progress_text(self, seconds: float, note: str = "") -> str:
-        """Return e.g. `reading: 3 of 10 clips, about 2.0 min left`. seconds: This process's run time."""
+        """Return e.g. `reading: 3 of 10 clips, about 2.0 min left`. seconds: Time since the start of this process."""
         size, unit = (MIB, "MiB") if self.unit == "byte" else (1, f"{self.unit}s")
         total = "" if self.total is None else f" of {round(self.total / size):,}"
         parts = [f"{self.what}: {round(self.done / size):,}{total} {unit}"]
@@ -363,7 +363,7 @@ class Lines:
 
 
 def about(seconds: float) -> str:
-    """Format a duration in a convenient unit."""
+    """Format a duration in seconds, minutes or hours, such as `about 2.5 min`."""
     if seconds >= 3600:
         return f"about {seconds / 3600:.1f} h"
     return f"about {seconds / 60:.1f} min" if seconds >= 60 else f"about {seconds:.2g} s"
@@ -371,7 +371,7 @@ def about(seconds: float) -> str:
 
 @contextmanager
 def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool = True) -> Iterator[Progress]:
-    """Show the progress of the work in a block.
+    """Show the progress of the work in a `with` block.
 
     total: None if unknown. unit: Name of one item; "byte" is shown in multiples. done: Items done before this process.
     keep: Leave the full bar on the screen.

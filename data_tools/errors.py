@@ -74,7 +74,7 @@ def sentences(error: BaseException) -> list[str]:
 
 
 def sentence_of(error: OSError) -> str:
-    """Format a system error with its cure, in the same words as a check of the path beforehand."""
+    """Format an operating system's error as a message with the path and a cure."""
     name = error.filename2 or error.filename
     if name and error.errno in (errno.ENOTDIR, errno.EEXIST):  # name the file that is in the place of a folder
         name = next((parent for parent in Path(name).parents if parent.is_file()), name)

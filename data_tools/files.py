@@ -154,7 +154,9 @@ def _temporary(path: Path) -> Path:
 
 
 def short_name(name: str, longest: int = MAX_NAME - len(".") - len(".1234567.part")) -> str:
-    """Shorten a file's name to `longest` bytes, for the names of files next to it; the end is a hash of all of it.
+    """Shorten a file's name to `longest` bytes if it is longer; it then ends in a hash of the whole name.
+
+    Names of files next to it, such as temporary ones, are made from the result.
 
     >>> short_name("clips.csv"), short_name("a" * 50, 20)
     ('clips.csv', 'aaaa160b4e433e384e05')
@@ -167,7 +169,7 @@ def short_name(name: str, longest: int = MAX_NAME - len(".") - len(".1234567.par
 
 
 def sync(path: Path) -> None:
-    """Force a file's content, or a folder's list of names, to the disk before anything else happens."""
+    """Force the content of a file, or a folder's list of names, to the disk before the program continues."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -178,8 +180,8 @@ def sync(path: Path) -> None:
 def remove_parts(folder: Path, below: bool = True) -> None:
     """Remove the temporary files and folders that killed processes left in a folder and, if `below`, its subfolders.
 
-    Only `.NAME.PID.part` of a process that no longer runs on this machine. The caller must hold the folder's lock:
-    processes of another machine that shares the folder are not visible.
+    It removes only `.NAME.PID.part` of processes that no longer run on this machine. The caller must hold the folder's
+    lock: processes of another machine that shares the folder are not visible.
     """
     for path in list(folder.rglob(".*.part") if below else folder.glob(".*.part")):
         _remove_left(path)
@@ -197,7 +199,7 @@ def _remove_left(path: Path) -> None:
 
 
 def _runs(process: int) -> bool:
-    """Return whether another process with this number runs on this machine."""
+    """Return whether another process with the number `process` runs on this machine."""
     if process == os.getpid():
         return False
     try:

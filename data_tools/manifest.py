@@ -244,7 +244,7 @@ class _Manifest:
         self._check(unique)
 
     def _check(self, unique: bool) -> None:
-        """Check every line as iter_manifest does, then (unique) that no id repeats."""
+        """Check every line as iter_manifest does; if `unique`, check also that no id repeats."""
         import numpy as np
 
         path, hashes = self.lines.path, array("q")
@@ -296,7 +296,7 @@ def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:
 
 
 def of_split(clips: Sequence[Clip], split: str | None, where: object) -> Sequence[Clip]:
-    """Return the clips of a split; None: all.
+    """Return the clips of a split; None: all clips. where: The data, for the message.
 
     Raises DataError, which lists the splits in the data, if there are no clips.
     """

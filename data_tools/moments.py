@@ -62,7 +62,7 @@ def read_moments(path: Path | str) -> list[Moment]:
 
 
 def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[Moment]:
-    """Return the moments to train on, without windows that begin after the end of their recording in the manifest.
+    """Return the moments to train on, without windows that begin after the end of their recording (its clip's length).
 
     Logs a warning with the numbers of dropped windows and moments. Moments of a blind list are not changed. Raises
     DataError if moments were given and none remains.

@@ -30,7 +30,7 @@ def audio_names(folder: Path) -> list[str]:
 
 
 def audio_tree(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the names of the audio files among tree_files, and of its other files.
+    """Return the names of the audio files in a folder and its subfolders, and the names of all other files there.
 
     Logs a warning that lists several names of the same file. Raises DataError for a name that is not UTF-8.
     """
@@ -118,14 +118,14 @@ def plain_id(freesound_id: str) -> str:
 
 
 def is_utf8(name: str) -> bool:
-    """Return whether a name from the operating system consists of valid UTF-8."""
+    """Return whether a file name from the operating system is valid UTF-8."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def match_names(wanted: Iterable[str], present: Iterable[str]) -> dict[str, str]:
     """Map each wanted file name to the present name of the same file; names without a match are omitted.
 
-    An equal name is a match. Only the remaining names on both sides are compared further. First in Unicode's composed
+    An equal name is a match. Only the remaining names on both sides are compared further: first in Unicode's composed
     form (macOS unpacks decomposed ones), then without outer blanks and blanks before the suffix. Last, ':' and the
     blanks around it count as '_' (Clotho's files were renamed so). A name with two possible matches has none.
     """

@@ -106,13 +106,13 @@ def swallowed_rows(lines: Sequence[str], delimiter: str, width: int) -> list[lis
 
 
 def holds_rows(lines: Sequence[str], values: Sequence[str], delimiter: str, width: int) -> bool:
-    r"""Return whether a line inside a quoted cell begins or ends with a name, as the record itself does.
+    r"""Return whether a quoted cell seems to contain rows: a line in it begins or ends with a name like the record's.
 
     Args:
         lines, values: Lines and values of one record. width: Number of the table's columns.
 
-    A name is a file with the same suffix. A number or one word counts only if the line fits all columns. In a table of
-    one column every line could be a row.
+    A name is a file name with the same suffix. A number or a single word counts as a name only if the line has as many
+    values as the table has columns. In a table of one column every line could be a row.
 
     >>> holds_rows(['x.wav,"Stop, he says\n', 'y.wav,A dog, a cat\n', 'w.wav,go"\n'], ["x.wav", "..."], ",", 2)
     True
@@ -148,7 +148,7 @@ def _plain_values(line: str, delimiter: str) -> list[str]:
 
 
 def _is_row(values: Sequence[str], width: int) -> bool:
-    """Return whether values fit the table's columns and are not prose: in prose a blank follows each comma."""
+    """Return whether values are as many as the table's columns, and not prose with a blank after each comma."""
     return len(values) == width and not any(value[:1].isspace() for value in values[1:])
 
 
@@ -163,7 +163,7 @@ def _check_header(path: Path, header: list[str], columns: Iterable[str]) -> None
 
 
 def _require_width(path: Path, header: list[str], rows: Iterable[tuple[int, list[str]]], delimiter: str) -> None:
-    """Raise DataError for blank lines and rows that do not fit the header: one line each, at most MAX_ROWS."""
+    """Raise DataError for blank lines and rows that do not fit the header, with one message line for each."""
     name = "a comma" if delimiter == "," else f"the delimiter {delimiter!r}"
     faults = []
     for line, values in rows:

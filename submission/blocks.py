@@ -27,13 +27,13 @@ def row_blocks(values: Floats) -> Iterator[slice]:
 
 
 def block_slices(rows: int, columns: int) -> Iterator[slice]:
-    """Yield slices that divide the rows of a matrix of this shape into blocks; see row_blocks."""
+    """Yield slices of rows that divide a (rows, columns) matrix into blocks as row_blocks does."""
     size = max(1, min(MAX_ROWS, MAX_NUMBERS // max(1, columns)))
     return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
 
 
 def transposed_blocks(values: Floats, columns: Ints) -> Iterator[Floats]:
-    """Yield these columns of (Q, C) values as rows, (n, Q) at a time. The file is read once per MAX_COLUMNS columns."""
+    """Yield the given `columns` of (Q, C) values as rows, (n, Q) at a time; one pass over the file per MAX_COLUMNS."""
     for begin in range(0, len(columns), MAX_COLUMNS):
         batch = columns[begin : begin + MAX_COLUMNS]
         rows = np.empty((len(batch), len(values)), values.dtype)
@@ -43,7 +43,7 @@ def transposed_blocks(values: Floats, columns: Ints) -> Iterator[Floats]:
 
 
 def release_pages(values: Floats) -> None:
-    """Release the pages of a memory-mapped, read-only file; the operating system keeps them in its file cache."""
+    """Free the memory of `values` if they are mapped from a file, read only; a later access reads the file again."""
     if isinstance(values, np.memmap) and values.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
         mapped = getattr(values, "_mmap", None)
         if isinstance(mapped, mmap.mmap):

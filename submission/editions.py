@@ -111,7 +111,7 @@ class Edition(Year):
         return f"mAP@{self.map_k}"
 
     def for_pool(self, n_clips: int) -> "Edition":
-        """Return the edition for a pool of this size: `custom` lists at most all clips; other editions stay unchanged.
+        """Return the edition for a pool of n_clips: `custom` lists at most all clips; other editions stay unchanged.
 
         >>> get_edition("custom").for_pool(2).columns, get_edition(2022).for_pool(2).ranking_length
         (('query', 'file_name_1', 'file_name_2'), 10)
@@ -160,7 +160,7 @@ _LIST_FIELDS = ("output", "query_column", "ranking_length")
 
 
 def _parse_sources(**sources: str) -> dict[str, Source]:
-    """Parse the sources of facts, each as `sure: where`; return them by field."""
+    """Parse the source of each field of an edition, a text `SURE: WHERE`; return the Sources by field."""
     return {name: Source(*text.split(": ", 1)) for name, text in sources.items()}
 
 
@@ -200,7 +200,7 @@ _2022 = Edition(
 
 
 def _changed_year(record: Edition, sources: Mapping[str, Source], **changes: object) -> Edition:
-    """Return a copy of a year's edition with these facts changed, each with its source."""
+    """Return a copy of the edition `record` with changed fields (`changes`) and the `sources` of the new values."""
     return replace(record, **changes, sources={**record.sources, **sources})  # type: ignore[arg-type]
 
 
@@ -321,7 +321,7 @@ MOMENTS: Mapping[str, MomentsEdition] = {record.name: record for record in (_202
 
 
 def get_edition(name: str | int) -> Edition:
-    """Return the edition of one year, or `custom`. Raises SubmissionError, with the known names, for any other."""
+    """Return the edition of a year that ranks clips, or `custom`. Raises SubmissionError for any other name."""
     if str(name) in MOMENTS:
         raise SubmissionError(
             f"edition {name} is for windows of moments (.jsonl), not for clips; choose one of: {', '.join(EDITIONS)}"
@@ -330,9 +330,9 @@ def get_edition(name: str | int) -> Edition:
 
 
 def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
-    """Return the edition of a year that asks for moments (None: the latest).
+    """Return the edition of a year whose task is to find moments; None: the latest such year.
 
-    Raises SubmissionError, with the known names, for others.
+    Raises SubmissionError, with the known names, for any other name.
     """
     if name is None:
         return list(MOMENTS.values())[-1]
@@ -343,9 +343,9 @@ def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
 
 
 def get_any_edition(name: str | int) -> AnyEdition:
-    """Return the edition of a year, of clips or moments, or `custom`.
+    """Return the edition called `name`: a year (for ranking clips or for finding moments) or `custom`.
 
-    Raises SubmissionError, with all names, for others.
+    Raises SubmissionError, with all known names, for any other name.
     """
     return _lookup(name, {edition.name: edition for edition in all_editions()})
 
@@ -357,14 +357,14 @@ def all_editions() -> list[AnyEdition]:
 
 
 def _lookup(name: str | int, editions: Mapping[str, EditionType]) -> EditionType:
-    """Return the edition of this name. Raises SubmissionError, with the known names, for an unknown one."""
+    """Return the edition called `name` from `editions`. Raises SubmissionError, with the known names, if none is."""
     if str(name) not in editions:
         raise SubmissionError(f"edition {name} is unknown; choose one of: {', '.join(editions)}")
     return editions[str(name)]
 
 
 def format_metric(metric: str, value: float, sign: str = "") -> str:
-    """Format a metric in the challenge's unit: per cent for the metrics of moments, shares otherwise.
+    """Format a metric in the challenge's unit: per cent for the metrics of moments, else a share in [0, 1].
 
     `mAP` without a rank is a metric of moments here. sign: "+" shows both signs.
     """

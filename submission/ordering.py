@@ -62,14 +62,14 @@ def ranks_from_lists(lists: Sequence[Sequence[int]]) -> Ranks:
 
 
 def concatenate_ranks(parts: Sequence[Ranks]) -> Ranks:
-    """Concatenate the ranks of several sets of queries, (Q, R) each with its own R."""
+    """Concatenate the ranks of several sets of queries, each (Q, R); shorter rows are padded with NEVER."""
     widest = max((part.shape[1] for part in parts), default=0)
     filled = [np.pad(part, ((0, 0), (0, widest - part.shape[1])), constant_values=NEVER) for part in parts]
     return np.concatenate(filled) if filled else np.empty((0, 0), dtype=np.int64)
 
 
 def ranked_columns(values: Floats, names: Sequence[str], k: int) -> Ints:
-    """Return the columns of the k best clips of every query, best first, in the order of this module.
+    """Return the columns of every query's k best clips, best first; equal scores are ordered by file name.
 
     values: (Q, C) scores, finite. names: (C,) file names. k: 1 to C.
     Returns (Q, k). Raises SubmissionError for a score that is not finite.
@@ -104,7 +104,7 @@ class ClipOrder:
 
 
 def require_finite(values: Floats, before: int = 0) -> None:
-    """Raises SubmissionError with the position of the first NaN or infinite score, which has no place in an order.
+    """Raises SubmissionError if a score is NaN or infinite, with its position: such scores have no order.
 
     before: Number of rows of the matrix before these.
     """
@@ -118,7 +118,7 @@ def require_finite(values: Floats, before: int = 0) -> None:
 
 
 def _padded_rows(ranks: Ranks, counts: Ints) -> Ranks:
-    """Return one increasing row per query, padded with NEVER. ranks: Of all queries, concatenated."""
+    """Return one increasing row of ranks per query, padded with NEVER. ranks: All, concatenated. counts: Per query."""
     filled = np.full((len(counts), counts.max(initial=0)), NEVER)
     filled[np.arange(filled.shape[1]) < counts[:, None]] = ranks
     filled.sort(axis=1)

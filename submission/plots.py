@@ -56,7 +56,7 @@ def new_figure(height: float = 3.2) -> "Figure":
 
 
 def draw_line(axes: "Axes", x: list[float], y: list[float], label: str, number: int) -> None:
-    """Draw a line in the style of this number."""
+    """Draw a line with colour, dashes and marker of the style numbered `number`."""
     colour, dash, marker = STYLES[number % len(STYLES)]
     axes.plot(x, y, dash, color=colour, marker=marker if len(x) < MARKED else None, markersize=4, label=label)
 

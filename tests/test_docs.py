@@ -31,7 +31,7 @@ def prose(path: Path) -> str:
 
 
 @pytest.mark.parametrize("floor", ROOMS)
-def test_a_file_tree_is_made_of_the_modules_first_lines(root: Path, floor: str) -> None:
+def test_file_trees_in_readmes_are_made_of_the_modules_first_lines(root: Path, floor: str) -> None:
     assert (root / floor / "README.md").read_text() == trees.with_tree(root / floor), "run tests/helpers/trees.py"
     titles = [line.split(maxsplit=1)[1:] for line in trees.tree(root / floor).splitlines()]
     assert [title for title in titles if not title or len(title[0].split()) > 10] == []
@@ -129,7 +129,7 @@ def test_readmes_have_no_placeholders(root: Path) -> None:
         assert words <= {"LBAR_SHARED", "TYPE_CHECKING", *variables, *trackers, *ranks}, path
 
 
-def test_set_up_commands_name_existing_extras(root: Path) -> None:
+def test_install_commands_in_readmes_name_existing_extras(root: Path) -> None:
     import tomllib
 
     readme = "".join(path.read_text() for path in readmes(root))
@@ -138,7 +138,7 @@ def test_set_up_commands_name_existing_extras(root: Path) -> None:
     assert named == extras
 
 
-def test_recipes_are_listed_in_their_readme(root: Path) -> None:
+def test_every_recipe_is_listed_in_the_readme_of_recipes(root: Path) -> None:
     text = (root / "recipes/README.md").read_text()
     for path in (root / "recipes").rglob("*.yaml"):
         assert f"`{path.relative_to(root / 'recipes')}`" in text, path

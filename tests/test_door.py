@@ -70,7 +70,7 @@ def fails(room: str, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> i
         (ModuleNotFoundError("none", name="odd"), 1, "error: the package odd is not installed; set up and activate"),
     ],
 )
-def test_errors_print_one_message_and_their_status(
+def test_failing_verb_prints_one_message_and_exits_with_its_status(
     room: str,
     error: BaseException,
     status: int,
@@ -143,7 +143,7 @@ def speaking(root: Path, room: str, text: str, times: int, output: IO[bytes] | i
 
 @every_room
 @pytest.mark.parametrize("times", [1, 20_000])
-def test_closed_pipe_prints_no_error_message(room: str, root: Path, times: int) -> None:
+def test_verb_whose_output_pipe_is_closed_prints_no_error(room: str, root: Path, times: int) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with speaking(root, room, "x", times, writing) as process:
@@ -190,7 +190,7 @@ def loud(root: Path, *arguments: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_quiet_and_verbose_set_the_amount_of_log(root: Path) -> None:
+def test_options_quiet_and_verbose_set_the_amount_of_log(root: Path) -> None:
     assert loud(root) == ("result\n", "step 1\nodd\nerror: it broke\n")
     assert loud(root, "-q") == ("result\n", "odd\nerror: it broke\n")
     result, said = loud(root, "--verbose")
@@ -212,7 +212,7 @@ WRITING = "open('file', 'w').write('kept'); os.write(1, b'x'); os.write(2, b'y')
 
 @every_room
 @pytest.mark.parametrize("closed", CLOSED)
-def test_verbs_work_with_closed_streams(closed: str, room: str, root: Path, tmp_path: Path) -> None:
+def test_verbs_succeed_with_closed_standard_streams(closed: str, room: str, root: Path, tmp_path: Path) -> None:
     """A file gets the number of a closed stream, and would take the output of libraries."""
     code = SPEAKING.replace("import sys", "import os, sys").replace("print(text)", WRITING)
     (tmp_path / "verb.py").write_text(code)
@@ -228,7 +228,7 @@ def test_verbs_work_with_closed_streams(closed: str, room: str, root: Path, tmp_
 
 
 @pytest.mark.parametrize("closed", CLOSED)
-def test_errors_with_closed_streams_still_fail(closed: str, root: Path, tmp_path: Path) -> None:
+def test_failing_verb_with_closed_streams_exits_with_status_1(closed: str, root: Path, tmp_path: Path) -> None:
     command = f"{sys.executable} -m data_tools check {tmp_path}/none.jsonl {closed}"
     done = subprocess.run(["sh", "-c", command], cwd=root, capture_output=True, timeout=60, check=False)
     assert done.returncode == 1

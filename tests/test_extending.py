@@ -121,7 +121,9 @@ def write_recipe(world: Path, folder: Path, changed: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("title", CHANGED)
-def test_new_kind_needs_one_file_and_one_line(title: str, root: Path, copy: Path, world: Path, tmp_path: Path) -> None:
+def test_new_part_of_a_recipe_needs_one_file_and_one_line_of_code(
+    title: str, root: Path, copy: Path, world: Path, tmp_path: Path
+) -> None:
     steps = guide(root / "system/EXTENDING.md", title)
     path = write_recipe(world, tmp_path, CHANGED[title])
     refusal = run(copy, "system", "check", path, fails=True, then=NO_TORCH)
@@ -144,7 +146,7 @@ def small_batch() -> BatchScores:
     return BatchScores(scores, torch.arange(3), torch.eye(3, dtype=torch.bool), None, lambda: scores, lambda: scores)
 
 
-def test_loudness_example_is_the_rms_of_tenths_of_a_second(root: Path) -> None:
+def test_loudness_expert_of_the_guide_is_the_rms_of_tenths_of_a_second(root: Path) -> None:
     expert = example(root, "### An expert")["Loudness"](kind="loudness")
     (frames,) = expert.load(torch.device("cpu"))([np.full(3300, 0.5, np.float32)])
     assert frames.shape == (3, expert.dim)
@@ -153,18 +155,18 @@ def test_loudness_example_is_the_rms_of_tenths_of_a_second(root: Path) -> None:
     assert expert.key().startswith("loudness-")
 
 
-def test_soft_max_example_matches_hand_value(root: Path) -> None:
+def test_soft_max_loss_of_the_guide_matches_a_hand_value(root: Path) -> None:
     term = example(root, "### A loss term")["SoftMax"](kind="soft_max", weight=1, sharpness=1000)
     assert term.value(small_batch()).item() == pytest.approx((-0.1 + 0.1 - 0.5) / 3, abs=1e-3)
 
 
-def test_second_hardest_example_gives_second_columns_and_rows(root: Path) -> None:
+def test_second_hardest_negatives_of_the_guide_match_hand_values(root: Path) -> None:
     unlisted = vars(negatives) | {"choice": lambda function: function}
     captions, clips = example(root, CHOICE, **unlisted)["second_hardest"](small_batch())
     assert (captions.tolist(), clips.tolist()) == ([1, 0, 0], [2, 2, 1])
 
 
-def test_last_frame_example_uses_the_last_unpadded_frame(root: Path) -> None:
+def test_last_frame_pooling_of_the_guide_uses_the_last_unpadded_frame(root: Path) -> None:
     logmel = {"kind": "logmel", "sample_rate": 8000, "bands": 8, "window_seconds": 0.04, "hop_seconds": 0.02}
     settings = {"kind": "last_frame", "experts": {"a": logmel | {"stack": 1}}}
     encoder = example(root, "### An audio encoder")["LastFrame"].model_validate(settings).build(5)
@@ -173,7 +175,7 @@ def test_last_frame_example_uses_the_last_unpadded_frame(root: Path) -> None:
     assert torch.equal(found, encoder.out(torch.stack([values[0, 2], values[1, 0]])))
 
 
-def test_bag_of_words_example_is_the_mean_of_known_words(root: Path, tmp_path: Path) -> None:
+def test_bag_of_words_encoder_of_the_guide_is_the_mean_of_known_words(root: Path, tmp_path: Path) -> None:
     settings = example(root, "### A text encoder")["BagOfWords"](kind="bag_of_words", dim=2)
     encoder = settings.build(["a", "dog"], tmp_path)
     encoder.bag.weight.data = torch.tensor([[1.0, 2.0], [3.0, 6.0]])
@@ -181,7 +183,9 @@ def test_bag_of_words_example_is_the_mean_of_known_words(root: Path, tmp_path: P
     assert encoder.unreadable(["zebra", "dog"]) == ["zebra"]
 
 
-def test_all_guide_examples_train_together(root: Path, copy: Path, world: Path, tmp_path: Path) -> None:
+def test_all_examples_of_the_extension_guide_train_together(
+    root: Path, copy: Path, world: Path, tmp_path: Path
+) -> None:
     everything: dict[str, Any] = {"losses": []}
     for title, changed in CHANGED.items():
         follow(copy, guide(root / "system/EXTENDING.md", title))
@@ -194,7 +198,7 @@ def test_all_guide_examples_train_together(root: Path, copy: Path, world: Path, 
     assert math.isfinite(line["loss"]), line
 
 
-def test_new_ranker_needs_one_file_and_one_line(root: Path, copy: Path, world: Path, tmp_path: Path) -> None:
+def test_new_ranker_needs_one_file_and_one_line_of_code(root: Path, copy: Path, world: Path, tmp_path: Path) -> None:
     """A recipe's rank entry, system rank, search and Python give the same scores: those of the seed."""
     steps = guide(root / "system/EXTENDING.md", "### A ranker")
     entry = {"kind": "chance", "data": "evaluation", "seed": 3, "edition": "custom", "csv": True}
@@ -223,7 +227,7 @@ def test_new_ranker_needs_one_file_and_one_line(root: Path, copy: Path, world: P
     assert run(copy, "system", "experts", then=python).splitlines()[-1] == str(expected)
 
 
-def test_new_data_set_needs_one_file_and_one_line(root: Path, copy: Path, tmp_path: Path) -> None:
+def test_new_data_set_needs_one_file_and_one_line_of_code(root: Path, copy: Path, tmp_path: Path) -> None:
     steps = guide(root / "data_tools/README.md", "## How to extend")
     follow(copy, steps)
     assert changes(root, copy) == ([steps[0][0]], [f"+ {steps[1][1]}"])

@@ -96,7 +96,7 @@ FLIPS = [pytest.param(1, id="fast"), pytest.param(60, id="many", marks=pytest.ma
 
 @pytest.mark.parametrize("flips", FLIPS)
 @pytest.mark.parametrize("name", ["resolved.json", "vocabulary.json", "provenance.json", "finetune/done.json", "best"])
-def test_bit_flips_in_a_ranking_run_are_noticed(
+def test_bit_flips_in_a_run_are_noticed_by_rank(
     unbroken: Path, world: Path, tmp_path: Path, name: str, flips: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
@@ -120,7 +120,7 @@ def test_bit_flips_in_a_last_checkpoint_are_noticed(
     ["result.json", "resolved.json", "metrics.jsonl", "scores/evaluation.npy", "scores/evaluation.json",
      "scores/evaluation.clips.csv"],
 )  # fmt: skip
-def test_bit_flips_in_a_reported_run_are_noticed(
+def test_bit_flips_in_a_run_are_noticed_by_report(
     unbroken: Path, tmp_path: Path, name: str, flips: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
@@ -130,7 +130,7 @@ def test_bit_flips_in_a_reported_run_are_noticed(
 
 @pytest.mark.parametrize("flips", [pytest.param(1, id="fast"), pytest.param(30, id="many", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["finetune/last.pt", "metrics.jsonl", "pretrain/done.json"])
-def test_bit_flips_in_a_resumed_run_are_noticed(
+def test_bit_flips_in_a_run_are_noticed_when_it_is_resumed(
     unfinished: Path, recipe: Path, name: str, flips: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     require_noticed(unfinished, name, lambda run: resume(recipe, run), flips, capsys)

@@ -59,7 +59,9 @@ def test_frames_on_the_gpu_match_the_banks(world: Path, tmp_path: Path, longest:
 
 @pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
 @pytest.mark.parametrize("at_once", [None, 3])
-def test_training_works_in_every_precision(world: Path, tmp_path: Path, precision: str, at_once: int | None) -> None:
+def test_training_on_the_gpu_works_in_every_precision(
+    world: Path, tmp_path: Path, precision: str, at_once: int | None
+) -> None:
     stage = tiny.stage(epochs=6, steps_per_epoch=6, precision=precision, grad_cache_chunk=at_once)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0

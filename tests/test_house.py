@@ -33,7 +33,7 @@ def imported(tree: ast.AST) -> set[str]:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_floors_import_in_one_direction(root: Path, room: str) -> None:
+def test_packages_import_each_other_in_one_direction_only(root: Path, room: str) -> None:
     for path in sources(root, room):
         others = imported(ast.parse(path.read_text())) & set(ROOMS) - {room}
         assert others <= MAY_IMPORT[room], f"{path} imports {others}"
@@ -59,7 +59,7 @@ def arrows(root: Path) -> dict[str, set[str]]:
     return found
 
 
-def test_rooms_have_no_circular_imports(root: Path) -> None:
+def test_folders_have_no_circular_imports(root: Path) -> None:
     assert in_circles(arrows(root)) == []
 
 
@@ -98,7 +98,7 @@ def test_files_have_no_circular_imports(root: Path) -> None:
 
 
 @pytest.mark.parametrize("floor", ROOMS)
-def test_floors_have_few_rooms_and_few_imports(root: Path, floor: str) -> None:
+def test_each_package_has_few_folders_and_few_imports_between_them(root: Path, floor: str) -> None:
     rooms = {path.relative_to(root / floor).parts[0] for path in sources(root, floor) if path.parent != root / floor}
     assert len(rooms) <= 16
     own = (arrows(root).get(f"{floor}.{room}", set()) for room in rooms)
@@ -172,14 +172,14 @@ def test_help_and_check_import_no_torch(root: Path, arguments: list[str]) -> Non
 
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["--nonsense"]])
-def test_wrong_usage_is_refused_without_a_traceback(root: Path, room: str, arguments: list[str]) -> None:
+def test_wrong_usage_of_every_verb_is_refused_without_a_traceback(root: Path, room: str, arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-m", room, *arguments], capture_output=True, text=True, cwd=root)
     assert done.returncode == 2
     assert "usage:" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_no_loader_trusts_remote_code(root: Path) -> None:
+def test_no_model_is_loaded_with_trust_remote_code(root: Path) -> None:
     """Every loader of transformers and sentence-transformers says trust_remote_code=False."""
     found = 0
     for room in ROOMS:
@@ -221,7 +221,7 @@ def words_of_page(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("floor", ROOMS)
-def test_names_use_no_dialect_words(root: Path, floor: str) -> None:
+def test_names_in_the_code_use_no_ruled_out_words(root: Path, floor: str) -> None:
     for path in sources(root, floor):
         assert DIALECT.isdisjoint(path.stem.split("_")), path
         for name in defined_names(path) - FIELD - SOUNDS - ({"real"} if path.name in COMPLEX else set()):
@@ -232,7 +232,7 @@ def test_names_use_no_dialect_words(root: Path, floor: str) -> None:
         assert DIALECT.isdisjoint(words_of_page(path)), f"{path}: {DIALECT & words_of_page(path)}"
 
 
-def test_dialect_words_in_names_are_found(tmp_path: Path) -> None:
+def test_ruled_out_words_in_names_are_found(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     function = "def f(beside: int) -> None:\n    self.told, (_MOST, x) = beside, (1, 2)\n"  # prose: ok
     path.write_text(f"{function}class Heard: ...\n")

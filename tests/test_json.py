@@ -97,7 +97,7 @@ def test_json_reports_follow_their_published_schema(
         assert found["ok"] == (status == 0)
 
 
-def test_json_reports_match_printed_values(
+def test_json_reports_have_the_values_that_the_verbs_print(
     desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(desk)

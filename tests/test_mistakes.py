@@ -294,7 +294,7 @@ def sentence(floor: str, line: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.parametrize(("floor", "line", "words"), CASES)
 @pytest.mark.usefixtures("desk")
-def test_mistake_gives_one_error_message_and_changes_no_file(
+def test_users_mistake_gives_one_error_message_and_changes_no_file(
     floor: str, line: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert words in sentence(floor, line, capsys)
@@ -310,7 +310,9 @@ def test_mistake_gives_one_error_message_and_changes_no_file(
         ("large_batch", "batch_size 99 is more than the 48 items of its data"),
     ],
 )
-def test_check_fails_if_something_is_missing(name: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_fails_if_a_file_of_the_recipe_is_missing(
+    name: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert import_module("system.__main__").main(["check", f"{name}.yaml"]) == 1
     shown = capsys.readouterr().out
     assert words in shown
@@ -318,7 +320,7 @@ def test_check_fails_if_something_is_missing(name: str, words: str, capsys: pyte
     assert shown.endswith("\n1 MISTAKE\n" if name == "large_batch" else "\n1 MISSING\n")
 
 
-def test_check_accepts_data_that_run_will_make(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_accepts_a_recipe_whose_data_run_will_make(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (desk / "no_manifest.yaml").read_text()
     made = "{manifest: nowhere.jsonl, make: python -m data_tools scenes x --seed 1"
     text = text.replace(
@@ -344,7 +346,7 @@ def test_bad_descriptions_are_refused_before_a_model_is_loaded(
     assert f"recipe.yaml{NO_STORE}" in sentence("data_tools", line.format("recipe.yaml"), capsys)
 
 
-def test_failed_run_keeps_computed_frames(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_that_fails_later_keeps_the_computed_frames(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Computed frames are used again; nothing is left of the run."""
     for verb in ("run", "train"):
         assert "batch_size 99 needs at least 99" in sentence("system", f"{verb} large_batch.yaml", capsys)
@@ -375,7 +377,7 @@ def test_missing_hub_model_without_network_is_refused(desk: Path, capsys: pytest
         ("system", "rank run --audio one --queries one.csv --out {}/x.npy", "x.npy: 1 query x 1 clip\n"),
     ],
 )
-def test_messages_for_one_thing_use_the_singular(
+def test_messages_about_one_item_use_the_singular(
     floor: str, line: str, words: str, original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -423,7 +425,7 @@ WRITING = [
 
 @pytest.mark.usefixtures("desk")
 @pytest.mark.parametrize(("floor", "line"), WRITING)
-def test_read_only_folder_is_reported(
+def test_read_only_output_folder_is_reported(
     floor: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The error is that of a read-only disk: permissions do not stop root, who may run the tests."""
@@ -450,7 +452,7 @@ def _unless(function: object, refuse: object) -> object:
 
 
 @pytest.mark.parametrize(("floor", "line"), WRITING[:3])
-def test_full_disk_is_reported(floor: str, line: str, desk: Path, root: Path) -> None:
+def test_verbs_report_a_full_disk(floor: str, line: str, desk: Path, root: Path) -> None:
     """A file may have 100 bytes; longer ones fail as on a full disk."""
     code = (
         "import resource, sys; from importlib import import_module\n"

@@ -304,7 +304,9 @@ def readers(unbroken: Path, world: Path, tmp_path: Path) -> dict[str, Reader]:
     "count",
     [pytest.param(200, marks=pytest.mark.slow), pytest.param(2000, marks=pytest.mark.campaign)],
 )
-def test_damaged_files_never_cause_a_traceback(readers: dict[str, Reader], tmp_path: Path, count: int) -> None:
+def test_randomly_damaged_input_files_never_cause_a_traceback(
+    readers: dict[str, Reader], tmp_path: Path, count: int
+) -> None:
     seed = int(SEED) if SEED else 2022 if count == 200 else random.SystemRandom().randrange(2**32)
     failed = []
     for name, reader in readers.items():

@@ -76,7 +76,7 @@ def test_killed_run_resumes_with_the_same_result(
     assert kills.everywhere(command, lambda: fresh(work), check, stride) >= 60 // stride
 
 
-def test_killed_new_ranking_keeps_the_trained_model(
+def test_run_killed_while_ranking_again_keeps_the_trained_model(
     stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path
 ) -> None:
     """Kills while a finished run ranks for another edition lose no trained weights."""
@@ -119,7 +119,7 @@ def test_killed_study_resumes_with_the_same_table(
     assert len(tables) == 1
 
 
-def test_killed_features_resumes_without_damage(
+def test_killed_features_verb_resumes_without_damaged_frames(
     stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path
 ) -> None:
     banks = tmp_path / "banks"
@@ -154,7 +154,7 @@ def test_killed_export_leaves_no_partial_model(
 
 
 @pytest.mark.parametrize(("out", "more"), [("scores.npy", []), ("best.csv", ["--top", "3"])])
-def test_killed_rank_repeats_with_the_same_result(
+def test_rank_verb_after_a_kill_gives_the_same_result(
     stride: int, out: str, more: list[str], kills: Kills, work: Path, small: Path, tmp_path: Path
 ) -> None:
     """The same command then gives the same lists, and scores but for rounding, with the cache as the kill left it."""

@@ -125,7 +125,7 @@ def prose_files(root: Path, suffix: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("suffix", [".py", ".md"])
-def test_prose_follows_the_rules(root: Path, suffix: str) -> None:
+def test_texts_of_the_project_follow_the_prose_rules(root: Path, suffix: str) -> None:
     found = []
     for path in prose_files(root, suffix):
         if path == Path(__file__):
@@ -139,7 +139,7 @@ def test_prose_follows_the_rules(root: Path, suffix: str) -> None:
     assert found == []
 
 
-def test_lines_of_markdown_are_short(root: Path) -> None:
+def test_lines_of_markdown_have_at_most_120_characters(root: Path) -> None:
     found = []
     for path in prose_files(root, ".md"):
         text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -161,11 +161,11 @@ def test_lines_of_markdown_are_short(root: Path) -> None:
         ("markdown", "word " * 31, "a sentence of 31 words"),
     ],
 )
-def test_each_rule_finds_its_example(kind: str, text: str, fault: str) -> None:
+def test_each_prose_rule_finds_its_example(kind: str, text: str, fault: str) -> None:
     assert any(found.startswith(fault) for found in faults(Text(1, kind, text)))
 
 
-def test_faults_are_found_in_source_texts() -> None:
+def test_prose_faults_are_found_in_docstrings_comments_and_messages() -> None:
     source = 'x = f"there are {n} items"\n'  # prose: ok
     found = [fault for text in python_texts(source) for fault in faults(text)]
     assert len(found) == 1
@@ -174,6 +174,6 @@ def test_faults_are_found_in_source_texts() -> None:
     assert [text.line for text in markdown_texts(page) if list(faults(text))] == [2, 8]
 
 
-def test_plain_prose_has_no_fault() -> None:
+def test_prose_rules_find_no_fault_in_plain_prose() -> None:
     source = '"""Return the missing frames."""\n\n\ndef test_truncated_flac_is_refused():\n    pass  # a reason\n'
     assert [list(faults(text)) for text in python_texts(source)] == [[], [], []]

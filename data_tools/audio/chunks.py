@@ -80,7 +80,7 @@ class _Sound(NamedTuple):
 
 
 def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded | None:
-    """Return the file from which libsndfile reads all sound of a WAV, RF64, W64, AIFF or CAF file.
+    """Return a WAV, RF64, W64, AIFF or CAF file, its header corrected if necessary, so that libsndfile reads all sound.
 
     start, end: Offsets of the file's container.
     """
@@ -130,14 +130,14 @@ def _find_sound(path: Path, file: BinaryIO, layout: _Layout, start: int) -> _Sou
 
 
 def _chunk(file: BinaryIO, layout: _Layout, at: int) -> tuple[bytes | None, int, int]:
-    """Read the chunk header at an offset; return name (None at the file's end), size, and offset of its body."""
+    """Read the chunk header at offset `at`; return name (None at the file's end), size, and offset of its body."""
     header = read_at(file, at, layout.name + layout.size)
     size = int.from_bytes(header[layout.name :], layout.order) - layout.counted
     return header[:4] if len(header) == layout.name + layout.size else None, size, at + len(header)
 
 
 def _next_chunk(file: BinaryIO, layout: _Layout, body: int, size: int) -> int:
-    """Return the offset of the next chunk; some writers omit the padding after odd sizes."""
+    """Return the offset of the chunk after a body of `size` bytes; some writers omit the padding after odd sizes."""
     end = body + max(0, size)
     padded = end + -max(0, size) % layout.align
     unpadded_name = read_at(file, end, 4)
@@ -147,7 +147,7 @@ def _next_chunk(file: BinaryIO, layout: _Layout, body: int, size: int) -> int:
 
 
 def _is_streamed(file: BinaryIO, sound: _Sound, end: int) -> bool:
-    """Return whether the header was written before the length was known.
+    """Return whether a header was written before the length of the sound was known.
 
     Programs then write 0, the largest number, or about 2 GiB: ffmpeg 0xffffffff (AIFF: 0), sox 0x7ffff000 (AIFF:
     0x7f000008), others 0x7fffffff or 0x80000000, each with or without their headers.
@@ -163,9 +163,9 @@ def _is_streamed(file: BinaryIO, sound: _Sound, end: int) -> bool:
 
 
 def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> bool:
-    """Return whether a 32-bit header states too many bytes of a file that was not cut.
+    """Return whether a file is complete although the 32-bit size in its header is larger than its sound.
 
-    Then one of these is true:
+    That is so if one of these is true:
 
     * The stated size includes the header.
     * The file ends with a whole sample, a few bytes early.
@@ -183,7 +183,7 @@ def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> 
 
 
 def _with_size(path: Path, file: BinaryIO, sound: _Sound, size: int, magic: bytes = b"") -> Reheaded:
-    """Return the file with a corrected size of its sound."""
+    """Return the file with `size` as the stated size of its sound. magic: Corrected first bytes of the file."""
     layout, at, width = sound.layout, sound.field, sound.width
     head = bytearray(read_at(file, 0, sound.start))
     head[at : at + width] = min(size + layout.counted, 256**width - 1).to_bytes(width, layout.order)
@@ -192,7 +192,7 @@ def _with_size(path: Path, file: BinaryIO, sound: _Sound, size: int, magic: byte
 
 
 def _after_chunks(file: BinaryIO, layout: _Layout, at: int, end: int) -> int:
-    """Skip the chunks and tags that start at an offset; return the offset after them, or the file's end."""
+    """Skip the chunks and tags that start at offset `at`; return the offset after them, or the file's end."""
     for _ in range(_MAX_CHUNKS):
         at = after_tags(file, at)
         name, size, body = _chunk(file, layout, at)
@@ -214,7 +214,7 @@ def _refuse_longer(path: Path, file: BinaryIO, sound: _Sound, end: int) -> None:
 
 
 def playable_au(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded:
-    """Return the file from which libsndfile reads all sound of an AU file."""
+    """Return an AU file, with a corrected header if necessary, so that libsndfile reads all of its sound."""
     is_big = read_at(file, start, 4) == b".snd"
     layout = _RIFF._replace(align=1, order="big" if is_big else "little")  # AU has no chunks
     fields = read_at(file, start + 4, 8)

@@ -17,15 +17,15 @@ _ASF_START = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 
 
 def whole_sound(path: Path, quick: bool = False) -> Path | Reheaded | None:
-    """Return the file that libsndfile has to open to read all sound; None if only ffmpeg can read it.
+    """Return an audio file, corrected if necessary, so that libsndfile reads all sound; None if only ffmpeg can.
 
     libsndfile trusts most headers: from a cut or joined file it reads a part of the sound, without an error.
 
     Args:
         path: A regular file, in any format.
         quick: Trust an MP3 file's tag about its frames instead of counting them.
-    Returns: the path; or the corrected file, which the caller closes. Corrected are streamed files without a size in
-    their headers, MP3 files without the number of their frames, and Ogg files without the mark of their end.
+    Returns: the path; or the corrected file, which the caller closes. It adds the size to the header of a streamed
+    file, the number of frames to an MP3 file, and the mark of the end to an Ogg file that lacks it.
     Raises AudioError for a file that ends before its sound does, and for one with more sound than its header states.
         That applies to WAV, RF64, W64, AIFF, AU, CAF, MP3, and Ogg (also if pages inside are missing or damaged). Cut
         and joined FLAC files are detected during decoding: see `flac.py`. For formats that ffmpeg decodes, see
@@ -49,7 +49,7 @@ def whole_sound(path: Path, quick: bool = False) -> Path | Reheaded | None:
 
 
 def refuse_partial(path: Path) -> None:
-    """Raise AudioError for cut MP4 and WMA files, and for two in sequence.
+    """Raise AudioError for an MP4 or WMA file that is cut, or that consists of two files in sequence.
 
     ffmpeg decodes only a part of them, without an error.
     """

@@ -38,7 +38,7 @@ class Sound(NamedTuple):
     lead: int = 0
 
     def samples_at(self, rate: int, resampling: Resampling) -> int:
-        """Return the number of samples that read_audio returns at another rate."""
+        """Return the number of samples that read_audio returns for this file at the sample rate `rate` (Hz)."""
         return resampled_samples(self.samples, self.rate, rate, resampling)
 
 
@@ -53,7 +53,7 @@ def sound_of(path: Path | str) -> Sound:
 
 
 def _mp3_lead(path: Path | str, samples: int, rate: int) -> int:
-    """Return how many samples of an MP3 file must be decoded before those that are used: MP3_LEAD, or all."""
+    """Return the number of samples of an MP3 file to decode before an excerpt begins: MP3_LEAD, or all."""
     with Path(path).open("rb") as file:
         is_variable = b"Xing" in file.read(4096)  # a tag that is called Info for a constant bit rate
     bytes_per_frame = Path(path).stat().st_size * (1152 if rate >= 32_000 else 576) / samples
@@ -93,7 +93,7 @@ def read_excerpt(
 
 
 def _decoded(path: Path | str, sound: Sound, begin: int, end: int) -> Iterator[tuple[Wave, bool]]:
-    """Yield samples `begin` to `end` of a file as mono blocks, each with whether it is the last."""
+    """Yield samples `begin` to `end` of a file as mono blocks, with True for the last block and False for others."""
     with opened(path, "none" if sound.direct else "quick") as file:
         if (file.frames, file.samplerate) != (sound.samples, sound.rate):
             raise AudioError(f"{path}: changed while it was in use; run the same command again")

@@ -19,7 +19,7 @@ _BLOCK = 2**20  # samples x channels per decoded block
 
 
 def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | Reheaded | None:
-    """Return the file from which libsndfile reads all sound of a FLAC file; None if ffmpeg has to decode it.
+    """Return a FLAC file, corrected if necessary, so that libsndfile reads all sound; None if ffmpeg has to decode it.
 
     A file that states no number of samples is decoded once to count them. soundfile jumps within files whose frames are
     not numbered from 0 (RFC 9639, section 9.1), such as ffmpeg's segments. Raises AudioError for a stream that cannot
@@ -53,7 +53,7 @@ def _samples(head: bytes) -> int:
 
 
 def _with_samples(head: bytes, count: int) -> bytes:
-    """Return a FLAC header that states this number of samples."""
+    """Return a FLAC header that states `count` samples."""
     return head[:21] + bytes([head[21] & 0xF0 | count >> 32]) + (count % 2**32).to_bytes(4, "big")
 
 
@@ -116,7 +116,10 @@ def _refuse_second(path: Path, file: BinaryIO, start: int) -> None:
 
 
 def _holds_container(content: mmap.mmap, at: int) -> bool:
-    """Return whether a file of another audio format starts after an offset; `find` takes a tenth of a regex's time."""
+    """Return whether a file of another audio format starts after offset `at`.
+
+    It uses `find`, which takes a tenth of a regex's time.
+    """
     if any(content.find(start, at) >= 0 for start in _STARTS):
         return True
     for kind, names in _KINDS.items():

@@ -51,7 +51,7 @@ def frame_of(header: bytes) -> _Frame | None:
 def playable_mpeg(
     path: Path, file: BinaryIO, start: int, end: int | None = None, quick: bool = False
 ) -> Path | Reheaded | None:
-    """Return the file from which libsndfile reads all sound of an MPEG audio file; its frames are counted.
+    """Return an MPEG audio file, with the number of its frames, so that libsndfile reads all of its sound.
 
     Args:
         start, end: Offsets of the frames; end: None for the end of the file, a number for frames in a WAV file.
@@ -121,7 +121,7 @@ def next_sound(content: mmap.mmap, at: int, end: int) -> int:
 
 
 def _first_of_two(content: mmap.mmap, at: int) -> _Frame | None:
-    """Return the MPEG frame at an offset if one of the same kind follows it."""
+    """Return the MPEG frame at offset `at` if another frame of the same kind follows it; otherwise None."""
     first = frame_of(content[at : at + 4])
     following = first and frame_of(content[at + first.size : at + first.size + 4])
     return first if first and following and following.kind == first.kind else None
@@ -141,7 +141,7 @@ def _stated_frames(content: bytes, first: _Frame) -> tuple[int | None, bool]:
 
 
 def _states_its_bytes(content: mmap.mmap, start: int, first: _Frame) -> bool:
-    """Return whether a Xing tag states the number of frames, and no more bytes than the file has."""
+    """Return whether the Xing tag of a file states the number of frames, and at most as many bytes as the file has."""
     tag = start + 4 + _side_size(first)
     head = content[tag : tag + 16]
     states_both = head[:4] in (b"Xing", b"Info") and len(head) == 16 and head[7] & 3 == 3
@@ -149,7 +149,7 @@ def _states_its_bytes(content: mmap.mmap, start: int, first: _Frame) -> bool:
 
 
 def _side_size(frame: _Frame) -> int:
-    """Return the bytes of an MPEG frame's side information, between its header and the Xing tag."""
+    """Return the number of bytes of an MPEG frame's side information, between its header and the Xing tag."""
     if frame.is_mpeg1:
         return 17 if frame.is_mono else 32
     return 9 if frame.is_mono else 17

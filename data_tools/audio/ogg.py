@@ -31,7 +31,7 @@ class _Page(NamedTuple):
 
 
 def playable_ogg(path: Path, file: BinaryIO, at: int) -> Path | Reheaded:
-    """Return the file from which libsndfile reads all sound of an Ogg file. Source: RFC 3533.
+    """Return an Ogg file, corrected if necessary, so that libsndfile reads all of its sound. Source: RFC 3533.
 
     libogg skips a damaged page, and libsndfile fills the gap with other samples, without an error. A file without the
     mark of its end was cut between two pages, or its writer omits the mark, as ffmpeg does in segments. The mark is
@@ -108,7 +108,7 @@ def _refuse_second(path: Path, content: mmap.mmap, at: int) -> None:
 
 
 def _with_ends(content: mmap.mmap, open_ends: list[_Page]) -> bytes:
-    """Return the Ogg file with the end-of-stream mark set on these pages."""
+    """Return the Ogg file with the end-of-stream mark set on the pages `open_ends`."""
     marked = bytearray(content)
     for page in open_ends:
         marked[page.at + 5] |= _END

@@ -66,7 +66,7 @@ def mapped(file: BinaryIO) -> mmap.mmap:
 
 
 def truncated(path: Path, problem: str) -> AudioError:
-    """Return the error for a file that ends too early. problem: How this was noticed."""
+    """Return the error for a file that ends too early. problem: How the missing end was noticed."""
     return AudioError(f"{path}: truncated, {problem}; copy or download the file again")
 
 
@@ -76,7 +76,7 @@ def longer(path: Path, stated: str) -> AudioError:
 
 
 def joined(path: Path, kind: str) -> AudioError:
-    """Return the error for two audio files in one. kind: Format of the second one."""
+    """Return the error for a file that consists of two audio files. kind: Format of the second one."""
     cure = "read it as two files, or decode both into one FLAC file"
     return AudioError(f"{path}: joined, a second {kind} file follows the first, which alone would be read; {cure}")
 
@@ -110,10 +110,13 @@ def _tag_size(file: BinaryIO | mmap.mmap, at: int) -> int:
 
 
 def is_container(head: bytes) -> bool:
-    """Return whether a file starts as an audio container. MP4 is recognised without the zeros of its size."""
+    """Return whether `head`, the first bytes of a file, begin an audio container.
+
+    MP4 is recognised without the zeros of its size.
+    """
     return head[:4] in MAGICS or head[:4] in _FOREIGN_MAGICS or head[1:5] == b"ftyp"
 
 
 def is_name(name: bytes | None) -> bool:
-    """Return whether these bytes can be the name of a chunk: four printable ASCII characters."""
+    """Return whether the bytes `name` can be the name of a chunk: four printable ASCII characters."""
     return name is not None and len(name) == 4 and all(0x20 <= byte < 0x7F for byte in name)

@@ -66,7 +66,7 @@ def require_file(path: Path | str) -> None:
 
 
 def holds_frames(path: Path | str) -> bool:
-    """Return whether a file contains published frames, by its name."""
+    """Return whether a file contains published frames, to judge by the suffix of its name."""
     return str(path).lower().endswith(FRAME_SUFFIXES)
 
 
@@ -122,7 +122,7 @@ def audio_seconds(path: Path | str) -> float:
 
 
 def readable_seconds(path: Path | str) -> float | None:
-    """Return audio_seconds, or None for audio that is missing or unreadable; the verb `check` lists such files."""
+    """Return audio_seconds(path); None for audio that is missing or unreadable, which the verb `check` lists."""
     try:
         return audio_seconds(path)
     except AudioError:
@@ -130,11 +130,11 @@ def readable_seconds(path: Path | str) -> float | None:
 
 
 def check_audio(path: Path | str) -> str | None:
-    """Decode a whole audio file; return why it has no sound, such as "silent", or None. Raises as read_audio.
+    """Decode a whole audio file; return why it has no sound, such as "silent"; None for a file with sound.
 
-    Returns: a description of a file without sound after averaging its channels, such as "silent"; None for any other
-    file. A file shorter than SHORTEST is without sound, as is one whose samples vary by at most two 16-bit steps,
-    whatever their mean. Channels cancel if their mean varies by less than CANCELS times their own variation.
+    A file has no sound if it is shorter than SHORTEST, or if its samples vary by at most two 16-bit steps, whatever
+    their mean. Nor does one whose channels cancel: their mean varies by less than CANCELS times their own variation.
+    Raises as read_audio.
     """
     with opened(path) as file:
         low, high = mono_low, mono_high = np.inf, -np.inf
@@ -209,7 +209,10 @@ def encoded(samples: np.ndarray, rate: int, format: str, subtype: str, **quality
 
 
 def mixed_to_mono(block: Wave) -> Wave:
-    """Return the mean (n,) of the channels of (n, channels). Two are added directly, twenty times as fast as a mean."""
+    """Return the mean of the channels, (n,), of a block (n, channels).
+
+    Two channels are added directly, twenty times as fast as a mean.
+    """
     if block.shape[1] == 1:
         return block[:, 0]
     return np.asarray((block[:, 0] + block[:, 1]) / 2 if block.shape[1] == 2 else block.mean(axis=1), np.float32)
@@ -247,7 +250,7 @@ def _size(file: "soundfile.SoundFile") -> str:
 
 @cache
 def _sequential_file() -> type["soundfile.SoundFile"]:
-    """Return the class of audio files that are read from the current position onwards.
+    """Return a subclass of soundfile.SoundFile that does not jump between calls of `read`.
 
     After each call, soundfile jumps to the end of the samples that it has returned. In an MP3 file with few bits per
     frame, libmpg123 then loses bits of earlier frames, and decodes up to 4,000 samples to other values.
@@ -266,7 +269,7 @@ def _sequential_file() -> type["soundfile.SoundFile"]:
 
 @contextmanager
 def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.SoundFile"]:
-    """Open an audio file for a block.
+    """Open an audio file for the duration of a `with` block.
 
     Raises AudioError if it is missing, empty, damaged or in another format.
     checks: "all" finds cut and joined files. "quick" trusts an MP3 file's tag about its length. "none" is for a file
@@ -301,7 +304,7 @@ def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.Soun
 
 
 def _readable(path: Path | str, quick: bool) -> Path | Reheaded | None:
-    """Return the file that libsndfile has to read; None if only ffmpeg can read it. quick: See whole_sound."""
+    """Return an audio file, corrected if necessary, for libsndfile; None if only ffmpeg reads it."""
     return None if str(path).lower().endswith(FFMPEG_SUFFIXES) else whole_sound(Path(path), quick)
 
 
@@ -314,13 +317,13 @@ def is_direct(path: Path | str) -> bool:
 
 
 def _require_bytes(path: Path | str) -> None:
-    """Raise OSError if the system cannot read a whole file, which libsndfile would report as damage or as its end."""
+    """Raise OSError if the system cannot read a file to its end; libsndfile would report it as damaged or shorter."""
     sha256_of(Path(path))
 
 
 @contextmanager
 def _source(path: Path | str, checks: Checks) -> Iterator[Path | str | Reheaded]:
-    """Yield the path, or a file object with a corrected header, that libsndfile has to read."""
+    """Yield the input for libsndfile: the path, a file object with a corrected header, or ffmpeg's WAV file."""
     source = Path(path) if checks == "none" else _readable(path, quick=checks == "quick")
     if source:
         with nullcontext() if isinstance(source, Path) else source:
@@ -333,7 +336,7 @@ def _source(path: Path | str, checks: Checks) -> Iterator[Path | str | Reheaded]
 
 @contextmanager
 def _by_ffmpeg(path: Path | str) -> Iterator[str]:
-    """Yield a WAV file with the first sound of a file, at its own rate, for the duration of the block.
+    """Decode the first audio stream of a file into a temporary WAV file, at its sample rate; yield the WAV's path.
 
     Raises AudioError if ffmpeg is not installed, and for every error that it reports, after which it would still
     decode. ffmpeg may open this file only, because some formats name other files.

@@ -41,13 +41,13 @@ _KAISER: dict[Resampling, _Kaiser] = {
 
 
 def resampled_samples(samples: int, rate: int, wanted: int, how: Resampling) -> int:
-    """Return the number of samples (at least 1) that a wave of `samples` samples has after resampling."""
+    """Return the number of samples (at least 1) of a wave after resampling it from `rate` to `wanted` Hz."""
     exact = Fraction(samples * wanted, rate)
     return max(1, math.floor(exact + Fraction(1, 2) if how == "soxr_hq" else exact))
 
 
 def turn_of(rate: int, wanted: int, how: Resampling) -> tuple[int, int]:
-    """Return the new and the old samples of a turn, after which a resampler's filter repeats its weights."""
+    """Return the numbers of new and of old samples after which a resampling filter repeats its weights (one turn)."""
     factor = math.gcd(rate, wanted)
     up, down = wanted // factor, rate // factor
     finer = -(-MIN_PHASES // up) if _is_drifting(rate, wanted, how) else 1
@@ -55,12 +55,12 @@ def turn_of(rate: int, wanted: int, how: Resampling) -> tuple[int, int]:
 
 
 def _is_drifting(rate: int, wanted: int, how: Resampling) -> bool:
-    """Return whether the clock of resampy up to 0.2.2 has rounding errors between these rates."""
+    """Return whether the method `how` has a drifting clock (resampy up to 0.2.2) from `rate` to `wanted` Hz."""
     return how == "kaiser_best_0.2" and Fraction(1 / (wanted / rate)) != Fraction(rate, wanted)
 
 
 def resampler(rate: int, wanted: int, how: Resampling, turns: int = 0) -> Callable[[Wave, bool], Wave]:
-    """Return a function that resamples a wave block by block: it takes a block (N,) and whether it is the last.
+    """Return a function that resamples a wave block by block. It takes a block, (N,), and True for the last block.
 
     turns: Number of turns of the filter before the first block, for a wave that is a later part of another one.
 
@@ -115,7 +115,7 @@ class _Polyphase:
         return self.filtered(self.weights, old, turns)
 
     def filtered(self, taps: _Samples, old: _Samples, turns: int, shift: int = 0) -> _Samples:
-        """Apply a filter to a block of samples; shift: delay of the new samples in phases."""
+        """Apply the filter `taps` to a block of old samples; return the new ones. shift: Their delay in phases."""
         from scipy.signal import upfirdn
 
         ahead = (self.before + self.reach) * self.up + shift
@@ -144,7 +144,7 @@ class _Drifting(_Polyphase):
         self.wings, self.wing_slopes = (np.append(taps, 0.0)[edge] for taps in (self.weights, self.slopes))
 
     def resample(self, old: _Samples, turns: int) -> _Samples:
-        """Return new samples of old ones, at times that repeat the rounding errors of resampy's clock."""
+        """Return the new samples for a block of old ones, with the rounding errors of resampy's clock."""
         if not turns:
             return np.zeros(0)
         drift = self._drift(turns)
@@ -164,7 +164,7 @@ class _Drifting(_Polyphase):
         return new
 
     def _drift(self, turns: int) -> _Samples:
-        """Return the error of resampy's clock at each of the next new samples, in old samples."""
+        """Return the error of resampy's clock, in old samples, at each new sample of the next `turns` turns."""
         count = turns * self.up
         clock = np.add.accumulate(np.concatenate([[self.clock], np.full(count, self.step)]))
         whole, phase = np.divmod(np.arange(count) * self.down, self.up)
@@ -189,7 +189,7 @@ def _clock_after(count: int, step: float) -> float:
 
 
 def _added(start: float, step: float, count: int) -> float:
-    """Add a step `count` times to a number."""
+    """Return start + count * step, computed by adding `step` again and again, with the rounding errors of that."""
     return float(np.add.accumulate(np.concatenate([[start], np.full(count, step)]))[-1])
 
 
@@ -224,11 +224,8 @@ def _joined(left: _Samples, right: _Samples) -> _Samples:
 def _wing(table: _Samples, step: int, entry: _Samples) -> tuple[_Samples, _Samples]:
     """Return the filter's weights (up, reach) on one side, and their differences to the next entry of the table.
 
-    The nearest samples are first.
-
-    Weights are interpolated linearly in the table, the right half of the filter.
-
-    entry: (up,) place in the table of the nearest old sample on this side.
+    table: The right half of the filter; weights are interpolated linearly in it. step: Entries of the table per old
+    sample. entry: (up,) place in the table of the nearest old sample on this side. The nearest samples are first.
     """
     slope = np.diff(table, append=table[-1])
     first = entry.astype(int)

@@ -17,7 +17,7 @@ Waves = np.ndarray | Sequence[np.ndarray]
 
 
 def waves_of(audio: Any) -> list[np.ndarray] | None:
-    """Return the waves of an array or tensor, or of a list of them; None for names of files.
+    """Return the waves of an array or tensor, or of a list of them; None if `audio` names files.
 
     Raises KitError for arrays that are not waves: other than (samples,) or (samples, channels) of finite floats.
     """
@@ -28,7 +28,7 @@ def waves_of(audio: Any) -> list[np.ndarray] | None:
 
 
 def _checked(one: Any, number: int) -> np.ndarray:
-    """Return one wave as float32. Raises KitError for another shape or type, and for NaN or infinite samples."""
+    """Return a wave as float32. Raises KitError for a wrong shape or type, and for NaN or infinite samples."""
     wave = np.asarray(_on_cpu(one))
     shape = f"wave {number} has shape {wave.shape} and type {wave.dtype}"
     if wave.dtype.kind != "f" or wave.ndim not in (1, 2) or not wave.size:
@@ -48,7 +48,7 @@ def _on_cpu(one: Any) -> Any:
 
 
 def write_waves(waves: Sequence[np.ndarray], rate: int | None, folder: Path) -> list[Path]:
-    """Write waves as 32-bit float WAV files; return their paths in order. KitError for a missing or odd rate."""
+    """Write waves as 32-bit float WAV files; return their paths. Raises KitError for a missing or impossible rate."""
     import soundfile
 
     if not isinstance(rate, Integral) or not MIN_RATE <= rate <= MAX_RATE:

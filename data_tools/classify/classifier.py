@@ -81,13 +81,13 @@ def score(network: nn.Module, vectors: np.ndarray, rows: np.ndarray) -> np.ndarr
 
 
 def _loaded(vectors: np.ndarray, rows: np.ndarray) -> torch.Tensor:
-    """Load these rows of the stored vectors as a float32 tensor."""
+    """Load the given rows of the stored vectors as a float32 tensor."""
     return torch.from_numpy(vectors[rows].astype(np.float32))
 
 
 @contextmanager
 def network_threads() -> Iterator[ThreadPoolExecutor]:
-    """Yield a pool with one thread per core, each for a whole network.
+    """Yield a pool of threads, one per core; torch then uses one thread per network.
 
     Layers this small gain little from several threads, and lose much if other work takes one of the cores.
     """

@@ -82,7 +82,7 @@ _LINK = r"(?:https?://|ftp://|www\.)\S*[\w/]|(?<![\w-])[\w-]{1,63}(?:\.[\w-]{1,6
 
 
 def _one_of(words: str) -> str:
-    """Return a regular expression that matches any of these words."""
+    """Return a regular expression that matches any one of `words`, a text of words separated by blanks."""
     return "|".join(map(re.escape, words.split()))
 
 
@@ -133,7 +133,7 @@ def _entities(text: str) -> str:
 
 
 def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) -> str:
-    """Remove boilerplate and the words that lead to it. Partly cut sentences keep their ends.
+    """Remove matches of `boilerplate`, and the words that lead to them. Partly cut sentences keep their final mark.
 
     is_first: Cut boilerplate only at the start of the text's sentences, clauses and brackets. Quoted words stay.
     """
@@ -239,7 +239,7 @@ class Cleaned(NamedTuple):
 
 
 def clean(text: str) -> Cleaned:
-    """Clean a description so that it can be a caption in a manifest; return it with the names of the used rules.
+    """Clean a description so that it can be a caption in a manifest; return it, and the names of the rules applied.
 
     Only the RULES change anything, and no rule rewords: a rule removes, decodes, or inserts a space. Text in other
     languages is labelled and not changed.

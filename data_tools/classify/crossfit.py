@@ -88,7 +88,7 @@ def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
 
 
 def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
-    """Assign each text to a fold, (N,).
+    """Return the fold number of each text, (N,).
 
     The groups of each class are dealt to the folds at random, in equal numbers.
     """
@@ -110,7 +110,7 @@ def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
 
 
 def training_texts(texts: Texts, folds: np.ndarray, fold: int) -> np.ndarray:
-    """Return the indices of a fold's training texts: those of the other folds, except texts that its fold also has.
+    """Return the indices of the training texts for `fold`: those of the other folds that equal no text of this fold.
 
     Omitting texts, instead of joining groups with a common text, keeps the folds even: with real uploaders, short texts
     such as "rain" would join most groups into one.

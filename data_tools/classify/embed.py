@@ -62,7 +62,7 @@ class Embeddings:
         return len(self._row)
 
     def _find_rows(self) -> dict[bytes, int]:
-        """Return the row of each text that both files contain completely, by the text's digest."""
+        """Return the row of each completely stored text, by the text's digest."""
         digests = self._texts_file.read_bytes() if self._texts_file.is_file() else b""
         stored = self._vectors_file.stat().st_size // (2 * self.dim) if self._vectors_file.is_file() else 0
         count = min(len(digests) // _DIGEST, stored)
@@ -73,7 +73,7 @@ class Embeddings:
         return [text for text in dict.fromkeys(texts) if _digest(text) not in self._row]
 
     def rows(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the row of each text in `vectors`, (N,) int64. Raises KeyError for a text without one."""
+        """Return the row in `vectors` of each text, (N,) int64. Raises KeyError for a text without a vector."""
         return np.fromiter((self._row[_digest(text)] for text in texts), np.int64, len(texts))
 
     def vectors(self) -> np.ndarray:
@@ -83,7 +83,7 @@ class Embeddings:
     def add(self, texts: Sequence[str], encoder: SentenceEncoder) -> int:
         """Compute and store the missing vectors of texts; return their number. Shows progress.
 
-        Only one process may write at a time. Raises DataError for another one, and for vectors that are not finite
+        Only one process may write at a time. Raises DataError if another one does, and for vectors that are not finite
         16-bit floats.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -117,13 +117,13 @@ class Embeddings:
 
 
 def open_embeddings(folder: Path, encoder: SentenceEncoder) -> Embeddings:
-    """Return the store of an encoder within a folder; the first added vector creates its files."""
+    """Return the store of an encoder's vectors within a folder; the first added vector creates its files."""
     name = re.sub(r"[^\w.-]+", "_", encoder.name.rstrip("/").split("/")[-1])
     return Embeddings(folder / f"{name}-{encoder.fingerprint[:12]}", encoder.dim)
 
 
 def _digest(text: str) -> bytes:
-    """Return a short hash of a text, by which its vector is found."""
+    """Return a short hash of a text, the key for finding its vector."""
     return hashlib.sha256(text.encode()).digest()[:_DIGEST]
 
 
@@ -157,7 +157,7 @@ def load_sentence_transformer(name: str, device: str | None = None) -> Any:
 
 
 def position_count(transformer: Any) -> int | None:
-    """Return the number of tokens that a transformer has positions for; None if it has no limit.
+    """Return the maximum number of tokens that a transformer has positions for; None if it has no limit.
 
     RoBERTa and its relatives (XLM-RoBERTa, CamemBERT, MPNet, CLAP's text encoder) count positions from the padding
     token's number plus one, so that a table of 514 positions holds 512 tokens.

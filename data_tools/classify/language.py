@@ -109,5 +109,5 @@ def _points() -> dict[str, dict[str, int]]:
 
 @cache
 def _script(letter: str) -> str:
-    """Return the first word of a letter's Unicode name: latin, cyrillic, greek, cjk, hiragana, arabic .."""
+    """Return the script of a letter, the first word of its Unicode name, such as latin, greek or cjk."""
     return unicodedata.name(letter, "unknown").split()[0].lower()

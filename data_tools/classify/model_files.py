@@ -26,7 +26,7 @@ WEIGHTLESS = ("Pooling", "Normalize", "BoW", "Dropout", "WordWeights")
 
 
 def local_folder(name: str, kind: str = "text model") -> Path | None:
-    """Find the folder of a model by folder, package or hub name, without the network.
+    """Return the folder of a model, given as folder, package or hub name, without using the network.
 
     None if the model is not on this machine.
 
@@ -46,14 +46,14 @@ def local_folder(name: str, kind: str = "text model") -> Path | None:
 
 
 def installed_as(name: str) -> str:
-    """Return the end of an error message about a missing hub name: the installed package with that model, or ""."""
+    """Return a hint about a missing hub name: the installed package that contains that model; "" without one."""
     package = CARRIED.get(name.rpartition("/")[2])
     is_installed = package is not None and find_spec(PACKAGES[package]) is not None
     return f"; an installed package contains it: use {package} instead" if is_installed else ""
 
 
 def fetch(name: str, kind: str = "text model") -> Path:
-    """Return the folder of a model; download it into the hub's cache if it is not on this machine.
+    """Return the folder of the model `name`; download it into the hub's cache if it is not on this machine.
 
     Raises DataError if the download fails: at once without a network.
     """
@@ -91,7 +91,7 @@ def folder_problem(folder: Path) -> str | None:
 
 
 def configuration_files(folder: Path) -> list[Path]:
-    """List the files of a model's folder that determine its results, except the weights, sorted by path."""
+    """List the files of a model's folder, except the weights, that affect its results, sorted by path."""
     files = {path for pattern in CONFIGURATION for path in folder.rglob(pattern) if path.is_file()}
     return sorted(files)
 
@@ -124,7 +124,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _shards(index: Path) -> list[Path]:
-    """Return the files in an index of weights; empty if one of them is missing, or if the file is not an index."""
+    """Return the weight files that an index file lists; [] if one of them is missing, or if it is not an index."""
     try:
         names = parse_json(index.read_bytes(), index.name)["weight_map"].values()
         files = [index.parent / name for name in sorted(set(names))]
@@ -141,12 +141,12 @@ def _hub_names(name: str) -> list[str]:
 
 
 def _is_path(name: str) -> bool:
-    """Return whether the name cannot be a hub name."""
+    """Return whether the name of a model can only be a path, not a hub name."""
     return not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,95}(/[\w.-]{1,95})?", name, re.ASCII)
 
 
 def _cached(owned: str) -> Path | None:
-    """Return the folder of a complete model in the hub's local cache, or None. owned: Name with its owner."""
+    """Return the folder of a complete model in the hub's local cache, or None. owned: Its hub name with owner."""
     from huggingface_hub import try_to_load_from_cache
 
     for name in ("config.json", "modules.json"):  # static embeddings have only the second one
@@ -157,7 +157,7 @@ def _cached(owned: str) -> Path | None:
 
 
 def _answers(address: str) -> bool:
-    """Return whether a server answers at this address."""
+    """Return whether a server answers at the address."""
     try:
         with urllib.request.urlopen(address, timeout=PATIENCE):
             return True

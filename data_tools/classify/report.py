@@ -32,7 +32,7 @@ def count_above(scores: np.ndarray, threshold: float) -> int:
 
 
 def reliability(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> list[dict[str, float]]:
-    """Return, for each tenth of [0, 1] with scores, their weighted mean, weighted share of captions, and number."""
+    """Return for each tenth of [0, 1] that has scores: their weighted mean, the share of captions, and their number."""
     bins = np.minimum((scores * _BINS).astype(int), _BINS - 1)
     total, of_scores, of_captions = (
         np.bincount(bins, weights * values, _BINS) for values in (np.ones(len(scores)), scores, labels)
@@ -99,7 +99,7 @@ def examples(
 
 
 def _listed(order: np.ndarray, scores: np.ndarray, texts: Sequence[str]) -> list[str]:
-    """Return the first EXAMPLES different texts in this order, each as a line with its score."""
+    """Return lines with the first EXAMPLES different texts and their scores. order: Indices of the texts."""
     first: dict[str, float] = {}
     for number in order:
         first.setdefault(texts[number], scores[number])
@@ -165,7 +165,7 @@ def _roc_pr(labels: np.ndarray, scores: dict[Weighting, np.ndarray], figures: di
 
 
 def _named(weighting: str, short: str, figures: dict[str, Any], key: str) -> str:
-    """Return the legend of a curve: its weighting and one figure."""
+    """Return the legend of a curve: its weighting, and the figure `key` under the name `short`."""
     return f"{weighting}, {short} {figures[weighting][key]:.4f}"
 
 
@@ -198,7 +198,7 @@ def _scores(labels: np.ndarray, scores: dict[Weighting, np.ndarray], threshold: 
 
 
 def _draw_kept(figures: dict[str, Any], threshold: float) -> "Figure":
-    """Draw the number of descriptions above each threshold."""
+    """Draw the number of descriptions above each of THRESHOLDS, and mark the chosen `threshold`."""
     figure = _figure()
     axes = figure.add_subplot(xlabel="threshold", ylabel="descriptions above it")
     for weighting, values in figures.items():
@@ -211,7 +211,7 @@ def _draw_kept(figures: dict[str, Any], threshold: float) -> "Figure":
 
 
 def _figure() -> "Figure":
-    """Return an empty figure."""
+    """Return an empty matplotlib figure."""
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # its first import logs messages about fonts
     from matplotlib.figure import Figure
 

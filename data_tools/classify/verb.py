@@ -51,7 +51,7 @@ def classify(
     letter after cleaning is neither learnt from nor scored. Its text is empty, its scores are 0, and it only counts in
     the number of empty ones.
     threshold: Only for the counts, examples and figures; "kept" means a score above it.
-    Raises DataError for no descriptions, for none with a word, and as the steps do.
+    Raises DataError for no descriptions, for none with a word, and as its steps do.
     """
     seconds: dict[str, float] = {}
     with _timed(seconds, "cleaning"):
@@ -106,7 +106,7 @@ def classify(
 
 
 def _texts(scored: Sequence[Described], learnt: Sequence[tuple[str, str]], rows: np.ndarray) -> Texts:
-    """Group texts that must share a fold: of a known uploader, equal texts of unknown uploaders, captions of a clip."""
+    """Group the texts that must be in one fold: those of an uploader, equal ones without uploader, those of a clip."""
     keys = [("by", item.uploader) if item.uploader else ("text", item.cleaned.text) for item in scored]
     keys += [("clip", clip) for clip, _ in learnt]
     numbers: dict[tuple[str, str], int] = {}
@@ -133,7 +133,7 @@ def _rule_counts(cleaned: Iterable[Cleaned]) -> dict[str, int]:
 
 @contextmanager
 def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
-    """Measure the time of a block and store it under this name, in seconds."""
+    """Measure the duration of a block and store it in `seconds` under `name`."""
     began = time.perf_counter()
     yield
     seconds[name] = round(time.perf_counter() - began, 1)

@@ -89,9 +89,9 @@ def read_audiocaps(
 
 
 def _by_stem(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[Path, str]]:
-    """Map the names of audio files without their endings to (folder, name); unknown ones as <id>_<start in seconds>.
+    """Return (folder, name) of each audio file by its name without ending, or by <id>_<start> if not in `known`.
 
-    Earlier folders come before later ones, earlier endings before later ones.
+    If two files have the same key, the earlier folder, then the earlier ending counts. <start> is in seconds.
     """
     files = [(folder, name) for folder in folders for name in audio_names(folder)]
     files.sort(key=lambda file: (folders.index(file[0]), AUDIO_SUFFIXES.index(Path(file[1]).suffix.lower())))
@@ -104,7 +104,7 @@ def _by_stem(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[
 
 
 def _in_seconds(stem: str) -> list[str]:
-    """Convert <id>_<start>_<end>, in seconds or milliseconds, or <id>_<start>, to <id>_<start in seconds>.
+    """Return the names <id>_<start in seconds> that a name <id>_<start>_<end> (s or ms) or <id>_<start> can mean.
 
     >>> _in_seconds("-aB_30_40"), _in_seconds("-aB_30000_40000"), _in_seconds("-aB_030.000"), _in_seconds("-aB")
     (['-aB_30', '-aB_30_40'], ['-aB_30', '-aB_30000_40000'], ['-aB_30'], [])

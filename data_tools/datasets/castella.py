@@ -116,14 +116,14 @@ def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
 
 
 def _files(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
-    """Return the names of the audio or feature files with these suffixes in a folder."""
+    """Return the names of the files in a folder that end in one of `suffixes`, of audio or of features."""
     if suffixes == FEATURES:
         return sorted(path.name for path in folder.glob("*.npz")) if folder.is_dir() else []
     return [name for name in audio_names(folder) if Path(name).suffix.lower() in suffixes]
 
 
 def _count(split: str, annotations: Annotations, present: Set[str], listed: Set[str], suffixes: tuple[str, ...]) -> str:
-    """Format the counts of a split. present: Recordings that have a file. listed: Recordings in the manifest."""
+    """Format the counts of a split. present: All recordings that have a file. listed: Recordings in the manifest."""
     recordings, with_queries = len(annotations.seconds), len({query.vid for query in annotations.queries})
     n_present = len(present & annotations.seconds.keys())
     windows = sum(len(query.windows or []) for query in annotations.queries)

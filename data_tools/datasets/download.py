@@ -74,7 +74,7 @@ def download(
 
 
 def _noted(path: Path) -> Path:
-    """Return the path of the file that stores the checksum of a downloaded file."""
+    """Return the path of the .sha256 file that stores the checksum of the downloaded file `path`."""
     return path.with_name(f"{short_name(path.name)}.sha256")
 
 
@@ -137,7 +137,7 @@ def file_problem(path: Path) -> str | None:
 
 
 async def _fetch(address: str, path: Path, part: Path) -> None:
-    """Download a file; continue an interrupted download. part: File for the bytes that have arrived."""
+    """Download a file; continue an interrupted download. part: File for the bytes received so far."""
     import aiohttp
 
     elsewhere = f"download {address} on another machine, and put it at {path}"
@@ -157,7 +157,7 @@ async def _fetch(address: str, path: Path, part: Path) -> None:
 
 
 async def _get(session: "ClientSession", address: str, part: Path, have: int, elsewhere: str) -> bool:
-    """Download the rest of a file after its first `have` bytes; return False if the server has no such rest.
+    """Download the rest of a file after its first `have` bytes; return False if the server cannot send that rest.
 
     Raises DataError for another answer, for one that is compressed, and for a part that was not asked for.
     """
@@ -200,7 +200,7 @@ async def _write(answer: "ClientResponse", part: Path, have: int, address: str) 
 
 
 def cure_of(path: Path, source: str) -> str:
-    """Return the way to a usable file: `source` if it is missing, a fault and FETCH_AGAIN if damaged, else ""."""
+    """Return the cure for an unusable file: `source` if it is missing, "FAULT; FETCH_AGAIN" if damaged; else ""."""
     if not path.is_file():
         return source
     problem = content_problem(path) or file_problem(path)

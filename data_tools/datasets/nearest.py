@@ -75,7 +75,7 @@ class Nearest:
     def to(self, text: str) -> tuple[str, str] | None:
         """Return the most similar known text and its difference from `text`; None without a similar one.
 
-        The difference is one of the ways, or a letter.
+        The difference is the name of one of the ways, or A_LETTER.
 
         A text one letter away from several known ones has no answer: it would be a guess.
         """
@@ -93,18 +93,18 @@ class Nearest:
         return (self._texts[only][0], A_LETTER) if only else None
 
     def _bare(self, text: str) -> str:
-        """Return a text without all differences that are ignored, such as case and blanks."""
+        """Return a text without all the features whose differences are ignored, such as case and blanks."""
         for _, strip in self._ways:
             text = strip(text)
         return text
 
     def _way(self, text: str, known: str) -> int:
-        """Return the index of the kind of difference that explains two unequal texts; the number of kinds if none."""
+        """Return the index in `_ways` of the difference between two unequal texts; len(_ways) if none explains it."""
         same = (index for index, (_, strip) in enumerate(self._ways) if strip(text) == strip(known))
         return next(same, len(self._ways))
 
     def _shorten(self) -> None:
-        """Store every known text, whole and without each one of its letters.
+        """Index every known text under itself and under each variant with one letter removed.
 
         Two texts an edit apart share one of these.
         """
@@ -116,7 +116,7 @@ class Nearest:
 
 
 def similar_names(missing: Iterable[str], present: Iterable[str]) -> str:
-    """Return a note on missing files whose names differ from present ones in some of NAME_WAYS.
+    """Return a note on missing files whose names differ from a present one only in NAME_WAYS, such as blanks.
 
     The note is "" without such names.
     """
@@ -137,5 +137,5 @@ def _common_end(one: str, other: str) -> int:
 
 
 def _shortened(text: str) -> set[str]:
-    """Return a text, and the text without each one of its letters."""
+    """Return a text and all its variants with one letter removed."""
     return {text, *(text[:index] + text[index + 1 :] for index in range(len(text)))}

@@ -44,18 +44,17 @@ def read_captions(
     delimiter: str = ",",
     quoting: Quoting | None = None,
 ) -> tuple[list[Clip], list[str]]:
-    """Read clips from a table of captions; return them in its order, and the missing or unreadable files among them.
+    """Read clips from a table of captions; return them in its order, and the paths of missing or unreadable audio.
 
     Args:
-        audio: Column with a row's file, below `folder`. Rows of one file, however named, are one clip with the first
-            name. If its names are in several splits, it stays in the held-out one (test before validation before
-            training). Its other rows are omitted, with a warning.
+        audio: Column with a row's file, below `folder`. All rows with the same file, however written, become one clip
+            with the first of the names. If the names are in different splits, only the rows of the split that comes
+            first in test, validation, training are used; the others are omitted, with a warning.
         captions: Columns of captions. If there are several, a cell may be empty, but not all cells of a row.
         split_column: Column of a row's split; None: all rows have `split`.
-        quoting: As for read_table; None: csv, but none for tabs.
+        quoting: As for read_table; None: "csv", but "none" if the delimiter is a tab.
     Raises DataError for a missing column, an empty or bad caption, an unknown split, and one name in two splits. Also
-    for
-        names of one file in two splits of the same kind, such as test and evaluation.
+        for two names of one file in two splits of the same kind, such as test and evaluation.
     """
     names: dict[str, str] = {}  # by the resolved file: "a.wav", "./a.wav" and a link to it are one clip
     texts: dict[str, dict[Split, list[str]]] = {}
@@ -85,7 +84,7 @@ def read_captions(
 
 
 def _strictest_split(path: Path, name: str, splits: Sequence[Split]) -> Split:
-    """Choose the split of a file whose rows are in these splits."""
+    """Return the split of a file that is in several splits: test before validation before training."""
     if len(splits) == 1:
         return splits[0]
     by_rank = {2 if one in TEST_SPLITS else int(one in VALIDATION_SPLITS): one for one in splits}
@@ -103,10 +102,11 @@ def _strictest_split(path: Path, name: str, splits: Sequence[Split]) -> Split:
 def _rows(
     path: Path, columns: Sequence[str], delimiter: str, quoting: Quoting | None
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the rows of a table of captions.
+    """Yield the rows of a table of captions with their line numbers.
 
-    Quotes between tabs are text by default, as in published TSVs (text/tab-separated-values has no quotes). But pandas
-    and spreadsheets write quotes there: for a whole cell in quotes the user must choose.
+    quoting: As for read_table; None means "none" for tabs and "csv" for other delimiters. Published TSVs have no quotes
+    (text/tab-separated-values), but pandas and spreadsheets write quotes there. Without `quoting`, a cell between tabs
+    that is whole in quotes raises DataError: the user must choose.
     """
     used: Quoting = quoting or ("none" if delimiter == "\t" else "csv")
     for line, row in read_table(path, columns, None, delimiter, used, "; or give --quoting none, if a quote is text"):

@@ -69,7 +69,7 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
 
 
 def _twice(path: Path, item_id: str, before: int, number: int) -> str:
-    """Return the message about two WavCaps items of one file.
+    """Return the message about two WavCaps items, numbers `before` and `number`, that have the same audio file.
 
     It has the line of the second if its id is written as usual.
     """
@@ -101,7 +101,7 @@ def _names(item_id: str, audio: object) -> list[str]:
 
 
 def _clip(item: dict[str, Any], folder: Path, file: str | None, expected: str, source: str) -> Clip:
-    """Make the clip of one WavCaps item. file: Its audio file, if present. expected: The name for a missing file."""
+    """Make the clip of a WavCaps item. file: Its audio file; None if missing. expected: Name for a missing file."""
     seconds = readable_seconds(folder / file) if file else item.get("duration")
     on_freesound = any(_FREESOUND_LINK.search(str(item.get(key, ""))) for key in ("download_link", "href"))
     freesound_id, uploader = item["id"] if on_freesound else None, item.get("author")

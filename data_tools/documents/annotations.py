@@ -107,7 +107,7 @@ class Annotations:
     faults: list[Fault] = field(default_factory=list)
 
     def fault(self, where: str, kind: str, text: str, done: str | None = None) -> None:
-        """Record a fault of the file. done: The repair (default: the usual one for this kind)."""
+        """Record a fault of the file. done: The repair that was made (default: the usual one for this kind)."""
         self.faults.append(Fault(where, kind, text, done or DONE[kind]))
 
     @property
@@ -132,8 +132,9 @@ def is_annotation(path: Path) -> bool:
 
 
 def read_annotations(path: Path) -> Annotations:
-    """Read a published file of moments; repair its windows as DONE states, except KEPT ones; report each fault.
+    """Read a published file of moments; repair faulty windows as DONE states, and record every fault.
 
+    In val and test, which are scored, windows past the end of a recording stay as published (KEPT).
     Raises DataError, with file and line or item, for other files, a repeated query id, and missing texts. Also for
     lengths that are not numbers above 0, windows that are not two numbers, and windows in some lines only.
     """
@@ -158,7 +159,7 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the queries of a list of recordings in the form of a release's lines.
 
-    A recording without queries gives one without a text.
+    For a recording without queries, it yields one item that has no query text.
     """
     items = parse_json(read_text(path), str(path))
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
@@ -225,7 +226,7 @@ def _read_one(
 
 
 def repaired(window: Window, seconds: float | None) -> tuple[Window | None, str]:
-    """Repair a window in a recording of this length (None: unknown); return the window and the fault, "" for no fault.
+    """Repair a window in a recording of `seconds` (None: unknown); return it (None: dropped), and the fault or "".
 
     >>> repaired((70, 81), 83), repaired((5, 5), 83), repaired((80, 84), 83)
     (((70, 81), ''), (None, 'windows of no length'), ((80, 83), 'windows that end up to 2 s after the end'))

@@ -36,7 +36,7 @@ class Object(NamedTuple):
 def parse_objects(data: bytes) -> Iterator[Object | Problem]:
     """Yield the objects of a file of JSON lines, one at a time; a bad line gives a Problem instead.
 
-    Lines end with \n or \r\n, optional for the last one. Bad lines are empty, not UTF-8, not JSON or not an object,
+    Lines end with LF or CR LF, optional for the last one. Bad lines are empty, not UTF-8, not JSON or not an object,
     or contain repeated keys, NaN, Infinity, or numbers so large that they would become Infinity. A file that is not
     JSON lines at all (empty, UTF-16, one list) gives one Problem on line 1.
     """
@@ -81,7 +81,7 @@ def fault_of_text(content: dict[str, Any], key: str) -> Fault | None:
 
 
 def is_number(value: object) -> bool:
-    """Return whether this is a finite number; true and false are not numbers."""
+    """Return whether a value is a finite number; true and false are not numbers."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:
@@ -115,7 +115,7 @@ def recording_faults(content: dict[str, Any]) -> Iterator[Fault]:
 
 
 def window_faults(windows: list[Any], widths: frozenset[int], form: str) -> Iterator[Fault]:
-    """Yield the faults of windows. widths: Allowed lengths of a window. form: The same in words."""
+    """Yield the faults of windows. widths: Allowed lengths of a window's list. form: A correct window in words."""
     for number, window in enumerate(windows, start=1):
         if not isinstance(window, list) or len(window) not in widths:
             yield f"window {number} must be {form}, not {shown(repr(window))}", "no window"
@@ -126,7 +126,7 @@ def window_faults(windows: list[Any], widths: frozenset[int], form: str) -> Iter
 
 
 def seconds(value: float) -> str:
-    """Format seconds for messages.
+    """Format a number of seconds for messages.
 
     >>> seconds(300.0), seconds(2.25)
     ('300 s', '2.25 s')

@@ -114,7 +114,7 @@ def read_json(path: Path, hint: str) -> Any:
     """Read a JSON file and verify its checksum; return its value without the checksum.
 
     hint: Cure for a missing or damaged file, the end of the message.
-    Raises DataError as parse_json does, and for a missing file and a wrong seal.
+    Raises DataError as parse_json does, and for a missing file and a wrong checksum.
     """
     if not path.is_file():
         raise DataError(f"{path} is missing; {hint}")
@@ -212,7 +212,7 @@ def require_unharmed(path: Path, sha256: str | None, hint: str) -> None:
 
 
 class StoredLines:
-    """Lines of a large UTF-8 text file, by their numbers, read on demand. Only "\n" ends a line."""
+    """Lines of a large UTF-8 text file, by their numbers, read on demand. Only LF ends a line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -237,7 +237,10 @@ class StoredLines:
         return os.pread(self._file, self._starts[row + 1] - start, start)
 
     def read(self) -> Iterator[list[str]]:
-        """Yield all lines, without their ends, some thousand at a time; once. DataError for text that is not UTF-8."""
+        """Yield lists of some thousand lines, without their ends, up to the last one. To be called only once.
+
+        Raises DataError for text that is not UTF-8.
+        """
         import numpy as np
 
         start = 0
@@ -260,7 +263,7 @@ class StoredLines:
             yield lines
 
     def _blocks(self) -> Iterator[bytes]:
-        """Yield whole lines, some thousand at a time, without the last one's end."""
+        """Yield the file in blocks of some thousand whole lines, without the line end after a block."""
         rest, at = b"", 0
         while block := os.pread(self._file, BLOCK, at):
             at += len(block)

@@ -35,7 +35,7 @@ class Problems(list[Problem]):
         self += [Problem(line, *fault) for fault in faults]
 
     def except_for(self, parsed: Iterable[Part | Problem]) -> Iterator[Part]:
-        """Yield the readable parts of a file; add the problems among them."""
+        """Yield the parts that are not Problems; add the Problems among them to this list."""
         for part in parsed:
             if isinstance(part, Problem):
                 self.append(part)

@@ -95,7 +95,7 @@ def closed_list(names: Mapping[str, Any], base: type[Strict]) -> Any:
 
 
 def kinds_of(union: Any) -> tuple[type[Strict], ...]:
-    """Return the classes in a type that `closed_list` made."""
+    """Return the classes in a union type that `closed_list` made."""
     kinds: tuple[type[Strict], ...] = get_args(get_args(union)[0])
     return kinds
 

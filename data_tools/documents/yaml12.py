@@ -155,7 +155,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse(text: str | bytes) -> Document:
-    """Read one YAML document (JSON is YAML too). bytes: UTF-8, or UTF-16 with its byte order mark.
+    """Read one YAML document (JSON is YAML too). text: Text, or bytes in UTF-8, or in UTF-16 with a byte order mark.
 
     A syntax error is the only problem of an empty document, as is a document larger than any that a person writes.
     """

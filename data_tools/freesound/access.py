@@ -149,7 +149,7 @@ def read_key(file: Path | None) -> SecretStr:
 def read_token(file: Path | None) -> Token | None:
     """Return the access token from a private file or, without one, from the environment; None if neither is given.
 
-    The file has the token's text alone, or the JSON that Token describes. Raises DataError as read_key does, and for
+    The file has only the token's text, or the JSON that Token describes. Raises DataError as read_key does, and for
     JSON without the three values.
     """
     if file is None or not _private_text(file).lstrip().startswith("{"):

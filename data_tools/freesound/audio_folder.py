@@ -106,7 +106,7 @@ class Folder(Facts):
 
 
 def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
-    """Write the four tables of the chosen sounds, the manifest last, and print their totals.
+    """Write four tables about the chosen sounds, the manifest last, and print the totals.
 
     Returns the exit code: 0, or 1 if there is no file.
     """

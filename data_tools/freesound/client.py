@@ -117,7 +117,7 @@ class Client:
         return await self._search(window, self._address(_within(window), narrowed, window.page, size), size)
 
     async def sounds(self, ids: Sequence[int], narrowed: str | None = None) -> dict[int, Sound | None]:
-        """Return the sounds of these ids (PAGE_SIZE at most), None for those that the search does not find.
+        """Return the sounds with the given ids (PAGE_SIZE at most), None for those that the search does not find.
 
         An id at which the server fails is left out. Raises DataError.
         """
@@ -133,14 +133,14 @@ class Client:
         return sounds | {sound.id: sound for sound in page.sounds if sound}
 
     async def preview(self, url: str, into: Path, limit: int | None = None) -> int:
-        """Save a preview; return its bytes. It needs no key and does not count as a request.
+        """Save a preview; return its number of bytes. It needs no key and does not count as a request.
 
         url: Absolute, or its path below the site. limit: Maximum bytes. Raises LostError.
         """
         return await self._file(url, into, limit, None)
 
     async def original(self, sound: int, into: Path, limit: int | None = None) -> int:
-        """Save the uploader's file, which needs an access token; return its bytes. limit: Maximum bytes.
+        """Save the uploader's file, which needs an access token; return its number of bytes. limit: Maximum bytes.
         Raises LostError."""
         return await self._file(f"/apiv2/sounds/{sound}/download/", into, limit, self._token)
 
@@ -211,7 +211,7 @@ class Client:
         return DataError(f"{self.site} gives no answer ({why}); run the same command later: it goes on from here")
 
     async def _file(self, url: str, into: Path, limit: int | None, token: Token | None) -> int:
-        """Download a file, with repeated attempts; return its bytes. limit: Maximum bytes."""
+        """Download a file, with repeated attempts; return its number of bytes. limit: Maximum number of bytes."""
 
         async def ask() -> int:
             """Request the file once; get a new access token if the old one was refused."""
@@ -282,7 +282,10 @@ class Client:
     async def _until_it_comes(
         self, ask: Callable[[], Awaitable[Result]], attempts: int, give_up: Callable[[str], Exception]
     ) -> Result:
-        """Repeat a request with longer and longer waits. Pauses that the API demands are counted separately."""
+        """Repeat the request `ask`, with longer and longer waits, until it has an answer or `attempts` have failed.
+
+        Pauses that the API demands are counted separately.
+        """
         failed, pauses, began = 0, 0, self._clock.now()
         while True:
             try:
@@ -305,7 +308,7 @@ class Client:
             await self._clock.sleep(wait)
 
     def _problem(self, answer: Response, secret: str) -> AgainError | DataError:
-        """Return AgainError for an answer that another attempt may improve, DataError for one that it cannot."""
+        """Return the error for an error answer: AgainError if another attempt may help, otherwise DataError."""
         words = self._detail(answer.body)
         shown = f"the answer was {answer.status} {words or ''}".strip()
         if answer.status == 429:
@@ -322,7 +325,7 @@ class Client:
         return DataError(f"{self.site} refuses the request: {answer.status} {words}; check the address and the filter")
 
     def _throttled(self, words: str, pause: float) -> AgainError | DataError:
-        """Return the error for a 429 answer: wait, for a reached limit, or stop, for a suspended key."""
+        """Return the error for a 429 answer with the text `words`: wait, or stop if the key is suspended."""
         if "suspended" in words:
             return DataError(f"{self.site} has suspended this key ({words}); ask its administrators")
         if "/day" in words:
@@ -330,7 +333,7 @@ class Client:
         return AgainError("too many requests", pause or MINUTE)
 
     def _detail(self, body: bytes) -> str | None:
-        """Return the API's own message on one line, with the key removed if it is quoted.
+        """Return the API's own message on one line, with the key removed if the message repeats it.
 
         None for a body that is not a JSON object: such a body is from a proxy or another server.
         """
@@ -365,7 +368,7 @@ def address_of(site: str, base: str, url: str) -> str:
 
 
 def grouped(narrowed: str | None) -> list[str]:
-    """Return a filter in parentheses as a list of one; [] without a filter.
+    """Return a list with the filter in parentheses; [] without a filter (None).
 
     A filter that starts with an exclusion gets all sounds to exclude from: Solr adds them at the top level only.
     """
@@ -376,5 +379,5 @@ def grouped(narrowed: str | None) -> list[str]:
 
 
 def _within(window: Window) -> str:
-    """Return the search's filter for the upload times of a window."""
+    """Return the search filter for sounds uploaded in a time window."""
     return f"created:[{format_time(window.first * 1000)} TO {format_time(window.last * 1000 + 999)}]"

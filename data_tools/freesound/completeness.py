@@ -42,8 +42,8 @@ async def read(client: Client, window: Window, narrowed: str | None) -> tuple[Wi
 async def _whole_page(client: Client, window: Window, narrowed: str | None) -> Page:
     """Read a page of a time window; ask again while it has null items, because the next answer may have their sounds.
 
-    An item is null for good if every answer has null for it and the last answer has no further nulls. An answer with
-    more nulls is no evidence.
+    An item counts as null for good if it is null in every answer and the last answer has no further nulls. An answer
+    with further nulls proves nothing.
     """
     page = await client.search(window, narrowed)
     for attempt in range(2, NULL_ATTEMPTS + 1):
@@ -87,7 +87,7 @@ async def count_of(client: Client, window: Window, narrowed: str | None) -> int:
 
 
 async def compare_parts(client: Client, store: Store, window: Window, narrowed: str | None) -> Progress:
-    """Compare the store's counts with the API's for parts of a window, if the API fails for the whole window."""
+    """Compare the store's counts with the API's for parts of a window at which the API fails; return parts to read."""
     parts = store.parts(window, PART)
     counts = [await count_of(client, part, narrowed) for part in parts]
     if again := fallen(store, window, sum(counts)):
@@ -100,7 +100,7 @@ async def compare_parts(client: Client, store: Store, window: Window, narrowed: 
 
 
 def fallen(store: Store, window: Window, count: int) -> Window | None:
-    """Return the window for another attempt if the API counts far fewer sounds than are stored or were counted before.
+    """Return the window to try again if the API counts far fewer sounds than are stored or were counted before.
 
     Raises DataError if it still does at the third attempt: the search index is being rebuilt, which takes hours. A fall
     that lasts for ACCEPTED seconds is accepted.
@@ -122,13 +122,13 @@ def fallen(store: Store, window: Window, count: int) -> Window | None:
 
 
 def has_fallen(known: int, count: int) -> bool:
-    """Return whether a count is so far below an earlier one that the search index cannot be complete."""
+    """Return whether the API's `count` is so far below the `known` one that its search index cannot be complete."""
     fall = known - count
     return fall > max(FALL_SOUNDS, FALL_SHARE * known) or (fall > FEW_SOUNDS and 2 * count < known)
 
 
 def _require_lasting(store: Store, known: int, count: int) -> None:
-    """Raise DataError if the API's count has fallen for less than ACCEPTED seconds."""
+    """Raise DataError if the API's count has been below the `known` number for less than ACCEPTED seconds."""
     now = time.time()
     since = store.fact("fallen") or now
     if abs(count - store.fact("fallen_to", 0)) > FALL_SHARE * known:
@@ -144,13 +144,16 @@ def _require_lasting(store: Store, known: int, count: int) -> None:
 
 
 def mark_complete(store: Store, last: int) -> None:
-    """Record that all counts up to this second match the API's, also in windows that differed when they were read."""
+    """Record that all counts up to second `last` match the API's, also in windows that differed when they were read."""
     store.forget_uneven(last)
     store.set_facts(complete=last, checked=int(time.time()))
 
 
 async def look_up(client: Client, store: Store, ids: Sequence[int]) -> dict[int, Sound | None]:
-    """Ask for the current metadata of sounds, PAGE_SIZE per request, and store it; returns as Client.sounds does."""
+    """Read the current metadata of the sounds with the given ids, and store it; return it by id, None if not found.
+
+    It makes one request per PAGE_SIZE ids. An id at which the server fails is left out.
+    """
     results: dict[int, Sound | None] = {}
     for start in range(0, len(ids), PAGE_SIZE):
         sounds = await client.sounds(ids[start : start + PAGE_SIZE], store.fact("filter"))
@@ -161,9 +164,9 @@ async def look_up(client: Client, store: Store, ids: Sequence[int]) -> dict[int,
 
 
 async def ask_for_missing(client: Client, store: Store) -> None:
-    """Ask by id for the sounds that searches of some hours ago did not find; mark as gone those still not found.
+    """Look up by id the sounds that searches have not found for hours; mark those still not found as gone.
 
-    To be called after the whole has added up: an index in the middle of a rebuild finds few sounds.
+    Call this only after the API's total count has matched: an index in the middle of a rebuild finds few sounds.
     """
     sounds = await look_up(client, store, store.missing(time.time() - REBUILD))
     with transaction(store.database):

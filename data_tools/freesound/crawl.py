@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 async def walk(client: Client, store: Store, workers: int) -> bool:
-    """Read every open time window, `workers` at a time, and store each answer at once; then compare the whole.
+    """Read every open time window, `workers` at a time, and store each answer at once; then compare the total.
 
     Returns whether the number of stored sounds equals the API's last count. Raises DataError for an error that no later
     attempt can change; all answers so far remain stored.
@@ -52,7 +52,7 @@ async def walk(client: Client, store: Store, workers: int) -> bool:
 
 
 def _whole(store: Store) -> Window:
-    """Return the window of all uploads that the crawl covers, to be compared with the stored sounds."""
+    """Return the time window of all uploads that the crawl covers, to be compared with the stored sounds."""
     return Window(store.fact("from"), store.fact("until"), compared=True)
 
 
@@ -62,7 +62,7 @@ def _is_complete(store: Store) -> bool:
 
 
 async def _read_nulls(client: Client, store: Store, workers: int) -> None:
-    """Read again the times of sounds that the API returned as null: it may have been repaired."""
+    """Read again the upload times at which the API returned null instead of a sound: it may have been repaired."""
     nulls = store.nulls()
     with transaction(store.database):
         for null in nulls:
@@ -98,7 +98,7 @@ async def _read_windows(client: Client, store: Store, workers: int) -> None:
 
 
 async def _step(client: Client, store: Store, window: Window) -> None:
-    """Read one page of a time window."""
+    """Read one page of a time window, store it, and record the parts of the window that remain to be read."""
     whole, narrowed = _whole(store), store.fact("filter")
     is_whole = (window.first, window.last, window.page) == (whole.first, whole.last, 1)
     answer = await read(client, window, narrowed)
@@ -132,7 +132,7 @@ def progress_line(client: Client, store: Store) -> str:
 
 
 def _require_same(store: Store, narrowed: str | None, site: str) -> None:
-    """Raise DataError for a filter or an address other than the store was begun with."""
+    """Raise DataError if the store was begun with another filter or another address of the API."""
     for name, value in (("site", site), ("filter", narrowed or "")):
         before = store.fact(name) if store.count() else None  # a store without sounds may change both
         moved = name == "site" and is_local(before or "") and is_local(site)  # a sandbox's port changes
@@ -142,7 +142,7 @@ def _require_same(store: Store, narrowed: str | None, site: str) -> None:
 
 
 def _plan(store: Store, since: str | None, narrowed: str | None, site: str) -> None:
-    """Add the windows of this command to the store. Raises DataError for an option that does not fit the store."""
+    """Add the time windows to read to the store. Raises DataError for an option that does not fit the store."""
     _require_same(store, narrowed, site)
     first, until, begun = _first_second(since, store), int(time.time()), store.fact("until") is not None
     if since and begun and not _is_complete(store):
@@ -157,7 +157,7 @@ def _plan(store: Store, since: str | None, narrowed: str | None, site: str) -> N
 
 
 def _first_second(since: str | None, store: Store | None = None) -> int:
-    """Return the second at which this command starts to read.
+    """Return the earliest upload time to read, in seconds since 1970. since: Value of --since; None: the beginning.
 
     Raises DataError for a date that is invalid or in the future, and for `last` without an earlier crawl.
     """
@@ -223,7 +223,7 @@ async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
 
 
 def _report(store: Store, added_up: bool) -> int:
-    """Print the result of a crawl; return the exit status, 1 if the counts do not match."""
+    """Print the result of a crawl; return the exit status: 0, or 1 if the counts do not match (added_up is False)."""
     count = counted(store.count(), "sound")
     if added_up:
         print(f"{_describe(store)}: {count}")
@@ -242,7 +242,7 @@ def _report(store: Store, added_up: bool) -> int:
 
 
 def _describe(store: Store) -> str:
-    """Return the path of a store and the dates that it covers, in words."""
+    """Return a store's path, and the dates of the uploads in it, in words."""
     whole = _whole(store)
     return f"{store.path} is complete from {_day(whole.first)} to {_day(whole.last)}"
 
@@ -266,7 +266,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check_filter(text: str) -> None:
-    """Raise DataError for a search filter by time, and for one that would not stay in the parentheses around it."""
+    """Raise DataError for a search filter by time, an empty one, and one with an unmatched quote or parenthesis."""
     if re.search(r"\bcreated(_range)?:", text):
         raise DataError(f"--filter {text}: must not contain created; use --since instead")
     outside = re.sub(r'"[^"]*"', "", re.sub(r"\\.", "", text))

@@ -33,7 +33,7 @@ def _chunks(store: Store) -> "Iterator[pandas.DataFrame]":
 
 
 def _write_csv(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:
-    """Write a table with a ' before texts that a spreadsheet would compute, such as a stranger's "=HYPERLINK(...)".
+    """Write a CSV table, with a ' before each text that a spreadsheet would run as a formula.
 
     Source: OWASP, CSV Injection. No spreadsheet computes Parquet, so it keeps all texts verbatim.
     """

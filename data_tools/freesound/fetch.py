@@ -143,7 +143,7 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
 async def _choose_again(
     client: Client, store: Store, ids: Sequence[int], choose: Callable[[], Selection]
 ) -> list[Chosen]:
-    """Return the sounds of these ids that the rules still allow by their current metadata."""
+    """Return the sounds with the given ids that the rules (`choose`) still allow after reading their metadata again."""
     looked_up = await look_up(client, store, ids)
     found_ids = {sound_id for sound_id, sound in looked_up.items() if sound}
     chosen = [sound for sound in choose().chosen if sound.id in found_ids]
@@ -181,8 +181,14 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     bounds = "range of lengths in seconds (default: 3 120, the paper's)"
     add("--seconds", type=float, nargs=2, default=Criteria.seconds, metavar=("MIN", "MAX"), help=bounds)
-    add("--languages", nargs="+", default=Criteria.languages, help="languages of descriptions (default: en)")
-    add("--licences", nargs="+", choices=LICENCES, default=Criteria.licences, help="licences of sounds (default: all)")
+    add("--languages", nargs="+", default=Criteria.languages, help="allowed languages of descriptions (default: en)")
+    add(
+        "--licences",
+        nargs="+",
+        choices=LICENCES,
+        default=Criteria.licences,
+        help="allowed licences of sounds (default: all)",
+    )
     add(
         "--ai-preferences",
         nargs="+",
@@ -198,7 +204,8 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run this verb with its parsed arguments; return the exit status."""
     if not 0 <= arguments.seconds[0] <= arguments.seconds[1]:
-        raise DataError("--seconds: MIN must be 0 or more, and not above MAX")
+        given = " ".join(f"{value:g}" for value in arguments.seconds)
+        raise DataError(f"--seconds {given}: MIN must be 0 or more, and not above MAX")
     check_bounds(arguments, limit=(1, MAX_SOUNDS), rate=(4000, 192_000))
     with open_store(arguments.store) as store:
         return asyncio.run(_run(arguments, store))

@@ -35,7 +35,7 @@ _BROKEN = (aiohttp.ClientError, TimeoutError, ssl.SSLError, ConnectionError)
 
 @asynccontextmanager
 async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[Client]:
-    """Open the client that these options describe. Raises DataError as read_access does."""
+    """Open the client with the connection options in `arguments`. Raises DataError as read_access does."""
     site, key, token, contact = read_access(arguments)
     clock = Clock(arguments.speed)
     quota = Quota(store.database, arguments.per_minute, arguments.per_day, clock)
@@ -99,7 +99,7 @@ class Http(AbstractAsyncContextManager["Http"]):
 
 
 def patience(timeout: float, file_bytes: int) -> aiohttp.ClientTimeout:
-    """Return the time limits of an answer: TOTAL times the wait for its next bytes, plus a file's bytes at SLOWEST."""
+    """Return the time limits of an answer: in all TOTAL * timeout seconds, plus the time for file_bytes at SLOWEST."""
     total = min(TOTAL * timeout + file_bytes / SLOWEST, MAX_SECONDS)
     return aiohttp.ClientTimeout(total=total, sock_connect=timeout, sock_read=timeout)
 
@@ -122,11 +122,11 @@ async def _chunks(answer: aiohttp.ClientResponse, limit: int) -> AsyncIterator[b
     """Yield the unpacked body in pieces. Raises LostError if its announced or received length is above `limit`."""
     announced, length = answer.content_length or 0, 0
     if announced > limit:
-        raise LostError(f"the answer has {announced} bytes, more than the maximum of {limit}")
+        raise LostError(f"the server's answer has {announced} bytes, more than the maximum of {limit}")
     async for chunk in answer.content.iter_chunked(1 << 16):
         length += len(chunk)
         if length > limit:
-            raise LostError(f"the answer has more than the maximum of {limit} bytes")
+            raise LostError(f"the server's answer has more than the maximum of {limit} bytes")
         yield chunk
 
 

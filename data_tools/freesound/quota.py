@@ -68,7 +68,7 @@ class Quota:
         database.executescript(SCHEMA)
 
     async def take(self) -> int:
-        """Wait until a request is allowed, and count it. Returns its number, for `answered`."""
+        """Wait until a request is allowed, and count it. Returns its id, to be passed to `answered`."""
         async with self._turn:
             while True:
                 with self._database:
@@ -84,24 +84,24 @@ class Quota:
                 await self._clock.sleep(min(wait, _LOOK_AGAIN) if under_way else wait)
 
     def answered(self, request: int) -> None:
-        """Record that the request's answer has arrived, or that none will."""
+        """Record that the answer to a request (its id from `take`) has arrived, or never will."""
         self._database.execute("UPDATE requests SET counted_to = ? WHERE id = ?", (self._clock.now(), request))
 
     def pause(self, seconds: float) -> None:
-        """Allow no request for this many seconds, because the API reported too many requests."""
+        """Allow no request for `seconds`, because the API reported too many requests."""
         until = self._clock.now() + self._clock.wall(seconds)
         query = "INSERT INTO pause VALUES (0, ?) ON CONFLICT DO UPDATE SET until = max(until, excluded.until)"
         self._database.execute(query, (until,))
 
     def used(self) -> Used:
-        """Return the requests of the last minute and of the last day, and the wait for the next request."""
+        """Return the numbers of requests in the last minute and day, and the seconds until the next one is allowed."""
         now, query = self._clock.now(), "SELECT COUNT(*) FROM requests WHERE counted_to > ?"
         begins = (now - self._clock.wall(span) for _, span in self._limits)
         minute, day = (self._database.execute(query, (begin,)).fetchone()[0] for begin in begins)
         return Used(minute, day, max(0.0, self._wait(now)))
 
     def seconds_for(self, requests: int) -> float:
-        """Return the minimum time in seconds, from now, for this many more requests."""
+        """Return the minimum time in seconds, from now, that `requests` more requests take."""
         used = self.used()
         today = max(0, self.per_day - used.day)
         if requests > today:
@@ -116,16 +116,17 @@ class Quota:
         return max(used.wait, wait + minutes * MINUTE)
 
     def _counted_to(self, later: int, now: float) -> float | None:
-        """Return when the request with `later` requests after it stops counting against the limits; None if missing.
+        """Return the time at which a request stops counting against the limits; None if it is missing.
 
-        While the clock was ahead, times were stored that no request can have yet.
+        later: Number of stored requests that count longer than this one.
+        A time beyond any possible one, stored while the clock was ahead, is replaced by the latest possible one.
         """
         query = "SELECT min(counted_to, ?) FROM requests ORDER BY counted_to DESC LIMIT 1 OFFSET ?"
         row = self._database.execute(query, (now + self._clock.wall(UNANSWERED), later)).fetchone()
         return row[0] if row else None
 
     def _wait(self, now: float) -> float:
-        """Return the API's seconds until one more request is within both limits and any pause is over."""
+        """Return the seconds of API time until both limits allow one more request and any pause is over."""
         paused = self._database.execute("SELECT min(until, ?) FROM pause", (now + self._clock.wall(DAY),)).fetchone()
         free: list[float] = [now, *(paused or ())]
         for limit, seconds in self._limits:
@@ -140,7 +141,7 @@ class Quota:
         self._database.execute("DELETE FROM pause WHERE until > ?", (latest + self._clock.wall(DAY),))
 
     def _count(self, now: float) -> int:
-        """Count one more request; return its number."""
+        """Store one more request as counted; return its id."""
         before, latest = now - self._clock.wall(DAY), now + self._clock.wall(UNANSWERED)
         self._database.execute("DELETE FROM requests WHERE counted_to <= ?", (before,))
         cursor = self._database.execute("INSERT INTO requests (counted_to) VALUES (?)", (latest,))

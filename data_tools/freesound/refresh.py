@@ -22,11 +22,11 @@ NAMES = {
 
 
 async def refresh(client: Client, store: Store) -> Counter[str]:
-    """Read again all sounds whose uploaders object to generative training, and others at times with different counts.
+    """Read again all sounds whose uploaders object to generative training, and those of periods whose counts differ.
 
     For every other preference and every licence, the API's counts are compared with the store's. So no objection is
-    missed. Another change is missed if one sound replaces another at its time. A description is only read with one of
-    these; `fetch` requests every sound that it chooses.
+    missed. Another change is missed if one sound replaces another uploaded at the same time. A change of only the
+    description is not noticed here; `fetch` reads every sound that it chooses again.
 
     Returns the number of stored sounds that have changed, by column of CHANGING. Raises DataError for a crawl that is
     not complete, and as Client.search does.
@@ -49,7 +49,7 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
 
 
 async def _walk(client: Client, store: Store, kind: str, condition: str | None) -> Counter[str]:
-    """Read all sounds that match a filter again; with a condition, only upload periods whose counts differ."""
+    """Read again all sounds that match the filter `kind`; with a condition, only periods whose counts differ."""
     narrowed = " ".join([kind, *grouped(store.fact("filter"))])
     windows = [Window(store.fact("from"), store.fact("until"), compared=condition is not None)]
     changes = Counter[str]()

@@ -106,7 +106,7 @@ def select(store: Store, scores: Path, criteria: Criteria, exclusions: Exclusion
 
 
 def _read_scores(path: Path, column: str) -> list[Scored]:
-    """Read the table of scored descriptions. Raises DataError for bad ids or scores. column: With the scores."""
+    """Read the table of scored descriptions. Raises DataError for bad ids or scores. column: Column of the scores."""
     require_file(path, "make it with python -m data_tools classify")
     rows, ids = [], set[str]()
     for line, row in read_table(path, ["freesound_id", column, "language", "text"]):

@@ -96,10 +96,10 @@ def parse_page(body: bytes) -> Page:
     """Parse a page of a search. Raises DataError for anything else: cut short, not JSON, without count or results."""
     content = parse_json(body, "the answer", lone_surrogates=True)
     if not isinstance(content, Mapping):
-        raise DataError("the answer is not a JSON object")
+        raise DataError("the API's answer is not a JSON object")
     count, results = content.get("count"), content.get("results")
     if type(count) is not int or not 0 <= count < 2**53 or not isinstance(results, list):
-        raise DataError("the answer has no valid count, or no list of results")
+        raise DataError("the API's answer has no valid count, or no list of results")
     return Page(count, [_sound(item) for item in results])
 
 
@@ -112,12 +112,12 @@ def _sound(item: object) -> Sound | None:
 
 
 def parse_time(text: str) -> int:
-    """Return milliseconds since 1970 of an ISO 8601 date or time, UTC without a zone. Raises ValueError for others."""
+    """Convert an ISO 8601 date or time (UTC if it names no zone) to ms since 1970. Raises ValueError for other text."""
     time = datetime.fromisoformat(text)
     return (time.replace(tzinfo=time.tzinfo or UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def format_time(milliseconds: int) -> str:
-    """Format a time for the search's filters: 2026-01-31T23:59:59.999Z."""
+    """Format a time in ms since 1970 for the search's filters: 2026-01-31T23:59:59.999Z."""
     time = _EPOCH + timedelta(milliseconds=milliseconds)
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -82,7 +82,7 @@ def _counts(store: Store, column: str) -> dict[str, int]:
 
 
 def _gaps(store: Store) -> list[Gap]:
-    """Return the sounds and the windows that the API could not deliver."""
+    """Return the sounds that the API returned as null, and the time windows whose counts differ."""
     gaps = []
     for after, before, page, position in store.nulls():
         last, where = format_time(before) if before else "", f"item {position} of page {page}"

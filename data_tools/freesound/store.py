@@ -129,7 +129,7 @@ class Facts:
         return row[0] if row else default
 
     def set_facts(self, **facts: float | str) -> None:
-        """Store numbers or texts about the whole database, by name."""
+        """Store facts about the whole database: numbers or texts by name."""
         self.database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
 
 
@@ -172,7 +172,7 @@ class Store(Facts):
         return [Window(*row) for row in self.database.execute("SELECT * FROM windows ORDER BY first LIMIT ?", (limit,))]
 
     def keep_progress(self, window: Window, progress: Progress, count: int | None = None) -> None:
-        """Replace a time window by its remaining parts, within the caller's transaction."""
+        """Replace a time window by the parts that remain to be read, within the caller's transaction."""
         self.database.execute("DELETE FROM windows WHERE first = ?", (window.first,))
         for part in progress.windows:
             self.add_window(part)
@@ -223,9 +223,9 @@ class Store(Facts):
     def _listing(self, window: Window, page: Page) -> tuple[PageListing, dict[int, int]]:
         """Summarise a page of a search; also return its sounds' index times in ms by id.
 
-        An item that comes twice counts once: it has replaced another. The index time is the time of upload. A sound
-        whose upload time is outside the window gets the index time of the sound before it: there the index and the
-        database differ.
+        An item that comes twice counts once: it has replaced another. The index time of a sound is its upload time. If
+        that is outside the window, because the search index and the database differ, the sound gets the index time of
+        the sound before it.
         """
         sounds = [sound for sound in page.sounds if sound]
         times, outside, time_ms = dict[int, int](), list[Sound](), window.first * 1000
@@ -247,7 +247,7 @@ class Store(Facts):
         return PageListing(page.count, len(times) + nulls, reached, passed + nulls), times
 
     def parts(self, window: Window, sounds: int) -> list[Window]:
-        """Split the window into parts of this many stored sounds each; sounds of one second stay together."""
+        """Split the window into parts of `sounds` stored sounds each; sounds of one second stay together."""
         query = "SELECT indexed / 1000 FROM sounds WHERE indexed BETWEEN ? AND ? ORDER BY indexed"
         rows = self.database.execute(query, _milliseconds(window.first, window.last)).fetchall()
         begins = sorted({window.first, *(second for (second,) in rows[sounds - 1 :: sounds])})
@@ -255,7 +255,7 @@ class Store(Facts):
         return [Window(first, last, compared=True) for first, last in zip(begins, ends, strict=True)]
 
     def known(self, window: Window, condition: str | None = None) -> int:
-        """Return the number of stored sounds in a time window, without missing ones and with null items.
+        """Return the number of stored sounds in a time window: null items count, missing sounds do not.
 
         With a condition: only stored sounds that meet it.
         """
@@ -280,7 +280,7 @@ class Store(Facts):
         )
 
     def _list_nulls(self, window: Window, page: Page, indexed: Mapping[int, int], reached: int, stored: int) -> None:
-        """Record the null items of a page, in place of those recorded before up to the second that the page reached.
+        """Record the null items of a page; they replace earlier records of the times that the page covers.
 
         stored: Number of nulls that are sounds stored by an earlier crawl; these count as sounds.
         """
@@ -298,15 +298,15 @@ class Store(Facts):
     # sounds
 
     def count(self, condition: str = "NOT missing", *values: object) -> int:
-        """Return the number of sounds. values: For the question marks in the condition."""
+        """Return the number of sounds that meet an SQL condition. values: For the question marks in the condition."""
         return int(self.database.execute(f"SELECT COUNT(*) FROM sounds WHERE {condition}", values).fetchone()[0])
 
     def forget_missing(self, since: float) -> None:
-        """Unmark sounds that are missing since that second or later, unless they are gone."""
+        """Remove the mark of sounds marked as missing at time `since` or later, unless they are gone."""
         self.database.execute("UPDATE sounds SET missing = 0 WHERE missing >= ? AND NOT gone", (int(since),))
 
     def missing(self, before: float) -> list[int]:
-        """Return the ids of sounds that are missing since that second or longer, and not known to be gone."""
+        """Return the ids of sounds marked as missing at time `before` or earlier that are not known to be gone."""
         query = "SELECT id FROM sounds WHERE missing BETWEEN 1 AND ? AND NOT gone ORDER BY id"
         return [sound_id for (sound_id,) in self.database.execute(query, (int(before),))]
 
@@ -323,7 +323,7 @@ class Store(Facts):
         return [Null(*row) for row in rows]
 
     def forget_uneven(self, last: int) -> None:
-        """Remove the windows with differing counts that end at this second or earlier."""
+        """Remove the records of windows with differing counts that end at second `last` or earlier."""
         self.database.execute("DELETE FROM uneven WHERE last <= ?", (last,))
 
     def uneven(self) -> list[tuple[int, int, int | None]]:
@@ -332,7 +332,7 @@ class Store(Facts):
 
 
 def _row(sound: Sound, site: str) -> dict[str, object]:
-    """Return a sound's values of the database's COLUMNS, by name."""
+    """Return a sound's values for the database's COLUMNS, by column name."""
     previews = {name.replace("-", "_"): sound.previews.get(name, "").removeprefix(site) or None for name in PREVIEWS}
     return {**vars(sound), "tags": " ".join(sound.tags), **previews}
 

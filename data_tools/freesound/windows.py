@@ -81,9 +81,9 @@ class Progress:
 
 
 def advance(window: Window, answer: PageListing, known: int) -> Progress:
-    """Return the progress of a time window after an answer.
+    """Return the progress of a time window after an answer: the parts that remain to be read.
 
-    known: Sounds of the window that were stored, or known to be null, before the answer.
+    known: Number of the window's sounds that were stored, or known to be null, before the answer.
     """
     rest = max(0, answer.count - (window.page - 1) * PAGE_SIZE)
     short = answer.received not in (min(rest, PAGE_SIZE), rest)  # all of the rest: read one by one
@@ -103,7 +103,7 @@ def advance(window: Window, answer: PageListing, known: int) -> Progress:
 
 
 def past_end(window: Window) -> Progress:
-    """Return the progress of a time window after the answer that its page does not exist.
+    """Return the progress of a time window after the API has answered that the requested page does not exist.
 
     The window has become shorter.
     """
@@ -128,7 +128,7 @@ def _unread(window: Window, answer: PageListing) -> tuple[Window, ...]:
 
 
 def _missed(window: Window, answer: PageListing) -> tuple[Window, ...]:
-    """Return the last part read, to be read again if its answer may have omitted sounds; otherwise ().
+    """Return the last part read, to be read again if its answer may have omitted sounds; () if it has not.
 
     It may have omitted some if fewer sounds are left than the answer promised.
     """

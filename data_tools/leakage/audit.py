@@ -116,14 +116,15 @@ def audit(
 ) -> list[Overlap]:
     """Find all overlaps between clips of different splits, and between clips and exclusion lists.
 
-    They are sorted as KINDS, one per clip, overlapping split or list, and shared value.
+    The result has one overlap per clip, overlapping split or list, and shared value, in the order of KINDS.
 
     clips: Audited against each other and against `against`; overlaps within `against` are not searched. A split is a
     source's split, as in check. An overlap is listed under the clip whose split comes first: training, validation,
     test.
-    leak: a training clip (splits development, train) is on an exclusion list. Or it has the Freesound id, file name,
-    YouTube id or sound of a clip in a test split. Equal captions are only listed: two recordings may have the same
-    description.
+    exclusions: Lists of forbidden ids. fingerprints: Of the clips' sound; None: sounds are not compared.
+    An overlap is a leak if a training clip (splits development, train) is on an exclusion list. It is also one if the
+    clip has the Freesound id, file name, YouTube id or sound of a clip in a test split. Equal captions are only listed:
+    two recordings may have the same description.
     """
     audited = {clip.id: clip for clip in clips}
     others = {clip.id: clip for clip in against if clip.id not in audited}
@@ -167,7 +168,7 @@ def listen(clips: Iterable[Clip]) -> Fingerprints:
 
 
 def _listen(clip: Clip) -> Fingerprint | str:
-    """Return the fingerprint of a clip's audio, or the reason why it has none."""
+    """Return the fingerprint of a clip's audio, or the reason why it has no fingerprint."""
     try:
         return fingerprint(clip.path) or QUIET
     except AudioError as error:
@@ -195,7 +196,7 @@ def _forbidden(clips: Iterable[Clip], exclusions: Exclusions) -> list[Overlap]:
 
 
 def _pairwise(kind: str, clips: Sequence[Clip], shared: str, audited: Collection[str]) -> list[Overlap]:
-    """Return the overlaps between splits of clips that share a value, once per clip and later split."""
+    """Return the overlaps of clips that all have the value `shared`: one per clip and later split."""
     splits: dict[str, list[Clip]] = {}
     for clip in clips:
         splits.setdefault(_split(clip), []).append(clip)
@@ -216,7 +217,7 @@ def _overlap(kind: str, clip: Clip, other: Clip, evidence: str) -> Overlap:
 
 
 def _same_sound(everything: Sequence[Clip], audited: Collection[str], fingerprints: Fingerprints) -> list[Overlap]:
-    """Compare the sound of each audited split with splits that are not audited, and with audited splits before it."""
+    """Return the overlaps in sound of each audited split with unaudited splits and with audited splits before it."""
     listened = [clip for clip in everything if clip.id in fingerprints.prints]
     position = {clip.id: number for number, clip in enumerate(everything)}
     earlier = [clip for clip in listened if clip.id not in audited]
@@ -237,7 +238,7 @@ def _same_sound(everything: Sequence[Clip], audited: Collection[str], fingerprin
 
 
 def _report(overlaps: Sequence[Overlap], compared: bool) -> list[str]:
-    """Return lines with the number of overlaps of each kind, and the first of them."""
+    """Return lines with the number of overlaps of each kind, and the first overlaps."""
     lines, sections = [], []
     for kind in KINDS:
         group = [overlap for overlap in overlaps if overlap.finding == kind]
@@ -305,7 +306,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def with_queries(clips: Sequence[Clip], files: Iterable[Path]) -> Sequence[Clip]:
-    """Return the clips; the queries of moments become additional captions of their clips, each once.
+    """Return the clips, with the queries of the moments in `files` added to the captions of their clips, each once.
 
     Clotho-Moment publishes no Clotho ids, but its queries are captions of Clotho, which identify the source clips.
     Raises DataError for moments of a missing clip, and as read_moments does.
@@ -326,7 +327,7 @@ def with_queries(clips: Sequence[Clip], files: Iterable[Path]) -> Sequence[Clip]
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Return exit status 1 if a training clip is forbidden, or shares an id, file name or sound with a test split."""
+    """Run this verb; return the exit status: 1 if a training clip is forbidden or overlaps with a test split."""
     audited = [clip for path in arguments.manifests for clip in read_manifest(path)]
     against = [clip for path in arguments.against for clip in read_manifest(path)]
     everything = with_queries([*audited, *against], arguments.moments)

@@ -135,7 +135,7 @@ class _OnePerId:
 
 
 def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
-    """Read every audio file once, with `_read`; return the results by the hash of the file's path."""
+    """Check every audio file once with `_read`; return its results by the hash of the file's path."""
     results: dict[int, Result] = {}
     paths = sorted({clip.path for clip in clips})
     with ThreadPool() as pool, progress("reading", len(paths), "file") as bar:
@@ -148,7 +148,7 @@ def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
 
 
 def _read(path: str, quick: bool) -> Result:
-    """Read a file and return its result.
+    """Check one audio file; return its problem ("" for none), its hash or the reason, and why it has no sound.
 
     (MISSING, "", None); (CORRUPT, the reason, None); or ("", the file's hash, the reason why it has no sound, or None).
     quick: ("", "", None) for a readable file.
@@ -217,7 +217,7 @@ def _report(findings: Sequence[Finding], faults: Sequence[MomentFault], clips: i
 
 
 def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) -> str:
-    """Return the last line: the faults to fix before training, and those that may be in the published data.
+    """Return the last line of the report: the faults to fix before training, and those the published data may have.
 
     >>> _verdict([])
     'nothing to fix'
@@ -258,7 +258,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Return exit status 1 for missing or corrupt audio, duplicate ids, and moments of missing clips.
+    """Run this verb; return the exit status: 1 for bad audio, duplicate ids, and moments of missing clips.
 
     Overlaps, and faults in published files of moments, are only reported. A clip with moments needs no captions.
     """

@@ -111,7 +111,7 @@ def _wavcaps(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _checked(path: Path, where: str, entry: str) -> str | None:
-    """Check an entry of a list; return its plain Freesound id, or None for an entry without an id."""
+    """Check an entry of an exclusion list; return its plain Freesound id, or None for an entry without an id."""
     text = entry.strip()
     if text == NOT_FOUND:
         return None

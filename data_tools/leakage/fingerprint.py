@@ -154,7 +154,7 @@ def near_duplicates(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> list[
 
 
 def _portions(prints: Sequence[Fingerprint]) -> Iterator[tuple[int, list[Fingerprint]]]:
-    """Yield the fingerprints in portions of at most MAX_PAIRS, at least one each, with the index of its first."""
+    """Yield the fingerprints in portions of at most MAX_PAIRS pairs, each with the index of its first fingerprint."""
     begin, portion, pairs = 0, list[Fingerprint](), 0
     for number, one in enumerate(prints):
         if portion and pairs + len(one.codes) > MAX_PAIRS:
@@ -232,7 +232,7 @@ def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
 
 
 def _agreeing(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tuple[Flags, int]:
-    """Return which peaks match a peak of the other recording, within a frame and a bin.
+    """Return which peaks match a peak of the other recording, at most one frame and one bin away.
 
     Also return how many more there are than at the best wrong alignment.
     """
@@ -294,7 +294,7 @@ def _best_of_each(groups: Whole, values: Floats, count: int) -> Flags:
 
 
 def _pairs(frames: Whole, bins: Whole, outstanding: Floats) -> tuple[Whole, Whole]:
-    """Pair the peaks; return both peaks of every pair, by rising first peak."""
+    """Return the indices of both peaks of every pair of peaks, ordered by the first peak."""
     begins = np.maximum(np.searchsorted(frames, frames + PAIR_FRAMES[0]), np.arange(1, len(frames) + 1))
     sizes = np.maximum(0, np.searchsorted(frames, frames + PAIR_FRAMES[1], "right") - begins)
     first = np.repeat(np.arange(len(frames)), sizes)

@@ -25,7 +25,7 @@ class MomentFault(Report):
 
 
 def moment_faults(paths: Iterable[Path], clips: Collection[Clip]) -> tuple[list[MomentFault], set[str]]:
-    """Return the faults of files of moments, and the ids of the clips in them.
+    """Return the faults of the files of moments at `paths`, and the ids of all clips that the moments are in.
 
     A file is as published (see documents/annotations.py), or contains the kit's moments, whose clips are in `clips`.
     Raises DataError for any other file.
@@ -50,7 +50,7 @@ def moment_faults(paths: Iterable[Path], clips: Collection[Clip]) -> tuple[list[
 
 
 def _of_moment(moment: Moment, seconds: Mapping[str, float | None], where: str) -> Iterator[MomentFault]:
-    """Yield the faults of one moment: an unknown clip, and windows that end after it. seconds: Of each clip."""
+    """Yield the faults of one moment: an unknown clip, and windows that end after it. seconds: Length of each clip."""
     if moment.clip not in seconds:
         yield MomentFault(where=where, finding=NO_CLIP, text=f"{moment.id}: no clip {moment.clip}", done=None)
         return

@@ -48,7 +48,7 @@ class StoredPrints:
         return fingerprint
 
     def of(self, clip_ids: Sequence[str]) -> "PrintsOf":
-        """Return the fingerprints of these clips, each read on demand."""
+        """Return the fingerprints of the clips with the given ids, each read on demand."""
         return PrintsOf(self, clip_ids)
 
 

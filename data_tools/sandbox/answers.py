@@ -115,7 +115,7 @@ class Answers:
         return encoded(self._samples(number), PREVIEW_RATE, *_FORMATS[suffix], **_QUALITY.get(suffix, {}))
 
     def _samples(self, number: int) -> Samples:
-        """Synthesise the audio of a sound, at the rate of previews."""
+        """Synthesise the audio of the sound with a number, at the sample rate of previews."""
         import soxr
 
         scene = self.corpus.scene(number)
@@ -125,15 +125,15 @@ class Answers:
         return np.resize(soxr.resample(sound, SAMPLE_RATE, PREVIEW_RATE), count)  # repeated or cut to the length
 
     def is_null(self, number: int) -> bool:
-        """Whether a search returns null for this sound."""
+        """Whether a search returns null for the sound with this number."""
         return self.corpus.one_uniform("null", number) < self._nulls
 
     def is_poison(self, number: int) -> bool:
-        """Whether a search that finds this sound fails."""
+        """Whether a search that finds the sound with this number fails."""
         return self.corpus.one_uniform("poison", number) < self._poison
 
     def _listed(self, text: str | None) -> Numbers:
-        """Return the sounds in the search index that match a filter."""
+        """Return the numbers of the sounds in the search index that match the filter `text`; None: of all."""
         numbers = found(self.corpus, text)
         numbers = numbers[numbers < self.seen * self.corpus.size]
         return numbers[~np.isin(numbers, list(self._hidden))]

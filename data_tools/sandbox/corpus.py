@@ -112,11 +112,11 @@ class Catalogue:
         return self._spread(number)
 
     def _spread(self, number: int) -> int:
-        """Return an upload time in milliseconds by the number alone; later years have more sounds."""
+        """Return the upload time of a sound in milliseconds, computed from its number; later years have more sounds."""
         return int(FIRST_MS + round((LAST_MS - FIRST_MS) * ((number + 0.5) / self.size) ** 0.6))
 
     def from_time(self, milliseconds: float) -> int:
-        """Return the number of the first sound uploaded at that time or later; the number of all sounds if none was."""
+        """Return the number of the first sound uploaded at `milliseconds` since 1970 or later; `size` without one."""
         return bisect.bisect_left(range(self.size), milliseconds, key=self.created)
 
     def id(self, number: int) -> int:
@@ -124,12 +124,12 @@ class Catalogue:
         return 1 + number * self._spacing + int(self.one_uniform("id", number) * self._spacing)
 
     def number(self, sound_id: int) -> int | None:
-        """Return the number of the sound with an id; None for an unknown id."""
+        """Return the number, from 0, of the sound with an id; None for an unknown id."""
         number = (sound_id - 1) // self._spacing
         return number if 0 <= number < self.size and self.id(number) == sound_id else None
 
     def uniform(self, purpose: str, numbers: Numbers) -> npt.NDArray[np.float64]:
-        """Return a value in [0, 1) for each number, independent for every purpose."""
+        """Return a pseudo-random value in [0, 1) for each number, independent for every purpose."""
         drawn: npt.NDArray[np.float64] = self._drawn(purpose, numbers.astype(np.uint64))
         return drawn
 
@@ -149,15 +149,15 @@ class Catalogue:
         return ((mixed ^ mixed >> 31) >> 11) / 2**53
 
     def seconds(self, numbers: Numbers) -> np.ndarray:
-        """Return the durations of sounds in seconds."""
+        """Return the durations in seconds of the sounds with the given numbers."""
         return np.interp(self.uniform("seconds", numbers), *_SECONDS).round(3)
 
     def licences(self, numbers: Numbers) -> np.ndarray:
-        """Return the licences of sounds, by their names in filters."""
+        """Return the licence of each of the sounds with the given numbers, as named in search filters."""
         return _pick(self.uniform("licence", numbers), {name: share for name, (_, share) in LICENCES.items()})
 
     def preferences(self, numbers: Numbers) -> np.ndarray:
-        """Return the uploaders' preferences about generative AI."""
+        """Return the uploaders' preferences about generative AI for the sounds with the given numbers."""
         return _pick(self.uniform("preference", numbers), PREFERENCES)
 
     def scene(self, number: int) -> Scene:
@@ -167,7 +167,7 @@ class Catalogue:
         return Scene(kind, [event.name for event in draw_events(rng, kind, {name: [] for name in CLASSES})])
 
     def is_broken(self, number: int) -> bool:
-        """Whether the audio of this sound cannot be decoded."""
+        """Whether the audio of the sound with this number cannot be decoded."""
         return self.one_uniform("broken", number) < BROKEN
 
     def sound(self, number: int, site: str, cdn: str = "") -> Mapping[str, Any]:
@@ -231,13 +231,13 @@ def _name(rng: np.random.Generator, scene: Scene, sound_id: int) -> str:
 
 
 def _pick(values: np.ndarray, shares: Mapping[str, float]) -> np.ndarray:
-    """Choose a name for each value in [0, 1) by the names' shares."""
+    """Return a name for each of `values` in [0, 1). shares: Each name's share of the interval."""
     edges = np.cumsum(list(shares.values()))[:-1]
     return np.array(list(shares))[np.searchsorted(edges, values, side="right")]
 
 
 def dress(rng: np.random.Generator, text: str, plain: bool) -> str:
-    """Return a description in the style of Freesound. plain: It reads like a caption, and is mostly not changed."""
+    """Rewrite a text in the style of Freesound's descriptions. plain: Change it rarely; it is like a caption."""
     if rng.random() < 0.04:
         return "" if rng.random() < 0.3 else _one(rng, _OTHER)
     if rng.random() < (0.1 if plain else 0.4):

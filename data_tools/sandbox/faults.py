@@ -25,7 +25,10 @@ class Faults:
         if unknown := set(rates) - set(KINDS):
             raise DataError(f"unknown fault {sorted(unknown)[0]!r}; choose from {', '.join(KINDS)}")
         if any(not 0 <= rate <= 1 for rate in rates.values()) or sum(rates.values()) > 1:
-            raise DataError("the shares of --fault and --storm must be 0 or more, and at most 1 in total; correct them")
+            given = ", ".join(f"{kind}={rate:g}" for kind, rate in rates.items() if rate)
+            raise DataError(
+                f"--fault and --storm: the shares are {given}; they must be 0 or more, and at most 1 in total"
+            )
         self._rates = dict(rates)
         self.rng = random.Random(seed)
 
@@ -38,7 +41,7 @@ class Faults:
         return None
 
     def throttled(self) -> str:
-        """Return the text of a 429 for a random limit: per day or per minute."""
+        """Return the text of a 429 answer for a limit drawn at random: per day or per minute."""
         return _throttled("2000/day" if self.rng.random() < _DAILY else "60/minute")
 
     def with_nulls(self, results: list[Any]) -> list[Any]:
@@ -63,7 +66,7 @@ class Throttle:
         self._times: deque[float] = deque(maxlen=max((limit for limit, _, _ in self._limits), default=1))
 
     def refusal(self) -> str | None:
-        """Return the text of a 429 if a limit is reached; otherwise count the request and return None."""
+        """Return the text of a 429 answer if a limit is reached; otherwise count the request and return None."""
         now = self._clock.now()
         for limit, seconds, name in self._limits:
             if len(self._times) >= limit and self._times[-limit] > now - seconds:

@@ -59,7 +59,7 @@ class Group:
 
 
 def found(corpus: Catalogue, text: str | None) -> Numbers:
-    """Return the numbers of sounds that match a filter; None: of all sounds. Raises FilterError, UnsupportedError."""
+    """Return the indices of the sounds that match the filter `text`; without a filter (None), those of all sounds."""
     numbers: Numbers = np.arange(corpus.size)
     return numbers if text is None else numbers[_Parser(corpus, text).whole()(numbers)]
 
@@ -70,7 +70,7 @@ class _Parser:
         self._tokens = list(_tokens(text))
 
     def whole(self) -> Group:
-        """Parse the whole filter. Raises FilterError if any text is left."""
+        """Parse the whole filter; return a function that tells which sounds match it. Raises FilterError."""
         group = self._group(None)
         group.is_top = True
         if self._tokens:
@@ -104,7 +104,7 @@ class _Parser:
         return group
 
     def _taken(self, *signs: str) -> str:
-        """Take the next token if it is one of these signs; "" if not."""
+        """Remove and return the next token if it is one of `signs`; otherwise return ""."""
         is_next = self._tokens and self._tokens[0][0] == "sign" and self._tokens[0][1] in signs
         return self._tokens.pop(0)[1] if is_next else ""
 
@@ -125,7 +125,7 @@ class _Parser:
         return self._range(name, value) if kind == "range" else self._term(name, value)
 
     def _range(self, name: str, value: str) -> Matches:
-        """Return a function that tells which sounds have a field in a range such as `[1 TO 5]`."""
+        """Return a function that tells which sounds have a field `name` in a range `value` such as `[1 TO 5]`."""
         match = re.fullmatch(r"[\[{](\S+) TO (\S+)[\]}]", value)
         if not match:
             raise self._wrong()
@@ -151,7 +151,7 @@ class _Parser:
         return within
 
     def _term(self, name: str, value: str) -> Matches:
-        """Return a function that tells which sounds have this value in a field; `*` matches any text."""
+        """Return a function that tells which sounds have `value` in the field `name`; `*` matches any text."""
         if value == "*" and name in ("*", *_NUMBERS):
             return lambda numbers: np.ones(len(numbers), bool)
         if name in _NUMBERS:
@@ -167,7 +167,7 @@ class _Parser:
         return lambda numbers: np.array([matches(one) for one in values(numbers)], bool)
 
     def _values(self, name: str) -> Callable[[Numbers], Sequence[Any] | np.ndarray]:
-        """Return a function that looks up a field of sounds."""
+        """Return a function that maps numbers of sounds to the values of the field `name`."""
         corpus, key = self._corpus, "tags" if name == "tag" else name
         quick: dict[str, Callable[[Numbers], Sequence[Any] | np.ndarray]] = {
             "duration": corpus.seconds,

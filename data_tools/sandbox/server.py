@@ -100,7 +100,7 @@ class Sandbox:
         return None if secret == self.key else "Invalid token"
 
     async def _access_token(self, request: web.Request) -> web.Response:
-        """Answer with new tokens for the refresh token, which changes too. client_secret: The key."""
+        """Answer with new tokens for a refresh token, which changes too. The form's client_secret must be the key."""
         form = await request.post()
         is_known = (form.get("grant_type"), form.get("client_secret")) == ("refresh_token", self.key)
         if not is_known or not form.get("client_id"):

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def make_answers(sounds: int, seed: int, nulls: float, churn: int, poison: float = 0.0) -> Answers:
-    """Make the invented sounds of a sandbox, and its answers about them.
+    """Return an Answers object, which answers requests about `sounds` invented sounds.
 
     nulls: Share of sounds that the API gives as null. poison: Share of sounds at which pages fail.
 

@@ -56,8 +56,8 @@ def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -
 
     recordings: The folder in ESC-50's layout, if settings.recordings is set.
     Writes scenes.json first, then the missing audio files (8 s, 16 kHz, mono, 16 bit), Clotho's tables and labels.csv.
-    Its columns are file_name, split, kind, and the events, joined by ';' in order of their start, a background last.
-    Writes manifest.jsonl last. One process per folder.
+    The columns of labels.csv are file_name, split, kind, and the events, joined by ';' in order of their start, a
+    background last. Writes manifest.jsonl last. Only one process may write to a folder.
     Raises DataError for settings out of range, unusable recordings, and a folder with other content.
     """
     settings.check("clip")
@@ -164,7 +164,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.recordings:
         parsed = parse_folds(arguments.folds)
         if missing := [split for split in counts if split not in parsed]:
-            raise DataError(f"--folds: no folds for {', '.join(missing)}; add some, or set its number of clips to 0")
+            hint = f"add {missing[0]}=FOLDS, or make none of its clips by --{missing[0]} 0"
+            raise DataError(f"--folds gives no folds for {', '.join(missing)}; {hint}")
         folds = {split: parsed[split] for split in counts}
     elif arguments.folds:
         raise DataError("--folds only works with --recordings FOLDER; add that, or leave out --folds")
@@ -182,7 +183,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """Make scenes. common: Values of FolderSettings."""
+    """Make scenes. common: Values for the fields of FolderSettings."""
     if arguments.length is not None or arguments.whole_seconds:
         raise DataError("--length and --whole-seconds only work with --moments; add that, or leave them out")
     settings = Settings(**common, captions=arguments.captions or "5")
@@ -193,7 +194,7 @@ def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
 
 
 def _run_moments(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """Make recordings with moments. common: Values of FolderSettings."""
+    """Make recordings with moments. common: Values for the fields of FolderSettings."""
     if arguments.captions:
         raise DataError("--captions only works with short scenes; leave it out with --moments")
     settings = MomentSettings(

@@ -78,7 +78,7 @@ def levelled(sound: Samples) -> Samples:
 
 
 def _starts(rng: Rng, kind: str, lengths: Sequence[int], n: int) -> list[int]:
-    """Return the first samples of the events, in sequence.
+    """Return the sample at which each event starts, in the order of the events.
 
     In an overlap, most of the shorter event is within the other.
     """
@@ -97,7 +97,7 @@ def _starts(rng: Rng, kind: str, lengths: Sequence[int], n: int) -> list[int]:
 
 
 def _samples(rng: Rng, seconds: tuple[float, float]) -> int:
-    """Draw a duration in this range of seconds; return it in samples."""
+    """Draw a duration from the range `seconds`; return it as a number of samples."""
     return round(rng.uniform(*seconds) * SAMPLE_RATE)
 
 

@@ -46,7 +46,7 @@ class MomentSettings(FolderSettings):
 
     @property
     def shape(self) -> Shape:
-        """The ranges from which this kind of recording is drawn, such as lengths of events."""
+        """Ranges for drawing the recordings at random, such as the lengths of events."""
         return SHAPES[self.moments]
 
 
@@ -64,7 +64,8 @@ def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = 
     recordings: The folder in ESC-50's layout, if settings.recordings is set.
     Writes scenes.json first, then the missing audio files (16 kHz, mono, 16 bit, <split>/<name>.wav). Then come
     events.csv (every event, in unrounded seconds, with the id of its query), <split>_release.jsonl (the queries in
-    CASTELLA's format, for submission score), moments.jsonl, and manifest.jsonl last. One process per folder.
+    CASTELLA's format, for submission score), moments.jsonl, and manifest.jsonl last.
+    Only one process may write to a folder.
     Returns (queries, new audio files), (0, 0) for a complete folder.
     Raises DataError for settings out of range, unusable recordings, a split without queries, and a folder with other
     content.
@@ -138,10 +139,9 @@ def ask(
 ) -> Mapping[str, tuple[str, str, Windows]]:
     """Draw the queries of a recording, and return them by query id ("<vid>_<n>" from 1).
 
-    Each has a text, its class, and all windows of that class.
-
-    Classes are taken in the order of their first event. Each gets a query with the shape's probability; one always
-    does. A test split has all phrasings, the others omit the held-out ones.
+    Each has a text, its sound class, and all windows of that class.
+    Classes are taken in the order of their first event. Each gets a query with the probability in settings.shape; at
+    least one does. A test split has all phrasings, the others omit the held-out ones.
     """
     names = list(dict.fromkeys(event.name for event in events))
     is_queried = rng.random(len(names)) < settings.shape.asked

@@ -75,7 +75,7 @@ def read_recordings(folder: Path, folds: Iterable[str]) -> dict[str, list[Record
 
 
 def credit(recordings: Iterable[Recording | None]) -> tuple[str, str, str]:
-    """Return the pages, authors and licences of a clip's sources, each joined by "; "; "" if unknown."""
+    """Return the pages, authors and licences of the recordings in a clip, each joined by "; "; "" if unknown."""
     known = [one for one in recordings if one]
     facts = ([one.url for one in known], [one.author for one in known], [one.licence for one in known])
     links, authors, licences = ("; ".join(dict.fromkeys(filter(None, values))) for values in facts)
@@ -103,7 +103,7 @@ def cut(recording: Recording, rng: Rng, n: int, fill: bool = False) -> Samples:
 
 @lru_cache(maxsize=512)
 def _trimmed(path: Path) -> tuple[Samples, list[int]]:
-    """Read a recording without its silent ends; also return the first samples of its loud frames."""
+    """Read a recording without its silent ends; return it, and the first sample of each loud frame."""
     sound = read_audio(path, SAMPLE_RATE).astype(np.float64)
     power = frame_powers(sound, _FRAME)
     if not power.any():
@@ -126,6 +126,6 @@ def frame_powers(sound: Samples, length: int) -> Samples:
 
 
 def _audible(power: Samples) -> tuple[int, int]:
-    """Return the range of samples with all audible frames."""
+    """Return the first sample of the first audible frame and the end of the last one. power: Of each frame."""
     audible = np.flatnonzero(power >= power.max() * 10 ** (SILENCE_DB / 10))
     return int(audible[0]) * _FRAME, (int(audible[-1]) + 1) * _FRAME

@@ -48,9 +48,10 @@ class FolderSettings:
         if self.seed < 0:
             raise DataError(f"the seed {self.seed} is negative; use 0 or more")
         if not self.counts:
-            raise DataError(f"no {clip}s are asked for in any split; ask for 1 or more")
-        if any(count < 0 for count in self.counts.values()):
-            raise DataError(f"a number of {clip}s is negative; use 0 or more")
+            raise DataError(f"the number of {clip}s is 0 in every split; use 1 or more in one of them")
+        for split, count in self.counts.items():
+            if count < 0:
+                raise DataError(f"the number of {clip}s of the split {split} is {count}; use 0 or more")
         if not 0 <= self.held_out <= MAX_HELD_OUT:
             raise DataError(f"the held-out share {self.held_out} is out of range; use 0 to {MAX_HELD_OUT}")
 

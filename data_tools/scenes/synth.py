@@ -249,17 +249,17 @@ def _seconds(n: int) -> Samples:
 
 
 def _tone(frequency: Samples) -> Samples:
-    """Return a sine wave whose frequency (Hz) follows a curve."""
+    """Return a sine wave of varying frequency. frequency: Hz, at each sample."""
     return np.sin(2 * np.pi * np.cumsum(frequency) / SAMPLE_RATE)
 
 
 def _decay(n: int, seconds: float) -> Samples:
-    """Return an exponential curve that falls to 1/e in the given time."""
+    """Return n samples of an exponential curve that falls from 1 to 1/e in `seconds`."""
     return np.exp(-_seconds(n) / seconds)
 
 
 def _ring(frequencies: Samples, strengths: Samples, decays: Samples | float, seconds: float) -> Samples:
-    """Return damped sines (Hz, decay in seconds) struck together."""
+    """Return the sum of damped sine waves that start together. frequencies: Hz. decays: Seconds to 1/e."""
     time = _seconds(int(seconds * SAMPLE_RATE))
     decays = np.broadcast_to(decays, frequencies.shape)
     modes = strengths[:, None] * np.exp(-time / decays[:, None]) * np.sin(2 * np.pi * frequencies[:, None] * time)
@@ -268,7 +268,7 @@ def _ring(frequencies: Samples, strengths: Samples, decays: Samples | float, sec
 
 
 def _knock(rng: Rng, modes: Samples, decay: float, noise: float) -> Samples:
-    """Return a strike on something hard: its modes (Hz), each varied a little, and a click."""
+    """Return the sound of a strike on something hard: its modes (Hz), each varied a little, and a click."""
     hit = _ring(modes * rng.uniform(0.98, 1.02, len(modes)), rng.uniform(0.4, 1, len(modes)), decay, 8 * decay)
     return hit + noise * rng.standard_normal(len(hit)) * _decay(len(hit), decay / 6)
 
@@ -283,7 +283,7 @@ def filtered_noise(rng: Rng, n: int, gain: Callable[[Samples], Samples]) -> Samp
 
 
 def _band(low: float, high: float, order: int = 2) -> Callable[[Samples], Samples]:
-    """Return a band-pass gain with soft edges (Hz)."""
+    """Return a band-pass with soft edges at `low` and `high` Hz, as a function from frequencies (Hz) to gains."""
 
     def gain(frequencies: Samples) -> Samples:
         """Return the gain of the band-pass at these frequencies (Hz)."""
@@ -304,7 +304,7 @@ def _wander(rng: Rng, n: int, rate: float, low: float, high: float) -> Samples:
 
 
 def _smooth(curve: np.ndarray, seconds: float) -> Samples:
-    """Return the curve without steps: a moving average over the given time."""
+    """Return the curve without steps: a moving average over `seconds`."""
     width = max(1, int(seconds * SAMPLE_RATE))
     total = np.cumsum(np.concatenate([np.full(width, curve[0]), curve]))
     result: Samples = (total[width:] - total[:-width]) / width
@@ -312,7 +312,7 @@ def _smooth(curve: np.ndarray, seconds: float) -> Samples:
 
 
 def _laid_at(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples:
-    """Place sounds at their onsets (seconds) in a wave of n samples, which cuts them at its end."""
+    """Place sounds at their onsets (seconds) in a wave of n samples; sounds are cut at its end."""
     out = np.zeros(n)
     for start, sound in zip((onsets * SAMPLE_RATE).astype(int), sounds, strict=True):
         part = sound[: max(0, n - start)]
@@ -323,7 +323,7 @@ def _laid_at(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples:
 def _repeat(
     rng: Rng, n: int, gap: tuple[float, float], sound: Callable[[float], Samples], jitter: float = 0.05
 ) -> Samples:
-    """Return a sequence of sounds of varied strength. gap: Seconds, drawn once, then varied by the share `jitter`."""
+    """Return a sequence of sounds of varied strength. gap: Seconds between them, a range. jitter: Its variation."""
     mean = rng.uniform(*gap)
     count = int(n / SAMPLE_RATE / (mean * (1 - jitter))) + 1
     onsets = rng.uniform(0, 0.1) + np.cumsum(mean * rng.uniform(1 - jitter, 1 + jitter, count)) - mean

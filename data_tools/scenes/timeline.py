@@ -64,12 +64,12 @@ class TimedEvent(NamedTuple):
 
     @property
     def end(self) -> int:
-        """First sample after the event."""
+        """Number of the first sample after the event."""
         return self.start + len(self.sound)
 
 
 def draw_timeline(rng: Rng, shape: Shape, pool: Pool, n: int) -> list[TimedEvent]:
-    """Draw the events of a recording of n samples, in sequence, up to the first that would end after it.
+    """Draw the sequence of events of a recording of n samples; it ends before the first event that does not fit.
 
     Args:
         pool: At least two classes, all equally likely, as are the recordings of a class.
@@ -105,7 +105,7 @@ def mixed(rng: Rng, shape: Shape, events: Sequence[TimedEvent], n: int) -> Sampl
 
 
 def _sound(rng: Rng, shape: Shape, name: str, recording: Recording | None) -> Samples:
-    """Return an event at any level, with an audible length by event_seconds, or shorter if no cut is long enough."""
+    """Return an event before levelling, with a length from shape.event_seconds, or shorter if no cut is long enough."""
     if recording and shape.whole:
         return loud_seconds(cut(recording, rng, round(shape.event_seconds[1] * SAMPLE_RATE)))
     for _ in range(_TRIES):
@@ -118,7 +118,7 @@ def _sound(rng: Rng, shape: Shape, name: str, recording: Recording | None) -> Sa
 
 
 def loud_seconds(sound: Samples) -> Samples:
-    """Return a sound from its first to its last whole second with a power above the mean of all minus 5 dB.
+    """Cut a sound to its loud part: from the first to the last whole second above the mean power minus 5 dB.
 
     A sound shorter than a second is unchanged.
     """

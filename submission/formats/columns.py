@@ -37,7 +37,7 @@ class QueryColumn:
         self._line_of: dict[str, int] = {}
 
     def faults(self, line: int, query: str) -> Iterator[Fault]:
-        """Yield the faults of the query on this line: empty, unknown to the truth, or repeated."""
+        """Yield the faults of the query on line `line`: empty, unknown to the truth, or already on an earlier line."""
         if not query.strip():
             yield f"{self._name} is empty", "an empty query"
             return
@@ -48,9 +48,9 @@ class QueryColumn:
             yield f"the query {shown(query)} is repeated; {before}", "a query repeated"
 
     def add_missing(self, problems: list[Problem]) -> list[Problem]:
-        """Return these problems, and one for every query of the truth without a row.
+        """Return `problems`, and one more for every query of the truth that has no row in the file.
 
-        If one problem of the whole file explains them all, return it instead.
+        If one cause explains all unknown queries, such as the captions of another split, return one problem for them.
         """
         if not self._truth:
             return problems
@@ -70,12 +70,12 @@ class QueryColumn:
 
 
 def _without_kinds(problems: list[Problem], *kinds: str) -> list[Problem]:
-    """Return the problems that are of none of the given kinds."""
+    """Return the problems without those whose kind is in `kinds`."""
     return [problem for problem in problems if problem.kind not in kinds]
 
 
 def _note_on_differing(unknown: list[str], truth: Truth) -> str:
-    """Return the note on unknown queries if half or more of them differ little from known ones, else ""."""
+    """Return a note if at least half of the unknown queries differ only slightly from queries of the truth, else ""."""
     similar = {query: pair for query in unknown if (pair := truth.similar_queries.to(query))}
     if len(similar) * 2 < len(unknown):
         return ""
@@ -86,7 +86,7 @@ def _note_on_differing(unknown: list[str], truth: Truth) -> str:
 
 
 def unknown_name_fault(name: str, where: str, truth: Truth) -> Fault:
-    """Return the fault of a file name that is not in the truth's pool."""
+    """Return the fault of a file name that is not in the truth's pool. where: Its place in the row, for the message."""
     return f"unknown file name {shown(name)} in {where}{suggestion(truth.similar_file_names, name)}", UNKNOWN_NAME
 
 
@@ -96,7 +96,7 @@ def without_trailing_comma(cells: list[str], width: int) -> list[str]:
 
 
 def rows_without_index(data: bytes) -> Iterator[Row | Problem]:
-    """Yield the rows of parse_rows, without the row numbers that pandas writes in the first column.
+    """Yield the rows of CSV bytes as parse_rows does, without the row numbers that pandas writes in the first column.
 
     Such row numbers are reported as a problem.
     """
@@ -113,12 +113,12 @@ def rows_without_index(data: bytes) -> Iterator[Row | Problem]:
 
 
 def is_ranked(header: list[str]) -> bool:
-    """Whether the second column of the header is the first rank of some edition's ranked CSV."""
+    """Return whether the header is that of a ranked CSV: its second column is the first rank of some edition."""
     return len(header) > 1 and header[1] in {f"{edition.rank_prefix}1" for edition in EDITIONS.values()}
 
 
 def matrix_edition(header: list[str]) -> Edition | None:
-    """Return the edition whose matrix CSV has this header: its query column, and no ranks after it."""
+    """Return the edition whose matrix CSV has this header: its query column, then file names; None for any other."""
     if is_ranked(header):
         return None
     matrix = (edition for edition in EDITIONS.values() if edition.output == "matrix")
@@ -126,7 +126,7 @@ def matrix_edition(header: list[str]) -> Edition | None:
 
 
 def editions_with_header(header: list[str]) -> list[Edition]:
-    """Return the editions with a CSV of this header."""
+    """Return the editions whose matrix CSV or ranked CSV has this header."""
     if matrix := matrix_edition(header):
         return [matrix]
     return [edition for edition in EDITIONS.values() if header == list(edition.for_pool(len(header) - 1).columns)]
@@ -138,19 +138,19 @@ def format_editions(editions: list[Edition]) -> str:
 
 
 def edition_options(editions: list[Edition]) -> str:
-    """Return the option to add to a command, e.g. `--edition 2023 or --edition 2024`."""
+    """Return the command-line options that choose one of the editions, e.g. `--edition 2023 or --edition 2024`."""
     return " or ".join(f"--edition {edition.name}" for edition in editions)
 
 
 def write_checked(path: Path, data: bytes, problems: list[Problem]) -> None:
-    """Write a file whole or not at all. Raises SubmissionError for a file with problems; OSError when writing fails."""
+    """Write `data` to a file, whole or not at all. Raises SubmissionError instead if `problems` is not empty."""
     raise_first_problem(f"{path} would not pass its check", problems)
     with writing(path) as file:
         file.write(data)
 
 
 def raise_first_problem(where: str, problems: list[Problem]) -> None:
-    """Raises SubmissionError with the first problem and the number of further ones, if there is any."""
+    """Raises SubmissionError for a file (`where`) with problems: shows the first one and counts the others."""
     if problems:
         others = f" (and {len(problems) - 1} more; `check` lists them all)" if len(problems) > 1 else ""
         raise SubmissionError(f"{where}: {problems[0]}{others}")

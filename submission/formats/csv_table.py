@@ -99,7 +99,7 @@ def format_table(rows: Iterable[Iterable[str]]) -> bytes:
 
 
 def format_problems(problems: Sequence[Problem], shown: int | None = SHOWN_PROBLEMS) -> Iterator[str]:
-    """Yield problems as lines of text, by kind.
+    """Yield the problems as lines of text, grouped by kind, at most `shown` of each kind.
 
     The first `shown` problems of each kind have a line each (None: all). One more line counts the rest, with their line
     numbers: `lines 26-5226: 5201 more of: ...`.
@@ -119,7 +119,7 @@ def format_problems(problems: Sequence[Problem], shown: int | None = SHOWN_PROBL
 
 
 def _whole_row(line: bytes, file: io.BytesIO) -> list[bytes]:
-    """Return the lines of the row that starts with `line`; an empty list if it never ends.
+    """Return all lines of the CSV row that begins with `line`, the others read from `file`; [] if the row never ends.
 
     A row has an even number of quotes.
     """

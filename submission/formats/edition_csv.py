@@ -17,7 +17,7 @@ from submission.formats.score_matrix import ScoreMatrix
 
 
 def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition, ranked: bool = False) -> str:
-    """Write a score matrix as the edition's CSV; with `ranked`, as ranked lists. Returns a description of the file."""
+    """Write a score matrix as the edition's CSV; with `ranked`, as a ranked CSV. Returns a description of the file."""
     if path.suffix != ".csv":
         raise SubmissionError(f"{path}: a submission is a CSV; choose a name ending in .csv")
     n_queries, n_clips = matrix.values.shape
@@ -31,7 +31,7 @@ def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition, ranked: bool = 
 
 
 def require_replaceable(path: Path, edition: Edition, force: bool) -> None:
-    """Raises SubmissionError if the file exists and is no CSV of this edition. force: Allow to overwrite any file."""
+    """Raises SubmissionError if a file at `path` is not a CSV of the edition. force: Allow to overwrite any file."""
     if force or path.suffix != ".csv" or not path.is_file():
         return
     first = next(parse_rows(path.read_bytes()))
@@ -43,7 +43,7 @@ def require_replaceable(path: Path, edition: Edition, force: bool) -> None:
 
 
 def source_editions(path: Path) -> tuple[list[Edition], list[str]]:
-    """Return all editions with the header of this CSV, and the header.
+    """Return the editions whose CSV has the same header as the file, and that header.
 
     Editions with the same header (2023 and 2024) have the same format. Raises SubmissionError for an unknown header.
     """

@@ -27,7 +27,7 @@ class FrameScores(NamedTuple):
 
 
 def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
-    """Write the scores of frames, by query id, into one .npz file, whole or not at all."""
+    """Write the scores of each query's frames, by query id, to one .npz file, whole or not at all."""
     qids, values = np.array(list(scores), dtype=np.str_), list(scores.values())
     lengths = sizes(value.frames for value in values)
     edges = np.concatenate([value.edges for value in values], dtype=np.float64)
@@ -37,7 +37,7 @@ def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
 
 
 def read_frame_scores(path: Path) -> dict[str, FrameScores]:
-    """Read the scores of frames by query id, in the order of the file.
+    """Read the scores of each query's frames from an .npz file; return them by query id, in the order of the file.
 
     Raises SubmissionError for files of other origin or damaged ones.
     """
@@ -56,11 +56,11 @@ def read_frame_scores(path: Path) -> dict[str, FrameScores]:
 
 
 def _require_consistent(qids: np.ndarray, lengths: np.ndarray, edges: np.ndarray, frames: np.ndarray) -> None:
-    """Raises ValueError for arrays of a file that write_frame_scores cannot have written."""
+    """Raises ValueError if the arrays of a file contradict each other: write_frame_scores never writes such arrays."""
     kinds = "".join(array.dtype.kind for array in (qids, lengths, edges, frames))
     if kinds != "Uiff" or any(array.ndim != 1 for array in (qids, lengths, edges, frames)):
         raise ValueError(f"the arrays {', '.join(ARRAYS)} have wrong types or shapes")
     if np.any(lengths < 0):
-        raise ValueError("a number of frames in the array lengths is negative")
+        raise ValueError(f"the array lengths contains {lengths.min()}, a negative number of frames")
     if len(qids) != len(lengths) or len(frames) != lengths.sum() or len(edges) != len(frames) + len(qids):
-        raise ValueError("the sizes of its arrays do not match")
+        raise ValueError(f"the sizes of its arrays {', '.join(ARRAYS)} do not match")

@@ -61,7 +61,7 @@ def write_matrix_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
 
 
 def read_matrix_csv(path: Path, edition: Edition, truth: Truth | None = None) -> ScoreMatrix:
-    """Read the scores of a matrix CSV. Raises SubmissionError for a file with problems by check_matrix_csv.
+    """Read the scores of a matrix CSV. Raises SubmissionError if check_matrix_csv finds a problem in it.
 
     Rows and columns keep the order of the file. Scores are rounded to float32: text with more digits changes by at most
     6e-8 of its size (7e-46 near 0). Ids of queries and clips are those of the truth, if it has any, else the texts and
@@ -76,7 +76,7 @@ def read_matrix_csv(path: Path, edition: Edition, truth: Truth | None = None) ->
 def check_matrix_csv(
     data: bytes, edition: Edition, truth: Truth | None = None
 ) -> tuple[ScoreMatrix | None, list[Problem]]:
-    """Check the bytes of a matrix CSV; return (scores, no problem), or (None, all problems in the order of lines).
+    """Check the bytes of a matrix CSV; return (scores, []), or (None, problems in order of lines) for a faulty file.
 
     Checks without a truth: UTF-8 without byte order mark, sound quoting, the edition's query column and then file
     names, none of them empty or repeated. Every row has a finite decimal number in the range of float32 in every
@@ -141,7 +141,7 @@ def _matrix(values: Scores, texts: list[str], names: list[str], truth: Truth | N
 
 
 def _shortest_texts(scores: Scores) -> list[str]:
-    """Return the shortest texts that readers turn back into the same float32."""
+    """Return each float32 score as the shortest text that CSV readers turn back into the same float32."""
     texts: list[str] = scores.astype("U").tolist()
     for column in np.flatnonzero(
         np.abs(scores) >= _MIN_EXPONENT_FORM
@@ -166,7 +166,7 @@ def _parse_scores(cells: Sequence[str]) -> Scores | None:
 
 
 def _is_score(cell: str) -> bool:
-    """Whether a cell is a valid score, as for _parse_scores; much faster for a single cell."""
+    """Return whether _parse_scores accepts a cell as a score; much faster than it for a single cell."""
     try:
         return not cell.encode("ascii").translate(None, _NUMBER_CHARACTERS) and abs(float(cell)) < _TOO_LARGE
     except ValueError:
@@ -192,7 +192,7 @@ def _score_faults(cells: list[str], names: list[str]) -> Iterator[Fault]:
 
 
 def _is_data_row(header: list[str], edition: Edition) -> bool:
-    """Whether the first line already has scores, because the header is missing."""
+    """Return whether the first line of a matrix CSV already has scores, because the header is missing."""
     return len(header) > 1 and header[0] != edition.query_column and _parse_scores(header[1:]) is not None
 
 

@@ -64,13 +64,13 @@ def is_scored(answers: Sequence[Moments]) -> bool:
 
 
 def best_windows(answer: Moments, edition: MomentsEdition) -> list[Window]:
-    """Return the windows of an answer that count: by descending score, or in their order without scores."""
+    """Return the windows of an answer that the edition counts: the best by score; without scores, the first ones."""
     windows = sorted(answer.windows, key=lambda window: -window[2]) if is_scored([answer]) else answer.windows
     return windows[: edition.max_windows]
 
 
 def read_moments(path: Path, edition: MomentsEdition, truth: MomentTruth | None = None) -> list[Moments]:
-    """Read the answers of a file of moments. Raises SubmissionError for a file with problems by check_moments."""
+    """Read the answers of a file of moments. Raises SubmissionError if check_moments finds a problem in it."""
     require_file(path)
     answers, problems, _ = check_moments(path.read_bytes(), edition, truth)
     raise_first_problem(str(path), problems)
@@ -78,7 +78,7 @@ def read_moments(path: Path, edition: MomentsEdition, truth: MomentTruth | None 
 
 
 def write_moments(path: Path, answers: Sequence[Moments], edition: MomentsEdition) -> None:
-    """Write a submission: the best windows of every query, as many as count, without scores.
+    """Write a submission of moments: for every query its best windows, as many as the edition counts, without scores.
 
     Windows with scores are sorted by descending score, equal ones in their order; others keep their order. Numbers are
     unchanged. The file is written whole or not at all.
@@ -96,7 +96,7 @@ def write_moments(path: Path, answers: Sequence[Moments], edition: MomentsEditio
 
 
 def write_scored_moments(path: Path, answers: Sequence[Moments], edition: MomentsEdition) -> None:
-    """Write a file for scoring and blending during development: all windows [start, end, score], in their order.
+    """Write answers to a file for scoring and blending: all their windows as [start, end, score], in their order.
 
     The line of an answer without query or vid lacks that key. The file is written whole or not at all. Raises
     SubmissionError for anything that check_moments would report.
@@ -118,7 +118,7 @@ def _write_lines(path: Path, answers: Sequence[tuple[object, ...]], edition: Mom
 def check_moments(
     data: bytes, edition: MomentsEdition, truth: MomentTruth | None = None
 ) -> tuple[list[Moments], list[Problem], list[Problem]]:
-    """Check the bytes of a file of moments; return its answers, its problems and its oddities, both by line.
+    """Check the bytes of a file of moments; return its answers, its problems (refused) and its oddities (only noted).
 
     Problems, so that the file is not scored:
 
@@ -175,7 +175,7 @@ def check_moments(
 
 
 def _blind_list_problem(data: bytes) -> Problem | None:
-    """Return the problem that a file is a list of queries without answers; None for other files."""
+    """Return a problem if the file is a list of queries without answers (a blind list); None for other files."""
     if not is_blind_list(data):
         return None
     hint = "give the file of the answers, and this one as --queries"
@@ -203,7 +203,7 @@ def _line_faults(content: dict[str, Any]) -> Iterator[Fault]:
 
 
 def _score_form_faults(windows: list[Window], width: int, line: int) -> Iterator[Fault]:
-    """Yield a fault if a window has a score and the first window of the file has none, or the reverse."""
+    """Yield a fault if a window of this line has a score but the file's first window has none, or the reverse."""
     for number, window in enumerate(windows, start=1):
         if len(window) != width:
             form, other = ("a score", "none") if len(window) == 3 else ("no score", "one")
@@ -249,7 +249,7 @@ def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: M
 
 
 def _oddities_of_file(answers: Sequence[Moments], truth: MomentTruth | None) -> Iterator[Problem]:
-    """Yield the oddities of a whole file of answers: scores, and another order of the queries than in the truth."""
+    """Yield the oddities of a whole file of answers: scores in it, and queries in another order than in the truth."""
     if is_scored(answers):
         hint = "the public scorer needs them; a submission must not have them (`write` removes them)"
         yield Problem(None, f"windows have scores: {hint}", "scores")
@@ -258,7 +258,7 @@ def _oddities_of_file(answers: Sequence[Moments], truth: MomentTruth | None) -> 
 
 
 def _add_missing(problems: Problems, line_of: dict[str, int], truth: MomentTruth) -> Problems:
-    """Return these problems and one for every query without a line; if all queries are unknown, one for all of them."""
+    """Return `problems` and one for each query of the truth without a line; only one if the file has no known query."""
     if line_of and not line_of.keys() & truth.queries.keys():
         hint = "it belongs to another split or data set; give the queries that it answers"
         others = [problem for problem in problems if problem.kind != UNKNOWN_QUERY]

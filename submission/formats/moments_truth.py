@@ -63,7 +63,7 @@ class MomentTruth:
 
     @cached_property
     def similar_ids(self) -> Nearest:
-        """Index of the query ids, to suggest the most similar one for an unknown id."""
+        """Search index of the query ids, to suggest the most similar one for an unknown id."""
         return Nearest(self.queries, TEXT_WAYS)
 
     @property
@@ -80,9 +80,9 @@ class MomentTruth:
 
 
 def read_moment_truth(path: Path, edition: MomentsEdition) -> MomentTruth:
-    """Read the queries of a file. Raises SubmissionError for a file with problems by check_moment_truth.
+    """Read a truth of moments from a file. Raises SubmissionError if check_moment_truth finds a problem.
 
-    The notes are those of check_moment_truth: CASTELLA as published has windows after the end of a recording, which are
+    The oddities become the truth's notes: CASTELLA as published has windows after the end of a recording, which are
     scored unchanged.
     """
     require_file(path)
@@ -92,13 +92,13 @@ def read_moment_truth(path: Path, edition: MomentsEdition) -> MomentTruth:
 
 
 def is_truth(data: bytes) -> bool:
-    """Whether the first object of these bytes is a query of a truth rather than an answer."""
+    """Return whether a file's bytes begin with a query of a truth of moments rather than with an answer."""
     first = first_object(data)
     return TRUE_WINDOWS in first and WINDOWS not in first
 
 
 def internal_file_problem(data: bytes) -> Problem | None:
-    """Return the problem that a file has the kit's internal form of moments; None for other files."""
+    """Return a problem if the file is a moments file of this kit, not one of the challenge; None for other files."""
     first = first_object(data)
     if "qid" in first or not set(KIT_KEYS) <= first.keys():
         return None
@@ -107,7 +107,7 @@ def internal_file_problem(data: bytes) -> Problem | None:
 
 
 def is_blind_list(data: bytes) -> bool:
-    """Whether these bytes are a blind list: lines with qid, query and vid, and none with windows."""
+    """Return whether a file's bytes are a blind list: all lines have qid, query and vid, and none has windows."""
     return all(
         isinstance(line, Object)
         and {"qid", "query", "vid"} <= line.content.keys()
@@ -120,7 +120,7 @@ def is_blind_list(data: bytes) -> bool:
 def check_moment_truth(
     data: bytes, edition: MomentsEdition
 ) -> tuple[dict[str, MomentQuery], list[Problem], list[Problem]]:
-    """Check the bytes of a truth of moments; return its queries, its problems and its oddities, both by line.
+    """Check the bytes of a truth of moments; return its queries, its problems (refused) and its oddities (only noted).
 
     A line has qid, query and vid as text, and optionally duration in seconds. All lines or none have relevant_windows,
     a list of [start, end] in seconds. Other keys are ignored.
@@ -189,6 +189,6 @@ def _oddities(query: MomentQuery, edition: MomentsEdition) -> Iterator[Fault]:
 
 
 def format_size(truth: MomentTruth) -> str:
-    """Return the numbers of queries and recordings in words, e.g. `177 queries of 100 recordings`."""
+    """Return the numbers of queries and recordings of a truth in words, e.g. `177 queries of 100 recordings`."""
     recordings = {query.vid for query in truth.queries.values()}
     return f"{counted(len(truth.queries), 'query')} of {counted(len(recordings), 'recording')}"

@@ -65,7 +65,7 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
 
 
 def write_best(labels: ScoreMatrix | Labels, columns: Ints, path: Path, edition: Edition) -> None:
-    """Write the clips in these columns as the answers to every query, (Q, ranking length), as a ranked CSV.
+    """Write a ranked CSV. columns: (Q, ranking length), the columns of each query's best clips, best first.
 
     Raises as write_ranked_csv does.
     """
@@ -74,7 +74,7 @@ def write_best(labels: ScoreMatrix | Labels, columns: Ints, path: Path, edition:
 
 
 def write_ranked_lists(ranked: list[RankedList], path: Path, edition: Edition) -> None:
-    """Write ranked lists, such as another edition's, as a ranked CSV of an edition: in their order, cut to its length.
+    """Write ranked lists, such as those of another edition, as a ranked CSV of `edition`, cut to its ranking length.
 
     `custom` accepts shorter lists, such as those of a small pool, if all are as long as the longest.
     Raises SubmissionError for a list shorter than the ranking length (the names that follow are unknown), and for
@@ -92,7 +92,7 @@ def write_ranked_lists(ranked: list[RankedList], path: Path, edition: Edition) -
 
 
 def read_ranked_csv(path: Path, edition: Edition, truth: Truth | None = None) -> list[RankedList]:
-    """Read the ranked lists of a CSV. Raises SubmissionError for a file with problems by check_ranked_csv."""
+    """Read the ranked lists of a CSV. Raises SubmissionError if check_ranked_csv finds a problem in it."""
     ranked, problems = check_ranked_csv(path.read_bytes(), edition, truth)
     raise_first_problem(str(path), problems)
     return ranked
@@ -101,7 +101,7 @@ def read_ranked_csv(path: Path, edition: Edition, truth: Truth | None = None) ->
 def check_ranked_csv(
     data: bytes, edition: Edition, truth: Truth | None = None
 ) -> tuple[list[RankedList], list[Problem]]:
-    """Check the bytes of a ranked CSV; return the lists of the right length, and all problems in the order of lines.
+    """Check the bytes of a ranked CSV; return the lists of complete rows, and all problems in the order of lines.
 
     Checks without a truth:
 
@@ -154,7 +154,7 @@ def _write_lists(lists: Iterable[tuple[str, list[str]]], path: Path, edition: Ed
 
 
 def _is_data_row(cells: list[str], edition: Edition, truth: Truth | None) -> bool:
-    """Whether the first line is already an answer, because the header is missing."""
+    """Return whether the first line of a ranked CSV is already an answer, because the header is missing."""
     known = bool(truth and cells and cells[0] in truth.queries)
     return known or (
         len(cells) == len(edition.columns) and all(cell.lower().endswith(AUDIO_SUFFIXES) for cell in cells[1:])
@@ -187,7 +187,7 @@ def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> 
 
 
 def _row_faults(row: Row, edition: Edition, truth: Truth | None, queries: QueryColumn) -> Iterator[Fault]:
-    """Yield the faults of one row: its query, its number of columns, and its file names."""
+    """Yield the faults of one row: in its query, its number of columns, and its file names."""
     if not row.cells:
         yield EMPTY_LINE
         return

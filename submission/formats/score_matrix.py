@@ -79,7 +79,7 @@ class Labels:
         return len(self.query_ids), len(self.clip_ids)
 
     def document(self, sha256: str) -> bytes:
-        """Return the content of a score matrix's file NAME.json.
+        """Return the content of NAME.json, the file next to a score matrix NAME.npy. sha256: Checksum of NAME.npy.
 
         Raises TypeError or ValueError for values that JSON in UTF-8 cannot represent.
         """
@@ -133,7 +133,7 @@ class ScoreMatrix:
         return Labels(*names, self.relevant, self.facts)
 
     def relevant_columns(self) -> list[list[int]]:
-        """Return the columns of each query's relevant clips, increasing; an empty list if they are not known."""
+        """Return the columns of each query's relevant clips, in increasing order; [] if relevance is not known."""
         column_of = {clip_id: column for column, clip_id in enumerate(self.clip_ids)}
         return [sorted(column_of[clip] for clip in clips or ()) for clips in self.relevant]
 
@@ -184,7 +184,7 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[Scores]) -> None:
 
 
 def matrix_from_blocks(labels: Labels, blocks: Iterable[Scores]) -> ScoreMatrix:
-    """Build a score matrix from blocks of scores, in memory or memory-mapped.
+    """Build a score matrix from blocks of its rows: in memory, or in a temporary file if it is large.
 
     A matrix of more than MAX_IN_MEMORY scores is mapped from a temporary file, which is deleted with the last array
     that uses it. Raises as write_blocks does.

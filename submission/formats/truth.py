@@ -53,12 +53,12 @@ class Truth:
 
     @cached_property
     def similar_queries(self) -> Nearest:
-        """Index of the queries, to suggest the most similar one for an unknown query."""
+        """Search index of the queries, to suggest the most similar one for an unknown query."""
         return Nearest(self.queries, TEXT_WAYS)
 
     @cached_property
     def similar_file_names(self) -> Nearest:
-        """Index of the file names, to suggest the most similar one for an unknown name."""
+        """Search index of the file names, to suggest the most similar one for an unknown name."""
         return Nearest(sorted(self.file_names), NAME_WAYS)
 
 
@@ -98,7 +98,7 @@ def read_clotho_truth(path: Path) -> Truth:
 
 
 def matrix_truth(matrix: ScoreMatrix | Labels) -> Truth:
-    """Return the queries and relevant clips of a score matrix as a truth; relevant is None if the matrix lacks it.
+    """Return a score matrix's queries, clips and relevant clips as a Truth; relevance may be unknown.
 
     Raises SubmissionError if a ranked CSV could not distinguish two clips (by file name) or two queries (by text).
     """
@@ -155,11 +155,12 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
 
 
 def read_annotations(path: Path, pool: Truth) -> Truth:
-    """Read the queries of the 2025 annotations, each with its several relevant clips, over the pool of another truth.
+    """Read the queries of the 2025 annotations, with several relevant clips each. pool: The truth with all clips.
 
-    path: A file query,audio_filenames, the second column a Python list of file names. pool: Must have every query and
-    every file name of it, byte for byte. Its relevant clips are ignored (46 of the 1,037 queries of the real file do
-    not list the clip that they were written for). Returns the queries of the file, in its order, and the whole pool.
+    path: A file query,audio_filenames, the second column a Python list of file names. The pool must have every query
+    and every file name of this file, byte for byte. The pool's relevant clips are ignored (46 of the 1,037 queries of
+    the real file do not list the clip that they were written for).
+    Returns the queries of the file, in its order, and the whole pool.
     Source: DCASE 2025 baseline, resources/metadata_eval.csv and retrieval_module.py. Deviations: none for that file; a
     repeated query or name, which the baseline accepts, is refused.
     Raises SubmissionError, with file and line, for this and for anything that is not such a table.
@@ -202,14 +203,14 @@ def _read_rows(path: Path) -> list[Row]:
 
 
 def _refuse_repeated(path: Path, line: int, kind: str, text: str, line_of_text: dict[str, int]) -> None:
-    """Raises SubmissionError if this text was on an earlier line; otherwise, remember its line."""
+    """Raises SubmissionError if `text` has an earlier line in line_of_text; otherwise adds it there with this line."""
     if line_of_text.setdefault(text, line) != line:
         first = f"is already on line {line_of_text[text]}"
         raise SubmissionError(f"{path}: line {line}: {kind} {text!r} {first}; keep one of them")
 
 
 def _parse_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
-    """Parse a Python list of file names. Raises SubmissionError for other text, and for unknown or repeated names."""
+    """Parse `listed`, a Python list of file names. Raises SubmissionError for a name that is repeated or unknown."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # an invalid backslash escape: Python did not write this list

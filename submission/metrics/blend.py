@@ -26,9 +26,9 @@ PICKS = 20  # of the search: weights are multiples of 1/20
 
 
 def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None) -> ScoreMatrix:
-    """Return the weighted mean of matrices, by name, with the same queries and clips in the same order.
+    """Return the weighted mean of score matrices that have the same queries and clips in the same order.
 
-    how: One of these.
+    parts: The matrices by name. how: One of these.
 
     * `raw`: scores unchanged.
     * `standardised`: each query's scores minus their mean, divided by their standard deviation (zeros if all are
@@ -45,7 +45,7 @@ def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[
 def blended(
     parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None
 ) -> tuple[Labels, Iterator[Scores]]:
-    """Return the weighted mean of matrices as its labels and its scores, which come in blocks of queries."""
+    """Return the weighted mean of score matrices as its labels, and its scores in blocks of queries. parts: By name."""
     _require_same_labels(parts)
     factors = weight_factors(weights, len(parts))
     first = next(iter(parts.values()))
@@ -68,7 +68,7 @@ def blended(
 
 
 def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition) -> tuple[list[float], float]:
-    """Search for the weights that score best on these matrices, by ensemble_selection; return them and that score.
+    """Search for the weights whose blend of `parts` scores best (ensemble_selection); return them and that score.
 
     The matrices should be of a validation split. Raises SubmissionError as blend does, and if relevance is not known.
     """
@@ -85,11 +85,13 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
 
 
 def ensemble_selection(parts: Sequence[Values], score: Callable[[Values], float]) -> tuple[list[float], float]:
-    """Search for the weights of a mean of parts with the best score; return them and that score.
+    """Search for the weights whose weighted mean of `parts` has the best `score`; return the weights and that score.
 
-    score: Of a sum of parts, which must give the same order as their mean. The search begins with the best single part.
-    PICKS - 1 times it adds the part that scores best when added. It returns the best of all these means; the weight of
-    a part is its share of the picks.
+    score: Function that scores a sum of parts, higher is better. It must give a sum and the mean of the same parts the
+    same score, as metrics of rankings do.
+    The search begins with the best single part. PICKS - 1 times it adds the part that scores best when added. It
+    returns the best of all these means; the weight of a part is its share of the picks.
+
     Source: Caruana et al., "Ensemble Selection from Libraries of Models" (ICML 2004), section 2, with replacement.
     """
     picked: list[int] = []
@@ -115,7 +117,7 @@ def contributing_models(facts: Mapping[str, Any]) -> list[tuple[Any, Any]]:
 
 
 def facts_of_parts(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the facts of every matrix that contributed to these scores and is not a blend.
+    """Return the facts of every unblended matrix that contributed to the matrix with the given facts.
 
     For a blend, these are the facts of its parts at any depth; for any other matrix, its facts.
     """
@@ -165,12 +167,14 @@ def weight_factors(weights: Sequence[float] | None, n_parts: int) -> Values:
     if len(factors) != n_parts:
         raise SubmissionError(f"{len(factors)} weights are given for {n_parts} files; give one for each")
     if np.any(factors < 0) or not 0 < sum(factors.tolist()) < math.inf:  # both comparisons are false for NaN
-        raise SubmissionError("weights must be 0 or more, with a finite sum above 0; correct them")
+        raise SubmissionError(
+            f"the weights are {factors.tolist()}; give numbers of 0 or more, with a finite sum above 0"
+        )
     return factors
 
 
 def require_disjoint(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, ScoreMatrix]) -> None:
-    """Raises SubmissionError if weights would be searched on clips that are tested afterwards, or with other models."""
+    """Raises SubmissionError if test and validation matrices share clips, or come from different models."""
     for (name, test), (other, weighted) in zip(tested.items(), validation.items(), strict=True):
         refuse_overlap(f"{name} and {other}", "clip", set(test.clip_ids) & set(weighted.clip_ids))
         for makers in zip_longest(
@@ -184,7 +188,7 @@ def require_disjoint(tested: Mapping[str, ScoreMatrix], validation: Mapping[str,
 
 
 def refuse_overlap(names: str, kind: str, shared: set[str]) -> None:
-    """Raises SubmissionError if validation and test share anything. kind: The word for it in the message."""
+    """Raises SubmissionError if `shared` (items in both validation and test) is not empty. kind: Word for an item."""
     if shared:
         common = f"{names} have {counted(len(shared), kind)} in common (first {min(shared)!r})"
         hint = "search weights on a validation split, never on the test data"

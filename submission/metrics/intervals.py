@@ -28,7 +28,7 @@ Interval = tuple[float, float]
 
 
 def jackknife_interval(per_query: npt.ArrayLike, confidence: float = CONFIDENCE) -> Interval:
-    """Return the confidence interval of a mean over queries.
+    """Return the jackknife's confidence interval of a mean over queries.
 
     per_query: (Q,) one metric's value per query. confidence: In (0, 1).
     Returns mean -+ z s / sqrt(Q) with the sample standard deviation s (divisor Q - 1) and the normal quantile z. Both
@@ -54,7 +54,8 @@ def bootstrap_interval(
     """Return the percentile bootstrap interval of a mean over queries, from RESAMPLES samples of the groups.
 
     Each sample draws as many groups as there are, with replacement.
-    per_query: (Q,). groups: (Q,) number of each query's group, as from grouped; None: one group per query.
+    per_query: (Q,) one metric's value per query. groups: (Q,) number of each query's group, as group_numbers returns
+    them; None: one group per query. confidence: In (0, 1).
     Returns the two percentiles of the means; both bounds NaN for a single group. Raises SubmissionError for no queries.
     Source: Efron 1979, drawn by clusters (Davison and Hinkley 1997, section 3.8). Deviations: none.
     """
@@ -94,10 +95,11 @@ class Difference(NamedTuple):
 def paired_difference(
     first: npt.ArrayLike, second: npt.ArrayLike, groups: Groups | None = None, seed: int = 0
 ) -> Difference:
-    """Paired randomisation test between two systems: whole groups swap their systems at random, FLIPS times.
+    """Test the mean of `second` - `first` by randomisation: whole groups swap their systems at random, FLIPS times.
 
-    first, second: (Q,) one metric's values of the same queries. groups: As for bootstrap_interval. p is the share of
-    swaps, the observed one included, with a mean difference at least as large in either direction.
+    first, second: (Q,) one metric's values of two systems for the same queries. groups: As for bootstrap_interval.
+    Returns the mean difference, its interval, and p: the share of swaps, the observed one included, with a mean
+    difference at least as large in either direction.
     Raises SubmissionError for no queries and for lengths that differ.
     Source: Fisher's randomisation test as Smucker, Allan and Carterette compare retrieval systems (CIKM 2007).
     Deviations: theirs flips single queries, which treats five captions of a clip as independent. If the captions of a
@@ -150,6 +152,6 @@ def _group_sums(samples: Values, groups: Groups | None) -> tuple[Values, Ints]:
 
 
 def _split(total: int, width: int) -> Iterable[int]:
-    """Split a total into parts, so that an array of (part, width) fits into memory."""
+    """Split a number of rows into parts, so that an array of (part, width) fits into memory; yield their sizes."""
     size = max(1, _MAX_DRAWN // width)
     return (min(size, total - start) for start in range(0, total, size))

@@ -47,22 +47,22 @@ class MomentScores(NamedTuple):
     left_out: list[str]
 
     def hits(self, threshold: float) -> Values:
-        """Return (Q,) 1 where the first window's IoU with a true one is at least this threshold, else 0.
+        """Return (Q,): 1 for a query whose first window has an IoU of at least `threshold` with a true window, else 0.
 
         The mean is R1@threshold.
         """
         return (self.ious >= threshold).astype(np.float64)
 
     def precisions_at(self, threshold: float | None = None) -> Values:
-        """Return (Q,) AP at one of THRESHOLDS, or the mean over all of them (None); the mean over queries is mAP."""
+        """Return (Q,) average precision of each query at `threshold`; for None the mean over all THRESHOLDS."""
         return self.precisions.mean(axis=1) if threshold is None else self.precisions[:, THRESHOLDS.index(threshold)]
 
     def recall(self, threshold: float) -> float:
-        """Return R1@threshold, in [0, 1]."""
+        """Return R1@threshold: the share of queries, in [0, 1], whose first window reaches that IoU with a true one."""
         return float(self.hits(threshold).mean())
 
     def mean_precision(self, threshold: float | None = None) -> float:
-        """Return mAP@threshold, or mAP, the mean over THRESHOLDS (None); in [0, 1].
+        """Return mAP@threshold in [0, 1]; for None mAP, the mean over all THRESHOLDS.
 
         The mean over queries is computed first, as in the official script: the last bit of a sum decides how a figure
         such as 43.125 is rounded.
@@ -91,8 +91,9 @@ def score_moments(
     predictions: By query id, windows [start, end] or all [start, end, score], in seconds, in the order of the file.
     truth: By query id, windows [start, end].
     lengths: Seconds; only true windows longer than the first value and not longer than the second count, and queries
-    without any are in no mean. See LENGTHS for the published ranges. A range drops true windows, and windows that find
-    these become false. The figures of ranges therefore do not average to the whole.
+    without any are in no mean. See LENGTHS for the published ranges. With a range, the other true windows are dropped,
+    and predicted windows that match only dropped ones count as wrong. The figures of ranges therefore do not average to
+    that of all windows.
     undefined_hits: Whether an IoU of 0 / 0 is right in AP, as in the official script.
 
     R1@t is the share of queries whose first window in the file has an IoU of at least t with some true window; scores
@@ -176,7 +177,7 @@ def _require_valid(predictions: Mapping[str, Windows], truth: Mapping[str, Windo
 
 
 def padded(windows: Sequence[Windows], width: int) -> Values:
-    """Return lists of windows as one array (Q, W, width), with rows padded by NaN."""
+    """Return every query's windows, `width` numbers each, as one array (Q, W, width), padded with NaN."""
     array = np.full((len(windows), max(map(len, windows)), width), np.nan)
     counts = sizes(windows)
     flat = np.array([window[:width] for each in windows for window in each], dtype=np.float64)
@@ -185,7 +186,7 @@ def padded(windows: Sequence[Windows], width: int) -> Values:
 
 
 def _batches(n_true: Ints) -> Iterable[Ints]:
-    """Yield row numbers in parts, ordered by the number of true windows: this limits padding and memory."""
+    """Yield row numbers of queries in batches, ordered by number of true windows; this limits padding and memory."""
     order = np.argsort(n_true, kind="stable")
     start = 0
     while start < len(order):
@@ -209,8 +210,8 @@ def ious_of(submitted: Values, truths: Values, undefined: float = 0.0) -> Values
 def _ious_of_first(first: Values, truths: Values) -> Values:
     """Return (Q,) the IoU of each query's first window with the true one that fits best, the first of equal ones.
 
-    As in the official script, the second computation divides by the hull, from the first start to the last end, which
-    can differ in the last bit.
+    As in the official script, this IoU divides by the hull, from the first start to the last end. It can differ in the
+    last bit from the IoU that AP uses.
     """
     best = np.nanargmax(ious_of(first[:, None], truths)[:, 0], axis=1)
     truth = truths[np.arange(len(best)), best]
@@ -221,7 +222,7 @@ def _ious_of_first(first: Values, truths: Values) -> Values:
 
 
 def _hits(ious: Values) -> Flags:
-    """Decide which windows are right at each threshold, (Q, T, W), in the order of the windows.
+    """Decide from IoUs which windows are right at each threshold: return (Q, T, W), windows in their order.
 
     Each true window is matched at most once.
     """

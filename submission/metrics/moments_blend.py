@@ -32,7 +32,7 @@ Parts = Mapping[str, Sequence[Moments]]
 def blend_moments(
     parts: Parts, how: How, edition: MomentsEdition, weights: Sequence[float] | None = None
 ) -> list[Moments]:
-    """Blend several files, by name, into the best windows of every query, with scores.
+    """Blend the answers of several files (`parts`, by name) into the best windows of every query, with scores.
 
     The queries are in the order of the first file.
 
@@ -56,7 +56,7 @@ def blend_moments(
 def search_moment_weights(
     parts: Parts, how: How, truth: MomentTruth, edition: MomentsEdition
 ) -> tuple[list[float], float]:
-    """Return the weights whose blend has the best primary metric on these true windows, and that figure, in [0, 1].
+    """Return the weights whose blend of `parts` has the best primary metric on `truth`, and that metric in [0, 1].
 
     The windows should be of a validation split. See ensemble_selection. Raises SubmissionError as blend_moments does.
     """
@@ -73,7 +73,7 @@ def search_moment_weights(
 
 
 def require_disjoint(tested: Parts, validation: Parts, truth: MomentTruth) -> None:
-    """Raises SubmissionError if weights would be searched on queries or recordings that are tested afterwards.
+    """Raises SubmissionError if the files to test share queries or recordings with the files for the weight search.
 
     This compares the tested files with the validation files and with their truth.
     """
@@ -112,7 +112,7 @@ class _Candidates(NamedTuple):
             return self.best(np.sort(weighted, axis=0).sum(axis=0) / np.sort(factors).sum(), edition)
 
     def best(self, total: Values, edition: MomentsEdition) -> list[Moments]:
-        """Return the best windows of each of Q queries, by a sum of votes.
+        """Return the best windows of each of Q queries. total: (2, Q, M), the summed votes for M candidate windows.
 
         total: (2, Q, M) a sum of votes. Raises SubmissionError if it is not finite.
         """
@@ -180,7 +180,7 @@ def _require_same_queries(parts: Parts) -> list[Moments]:
 
 
 def _scaled_windows(name: str, answer: Moments, how: How, edition: MomentsEdition) -> list[Window]:
-    """Return the windows of an answer that count, [start, end, score in the blend], by descending score."""
+    """Return an answer's windows that the edition counts, as [start, end, score for the blend], best first."""
     if how == "raw" and not is_scored([answer]):
         raise SubmissionError(f"{name}: its windows have no scores; add --how rank, or give the file with scores")
     best = best_windows(answer, edition)

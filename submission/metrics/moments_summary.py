@@ -97,7 +97,7 @@ class MomentSummary:
         return [f"{name:12}{text}" for name, text in table]
 
     def figures_by_length(self) -> dict[str, float]:
-        """Return `mAP short` and so on -> mean in [0, 1], for ranges that have a query."""
+        """Return metrics in [0, 1] by names such as `mAP short`, for each range of window lengths that has a query."""
         return {
             f"{metric} {name}": value
             for name, scores in self.by_length.items()
@@ -106,7 +106,7 @@ class MomentSummary:
         }
 
     def rows(self) -> list[list[str]]:
-        """Return a table of every query: its id, its true windows, the IoU of its first window, and its values."""
+        """Return a table with a row per query: its id, its true windows, the IoU of its first window, its metrics."""
         names = (name.removeprefix("m") for name in self.per_query)
         header = ["query", "true windows", "IoU", *names]
         queries = zip(
@@ -118,7 +118,7 @@ class MomentSummary:
         ]
 
     def _length_rows(self) -> list[tuple[str, str]]:
-        """Return (range of lengths, its figures as text) for every range."""
+        """Return a row for each range of window lengths: its name, and its metrics as text."""
         rows = []
         for name, scores in self.by_length.items():
             if scores is None:
@@ -144,10 +144,12 @@ def metric_value(scores: MomentScores, metric: str) -> float:
 def summarise_moments(
     predictions: Mapping[str, Windows], truth: MomentTruth, edition: MomentsEdition, notes: Sequence[str] = ()
 ) -> MomentSummary:
-    """Score answers (by query id) by an edition's metrics and return the figures, with intervals.
+    """Score predicted windows (by query id) by an edition's metrics; return the metrics with intervals.
 
-    The bootstrap draws recordings: with 177 queries of 100 recordings, one query is 0.56 points, and seeds of one
-    system differ by more than one query. Raises SubmissionError as score_moments does, and for a blind list.
+    notes: Sentences to add to the notes of the summary.
+    The bootstrap draws whole recordings, not queries. With 177 queries of 100 recordings, one query is 0.56 percentage
+    points, and two seeds of one system differ by more than one query.
+    Raises SubmissionError as score_moments does, and for a blind list.
     """
     true_windows = truth.windows()
     scores = score_moments(predictions, true_windows, (0.0, edition.max_seconds))
@@ -178,7 +180,7 @@ def summarise_moments(
 
 
 def summarise_moments_file(path: Path, truth: MomentTruth, edition: MomentsEdition) -> MomentSummary:
-    """Score a file of moments and return its figures. Raises SubmissionError for problems by check_moments.
+    """Score a file of moments and return its metrics. Raises SubmissionError if check_moments finds a problem in it.
 
     Its oddities are counted in the notes.
     """
@@ -224,5 +226,5 @@ def _omission_notes(scores: MomentScores, edition: MomentsEdition) -> list[str]:
 
 
 def _count_kinds(notes: Sequence[Problem], name: str) -> list[str]:
-    """Return a line for each kind of problem, with its count. name: Name of the file."""
+    """Return one line per kind of note on a file, with the number of notes. name: Name of the file."""
     return [f"{name}: {count} x {kind} (`check` names each)" for kind, count in Counter(n.kind for n in notes).items()]

@@ -20,11 +20,19 @@ Values = npt.NDArray[np.float64]
 
 
 @overload
-def average_precision(ranks: list[int], n_relevant: int, k: int | None = 10) -> float: ...
+def average_precision(ranks: list[int], n_relevant: int, k: int | None = 10) -> float:
+    """Return AP@k of one query."""
+    ...
+
+
 @overload
-def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | None = 10) -> Values: ...
+def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | None = 10) -> Values:
+    """Return AP@k of every query, (Q,)."""
+    ...
+
+
 def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | None = 10) -> Values | float:
-    """Return AP@k of a query; its mean over queries is mAP@k.
+    """Return AP@k of one query or of several; the mean over queries is mAP@k.
 
     ranks: Of relevant clips; those beyond k, or never found, may be left out.
     n_relevant: Number of relevant clips in the pool, found or not; the divisor. k: None counts every rank (mAP without
@@ -47,11 +55,19 @@ def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | 
 
 
 @overload
-def recall(ranks: list[int], n_relevant: int, k: int) -> float: ...
+def recall(ranks: list[int], n_relevant: int, k: int) -> float:
+    """Return R@k of one query."""
+    ...
+
+
 @overload
-def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values: ...
+def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values:
+    """Return R@k of every query, (Q,)."""
+    ...
+
+
 def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values | float:
-    """Return R@k of a query: the relevant clips among the first k, divided by n_relevant; in [0, 1].
+    """Return R@k of one query or of several: the relevant clips among the first k, divided by n_relevant; in [0, 1].
 
     ranks, n_relevant: As for average_precision, and the same SubmissionError.
     Source: DCASE 2022 eval_script.py (one relevant clip: 0 or 1), DCASE 2023 and "On Negative Sampling for Contrastive
@@ -77,7 +93,7 @@ def hit_rate(ranks: npt.ArrayLike, k: int) -> Values:
 
 
 def pooled_recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> float:
-    """Return the hits of all queries, divided by the relevant clips of all queries; in [0, 1].
+    """Return the relevant clips among the first k of all queries, divided by all relevant clips of all queries.
 
     Source: github.com/xieh97/text-audio-retrieval, from audio to text. It equals the mean of recall if all queries have
     the same number of relevant clips, as in Clotho; otherwise a query is weighted by that number. Deviations: none.
@@ -111,7 +127,9 @@ def chance(n_clips: int, k: int = 10, n_relevant: float = 1) -> float:
     0.75
     """
     if not 1 <= n_relevant <= n_clips:
-        raise SubmissionError(f"a pool of {counted(n_clips, 'clip')} cannot have {n_relevant} relevant clips")
+        raise SubmissionError(
+            f"a pool of {counted(n_clips, 'clip')} cannot have {n_relevant} relevant clips; give 1 to {n_clips}"
+        )
     depth = min(k, n_clips)
     harmonic = sum(1 / rank for rank in range(1, depth + 1))
     further = (n_relevant - 1) / (n_clips - 1) if n_clips > 1 else 0.0

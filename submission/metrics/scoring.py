@@ -70,7 +70,7 @@ def ranks_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
 
 
 def ranks_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
-    """Return the ranks of every clip's captions among all captions (audio to text), for the clips that have any.
+    """Return the ranks of each clip's captions among all captions (audio to text); clips without captions are omitted.
 
     Equal scores are ordered by the queries' texts, the only name of a query in all file formats. Raises SubmissionError
     if relevance is not known.
@@ -96,12 +96,12 @@ def ranks_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
 
 
 def summarise_matrix(matrix: ScoreMatrix, edition: Edition) -> Summary:
-    """Return an edition's figures of a score matrix. Raises SubmissionError as ranks_in_matrix does."""
+    """Return the metrics of an edition for a score matrix. Raises SubmissionError as ranks_in_matrix does."""
     return summarise(ranks_in_matrix(matrix), edition.recall_ks, edition.map_ks)
 
 
 def with_annotations(matrix: ScoreMatrix, annotations: Truth) -> ScoreMatrix:
-    """Return the rows of a score matrix for annotated queries, with the relevant clips of the annotations.
+    """Return the rows of a score matrix whose queries are in `annotations`, with the relevant clips given there.
 
     A query is identified by its text and a clip by its file name, as in the 2025 baseline's retrieval_module.py.
     """

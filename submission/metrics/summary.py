@@ -89,7 +89,7 @@ class Summary:
         return [f"{name:{width}}{text}" for name, text in table]
 
     def rows(self) -> list[list[str]]:
-        """Return a table of every query: its text, number of relevant ones, ranks of those found, and values."""
+        """Return a table with a row per query: text, number of relevant clips, their known ranks, and metrics."""
         queries = self.queries
         depth = queries.depth or queries.n_pool
         header = ["query", "relevant", "ranks", *(name.removeprefix("m") for name in self.per_query)]
@@ -121,9 +121,7 @@ def summarise(queries: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map
 
 
 def summarise_audio_to_text(queries: RelevantRanks, ks: Sequence[int] = (1, 5, 10)) -> Summary:
-    """Return the means over clips that search for their captions, by the three published definitions.
-
-    Each has its name.
+    """Return the means, over clips that search for their captions, of three kinds of recall and of mAP.
 
     HR@k: hit_rate (R@k of Mei et al., WavCaps, LAION-CLAP). R@k: recall. pooled R@k: pooled_recall. mAP@10 divides by
     all captions of a clip; mAP has no cut.
@@ -139,7 +137,7 @@ def summarise_audio_to_text(queries: RelevantRanks, ks: Sequence[int] = (1, 5, 1
 
 
 def _summary(queries: RelevantRanks, per_query: dict[str, Values], k: int, notes: list[str]) -> Summary:
-    """Build the summary of some queries from their metrics. k: Of the primary metric, mAP@k."""
+    """Build the summary of some queries from each query's metrics. k: That of the primary metric, mAP@k."""
     primary = f"mAP@{k}"
     return Summary(
         values={name: float(values.mean()) for name, values in per_query.items()},
@@ -155,7 +153,7 @@ def _summary(queries: RelevantRanks, per_query: dict[str, Values], k: int, notes
 
 
 def format_interval(interval: Interval, metric: str, sign: str = "") -> str:
-    """Format both bounds in the metric's unit, or the reason why they are missing."""
+    """Format both bounds of an interval in the metric's unit, or the reason why they are missing."""
     low, high = (format_metric(metric, bound, sign) for bound in interval)
     return (
         "none, one group of queries shows no spread"

@@ -100,7 +100,7 @@ class About(Strict):
 
 
 def about_template(systems: Sequence[tuple[str, Sequence[str]]], sources: Iterable[str], of_moments: bool) -> str:
-    """Return the text of a file of facts for a package, with FILL_IN for every missing fact.
+    """Return a template of the participant's facts for a package (YAML text), with FILL_IN for every missing fact.
 
     systems: For each, the names of its runs, and which of `output` and `scored` it needs.
     sources: Data sets and models without an address in the runs.
@@ -130,7 +130,7 @@ def about_template(systems: Sequence[tuple[str, Sequence[str]]], sources: Iterab
 
 
 def read_about(path: Path, n_systems: int) -> About:
-    """Read the file of facts. Raises SubmissionError with every fact that is missing or wrong, one per line."""
+    """Read the participant's facts. Raises SubmissionError with every fact that is missing or wrong, one per line."""
     require_file(path, "python -m submission pack RUN --template writes one")
     try:
         document = parse_yaml(path.read_bytes())

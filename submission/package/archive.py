@@ -63,7 +63,7 @@ class PackedSystem(NamedTuple):
 
 
 def file_names(names: Names, label: str, edition: AnyEdition) -> Names:
-    """Return the names of one system's files."""
+    """Return the edition's name patterns for a system's files with the parts of `label` filled in."""
     author, institute, _, index = label.split("_")
     filled = {"label": label, "author": author, "institute": institute, "task": edition.task, "index": index}
     return Names(*(name.format(**filled) for name in names))
@@ -72,7 +72,7 @@ def file_names(names: Names, label: str, edition: AnyEdition) -> Names:
 def write_archive(
     path: Path, systems: list[PackedSystem], edition: AnyEdition, style: str, report: bytes | None
 ) -> None:
-    """Write the archive, and check it on disk before it gets its name.
+    """Write the package of some systems to a temporary file, check it, and rename it to `path` if it is correct.
 
     Raises SubmissionError, one line per problem, for the findings of check_archive; OSError when writing fails.
     """
@@ -131,7 +131,7 @@ def check_archive(
 
 
 def _container_problems(file: BinaryIO, archive: zipfile.ZipFile) -> Iterator[str]:
-    """Find bytes around an archive, which other programs may run or show, and members that some cannot unpack."""
+    """Find bytes before or after an archive, which some programs run or show, and files that some cannot unpack."""
     file.seek(0)
     if file.read(4) not in (b"PK\x03\x04", b"PK\x05\x06"):
         yield "other data comes before the archive, such as a script; pack it again"
@@ -148,7 +148,7 @@ def _container_problems(file: BinaryIO, archive: zipfile.ZipFile) -> Iterator[st
 
 
 def _size_problems(archive: zipfile.ZipFile, edition: AnyEdition) -> Iterator[str]:
-    """Find members that are larger unpacked than any such file needs to be."""
+    """Find files in a package whose unpacked size is larger than any such file needs to be."""
     limits = {".yaml": MAX_META_BYTES, ".pdf": MAX_REPORT_BYTES}
     for info in archive.infolist():
         largest = limits.get(PurePosixPath(info.filename).suffix, MAX_OUTPUT_BYTES)
@@ -160,7 +160,7 @@ def _size_problems(archive: zipfile.ZipFile, edition: AnyEdition) -> Iterator[st
 
 
 def fitting_editions(path: Path) -> list[AnyEdition]:
-    """Return the editions whose layout fits every member of an archive; an empty list if it cannot be read.
+    """Return the editions whose rules allow every file of an archive; [] if the archive cannot be read.
 
     Raises OSError for a file that cannot be opened.
     """
@@ -175,7 +175,7 @@ def fitting_editions(path: Path) -> list[AnyEdition]:
 def output_notes(
     path: Path, edition: AnyEdition, truth: AnyTruth | None, shown: int | None = SHOWN_PROBLEMS
 ) -> Iterator[str]:
-    """Yield the oddities of the windows in an archive without problems, one message each."""
+    """Yield a message for each oddity of the windows in a package without problems."""
     if not isinstance(edition, MomentsEdition):
         return
     assert not isinstance(truth, Truth)
@@ -237,7 +237,7 @@ def _check_members(
 
 
 def pdf_problem(content: bytes) -> str | None:
-    """Describe why a file is not a complete PDF; None if its table of objects is where its end says.
+    """Describe why a file is not a complete PDF; None for a PDF whose end leads to its cross-reference table.
 
     Source: ISO 32000-1, 7.5: header, and `startxref OFFSET %%EOF` at the end, which names a cross-reference table
     ("xref") or stream ("N 0 obj").
@@ -254,7 +254,7 @@ def pdf_problem(content: bytes) -> str | None:
 
 
 def _is_placed(name: str, edition: AnyEdition) -> bool:
-    """Whether a member is in the right folder for a report or a system's file, without unsafe parts in its path."""
+    """Return whether the path of a file in a package is safe, and its folder right for a report or a system's file."""
     parts = name.split("/")
     sound = all(part not in ("", ".", "..") for part in parts) and "\\" not in name
     report = len(parts) == 3 and parts[-1].endswith(".pdf")
@@ -262,7 +262,7 @@ def _is_placed(name: str, edition: AnyEdition) -> bool:
 
 
 def _is_named(name: str, edition: AnyEdition) -> bool:
-    """Whether a member is a report, or an output or meta.yaml of a system, of this edition."""
+    """Return whether a file in a package is named like a report, or like a system's output or meta.yaml."""
     if not _is_placed(name, edition):
         return False
     *_, label, file = name.split("/")
@@ -307,7 +307,7 @@ def _check_system(
 
 
 def _output_problems(data: bytes, edition: AnyEdition, truth: AnyTruth | None) -> list[Problem]:
-    """Return the problems of an output by the edition's check.
+    """Return the problems that the edition's check finds in the bytes of an output.
 
     For moments, these include scores and other things that a package must not have.
     """

@@ -46,7 +46,7 @@ def label_problems(about: About) -> Iterator[str]:
 
 
 def missing_addresses(runs: Sequence[Finished], described: Collection[str] = ()) -> list[str]:
-    """Return the data sets and pre-trained models without an address in the runs, except for those described."""
+    """Return the data sets and pre-trained models for which neither the runs nor `described` give an address."""
     return [name for name, known in external_addresses(runs).items() if known is None and name not in described]
 
 
@@ -77,7 +77,7 @@ def make_meta(
 
 
 def submission_block(about: About, system: System, label: str) -> dict[str, Any]:
-    """Return the first block of meta.yaml, which is the same in all years."""
+    """Return the block `submission` of meta.yaml, which is the same in all years."""
     return {
         "label": label,
         "name": system.name,
@@ -92,7 +92,7 @@ def count_members(runs: Sequence[Finished]) -> int:
 
 
 def trained_stages(runs: Sequence[Finished]) -> list[StageSettings]:
-    """Return the stages of the systems' checkpoints, one per member."""
+    """Return the settings of the training stage of each model (member) in the runs."""
     members = [(run, member.stage) for run in runs for member in run.members]
     return [run.recipe.stages[stage] for run, stage in members if stage is not None]
 
@@ -132,12 +132,12 @@ def _description(runs: Sequence[FinishedRun]) -> dict[str, Any]:
 
 
 def _join_unique(values: Iterable[str]) -> str | None:
-    """Join the values, each once, in their order; None without values."""
+    """Return the different values in their order, joined by ", "; None without values."""
     return ", ".join(dict.fromkeys(values)) or None
 
 
 def _value_or_list(values: list[Any]) -> Any:
-    """Return the common value, or the list of all different ones."""
+    """Return the value if all are equal, otherwise the list of all different ones."""
     unique = list(dict.fromkeys(values))
     return unique[0] if len(unique) == 1 else unique
 
@@ -221,7 +221,7 @@ def extract_address(published: str | None) -> str | None:
 
 
 def training_sets(runs: Sequence[Finished]) -> dict[str, list[SetFacts]]:
-    """Return the parts of every data set that any run trains on. A part of several runs or sources counts once."""
+    """Return the splits of data sets that any run trains on. A split of several runs or sources counts once."""
     parts: dict[str, list[SetFacts]] = {}
     for run in runs:
         for source in run.result.data.values():

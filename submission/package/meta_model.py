@@ -123,7 +123,7 @@ def meta_faults(meta: Any, label: str, edition: AnyEdition) -> list[str]:
 
 
 def _fault(item: Mapping[str, Any], highest: int) -> str:
-    """Describe one validation error of meta.yaml in a line. highest: Upper limit of figures."""
+    """Describe one validation error of meta.yaml in a line. highest: Largest allowed value of a metric."""
     key, value = ".".join(map(str, item["loc"])) or "meta.yaml", item["input"]
     kind = "missing" if value in (None, "") else item["type"]
     number_or_type = repr(value) if isinstance(value, int | float) else f"a {type(value).__name__}"
@@ -133,7 +133,7 @@ def _fault(item: Mapping[str, Any], highest: int) -> str:
 
 
 def _meta_model(label: str, edition: AnyEdition, highest: int) -> type[Part]:
-    """Build the pydantic model of a correct meta.yaml for this edition. highest: Upper limit of figures."""
+    """Build the pydantic model of a correct meta.yaml for an edition. highest: Largest allowed value of a metric."""
     figure = Annotated[float, Field(ge=0, le=highest)]
     figures = _model_with_keys(**dict.fromkeys(figure_keys(edition).values(), figure))
     abbreviation = Annotated[str, Field(max_length=edition.abbreviation)]
@@ -147,6 +147,6 @@ def _meta_model(label: str, edition: AnyEdition, highest: int) -> type[Part]:
 
 
 def _model_with_keys(**kinds: Any) -> type[Part]:
-    """Return a model with these keys, each required."""
+    """Return a pydantic model whose required keys are the names in `kinds`, with their types."""
     fields: dict[str, Any] = {key: (kind, ...) for key, kind in kinds.items()}
     return create_model("Part", __base__=Part, **fields)

@@ -72,7 +72,7 @@ def results_block(figures: Mapping[str, float], edition: MomentsEdition) -> dict
 
 
 def _audio_models(run: FinishedMoments) -> list[str]:
-    """Return the names of the pre-trained models; the kind of the encoder for a run without any."""
+    """Return the names of a run's pre-trained audio models; the kind of its encoder for a run without any."""
     pretrained = [run.result.experts[name].model for name in frozen_experts(run)]
     pretrained += [weights] if (weights := audio_name(run)) else []
     return pretrained or [run.recipe.model.audio.kind]

@@ -22,7 +22,7 @@ from submission.runs.finished import FinishedMoments
 def pack_moments(
     runs: Sequence[FinishedMoments], about: About, system: System, edition: MomentsEdition, label: str, folder: Path
 ) -> PackedSystem:
-    """Return one system: its output, in the order of its queries and without scores, and its meta.yaml.
+    """Pack one system that finds moments: return its output, in order of queries and without scores, and its meta.yaml.
 
     runs: One, or those of an ensemble, whose windows are `output` and `scored`. folder: Folder of these files.
     Raises SubmissionError for files that do not fit the queries, and for figures of a blind list.
@@ -52,7 +52,7 @@ def pack_moments(
 
 
 def _entry_with_answers(answers: Sequence[Moments], runs: Sequence[FinishedMoments]) -> str:
-    """Return the entry of these runs that has true windows for the answered queries, or ""."""
+    """Return the name of an entry in `runs` that has true windows for all answered queries; "" if none has."""
     answered = {(answer.qid, answer.query) for answer in answers}
     for run in runs:
         for name in (name for name, entry in run.result.moments.items() if entry.figures is not None):

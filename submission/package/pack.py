@@ -37,7 +37,7 @@ def pack(
     report: Path | None = None,
     style: str = "label",
 ) -> Package:
-    """Write the archive of these systems, each one run or the runs of a blend.
+    """Write the package (.zip) of the systems, each one run or the runs that were blended.
 
     about_path: The participant's file; the files it names are in its folder. The archive is called NAME.NOT_READY.zip
     without a report, and if a system of moments answers queries whose answers are known.
@@ -69,7 +69,7 @@ def known_answers_message(system: PackedSystem) -> str:
 
 
 def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyEdition, style: str) -> Iterator[str]:
-    """Yield the reasons why these systems cannot form one package, such as too many systems."""
+    """Yield the reasons why the systems cannot form one package, such as too many of them."""
     if len(systems) > edition.systems:
         yield f"{len(systems)} systems are submitted; edition {edition.name} accepts {edition.systems}"
     if style not in edition.names:
@@ -95,7 +95,7 @@ def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyE
 def _pack_clips(
     runs: Sequence[FinishedRun], about: About, system: System, edition: Edition, label: str, folder: Path
 ) -> PackedSystem:
-    """Return one system that ranks clips: its output and its meta.yaml."""
+    """Pack one system that ranks clips: return its output and its meta.yaml."""
     scored = _read_scores_of(runs, folder / system.scored) if system.scored else runs[0].matrix
     if about.annotations:
         scored = with_annotations(scored, read_annotations(folder / about.annotations, matrix_truth(scored)))
@@ -116,19 +116,19 @@ def _pack_clips(
 
 
 def _answers_known(data: bytes, matrix: ScoreMatrix) -> bool:
-    """Whether the relevant clips of all queries in a CSV are known to this score matrix."""
+    """Return whether a score matrix knows the relevant clips of all queries in a CSV, given as bytes."""
     known = {text for text, clips in zip(matrix.query_texts, matrix.relevant, strict=True) if clips is not None}
     return all(known.issuperset(row.cells[:1]) for row in parse_rows(data) if isinstance(row, Row) and row.line > 1)
 
 
 def _describe_entry(run: FinishedRun) -> str:
-    """Return a note that a system submits a ranked entry of the run, and not a blind set."""
+    """Return the note that a system submits an entry with known answers, not one of the blind set."""
     ranked = f"{run.entry!r} ({counted(len(run.matrix.clip_ids), 'clip')})"
     return f"submits the ranked entry {ranked}; to submit the blind set, give this system an `output`"
 
 
 def _read_scores_of(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
-    """Read scores that these runs made, according to their facts. Raises SubmissionError if other runs made them."""
+    """Read a score matrix that the runs made. Raises SubmissionError if its facts name other runs."""
     matrix = read_scores(path)
     makers = {str(run or "an unnamed run") for run, _ in contributing_models(matrix.facts)}
     expected = {run.folder.resolve().name for run in runs}

@@ -93,7 +93,7 @@ class Axis(NamedTuple):
 
     @property
     def outline(self) -> str:
-        """Return the frames' probabilities as an SVG path over the axis, whose height is 100."""
+        """Return the curve of the frames' probabilities as an SVG path that spans the time axis, 0 to 100 high."""
         starts, ends = self.frames.edges[:-1], self.frames.edges[1:]
         steps = zip(starts, ends, 100 - 100 * self.frames.frames, strict=True)
         return "M0 100 " + " ".join(f"L{a:.2f} {y:.1f} L{b:.2f} {y:.1f}" for a, b, y in steps) + f" L{ends[-1]:.2f} 100"
@@ -136,7 +136,7 @@ class Section:
 
 
 def figure4(value: float) -> str:
-    """Format a metric or a score; a dash for NaN."""
+    """Format a metric or a score with four decimals; a dash for NaN."""
     return NONE if math.isnan(value) else f"{value:.4f}"
 
 
@@ -188,7 +188,7 @@ def without_folders(value: Any) -> Any:
 
 
 def _last_part(match: re.Match[str]) -> str:
-    """Return the replacement for a path that a pattern has found: `…/` and its last part, in its quotes."""
+    """Return the replacement of a matched path in a text: `…/` and its last part, in its quotes if it has any."""
     quote = match["quote"] or ""
     return f"{quote}…/{_name(match['quoted'] or match['url'] or match['windows'] or match['posix'])}{quote}"
 

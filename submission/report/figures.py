@@ -57,7 +57,7 @@ def draw_systems(
 
 
 def draw_ranks(path: Path, labels: Sequence[str], counts: Sequence[int], random: Sequence[float]) -> None:
-    """Draw the share of queries in each bin of ranks, and that of a random order."""
+    """Draw the share of queries in each bin of ranks, and that expected for a random order."""
     total = sum(counts)
     figure = new_figure()
     axes = figure.add_subplot(xlabel="rank of the first relevant clip", ylabel=f"% of {total:,} queries")
@@ -75,7 +75,7 @@ def draw_ranks(path: Path, labels: Sequence[str], counts: Sequence[int], random:
 
 
 def draw_scores(path: Path, edges: Values, counts: Mapping[str, Ints], unit: str) -> None:
-    """Draw histograms over the same edges, each with another colour and hatch."""
+    """Draw histograms of scores over the same edges, each with another colour and hatch."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel=unit, ylabel="queries")
     for number, (name, values) in enumerate(counts.items()):
@@ -116,7 +116,7 @@ def draw_boxes(path: Path, values: Mapping[str, Values], ylabel: str) -> None:
 
 
 def draw_bars(path: Path, bars: Sequence[Bar], xlabel: str, ylabel: str, level: float) -> None:
-    """Draw means with their intervals, and n on every bar. level: The mean over all queries, drawn as a line."""
+    """Draw means with intervals, and the number of queries on every bar. level: The mean over all queries, a line."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel=xlabel, ylabel=ylabel, ylim=(0, 1.08))
     positions, means = np.arange(len(bars)), np.array([bar.mean for bar in bars])

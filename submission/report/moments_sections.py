@@ -32,7 +32,7 @@ def summarise_entry(run: FinishedMoments) -> MomentSummary:
 def result_section(
     run: FinishedMoments, this: MomentSummary, others: Mapping[str, MomentSummary], path: Path
 ) -> Section:
-    """Return the section with the primary figure, the levels for comparison, and all other figures."""
+    """Return the section with the primary metric, reference scores such as chance, and all other metrics."""
     ranked, summaries = run.ranked, {THIS_RUN: this, **others}
     levels = {"random windows": ranked.random or {}, "true frames (ceiling)": ranked.ceiling or {}}
     if this.chance is not None:
@@ -77,7 +77,7 @@ def result_section(
 
 
 def lengths_section(run: FinishedMoments, this: MomentSummary) -> Section:
-    """Return the section with the figures by length of the true windows."""
+    """Return the section with the metrics by length of the true windows."""
     rows = []
     for name, (low, high) in run.edition.lengths.items():
         scores, label = this.by_length[name], f"{name}, over {low:g} to {high:g} s"
@@ -94,7 +94,7 @@ def lengths_section(run: FinishedMoments, this: MomentSummary) -> Section:
 
 
 def timelines_section(run: FinishedMoments, this: MomentSummary, store: AudioStore) -> Section:
-    """Return the section with the worst, middle and best queries on a time axis; their recordings go into the store."""
+    """Return the section with time axes of the worst, middle and best queries; their recordings go into the store."""
     answers, paths = {answer.qid: answer for answer in run.answers}, dict(_recordings(run))
     chosen = choose_queries(np.ones(len(this.scores.qids), np.int64), this.scores.ious + this.scores.precisions_at())
     axes = {}
@@ -119,7 +119,7 @@ def timelines_section(run: FinishedMoments, this: MomentSummary, store: AudioSto
 
 
 def _axis(run: FinishedMoments, answer: Moments, iou: float, paths: Mapping[str, Path], store: AudioStore) -> Axis:
-    """Return the time axis of one answered query: its true windows, its found windows, and its audio."""
+    """Return the time axis of one answered query with its true windows, its found windows, and its audio."""
     query = run.truth.queries[answer.qid]
     best = max(answer.windows[0][2], 1e-9)
     shares = [max(0.0, min(1.0, window[2] / best)) for window in answer.windows]
@@ -133,7 +133,7 @@ def _axis(run: FinishedMoments, answer: Moments, iou: float, paths: Mapping[str,
 
 
 def _recordings(run: FinishedMoments) -> Iterator[tuple[str, Path]]:
-    """Yield the recordings of the ranked source, by file name without suffix; none if its manifest is missing."""
+    """Yield the recordings that a run ranked, by file name without suffix; none if their manifest is missing."""
     sources = (run.recipe.model_extra or {}).get("data", {})
     manifest = sources.get(run.ranked.data, {}).get("manifest")
     if not isinstance(manifest, str) or not Path(manifest).is_file():

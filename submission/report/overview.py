@@ -90,7 +90,7 @@ def _data_table(run: Finished) -> Table:
 
 
 def _other_uses(run: Finished, source: str) -> Iterator[str]:
-    """Yield the uses of a source apart from training: monitored in a stage, or ranked here."""
+    """Yield the uses of a data source apart from training: monitored in a stage, or ranked in this entry."""
     for stage, settings in run.recipe.stages.items():
         if source in settings.monitor.data:
             yield f"monitors {stage}"
@@ -145,7 +145,7 @@ def curves_section(run: Finished) -> Section:
 
 
 def _curve(file: Path, title: str, labels: Mapping[str, str], lines: list[EpochLine]) -> Drawing:
-    """Return a drawing of figures by epoch, with its table and its text alternative. labels: Figure -> its label."""
+    """Return a drawing of metrics by epoch, with its table and its text alternative. labels: Metric -> its label."""
     known = {label: [line.value(key) for line in lines] for key, label in labels.items()}
     columns = {label: [math.nan if v is None else v for v in values] for label, values in known.items()}
     columns = {label: values for label, values in columns.items() if not all(map(math.isnan, values))}
@@ -170,7 +170,7 @@ def _describe_curve(label: str, values: list[float]) -> str:
 
 
 def _relevance(file: Path, settings: RelevanceSettings) -> Drawing:
-    """Return the drawing of the captions' similarity and of the relaxed margin."""
+    """Return the drawing of the captions' similarity (CIDEr-D), and of its effect on the loss's margin."""
     points = [(f"{point.percentile:g}", f"{point.factor:g}") for point in settings.relax]
     text = ", ".join(f"{factor} at percentile {percentile}" for percentile, factor in points)
     return Drawing(
@@ -182,7 +182,7 @@ def _relevance(file: Path, settings: RelevanceSettings) -> Drawing:
 
 
 def caveats_section(run: Finished, gaps: ScoreGaps | None) -> Section:
-    """Return the section with the reasons for caution about the figures, such as ties and left out clips."""
+    """Return the section with reasons for caution about the results, such as ties and omitted clips."""
     broken = run.result.broken
     folded = [
         ("Clips left out, and why", "\n".join(f"{clip}: {_strip_folders(reason)}" for clip, reason in broken.items()))
@@ -217,7 +217,7 @@ def _collapses(lines: list[EpochLine]) -> Iterator[str]:
 
 
 def _caveats_of_data(run: Finished) -> Iterator[str]:
-    """Yield sentences on ranked clips in the training data, left out clips, and unpublished expert files."""
+    """Yield sentences on clips both ranked and trained on, omitted clips, and expert files that are not published."""
     trained, broken = run.ranked.also_trained_on, len(run.result.broken)
     if trained:
         yield f"Warning: {trained:,} ranked clips are also training data, by content or Freesound id."
@@ -243,7 +243,7 @@ def _ties(count: int, n: int) -> str:
 
 
 def _caveats_of_training(run: Finished) -> Iterator[str]:
-    """Yield sentences on monitored test splits, uncommitted code, and runs resumed with other code."""
+    """Yield sentences on test splits used for monitoring, uncommitted code, and runs resumed with other code."""
     if stages := [name for name, stage in run.recipe.stages.items() if stage.monitor.test_split]:
         yield (
             f"A test split was monitored during training ({', '.join(stages)}), as the recipe acknowledges: a "

@@ -75,11 +75,10 @@ def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[Finis
 
 
 def figures_folder(out: Path, run: Path) -> Path:
-    """Return the folder of a page's figures.
+    """Return the folder for the figure files of a page.
 
-    It is RUN/figures for a page in the run's folder, else PAGE_figures next to the page.
-
-    A read-only run can therefore have its report elsewhere.
+    out: The page. run: Folder of the run. It is RUN/figures for a page in the run's folder, else PAGE_figures next to
+    the page, so that a read-only run can have its report elsewhere.
     """
     if out.absolute().parent.resolve() == run.resolve():
         return run / "figures"
@@ -87,7 +86,7 @@ def figures_folder(out: Path, run: Path) -> Path:
 
 
 def _write(out: Path, run: Finished, sections: Sequence[Section | None], store: AudioStore) -> list[Drawing]:
-    """Write the page with these sections (None: left out); return its drawings."""
+    """Write the page with the sections that are not None; return the drawings in it."""
     shown = [section for section in sections if section is not None]
     html = render(f"{run.recipe.name} · {run.entry}", shown, store.uris)
     with writing(out) as file:
@@ -96,7 +95,7 @@ def _write(out: Path, run: Finished, sections: Sequence[Section | None], store: 
 
 
 def _names(runs: Sequence[Finished]) -> list[str]:
-    """Return a distinct name FOLDER:ENTRY of each run.
+    """Return a name FOLDER:ENTRY for each run, so that all names are different.
 
     Runs with the same name get as many parent folders as are needed to distinguish them.
     """
@@ -130,6 +129,6 @@ def _data_uri(path: Path) -> str:
 
 
 def _hash(text: str, tag: str) -> str:
-    """Return the hash of the page's only <tag>, in the form of its content security policy."""
+    """Return the hash of the content of a page's only <tag> element, as its content security policy needs it."""
     (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"

@@ -33,9 +33,9 @@ BINS = 30
 def result_section(
     run: FinishedRun, this: Summary, others: Mapping[str, Summary], edition: Edition, path: Path
 ) -> Section:
-    """Return the section with the primary figure, next to those of other systems.
+    """Return the section with the primary metric, next to reference scores and other runs.
 
-    These are chance, the untrained model, the ceiling, and other runs by name.
+    Reference scores are those of chance, of the untrained model, and of the ceiling. others: Runs by name.
     """
     summaries = {THIS_RUN: this, **others}
     levels, notes = _levels(run, this)
@@ -79,7 +79,7 @@ def _intervals(summary: Summary) -> list[str]:
 
 
 def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]) -> Table:
-    """Return the table of all figures: one row per system, then one per level such as chance."""
+    """Return the table of all metrics: one row per system, then one per reference score such as chance."""
     this = summaries[THIS_RUN]
     n_queries, n_clips = f"{len(this.queries.texts):,}", f"{this.queries.n_pool:,}"
     rows = []
@@ -94,7 +94,7 @@ def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]
 
 
 def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str]]:
-    """Return the levels that a system can be compared with, such as chance, and notes on them."""
+    """Return the reference scores for a system, such as chance, and notes on them."""
     ranked = run.ranked
     levels, notes = {"chance": this.chance}, []
     if ranked.untrained is None:
@@ -110,7 +110,7 @@ def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str
 
 
 def differences_table(this: Comparable, others: Mapping[str, Comparable], subject: str) -> Table:
-    """Return a table with the primary metric of this system minus that of each other one."""
+    """Return a table of the primary metric of this system minus that of each of the others."""
     rows = []
     for name, summary in others.items():
         try:
@@ -159,7 +159,7 @@ def ranks_section(summary: Summary, path: Path) -> Section:
 
 
 def scores_section(run: FinishedRun, gaps: ScoreGaps, folder: Path) -> Section:
-    """Return the section with the scores of relevant clips and of hardest negatives, and their difference."""
+    """Return the section with the scores of relevant clips and of hardest negatives, and their differences."""
     ranked = ~np.isnan(gaps.negative)
     if not ranked.any():
         return Section("scores", "Scores", paragraphs=["Every clip is relevant to every query; there is no negative."])
@@ -202,7 +202,7 @@ def scores_section(run: FinishedRun, gaps: ScoreGaps, folder: Path) -> Section:
 
 
 def _bins_table(unit: str, edges: Values, counts: Mapping[str, Ints]) -> Table:
-    """Return a histogram as a table: one row per bin, one column per name in counts."""
+    """Return a histogram as a table: one row per bin, one column per name in `counts`."""
     rows = [
         [end, *map(str, cells)] for end, *cells in zip(statistics.edge_labels(edges), *counts.values(), strict=True)
     ]
@@ -210,7 +210,7 @@ def _bins_table(unit: str, edges: Values, counts: Mapping[str, Ints]) -> Table:
 
 
 def loss_margins(run: FinishedRun) -> dict[float, str]:
-    """Return the margins of the ranking losses that trained the ranked checkpoints, with their descriptions."""
+    """Return the margins of the ranking losses of the ranked checkpoints' training, with their descriptions."""
     margins: dict[float, str] = {}
     stages = [run.recipe.stages[member.stage] for member in run.members if member.stage is not None]
     for term in (term for stage in stages for term in stage.losses):
@@ -264,7 +264,7 @@ def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:
 
 
 def _norms_table(norms: Mapping[str, Values], shares: Values) -> Table:
-    """Return a table of the norms of each expert's embeddings, in percentiles, and its mean share."""
+    """Return a table of the L2 norms of each expert's embeddings, as percentiles, and of its mean share."""
     rows = [
         [name, *(f"{value:.3f}" for value in np.percentile(norm, (5, 25, 50, 75, 95))), percent(float(share.mean()))]
         for (name, norm), share in zip(norms.items(), shares, strict=True)

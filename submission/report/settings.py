@@ -53,5 +53,5 @@ def differing_settings_section(run: Finished, others: Mapping[str, Finished]) ->
 
 
 def _json_cell(settings: Mapping[str, Any], key: str) -> str:
-    """Return the value as JSON, without folders of this machine."""
+    """Return the value of settings[key] as JSON without folders of this machine; a dash if the key is missing."""
     return json.dumps(without_folders(settings[key]), ensure_ascii=False) if key in settings else NONE

@@ -84,8 +84,9 @@ def count_ranks(first: Ranks, bins: Sequence[tuple[int, int]]) -> list[int]:
 def random_shares(bins: Sequence[tuple[int, int]], n_pool: int, n_relevant: Ints) -> list[float]:
     """Return the expected share of queries in each bin for clips in random order.
 
-    n_relevant: (Q,) relevant clips, R each. No relevant clip is among the first r of C with the probability prod_i (C -
-    r - i) / (C - i), i = 0 ... R - 1 (hypergeometric).
+    bins: First and last rank of each bin. n_pool: Clips in the pool, C. n_relevant: (Q,) relevant clips per query, R.
+    The probability that no relevant clip is among the first r clips is prod_i (C - r - i) / (C - i), i = 0 ... R - 1
+    (hypergeometric).
 
     >>> random_shares([(1, 1), (2, 4)], 4, np.array([1]))
     [0.25, 0.75]
@@ -110,9 +111,10 @@ class Bar(NamedTuple):
 
 
 def mean_bars(values: Values, keys: Sequence[object], labels: Mapping[object, str], groups: Groups) -> list[Bar]:
-    """Return the mean of the values of each key, in the order of labels; keys without a query are left out.
+    """Return a bar for each key in `labels` that a query has: the mean of the key's values, with its interval.
 
-    values: (Q,) in [0, 1]. keys: (Q,).
+    values: (Q,) in [0, 1]. keys: (Q,) key of each query. labels: Key -> label of its bar, in the order of the bars.
+    groups: (Q,) group of each query, as for share_interval.
     """
     bars = []
     for key, label in labels.items():
@@ -124,7 +126,7 @@ def mean_bars(values: Values, keys: Sequence[object], labels: Mapping[object, st
 
 
 def share_interval(values: Values, groups: Groups) -> Interval:
-    """Return the 95 % interval of the mean of values in [0, 1] that come in groups.
+    """Return the 95 % interval of the mean of `values`, each in [0, 1]; values of one group depend on each other.
 
     It is within [0, 1], and wide for few groups.
 
@@ -147,7 +149,7 @@ def share_interval(values: Values, groups: Groups) -> Interval:
 
 
 def bin_number(value: float, starts: Sequence[float]) -> int | None:
-    """Return the number of the bin that contains a value. Bins include their start; the last one is open.
+    """Return the number of the bin that contains `value`. starts: First value of each bin; the last one is open.
 
     None for NaN.
     """
@@ -155,9 +157,9 @@ def bin_number(value: float, starts: Sequence[float]) -> int | None:
 
 
 def bin_labels(starts: Sequence[int], whole: bool) -> dict[object, str]:
-    """Return the labels of bins, `1–4`, ..., `20+`, by the number of the bin.
+    """Return the label of each bin by its number, e.g. `1–4`, ..., `20+`.
 
-    If values are not whole, a bin ends where the next begins: `0–5`.
+    starts: First value of each bin. whole: Values are whole numbers; if not, a bin ends where the next begins: `0–5`.
     """
     ends = [f"{low}–{high - whole}" for low, high in pairwise(starts)]
     return dict(enumerate([*ends, f"{starts[-1]}+"]))
@@ -178,8 +180,9 @@ def edge_labels(edges: Values) -> list[str]:
 def choose_queries(first: Ranks, margin: Values) -> dict[str, list[int]]:
     """Return the rows of the best, the middle and the worst queries, the worst one first.
 
-    The order is by rank of the first relevant clip, then by margin, larger is better (a query without negatives has the
-    largest), then by row. Each group has a third of all queries, at most 5; groups do not overlap.
+    first: (Q,) rank of each query's first relevant clip. margin: (Q,) see ScoreGaps.margin; NaN without negatives.
+    Queries are ordered by rank, then by margin, larger is better (NaN is the best), then by row. Each group has a third
+    of all queries, at most 5; groups do not overlap.
     """
     margin = np.where(np.isnan(margin), np.inf, margin)
     order = sorted(range(len(first)), key=lambda row: (first[row], -margin[row], row))

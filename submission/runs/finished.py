@@ -30,7 +30,7 @@ class Finished(ABC):
     @property
     @abstractmethod
     def members(self) -> Sequence[record.RankSettings]:
-        """Settings of the entries with one checkpoint each that this ranked entry consists of."""
+        """Settings of the entries with one checkpoint each that this entry consists of."""
 
     @property
     @abstractmethod
@@ -54,7 +54,7 @@ class Finished(ABC):
         return read_metrics(path, repair_hint(self.folder, path))
 
     def file(self, name: str) -> Path:
-        """Return a file of the run by its name in the folder, verified if result.json has its checksum.
+        """Return the path of the run's file `name`; its checksum is verified if result.json has one.
 
         Raises DataError for a damaged or missing file.
         """
@@ -121,12 +121,12 @@ class FinishedMoments(Finished):
 
     @property
     def members(self) -> list[record.RankSettings]:
-        """Settings of the entry itself, as a list."""
+        """Settings of this entry, as a list of one."""
         return [self._settings(self.entry)]
 
     @cached_property
     def blind(self) -> "FinishedMoments | None":
-        """The blind list for which the run found windows with this entry's settings; None for no list, or several."""
+        """The blind list whose windows the run found with this entry's settings; None for no such list, or several."""
         mine = self._settings(self.entry).model_copy(update={"data": ""})
         same = [
             name
@@ -168,7 +168,7 @@ class FinishedMoments(Finished):
 
     @cached_property
     def frames(self) -> dict[str, FrameScores]:
-        """Probabilities of the frames, by query id."""
+        """Frame probabilities of every query, by query id."""
         return read_frame_scores(self.file(f"scores/{self.entry}.frames.npz"))
 
 
@@ -210,7 +210,7 @@ def open_finished_moments(text: str) -> FinishedMoments:
 
 
 def open_any_finished(text: str) -> FinishedRun | FinishedMoments:
-    """Open a ranked entry of clips; one of moments if the run has no others or if it is named."""
+    """Open an entry that ranks clips; one that finds moments if the run has no others or if the text names it."""
     return open_finished_moments(text) if has_moments(text) else open_finished(text)
 
 
@@ -224,7 +224,7 @@ def has_moments(text: str) -> bool:
 
 
 def _open_run(text: str) -> tuple[Path, record.RunResult, record.ResolvedRecipe, str]:
-    """Open a finished run: return its folder, result and recipe, and the named entry or ""."""
+    """Open a finished run, RUN or RUN:ENTRY; return its folder, its result, its recipe, and the entry's name or ""."""
     name, _, entry = text.rpartition(":") if ":" in text and not Path(text).exists() else (text, "", "")
     folder = Path(name)
     require_folder(folder, "give the folder of a finished run")
@@ -238,7 +238,7 @@ def _open_run(text: str) -> tuple[Path, record.RunResult, record.ResolvedRecipe,
 
 
 def broken_references(result: record.RunResult, recipe: record.ResolvedRecipe) -> Iterator[str]:
-    """Yield the references in a run's files to missing names, one message each."""
+    """Yield a message for each name that the files of a run refer to and that does not exist."""
     for name in result.parameters.frozen:
         if name not in ("audio", "text") and name not in result.experts:
             yield f"parameters.frozen.{name}: no such expert"

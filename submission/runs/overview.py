@@ -50,7 +50,7 @@ class RunOverview(Record):
 
 
 def overviews(runs: Path) -> Iterator[RunOverview]:
-    """Yield the summary of every run in a folder and in its studies, by name.
+    """Yield the summary of every run in a folder and in the studies in it, sorted by name.
 
     If the folder is a run, yield only its summary.
     """
@@ -87,7 +87,7 @@ def _read_overview(folder: Path) -> RunOverview:
 
 
 def _test_figure(result: RunResult) -> Figure | None:
-    """Return the primary figure of the first ranked entry.
+    """Return the primary metric of the first ranked entry.
 
     If there are only moments, it is that of the first entry with figures.
     """
@@ -99,7 +99,7 @@ def _test_figure(result: RunResult) -> Figure | None:
 
 
 def _best_epoch(epochs: list[EpochLine]) -> Figure | None:
-    """Return the best epoch of the last training stage, by the first metric of CHOSEN_BY that it has."""
+    """Return the best epoch of the last training stage, by the first metric of CHOSEN_BY in its lines."""
     last = [line for line in epochs if line.stage == epochs[-1].stage]
     for metric in CHOSEN_BY:
         if measured := [line for line in last if metric in line.validation]:

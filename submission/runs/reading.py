@@ -61,11 +61,10 @@ def repair_hint(folder: Path, *damaged: Path) -> str:
 
 
 def finish_hint(folder: Path) -> str:
-    """Return the end of a message on an unfinished run.
+    """Return the end of a message on an unfinished run: how to continue it.
 
-    It names the command that continues the run, or reports that a process is training it now.
-
-    For a folder that is no run, name the command that makes one.
+    It names the command that continues the run, or reports that a process is training it now. For a folder that is no
+    run, it names the command that makes one.
     """
     if not (folder / "resolved.json").is_file():
         return "give the folder of a run, which python -m system run makes"
@@ -76,7 +75,7 @@ def finish_hint(folder: Path) -> str:
 
 
 def _changes(folder: Path) -> list[str]:
-    """Return the changes by --set in the run's provenance; an empty list if that is damaged too."""
+    """Return the settings that --set changed, from the run's provenance.json; [] if that file is damaged."""
     try:
         return read_provenance(folder).changes
     except DataError:

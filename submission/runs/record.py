@@ -33,7 +33,7 @@ class Record(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="allow", populate_by_name=True)
 
     def document(self) -> dict[str, Any]:
-        """Return the content as plain JSON values, with the keys of the file, without values that were not given."""
+        """Return the content as plain JSON values under the file's keys; values that were not given are left out."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
@@ -130,7 +130,7 @@ class RankedResult(Record):
 
     @property
     def figures(self) -> dict[str, float]:
-        """Figures of the entry by metric."""
+        """Value of each metric of the entry, by the metric's name."""
         return {key: value for key, value in self.__pydantic_extra__.items() if isinstance(value, float | int)}
 
 
@@ -295,7 +295,7 @@ class EpochLine(Record):
     collapsed: list[str] = []
 
     def value(self, name: str) -> float | None:
-        """Return the figure of this name, such as `loss` or `validation.mAP@10`; None if the line lacks it."""
+        """Return the value called `name`, such as `loss` or `validation.mAP@10`; None if the line lacks it."""
         part, _, metric = name.rpartition(".")
         value: float | None = self.validation.get(metric) if part else getattr(self, metric, None)
         return value

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise SubmissionError(f"--validation needs {len(arguments.scores)} files, one per model, in the same order")
     for paths in (arguments.scores, arguments.validation or []):
         if len({path.resolve() for path in paths}) < len(paths):
-            raise SubmissionError("a file is given twice; give it once, with a larger weight")
+            raise SubmissionError("the same file is given twice; give it once, with a larger weight")
     if any(map(is_moments, named)):
         return blend_moment_files(arguments)
     if arguments.truth:

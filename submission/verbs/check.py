@@ -102,7 +102,7 @@ class _CheckResult(NamedTuple):
 
 
 def _format_lines(problems: Sequence[Problem], shown: int | None) -> Iterable[str]:
-    """Format problems; those of a package already name their file."""
+    """Format problems as lines of text, at most `shown` of each kind; those of a package already name their file."""
     if problems and problems[0].kind == PACKAGE:
         return [problem.sentence for problem in problems]
     return format_problems(problems, shown)
@@ -148,12 +148,12 @@ def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Name
 
 
 def _matrix_edition(arguments: argparse.Namespace) -> dict[str, str | None]:
-    """Return the edition in the facts of the matrix of --scores, by the file's name; empty without that option."""
+    """Return {file name: edition} of the matrix of --scores, as its facts name it; {} without --scores."""
     return {str(arguments.scores): edition_in_facts(read_scores(arguments.scores))} if arguments.scores else {}
 
 
 def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
-    """Return the edition of a package: the chosen one, or else the only one that its members fit."""
+    """Return the edition of a package: the one of --edition, or else the only one that allows all its files."""
     if arguments.ranked:
         raise SubmissionError("--ranked does not work with a package (.zip); leave it out")
     from submission.package.archive import fitting_editions
@@ -183,7 +183,7 @@ def _check_package(path: Path, edition: AnyEdition, arguments: argparse.Namespac
 
 
 def _package_problems(sentences: Iterable[str]) -> list[Problem]:
-    """Return messages on a package as problems without a line."""
+    """Return messages about a package as Problems without a line number."""
     return [Problem(None, text, PACKAGE) for text in sentences]
 
 

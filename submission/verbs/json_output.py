@@ -112,7 +112,7 @@ class CheckReport(Report):
 
 
 def edition_report(edition: Edition | MomentsEdition, whole: bool) -> EditionReport:
-    """Return the report of an edition. whole: With all facts and their sources."""
+    """Return the JSON report of an edition. whole: Include all facts and their sources."""
     facts = {
         name: Fact(value=_json_value(getattr(edition, name)), sure=sure, source=where)
         for name, (sure, where) in edition.sources.items()
@@ -136,7 +136,7 @@ def _json_value(value: object) -> object:
 def score_report(
     system: str, summary: Summary | MomentSummary, further: Mapping[str, float] = MappingProxyType({})
 ) -> ScoreReport:
-    """Return the report of a summary. further: Additional figures."""
+    """Return the JSON report of a system's summary. further: Additional metrics."""
     return ScoreReport(
         system=system,
         queries=len(summary.queries.texts),
@@ -152,7 +152,7 @@ def score_report(
 
 
 def compare_report(systems: list[ScoreReport], difference: Difference) -> CompareReport:
-    """Return the report of a comparison of the first system with the others."""
+    """Return the JSON report of a comparison: the first of `systems` with the mean of the others."""
     return CompareReport(
         systems=systems,
         primary=systems[0].primary,
@@ -167,7 +167,7 @@ def compare_report(systems: list[ScoreReport], difference: Difference) -> Compar
 
 
 def file_problems(problems: Sequence[Problem]) -> list[FileProblem]:
-    """Convert the problems of a file for a report."""
+    """Convert the problems of a file for a JSON report."""
     return [FileProblem(**problem._asdict()) for problem in problems]
 
 

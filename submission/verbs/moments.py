@@ -33,7 +33,7 @@ SUFFIX = ".jsonl"
 
 
 def is_moments(name: str | Path) -> bool:
-    """Whether a file's name has the suffix of files of moments."""
+    """Return whether a file's name has the suffix of a file of moments."""
     return Path(name).suffix.lower() == SUFFIX
 
 
@@ -43,9 +43,10 @@ def moments_edition(arguments: argparse.Namespace) -> MomentsEdition:
 
 
 def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -> list[MomentSummary]:
-    """Return the figures of files of moments, all against one truth, and of runs, each against its own truth.
+    """Return the metrics of files of moments, all against one truth, and of runs, each against its own truth.
 
-    arguments: Of add_truth_arguments. Raises SubmissionError for systems that cannot be scored.
+    names: The files and runs. arguments: The parsed options of add_truth_arguments.
+    Raises SubmissionError for systems that cannot be scored.
     """
     if others := [name for name in names if not is_moments(name) and not is_run_of_moments(name)]:
         raise SubmissionError(f"{others[0]} ranks clips; moments ({SUFFIX}) can only be compared with moments")
@@ -76,7 +77,7 @@ def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -
 
 
 def _require_same_windows(truths: Mapping[str, MomentTruth], edition: MomentsEdition) -> None:
-    """Raises SubmissionError for runs and files with different true windows of the same query. truths: By name."""
+    """Raises SubmissionError if two truths have different true windows for a query. truths: By run or file name."""
 
     def counted_windows(truth: MomentTruth, qid: str) -> list[Window]:
         """Return the true windows of a query that count in the metrics, sorted."""
@@ -92,7 +93,7 @@ def _require_same_windows(truths: Mapping[str, MomentTruth], edition: MomentsEdi
 
 
 def is_run_of_moments(name: str) -> bool:
-    """Whether this is RUN, or RUN:ENTRY, of moments. Raises SubmissionError for a folder that is no finished run."""
+    """Return whether `name` is RUN, or RUN:ENTRY, of moments. Raises SubmissionError for a folder that is no run."""
     if not is_run(name):
         return False
     from submission.runs.finished import has_moments  # pydantic, not needed for a file
@@ -101,20 +102,20 @@ def is_run_of_moments(name: str) -> bool:
 
 
 def is_run(name: str) -> bool:
-    """Whether this names a folder: RUN, or RUN:ENTRY."""
+    """Return whether `name` is the folder of a run: RUN, or RUN:ENTRY."""
     path, folder = Path(name), Path(name.rpartition(":")[0] or name)
     return path.is_dir() or (folder.is_dir() and not path.exists())
 
 
 def moment_reference(edition: MomentsEdition, arguments: argparse.Namespace) -> MomentTruth | None:
-    """Return the queries of --truth or --queries; None without these. Raises SubmissionError for options of clips."""
+    """Return the queries of --truth or --queries; None without both. Raises SubmissionError for options for clips."""
     refuse_options(arguments, scores=None, audio=None, ranked=False)
     listed = arguments.truth or arguments.queries
     return read_moment_truth(listed, edition) if listed else None
 
 
 def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -> str:
-    """Write the submission from a file with or without scores. Returns a description of the file."""
+    """Write a submission of moments from `source`, which may have scores. Returns a description of the new file."""
     refuse_options(arguments, ranked=False)
     edition = moments_edition(arguments)
     if not is_moments(out):
@@ -128,7 +129,7 @@ def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -
 
 
 def _overwrite_problem(path: Path, edition: MomentsEdition, scores: bool) -> str:
-    """Return the reason why a file must not be overwritten; "" if it may be. scores: Whether to protect its scores."""
+    """Return why a file must not be overwritten; "" if it may be. scores: Refuse files with scores, too."""
     answers, _, _ = check_moments(path.read_bytes(), edition)
     if not answers:
         return "is not a file of moments"
@@ -136,7 +137,7 @@ def _overwrite_problem(path: Path, edition: MomentsEdition, scores: bool) -> str
 
 
 def blend_moment_files(arguments: argparse.Namespace) -> int:
-    """Write one file of moments, with scores, from several. arguments: Of the verb blend."""
+    """Write one file of moments, with scores, from several. arguments: Those of the verb `blend`."""
     paths = [*arguments.scores, *(arguments.validation or ())]
     if others := [path for path in paths if not is_moments(path)]:
         fault = "is a folder: give its scores/ENTRY.windows.jsonl" if others[0].is_dir() else "ranks clips"
@@ -168,7 +169,7 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
 
 
 def refuse_options(arguments: argparse.Namespace, **usual: object) -> None:
-    """Raises SubmissionError for an option that does not apply to moments. usual: Option -> its value if not given."""
+    """Raises SubmissionError if an option that moments do not have was given. usual: Option -> its default."""
     for option, value in usual.items():
         if getattr(arguments, option) != value:
             raise SubmissionError(f"--{option} does not work with moments ({SUFFIX}); leave it out")

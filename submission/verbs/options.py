@@ -40,7 +40,7 @@ def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_truth(arguments: argparse.Namespace) -> Truth | None:
-    """Read the truth that the options name, or None without any. Raises SubmissionError for half of a blind set."""
+    """Read the truth that the options name; None without any. Raises SubmissionError for half of a blind set."""
     if (arguments.queries is None) != (arguments.audio is None):
         raise SubmissionError("a blind set needs --queries FILE.csv and --audio FOLDER; give both")
     if arguments.queries:
@@ -51,7 +51,7 @@ def chosen_truth(arguments: argparse.Namespace) -> Truth | None:
 
 
 def require_csv(path: Path) -> None:
-    """Raises SubmissionError for a recipe in place of a CSV."""
+    """Raises SubmissionError if the path is that of a recipe instead of a CSV."""
     if path.suffix.lower() in (".yaml", ".yml") and path.is_file():
         hint = f"to check a recipe: python -m system check {path}"
         raise SubmissionError(f"{path}: is YAML, such as a recipe, not a CSV, score matrix or package; {hint}")
@@ -68,7 +68,7 @@ def add_force(parser: argparse.ArgumentParser) -> None:
 
 
 def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that read_summaries needs besides files."""
+    """Add the options that read_summaries needs, such as --truth."""
     captions = f"for CSVs: captions file in Clotho's format, e.g. {CAPTIONS_FILE}; for moments: true windows (.jsonl)"
     parser.add_argument("--truth", metavar="TRUTH", type=Path, help=captions)
     wanted = "score only these queries, each with several relevant clips: metadata_eval.csv of the 2025 baseline"
@@ -106,7 +106,7 @@ def open_system(name: str) -> System:
 
 
 def edition_in_facts(matrix: ScoreMatrix) -> str | None:
-    """Return the edition that a score matrix was made for; for a blend, the common one of all its parts."""
+    """Return the edition in the facts of a score matrix; for a blend, the edition that all its parts have in common."""
     if isinstance(edition := matrix.facts.get("edition"), str):
         return edition
     editions = [facts.get("edition") for facts in facts_of_parts(matrix.facts)]
@@ -117,9 +117,9 @@ def edition_in_facts(matrix: ScoreMatrix) -> str | None:
 def chosen_edition(
     arguments: argparse.Namespace, editions: Mapping[str, str | None], file: Path | None = None, hint: str = ""
 ) -> Edition:
-    """Return the edition of clips that --edition names, else the one that all files have.
+    """Return the edition of clips that --edition names, or else the one edition of all files.
 
-    editions: Edition by name, None if unknown. file: The file being read, for the message. hint: Option to add.
+    editions: File name -> edition, None if unknown. file: The file being read, for the message. hint: Option to add.
     Raises SubmissionError if --edition is missing and the files have no edition or several.
     """
     return get_edition(
@@ -130,7 +130,7 @@ def chosen_edition(
 def chosen_any_edition(
     arguments: argparse.Namespace, editions: Mapping[str, str | None], file: Path | None = None
 ) -> AnyEdition:
-    """Return the edition of clips or of moments, like chosen_edition; for packages."""
+    """Return the edition of a package, of clips or of moments, chosen like in chosen_edition."""
     hint = f"--edition YEAR, one of {', '.join([*EDITIONS, *MOMENTS])}"
     return get_any_edition(_edition_name(arguments, editions, file, hint))
 
@@ -138,7 +138,7 @@ def chosen_any_edition(
 def _edition_name(
     arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None, option: str
 ) -> str:
-    """Return the name of --edition, or the one that all files share. Raises SubmissionError if it is not known."""
+    """Return --edition, or else the common edition of the files in `noted`. Raises SubmissionError without any."""
     if arguments.edition is not None:
         return str(arguments.edition)
     editions = set(noted.values())
@@ -177,7 +177,7 @@ def _common_edition(systems: Sequence[System], arguments: argparse.Namespace) ->
 
 
 def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str]]], wanted: Edition | None) -> str:
-    """Return the message on CSVs without a common edition.
+    """Return the error message for CSVs that have no edition in common.
 
     It names the first CSV that differs from --edition or the shortest lists.
 
@@ -199,10 +199,11 @@ def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str
 
 
 def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Sequence[Summary | MomentSummary]:
-    """Return the figures of CSVs, score matrices and runs, or of files of moments, all by one edition.
+    """Return the metrics of CSVs, score matrices and runs, or of files of moments, all by one edition.
 
-    The edition is that of --edition, else their own, which for a CSV follows from its header. arguments: Of
-    add_truth_arguments. Raises SubmissionError for systems that cannot be scored.
+    The edition is that of --edition, else the systems' common one, which for a CSV follows from its header.
+    names: The files and runs. arguments: The parsed options of add_truth_arguments.
+    Raises SubmissionError for systems that cannot be scored.
     """
     if any(is_moments(name) or is_run_of_moments(name) for name in names):
         return read_moment_summaries(names, arguments)
@@ -218,7 +219,7 @@ def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Seque
 
 
 def _summary(system: System, edition: Edition, truth: Truth | None, arguments: argparse.Namespace) -> Summary:
-    """Return the figures of one system: a ranked CSV, a matrix CSV, or a score matrix."""
+    """Return the metrics of one system: a ranked CSV, a matrix CSV, or a score matrix."""
     annotations = arguments.annotations
     figures = get_edition(ANNOTATED_EDITION) if annotations else edition
     if system.matrix is None and edition.output == "ranked":

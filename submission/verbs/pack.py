@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write_template(path: Path, names: Sequence[str], systems: Sequence[Sequence[Finished]]) -> None:
-    """Write the file of facts to fill in before packing. Raises SubmissionError if it exists."""
+    """Write a template of the participant's facts, to fill in before packing. Raises SubmissionError if it exists."""
     if path.exists():
         raise SubmissionError(f"{path} already exists; choose another file")
     all_runs = [run for runs in systems for run in runs]
@@ -82,6 +82,6 @@ def _write_template(path: Path, names: Sequence[str], systems: Sequence[Sequence
 
 
 def _compare_command(path: Path, edition: AnyEdition) -> str:
-    """Return the command that compares a package with the blind set."""
+    """Return the command that checks a package against the queries and clips of the blind set."""
     blind = "LIST.jsonl" if isinstance(edition, MomentsEdition) else "QUERIES.csv --audio FOLDER"
     return f"python -m submission check {shlex.quote(str(path))} --edition {edition.name} --queries {blind}"

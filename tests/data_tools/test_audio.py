@@ -20,7 +20,7 @@ def wav(tmp_path: Path) -> Path:
     return path
 
 
-def test_mono_at_the_same_rate_is_read_exactly(wav: Path) -> None:
+def test_mono_file_at_the_requested_rate_is_read_unchanged(wav: Path) -> None:
     samples = read_audio(wav, RATE)
     assert samples.dtype == np.float32
     np.testing.assert_array_equal(samples, TONE)
@@ -28,7 +28,7 @@ def test_mono_at_the_same_rate_is_read_exactly(wav: Path) -> None:
     check_audio(wav)
 
 
-def test_peaks_are_measured_per_part_over_all_channels(tmp_path: Path) -> None:
+def test_waveform_peak_of_each_part_is_the_maximum_of_all_channels(tmp_path: Path) -> None:
     """The peak is the maximum over channels; of a long part only the beginning is read, in any format."""
     short = np.stack([[0, 0.5, 0, 0, 0.1], [-0.25, 0, 0, -1, 0]], axis=1)
     soundfile.write(tmp_path / "a.wav", short, RATE, subtype="FLOAT")
@@ -45,14 +45,14 @@ def test_peaks_are_measured_per_part_over_all_channels(tmp_path: Path) -> None:
         peaks(tmp_path / "nan.wav", 2)
 
 
-def test_channels_are_averaged(tmp_path: Path) -> None:
+def test_stereo_channels_are_averaged_to_mono(tmp_path: Path) -> None:
     channels = np.stack([TONE, -TONE, TONE, TONE, 0 * TONE, 0 * TONE, 0 * TONE, 0 * TONE], axis=1)
     soundfile.write(tmp_path / "eight.wav", channels, RATE, subtype="FLOAT")
     np.testing.assert_allclose(read_audio(tmp_path / "eight.wav", RATE), TONE / 4, atol=1e-7)
 
 
 @pytest.mark.parametrize("rate", [8_000, 22_050, 44_100, 192_000])
-def test_other_rates_are_resampled(tmp_path: Path, rate: int) -> None:
+def test_file_of_another_rate_is_resampled_to_the_requested_rate(tmp_path: Path, rate: int) -> None:
     tone = 0.5 * np.sin(2 * np.pi * 440 * np.arange(rate) / rate)
     soundfile.write(tmp_path / "x.wav", tone, rate, subtype="FLOAT")
     samples = read_audio(tmp_path / "x.wav", RATE)
@@ -68,7 +68,7 @@ def test_frequencies_above_the_new_nyquist_rate_are_removed(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 192_000])
-def test_single_sample_is_read(tmp_path: Path, rate: int) -> None:
+def test_audio_file_with_a_single_sample_is_read(tmp_path: Path, rate: int) -> None:
     soundfile.write(tmp_path / "x.wav", np.array([0.5], np.float32), rate, subtype="FLOAT")
     samples = read_audio(tmp_path / "x.wav", RATE)
     assert len(samples) == max(1, RATE // rate)
@@ -135,7 +135,7 @@ def test_audio_seconds_refuses_broken_headers(tmp_path: Path, kind: str) -> None
         audio_seconds(tmp_path / "x.wav")
 
 
-def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
+def test_missing_audio_files_and_folders_are_refused(tmp_path: Path) -> None:
     for read in (lambda path: read_audio(path, RATE), audio_seconds, check_audio, content_key):
         with pytest.raises(AudioError, match="no such file"):
             read(tmp_path / "none.wav")

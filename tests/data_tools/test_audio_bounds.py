@@ -50,7 +50,7 @@ def test_wav_sound_after_many_chunks_is_read(tmp_path: Path) -> None:
         read_audio(path, RATE)
 
 
-def test_header_that_claims_gigabytes_is_refused(tmp_path: Path) -> None:
+def test_short_file_whose_header_claims_gigabytes_is_refused(tmp_path: Path) -> None:
     words = (
         r"x\.flac: 1,600,000,000 samples of 1 channel at 16,000 Hz are too long, "
         "at most 268,435,456 samples at 16,000 Hz can be read; cut it into shorter files$"
@@ -69,7 +69,7 @@ def test_header_that_claims_gigabytes_is_refused(tmp_path: Path) -> None:
         read_audio(claims(tmp_path / "x.flac", 2**28), 2 * RATE)
 
 
-def test_size_limit_counts_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audio_size_limit_counts_the_samples_of_all_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audio, "MAX_VALUES", 100)
     soundfile.write(tmp_path / "x.wav", np.ones((50, 2)), RATE, subtype="FLOAT")
     assert read_audio(tmp_path / "x.wav", RATE).tolist() == [1] * 50
@@ -110,7 +110,9 @@ def test_implausible_sample_values_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", [1, 6, 7, 1000])
-def test_audio_does_not_depend_on_block_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+def test_read_samples_do_not_depend_on_the_block_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
     wave = np.random.default_rng(0).normal(0, 0.1, (500, 3)).astype(np.float32)
     soundfile.write(tmp_path / "x.wav", wave, RATE, subtype="FLOAT")
     whole = read_audio(tmp_path / "x.wav", 22_050)

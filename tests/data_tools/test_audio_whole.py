@@ -94,7 +94,7 @@ def refusal(path: Path, data: bytes) -> str:
 
 
 @pytest.mark.parametrize(("kind", "subtype"), CONTAINERS)
-def test_truncated_file_is_refused(tmp_path: Path, kind: str, subtype: str) -> None:
+def test_truncated_audio_file_is_refused(tmp_path: Path, kind: str, subtype: str) -> None:
     data = made(kind, subtype)
     samples(tmp_path / "x", data)
     for tenth in range(1, 11):
@@ -108,7 +108,7 @@ def test_truncated_file_is_refused(tmp_path: Path, kind: str, subtype: str) -> N
 
 
 @pytest.mark.parametrize(("kind", "subtype"), CONTAINERS)
-def test_concatenated_files_are_refused(tmp_path: Path, kind: str, subtype: str) -> None:
+def test_two_concatenated_audio_files_are_refused(tmp_path: Path, kind: str, subtype: str) -> None:
     data, shorter = made(kind, subtype), made(kind, subtype, WAVE[:RATE])
     for joined in (data + data, data + shorter, shorter + data, data + ID3 + data):
         message = refusal(tmp_path / "x", joined)
@@ -116,7 +116,7 @@ def test_concatenated_files_are_refused(tmp_path: Path, kind: str, subtype: str)
 
 
 @pytest.mark.parametrize(("kind", "subtype"), CONTAINERS)
-def test_padding_and_tags_after_the_sound_are_ignored(tmp_path: Path, kind: str, subtype: str) -> None:
+def test_zeros_and_tags_after_the_sound_are_ignored(tmp_path: Path, kind: str, subtype: str) -> None:
     data = made(kind, subtype)
     expected = samples(tmp_path / "x", data)
     for name, after in TRAILERS.items():
@@ -180,7 +180,7 @@ STREAMED = {
 
 
 @pytest.mark.parametrize("name", STREAMED)
-def test_streamed_container_is_read_to_its_end(tmp_path: Path, name: str) -> None:
+def test_streamed_file_without_a_stated_size_is_read_to_its_end(tmp_path: Path, name: str) -> None:
     kind, streamed = STREAMED[name]
     data = made(kind)
     assert np.array_equal(samples(tmp_path / "x", streamed(data)), samples(tmp_path / "y", data))
@@ -197,7 +197,9 @@ def test_truncated_wav_with_any_riff_size_is_refused(tmp_path: Path, whole: int 
 
 
 @pytest.mark.parametrize(("excess", "is_read"), [(1000, True), (1024, True), (1026, False), (10_000, False)])
-def test_wav_with_data_size_over_riff_size_is_read_up_to_a_kilobyte(tmp_path: Path, excess: int, is_read: bool) -> None:
+def test_wav_is_refused_if_its_data_size_exceeds_the_file_by_over_a_kilobyte(
+    tmp_path: Path, excess: int, is_read: bool
+) -> None:
     data = put(made("WAV"), 40, struct.pack("<I", 2 * len(WAVE) + excess))
     if is_read:
         assert len(samples(tmp_path / "x", data)) == len(WAVE)
@@ -236,7 +238,7 @@ def test_file_with_more_sound_than_its_header_states_is_refused(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("kind", ["WAV", "AIFF", "AU", "FLAC", "MP3"])
-def test_truncation_is_found_after_a_leading_tag(tmp_path: Path, kind: str) -> None:
+def test_truncated_file_that_begins_with_a_tag_is_refused(tmp_path: Path, kind: str) -> None:
     data = made(kind, "MPEG_LAYER_III" if kind == "MP3" else "PCM_16")
     assert np.array_equal(samples(tmp_path / "x", ID3 + data), samples(tmp_path / "y", data))
     refusal(tmp_path / "x", ID3 + data[: len(data) // 2])
@@ -252,7 +254,7 @@ def test_wav_chunks_around_the_sound_are_ignored(tmp_path: Path) -> None:
         assert len(samples(tmp_path / "x", odd[: 44 + 999] + end)) == 999
 
 
-def test_wav_without_sound_before_another_chunk_is_refused(tmp_path: Path) -> None:
+def test_wav_with_an_empty_sound_chunk_before_another_chunk_is_refused(tmp_path: Path) -> None:
     assert "contains no samples" in refusal(tmp_path / "x", made("WAV", wave=WAVE[:0]) + LIST)
 
 
@@ -504,7 +506,9 @@ def test_ogg_cut_within_a_packet_is_refused(tmp_path: Path) -> None:
 @needs_ffmpeg
 @pytest.mark.parametrize("name", ["s%d.ogg", "s%d.opus", "s%d.flac"])
 @pytest.mark.slow
-def test_ffmpeg_segment_is_read_completely(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flac_or_ogg_segment_cut_by_ffmpeg_is_read_completely(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("data_tools.audio.read._BLOCK", 50_000)  # soundfile seeks after each block
     soundfile.write(tmp_path / "in.wav", np.tile(WAVE, 12), 48_000)  # 12 s
     codec = {"ogg": "libvorbis", "opus": "libopus", "flac": "flac"}[name.split(".")[1]]
@@ -525,7 +529,7 @@ def test_ffmpeg_segment_is_read_completely(tmp_path: Path, name: str, monkeypatc
 # Other files
 
 
-def test_block_shorter_than_requested_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_yields_fewer_samples_than_stated_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """libsndfile ends a block at a gap. The next call reads on after it."""
     read = soundfile.SoundFile.read
     monkeypatch.setattr(
@@ -540,14 +544,14 @@ def test_format_without_detectable_truncation_is_refused(tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize("read", [audio_seconds, check_audio, content_key, lambda path: read_audio(path, RATE)])
-def test_pipe_and_device_are_refused(tmp_path: Path, read: Callable[[Path], object]) -> None:
+def test_pipe_or_device_in_place_of_an_audio_file_is_refused(tmp_path: Path, read: Callable[[Path], object]) -> None:
     os.mkfifo(tmp_path / "pipe.wav")
     for path in (tmp_path / "pipe.wav", Path("/dev/zero")):
         with pytest.raises(AudioError, match="is a pipe or a device; give a regular file"):
             read(path)
 
 
-def test_check_lists_truncated_and_joined_files(tmp_path: Path) -> None:
+def test_check_verb_lists_truncated_and_joined_audio_files(tmp_path: Path) -> None:
     for kind, subtype in (("OGG", "OPUS"), ("AU", "PCM_16"), ("W64", "PCM_16"), ("FLAC", "PCM_16")):
         data = made(kind, subtype)
         (tmp_path / f"cut_{kind}.wav").write_bytes(data[: len(data) // 2])
@@ -563,7 +567,7 @@ def test_check_lists_truncated_and_joined_files(tmp_path: Path) -> None:
 @needs_ffmpeg
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["t.m4a", "t.mp4", "t.wma", "t.webm", "t.mka", "t.aac", "t.ac3", "t.wv"])
-def test_truncated_file_for_ffmpeg_is_refused_and_joined_one_is_handled(tmp_path: Path, name: str) -> None:
+def test_truncated_mp4_and_wma_files_are_refused_and_joined_ones_never_read_in_part(tmp_path: Path, name: str) -> None:
     path, _ = encoded_by_ffmpeg(tmp_path, name)
     data = path.read_bytes()
     whole = samples(path, data)

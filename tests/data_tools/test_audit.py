@@ -54,7 +54,7 @@ def brief(overlaps: list[Overlap]) -> list[tuple[str, str, str, str, bool]]:
     return [(overlap.finding, overlap.clip.id, overlap.other, overlap.evidence, overlap.leak) for overlap in overlaps]
 
 
-def test_every_kind_of_finding_matches_hand_made_data(tmp_path: Path) -> None:
+def test_audit_finds_every_kind_of_overlap_planted_in_hand_made_clips(tmp_path: Path) -> None:
     (tmp_path / "never.csv").write_text("sound_id\n1\n3\nNot found\n")
     clips = [
         clip("e1.wav", "evaluation", "007"),
@@ -78,7 +78,7 @@ def test_every_kind_of_finding_matches_hand_made_data(tmp_path: Path) -> None:
     ]
 
 
-def test_only_audited_manifests_are_listed_against_the_others() -> None:
+def test_audit_omits_overlaps_between_two_manifests_given_by_against() -> None:
     known = [clip("a.wav", "development", "1"), clip("b.wav", "evaluation", "1"), clip("c.wav", "evaluation", "1")]
     new = [clip("d.wav", "train", "1", source="y"), clip("e.wav", "train", "2", source="y")]
     kind = "same Freesound id across splits"
@@ -135,7 +135,9 @@ def sounds(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_same_audio_is_found_without_ids(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_finds_clips_with_the_same_audio_but_without_ids(
+    sounds: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     argv = ["audit", str(sounds / "d.jsonl"), str(sounds / "y.jsonl"), "--against", str(sounds / "e.jsonl"), "--audio"]
     assert main([*argv, "--list", str(sounds / "f.csv")]) == 1
     captured = capsys.readouterr()
@@ -176,7 +178,9 @@ def test_audit_does_not_depend_on_manifest_order(sounds: Path, capsys: pytest.Ca
         assert "+0.50 s later" in capsys.readouterr().out
 
 
-def test_split_spread_over_two_manifests_is_one_split(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_split_whose_clips_are_in_two_manifests_is_audited_as_one_split(
+    sounds: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     clips = [clip("more.wav", "development", path=str(sounds / "d1.wav")), clip("e9.wav", "evaluation", path="gone")]
     write_manifest(sounds / "more.jsonl", clips)
     argv = ["audit", str(sounds / "d.jsonl"), "--against", str(sounds / "more.jsonl"), "--audio"]
@@ -207,7 +211,7 @@ APART = (
 )
 
 
-def test_verdict_denies_shared_sounds_if_all_fingerprints_are_sure(
+def test_audit_verdict_denies_shared_sounds_if_all_fingerprints_are_sure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed, last, status = verdict(
@@ -221,7 +225,9 @@ def test_verdict_denies_shared_sounds_if_all_fingerprints_are_sure(
     assert "      3  clips whose sound was compared\n      0  Freesound id" in printed  # and no other is named
 
 
-def test_test_split_given_by_against_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_compares_clips_with_a_test_split_given_by_against(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name, split in (("a.wav", "train"), ("b.wav", "test")):
         soundfile.write(tmp_path / name, noise(ord(name[0])), RATE)
         write_manifest(tmp_path / f"{split}.jsonl", [clip(name, cast(Split, split), path=str(tmp_path / name))])
@@ -230,7 +236,7 @@ def test_test_split_given_by_against_is_compared(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().out.endswith("shares a Freesound id, YouTube id, file name or sound with a test split\n")
 
 
-def test_verdict_excludes_steady_and_silent_clips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_verdict_excludes_steady_and_silent_clips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quiet, steady = np.zeros(3 * RATE, np.float32), everyday("alarm", 0)
     train = {"a.wav": noise(0), "alarm.wav": steady, "silent.wav": quiet, "none.wav": None}
     printed, last, status = verdict(
@@ -265,7 +271,7 @@ def test_verdict_excludes_steady_and_silent_clips(tmp_path: Path, capsys: pytest
     ],
     ids=["unsure", "one side", "neither", "no files"],
 )
-def test_verdict_makes_no_claim_without_sure_fingerprints(
+def test_audit_verdict_makes_no_claim_without_sure_fingerprints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], train: Wave | None, test: Wave | None, output: str
 ) -> None:
     printed, last, status = verdict(tmp_path, capsys, train={"a.wav": train}, test={"b.wav": test})
@@ -274,7 +280,7 @@ def test_verdict_makes_no_claim_without_sure_fingerprints(
     assert ("      -  near-duplicate audio across splits" in printed) == (output == "their sound was not compared")
 
 
-def test_verdict_makes_no_claim_without_a_test_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_verdict_makes_no_claim_without_a_test_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     soundfile.write(tmp_path / "a.wav", noise(0), RATE)
     write_manifest(tmp_path / "m.jsonl", [clip("a.wav", "train", "1", path=str(tmp_path / "a.wav"))])
     (tmp_path / "never.csv").write_text("sound_id\n2\n")
@@ -282,7 +288,9 @@ def test_verdict_makes_no_claim_without_a_test_split(tmp_path: Path, capsys: pyt
     assert capsys.readouterr().out.splitlines()[-1] == APART.format(1) + "their sound was not compared"
 
 
-def test_audit_prints_ten_names_and_lists_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_prints_ten_names_per_finding_and_writes_all_to_a_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     train = {f"{n}.wav": None for n in range(12)}
     printed, _, _ = verdict(tmp_path, capsys, train=train, test={"b.wav": noise(0)})
     assert "12  clips without readable audio: x/train/0.wav (" in printed
@@ -292,7 +300,9 @@ def test_audit_prints_ten_names_and_lists_all(tmp_path: Path, capsys: pytest.Cap
     assert len(rows(tmp_path / "f.csv")) == 12
 
 
-def test_noisy_copies_fail_the_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_with_audio_fails_for_noisy_copies_of_test_clips(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     train = {"a.wav": with_noise(everyday("birds", 0), 10, 5)[5_000:], "b.wav": everyday("birds", 1)}
     printed, last, status = verdict(tmp_path, capsys, train=train, test={"c.wav": everyday("birds", 0)})
     assert status == 1
@@ -302,7 +312,9 @@ def test_noisy_copies_fail_the_audit(tmp_path: Path, capsys: pytest.CaptureFixtu
     )
 
 
-def test_verdict_makes_no_claim_about_missing_audio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_verdict_makes_no_claim_about_clips_with_missing_audio(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_manifest(tmp_path / "m.jsonl", [clip("a.wav", "train"), clip("b.wav", "test")])
     assert main(["audit", str(tmp_path / "m.jsonl"), "--audio"]) == 0
     printed = capsys.readouterr().out
@@ -357,7 +369,7 @@ def test_audit_finds_clothos_five_shared_ids_and_four_names(clotho: Path, capsys
     assert "leave out 1 clip (same Freesound id across splits; same file name across splits)" in printed
 
 
-def test_official_exclusion_list_has_three_development_clips(
+def test_official_exclusion_list_forbids_three_clotho_development_clips(
     shared: Path, clotho: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["audit", str(clotho), "--exclude", str(shared / "data" / LISTS[0])]) == 1
@@ -416,7 +428,9 @@ def test_audit_imports_no_heavy_packages(root: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_moment_queries_reveal_the_mixed_clips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_finds_clips_in_mixed_recordings_by_their_moment_queries(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The queries of Clotho-Moment are captions of Clotho: the recording is listed with the clip it was mixed from."""
     mixed = [clip(name, "train", source="mixed") for name in ("a.wav", "b.wav")]
     test = clip("rain.wav", "test", caption="Rain falls", source="clotho")

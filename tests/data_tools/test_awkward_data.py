@@ -68,7 +68,7 @@ def test_search_window_includes_its_whole_last_second(tmp_path: Path) -> None:
     assert "1970-01-01T00%3A00%3A10.000Z+TO+1970-01-01T00%3A00%3A20.999Z" in transport.urls[0]
 
 
-def test_separate_overloads_do_not_split_a_window(tmp_path: Path) -> None:
+def test_overload_answers_that_are_not_in_a_row_do_not_split_the_window(tmp_path: Path) -> None:
     failed = [*(FAILURES - 1) * [OVERLOADED], answer(200), *(FAILURES - 1) * [OVERLOADED]]
     page, _ = searched(tmp_path / "a", lambda number, given: failed[number - 1] if number <= len(failed) else given)
     assert page.count == 40
@@ -77,7 +77,9 @@ def test_separate_overloads_do_not_split_a_window(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("detail", "pause"), [("Limit of 2000/day", HOUR), ("Limit of 60/minute", MINUTE)])
-def test_pause_matches_the_exceeded_limit(detail: str, pause: float, tmp_path: Path) -> None:
+def test_pause_after_a_429_answer_is_as_long_as_the_exceeded_limit_needs(
+    detail: str, pause: float, tmp_path: Path
+) -> None:
     _, seconds = searched(tmp_path / "s", lambda number, given: answer(429, detail=detail) if number == 1 else given)
     assert pause <= seconds < 1.1 * pause + 5
 
@@ -105,7 +107,7 @@ def test_preview_redirects_are_followed(redirects: int, tmp_path: Path) -> None:
     assert length == 7
 
 
-def test_request_counts_from_the_time_of_its_answer(tmp_path: Path) -> None:
+def test_request_counts_against_the_quota_from_the_time_of_its_answer(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", create=True)
 
     async def search() -> float:
@@ -118,7 +120,7 @@ def test_request_counts_from_the_time_of_its_answer(tmp_path: Path) -> None:
     assert counted[0] <= now, "not ten minutes longer, as one without an answer"
 
 
-def test_time_estimate_includes_requests_of_today(tmp_path: Path) -> None:
+def test_time_estimate_for_requests_counts_those_already_made_today(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", create=True)
 
     async def estimate() -> float:
@@ -142,7 +144,9 @@ def test_sounds_of_the_last_read_second_are_read_again(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(("off", "fits"), [(0.0, True), (0.4, True), (-0.6, False), (0.6, False)])
-def test_file_of_another_duration_is_refused(off: float, fits: bool, tmp_path: Path) -> None:
+def test_fetched_file_with_another_duration_than_its_metadata_is_refused(
+    off: float, fits: bool, tmp_path: Path
+) -> None:
     soundfile.write(tmp_path / "part.wav", 0.1 * np.ones(32_000), 16_000)
     folder = Folder(tmp_path / "audio", 16_000, False)
     sound = Chosen(7, "a", "b", "c", "cc0", 2.0 + off, None, "p")
@@ -158,12 +162,12 @@ def test_file_of_another_duration_is_refused(off: float, fits: bool, tmp_path: P
 
 
 @pytest.mark.parametrize(("end", "kind"), [(12.0, OVER), (12.01, FAR_OVER)])
-def test_window_ending_up_to_two_seconds_late_is_clipped(end: float, kind: str) -> None:
+def test_moment_window_ending_up_to_two_seconds_after_its_recording_is_clipped(end: float, kind: str) -> None:
     assert repaired((5.0, end), 10.0) == ((5.0, 10.0), kind)
 
 
 @pytest.mark.parametrize("text", ["inf", "-inf", "nan", "1e999"])
-def test_settings_refuse_infinite_numbers(text: str) -> None:
+def test_nan_and_infinity_are_refused_as_values_of_settings(text: str) -> None:
     class Rate(Strict):
         lr: float
 
@@ -172,7 +176,9 @@ def test_settings_refuse_infinite_numbers(text: str) -> None:
         Rate(lr=float(text))
 
 
-def test_part_file_of_another_users_process_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_file_of_another_users_running_process_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(process: int, signal: int) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -221,24 +227,24 @@ def clip(id: str, split: str, path: str = "a.wav") -> Clip:
     return Clip(id=id, file_name=path, path=path, seconds=1.0, split=split, **known)  # type: ignore[arg-type]
 
 
-def test_stages_order_training_validation_and_test_splits() -> None:
+def test_audit_orders_splits_as_training_validation_test() -> None:
     stages = {split: _stage(clip("a", split)) for split in ("train", "development", "val", "validation")}
     assert stages == {"train": 0, "development": 0, "val": 1, "validation": 1}
     assert [_stage(clip("a", split)) for split in ("test", "evaluation", "blind")] == [2, 2, 2]
 
 
-def test_last_clip_of_a_repeated_id_is_used() -> None:
+def test_check_uses_the_last_of_several_clips_with_the_same_id() -> None:
     clips = [clip("a", "train", "first.wav"), clip("b", "train", "other.wav"), clip("a", "train", "last.wav")]
     assert [one.path for one in _OnePerId(clips)] == ["other.wav", "last.wav"]
 
 
-def test_wrong_alignments_are_symmetric() -> None:
+def test_wrong_shifts_for_comparing_fingerprints_are_symmetric() -> None:
     assert {(-frames, -bins) for frames, bins in fingerprint.WRONG_SHIFTS} == set(fingerprint.WRONG_SHIFTS)
     assert len(set(fingerprint.WRONG_SHIFTS)) == len(fingerprint.WRONG_SHIFTS)
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_scored_window_before_the_recording_is_clipped(split: str, tmp_path: Path) -> None:
+def test_moment_window_beginning_before_its_recording_is_clipped(split: str, tmp_path: Path) -> None:
     """Also if it ends after the recording, where windows of scored splits are kept as published."""
     line = {"query": "a dog", "vid": "v", "duration": 10.0}
     windows = {"before and after": [-2.0, 14.0], "after": [2.0, 14.0], "inside": [2.0, 4.0]}

@@ -69,7 +69,7 @@ def annotations(path: Path) -> Path:
     ("encoding", "message"),
     [("utf-8-sig", None), ("utf-16", "line 1: not UTF-8"), ("utf-16-be", "line 1: not UTF-8"), ("utf-32", "not UTF-8")],
 )
-def test_file_encodings_are_read_or_reported(
+def test_castella_files_in_utf_8_are_read_and_other_encodings_reported(
     tmp_path: Path, form: str, encoding: str, message: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     is_list = form == "json"
@@ -80,7 +80,7 @@ def test_file_encodings_are_read_or_reported(
     assert message is None or message in capsys.readouterr().err
 
 
-def test_linked_folders_are_read(tmp_path: Path) -> None:
+def test_linked_folders_with_castella_files_are_read(tmp_path: Path) -> None:
     annotations(tmp_path / "elsewhere/en/train.json")
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "json").symlink_to(tmp_path / "elsewhere")
@@ -89,7 +89,7 @@ def test_linked_folders_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["release", "json"])
-def test_both_published_forms_are_repaired_in_the_same_way(
+def test_windows_in_both_published_forms_of_castella_are_repaired_in_the_same_way(
     tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     is_list = form == "json"
@@ -138,7 +138,7 @@ def test_recordings_without_audio_are_skipped_with_their_queries(
     ]
 
 
-def test_audio_in_the_split_folder_is_preferred(tmp_path: Path) -> None:
+def test_castella_prefers_audio_in_the_folder_of_the_split(tmp_path: Path) -> None:
     release(tmp_path / "c_train_release.jsonl")
     for folder in (tmp_path, tmp_path / "train"):
         write_wav(folder / "67AE9ZKvECs.wav", 1)
@@ -146,7 +146,7 @@ def test_audio_in_the_split_folder_is_preferred(tmp_path: Path) -> None:
     assert clip.path == str(tmp_path / "train" / "67AE9ZKvECs.wav")
 
 
-def test_translations_are_ignored(tmp_path: Path) -> None:
+def test_castella_files_in_other_languages_are_ignored(tmp_path: Path) -> None:
     english = annotations(tmp_path / "json" / "en" / "train.json")
     annotations(tmp_path / "json" / "ja" / "test.json")
     found = read_castella(tmp_path, keep_missing=True)
@@ -162,7 +162,9 @@ def test_missing_audio_error_names_the_searched_folders(tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize("option", ["--out", "--moments"])
-def test_input_files_are_never_overwritten(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_castella_verb_refuses_to_overwrite_its_input_files(
+    tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = release(tmp_path / "c_train_release.jsonl")
     write_wav(tmp_path / "67AE9ZKvECs.wav", 1)
     before = path.read_bytes()
@@ -218,7 +220,7 @@ def test_check_reports_moment_faults_with_their_lines(tmp_path: Path, capsys: py
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_scored_splits_keep_published_windows(tmp_path: Path, split: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_val_and_test_windows_stay_as_published(tmp_path: Path, split: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The official scorer drops only windows of no length and reversed ones."""
     path = release(tmp_path / f"castella_{split}_release.jsonl")
     out, moments = tmp_path / "castella.jsonl", tmp_path / "moments.jsonl"
@@ -240,7 +242,7 @@ def test_scored_splits_keep_published_windows(tmp_path: Path, split: str, capsys
     assert official_figures(score_moments(answers, ours)) == official_figures(score_moments(answers, theirs))
 
 
-def test_blind_list_has_no_windows(tmp_path: Path) -> None:
+def test_castella_reads_a_list_without_windows_as_the_blind_split(tmp_path: Path) -> None:
     release(tmp_path / "dcase2026_queries.jsonl", blind=True)
     found = read_castella(tmp_path)
     assert [moment.windows for moment in found.moments] == [None] * 3
@@ -260,7 +262,7 @@ def test_blind_list_has_no_windows(tmp_path: Path) -> None:
         ("A man sings 2", "...", "line 2: the caption '...' has no letter"),
     ],
 )
-def test_invalid_lines_are_reported(tmp_path: Path, before: str, after: str, said: str) -> None:
+def test_invalid_lines_of_a_castella_release_are_refused(tmp_path: Path, before: str, after: str, said: str) -> None:
     path = release(tmp_path / "castella_test_release.jsonl")
     path.write_text(path.read_text().replace(before, after).replace("[[299, 301]]", "[[9, 30]]"))
     with pytest.raises(DataError, match=said):

@@ -41,7 +41,7 @@ def test_corrupt_audio_is_counted_by_clotho_and_listed_by_check(
     assert listed[0]["path"] == str(root / "development" / "d.wav")
 
 
-def test_nan_samples_are_found_only_without_quick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_finds_nan_samples_only_without_quick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = small_clotho(tmp_path, ["a.wav", "b.wav"], ["a.wav"])
     soundfile.write(root / "development" / "b.wav", np.full(160, np.nan), 16_000, subtype="FLOAT")
     assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0
@@ -151,7 +151,7 @@ def test_wrong_usage_exits_with_status_2(argv: list[str], capsys: pytest.Capture
     assert "usage: python -m data_tools" in capsys.readouterr().err
 
 
-def test_operating_system_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_operating_system_errors_are_printed_on_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = small_clotho(tmp_path, ["a.wav"], ["a.wav"])
     argv = ("clotho", root, "--splits", "development", "--out")
     listed = ("check", tmp_path / "folder")
@@ -161,7 +161,7 @@ def test_operating_system_errors_are_one_line(tmp_path: Path, capsys: pytest.Cap
     assert str(tmp_path / "clotho_captions_development.csv") in output
 
 
-def test_interrupt_prints_one_line(
+def test_interrupted_verb_prints_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(folder: Path) -> list[str]:

@@ -78,7 +78,7 @@ def stored(embeddings: Embeddings, texts: Sequence[str]) -> np.ndarray:
     return np.array(embeddings.vectors()[embeddings.rows(texts)])
 
 
-def test_each_text_is_embedded_once(tmp_path: Path) -> None:
+def test_repeated_text_is_embedded_once(tmp_path: Path) -> None:
     encoder = WordEncoder()
     embeddings = open_embeddings(tmp_path, encoder)
     assert embeddings.add([*TEXTS, *TEXTS[::-1]], encoder) == 50
@@ -92,14 +92,16 @@ def test_each_text_is_embedded_once(tmp_path: Path) -> None:
         again.rows(["never seen"])
 
 
-def test_embeddings_of_other_weights_have_another_folder(tmp_path: Path) -> None:
+def test_embeddings_of_a_model_with_other_weights_are_stored_in_another_folder(tmp_path: Path) -> None:
     first, second = WordEncoder(name="org/model"), WordEncoder(name="org/model", fingerprint="f" * 64)
     open_embeddings(tmp_path, first).add(TEXTS, first)
     assert open_embeddings(tmp_path, second).missing(TEXTS) == TEXTS
     assert {entry.name for entry in tmp_path.iterdir()} == {"model-0123456789ab"}
 
 
-def test_interruption_loses_only_the_current_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_embedding_loses_only_the_current_chunk_of_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(embed, "TEXTS_AT_ONCE", 8)
     stopped, going_on = WordEncoder(stop_after=24), WordEncoder()
     with pytest.raises(KeyboardInterrupt):
@@ -174,7 +176,7 @@ def test_second_writer_of_embeddings_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e6])
-def test_vectors_beyond_float16_are_refused(tmp_path: Path, value: float) -> None:
+def test_text_embeddings_too_large_for_float16_are_refused(tmp_path: Path, value: float) -> None:
     encoder = WordEncoder()
     encoder.encode = lambda texts: np.full((len(texts), DIM), value, np.float32)  # type: ignore[method-assign]
     with pytest.raises(DataError, match="NaN or too large for 16-bit floats"):
@@ -198,7 +200,7 @@ def test_network_layers_match_the_paper() -> None:
     assert 0.99 * 768**-0.5 < next(network.parameters()).detach().abs().max().item() <= 768**-0.5
 
 
-def test_scores_are_sigmoids_in_any_row_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classifier_scores_are_sigmoids_of_its_outputs_in_any_row_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classifier, "_ROWS_AT_ONCE", 7)
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(40, DIM)).astype(np.float16)
@@ -211,7 +213,7 @@ def test_scores_are_sigmoids_in_any_row_order(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-def test_training_follows_class_weights_and_seed() -> None:
+def test_classifier_training_depends_on_class_weights_and_seed() -> None:
     """Two texts at the same place, one of each class: the output approaches the caption's share of the weight."""
     vectors = np.ones((1, DIM), np.float16)
     rows, labels = np.zeros(200, int), np.arange(200) < 20
@@ -225,7 +227,7 @@ def test_training_follows_class_weights_and_seed() -> None:
     assert float(score(again, vectors, rows[:1])[0]) == outputs["balanced"] != float(score(other, vectors, rows[:1])[0])
 
 
-def test_class_weights_match_hand_computed_values() -> None:
+def test_natural_class_weights_are_one_and_balanced_ones_have_equal_sums() -> None:
     labels = np.array([True, False, False, False])
     assert class_weights(labels, "natural").tolist() == [1, 1, 1, 1]
     assert class_weights(labels, "balanced") == pytest.approx([2, 2 / 3, 2 / 3, 2 / 3])
@@ -311,7 +313,7 @@ def test_groups_do_not_leak_between_folds(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
-def test_separable_classes_are_learnt_and_random_ones_are_not() -> None:
+def test_classifier_learns_separable_texts_but_not_random_labels() -> None:
     rng = np.random.default_rng(2)
     labels = rng.random(2000) < 0.3
     vectors = rng.normal(size=(2000, 32)).astype(np.float16)
@@ -341,7 +343,7 @@ def test_networks_use_one_thread_and_restore_the_callers_threads() -> None:
 # Printed figures of the scores.
 
 
-def test_classifier_figures_match_hand_computed_values() -> None:
+def test_roc_auc_precision_brier_and_counts_of_a_classifier_match_hand_values() -> None:
     labels = np.array([False, False, False, False, True, True])
     scores = np.array([0.1, 0.2, 0.200001, 0.7, 0.6, 0.9])
     fit = CrossFit({"natural": scores, "balanced": scores}, np.array([0, 0, 1, 1, 0, 1]), [0, 0])
@@ -362,7 +364,7 @@ def test_classifier_figures_match_hand_computed_values() -> None:
     assert [row["score"] for row in table] == pytest.approx([(0.62 + 0.33) / 3, 1])
 
 
-def test_examples_are_distinct_extremes() -> None:
+def test_examples_in_the_report_are_distinct_best_worst_and_borderline_texts() -> None:
     own = np.linspace(0.01, 0.6, 60)
     descriptions = [f"text {n // 2}" for n in range(60)]
     output = examples({"natural": np.array([*own, 0.9, 0.1])}, descriptions, ["a high one", "a low one"], 0.2, 0)
@@ -402,7 +404,9 @@ def read_scores(folder: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_output_files_of_classify_are_consistent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classify_writes_one_score_per_description_and_a_report_with_the_same_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     descriptions, captions = world()
     encoder = WordEncoder()
     report = classify(iter(descriptions), captions, encoder, tmp_path, Fitting(epochs=15), threshold=0.2)
@@ -445,7 +449,7 @@ def test_output_files_of_classify_are_consistent(tmp_path: Path, monkeypatch: py
     assert (tmp_path / "scores.csv").read_bytes() != first
 
 
-def test_shuffled_classes_are_not_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classifier_does_not_learn_from_shuffled_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data_tools.classify.verb.draw", lambda *_: None)
     descriptions, captions = world()
     texts = np.random.default_rng(0).permutation(

@@ -108,12 +108,12 @@ def test_each_cleaning_rule_matches_hand_made_examples(text: str, left: str, rul
     assert (cleaned.text, " ".join(cleaned.rules)) == (left, rules)
 
 
-def test_hand_made_examples_cover_every_rule() -> None:
+def test_hand_made_examples_cover_every_cleaning_rule() -> None:
     assert {rule for *_, rules in WORKED for rule in rules.split()} >= {*RULES, EMPTY} - {"shortened"}
 
 
 @pytest.mark.parametrize("text", KEPT)
-def test_similar_texts_that_match_no_rule_are_unchanged(text: str) -> None:
+def test_texts_that_only_resemble_boilerplate_are_not_cleaned(text: str) -> None:
     assert clean(text)[:2] == (text, ())
 
 
@@ -139,7 +139,7 @@ def column(path: Path, name: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_real_descriptions_and_titles_are_cleaned_as_counted(shared: Path) -> None:
+def test_number_of_real_texts_changed_by_each_cleaning_rule_matches_a_hand_count(shared: Path) -> None:
     """The counts were checked once by hand. The remaining text is valid in a manifest, and cleaning it again changes
     nothing.
     """
@@ -252,7 +252,7 @@ def test_language_detection_matches_hand_labelled_lines() -> None:
     assert named == 1
 
 
-def test_language_detection_flags_few_real_titles(shared: Path) -> None:
+def test_language_detection_takes_few_real_titles_for_other_languages(shared: Path) -> None:
     """All 36 flagged titles of 11,979 were read: one is half English, one a code, the others are not English."""
     titles = column(shared / "data/freesound/titles.csv", "title")
     flagged = {text: language for text in titles if (language := clean(text).language) != "en"}
@@ -323,7 +323,7 @@ def test_invalid_description_tables_are_refused(
         list(open_descriptions(path, *columns))
 
 
-def test_invalid_stores_are_refused(tmp_path: Path) -> None:
+def test_invalid_crawl_stores_of_descriptions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         list(open_descriptions(tmp_path / "none.sqlite", "description", None))
     (tmp_path / "text.sqlite").write_text("not a database, and longer than one hundred bytes " * 9)

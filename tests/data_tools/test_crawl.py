@@ -44,7 +44,7 @@ def test_every_sound_is_stored_once_with_the_api_fields(tmp_path: Path, size: in
     assert len(transport.urls) <= math.ceil(size / (PAGE_SIZE - 1)) + 1, "one for the whole at the end"
 
 
-def test_crawl_uses_first_pages_and_few_requests(tmp_path: Path) -> None:
+def test_crawl_reads_only_first_pages_with_few_requests(tmp_path: Path) -> None:
     transport = Direct(make_answers(4_500, 7, 0.0, 0))
     read_all(tmp_path / "store", transport)
     assert len(stored(tmp_path / "store")) == 4_500
@@ -143,7 +143,7 @@ def answer_of(sounds: list[dict[str, Any]], count: int | None = None) -> Respons
 
 
 @pytest.mark.parametrize("number", [1, 4, 7])
-def test_incomplete_answers_are_detected(tmp_path: Path, number: int) -> None:
+def test_search_answers_with_too_few_sounds_are_requested_again(tmp_path: Path, number: int) -> None:
     """A search that ran out of time may return few or no sounds, and a count that fits them."""
     for kept in (0, 40):
         transport = Direct(
@@ -183,7 +183,7 @@ def test_uploads_with_milliseconds_are_found_by_the_second(tmp_path: Path) -> No
         pytest.param(Response(200, b'{"count": 200, "results": []}', 0), id="empty"),
     ],
 )
-def test_missing_second_page_ends_the_crawl(tmp_path: Path, second_page: Response) -> None:
+def test_crawl_ends_if_the_second_page_of_a_single_moment_is_missing(tmp_path: Path, second_page: Response) -> None:
     answers = make_answers(200, 7, 0.0, 0)
     answers.corpus.created = lambda number: parse_time("2020-01-01")  # type: ignore[method-assign]
     transport = Direct(answers)
@@ -305,7 +305,7 @@ def test_randomly_missing_items_are_not_listed_as_null(tmp_path: Path, seed: int
     assert_whole(tmp_path / "store", transport.answers)
 
 
-def test_crawl_handles_sounds_that_appear_and_vanish(tmp_path: Path) -> None:
+def test_crawl_stores_all_lasting_sounds_while_others_appear_and_vanish(tmp_path: Path) -> None:
     transport = Direct(make_answers(3000, 9, 0.0, 4))
     read_all(tmp_path / "store", transport, workers=2)
     kept = {row[0] for row in stored(tmp_path / "store")}
@@ -315,7 +315,7 @@ def test_crawl_handles_sounds_that_appear_and_vanish(tmp_path: Path) -> None:
     assert {row[0] for row in truth(transport.answers)} - changed <= kept
 
 
-def test_update_reads_only_changed_windows(tmp_path: Path) -> None:
+def test_second_crawl_reads_only_time_windows_whose_counts_have_changed(tmp_path: Path) -> None:
     answers = make_answers(4000, 9, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
     answers._hidden = {100, 3500}
@@ -328,7 +328,7 @@ def test_update_reads_only_changed_windows(tmp_path: Path) -> None:
     assert len(stored(tmp_path / "store")) == 4000
 
 
-def test_update_reads_new_sounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_crawl_reads_the_sounds_uploaded_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = make_answers(3000, 9, 0.0, 0)
     until = answers.corpus.created(2000)
     monkeypatch.setattr(crawl.time, "time", lambda: until / 1000)
@@ -358,7 +358,7 @@ def twice(answer: Response) -> Response:
     return Response(answer.status, json.dumps(content).encode(), 0)
 
 
-def test_short_window_is_forgotten_once_the_total_is_complete(tmp_path: Path) -> None:
+def test_time_window_with_too_few_sounds_is_forgotten_once_the_total_is_complete(tmp_path: Path) -> None:
     def short(number: int, answer: Response) -> Response:
         content = json.loads(answer.body)
         if number in (2, 3, 4):
@@ -374,7 +374,7 @@ def test_short_window_is_forgotten_once_the_total_is_complete(tmp_path: Path) ->
     store.close()
 
 
-def test_page_with_a_repeated_sound_is_incomplete(tmp_path: Path) -> None:
+def test_page_with_a_sound_listed_twice_counts_as_incomplete(tmp_path: Path) -> None:
     """Ten items of nine sounds do not complete a count of ten, however often they come; after one such page, it is
     asked again.
     """

@@ -74,7 +74,7 @@ def test_crawl_status_and_export_verbs_work_together(tmp_path: Path, capsys: pyt
         assert table["description"].fillna("").tolist() == [row[0] for row in stored(path, "description")]
 
 
-def test_verbs_refuse_invalid_arguments_and_stores(
+def test_freesound_verbs_refuse_invalid_arguments_and_stores(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FREESOUND_API_KEY", "k")

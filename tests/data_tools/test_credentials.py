@@ -63,7 +63,7 @@ def test_invalid_key_is_refused_without_printing_it(tmp_path: Path, value: bytes
     assert not value or value.decode("utf-8", "replace") not in str(refusal.value)
 
 
-def test_secret_is_masked_in_output() -> None:
+def test_secret_is_masked_when_settings_are_printed() -> None:
     secret = SecretStr(MARK)
     for text in (repr(secret), str(secret), f"{secret}", f"{[secret]}"):
         assert MARK not in text
@@ -274,7 +274,9 @@ def test_contact_invalid_in_a_header_is_refused(tmp_path: Path, capsys: pytest.C
     assert "the contact 'me\\nX: y' is invalid; use at most 200" in capsys.readouterr().err
 
 
-def test_unavailable_files_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preview_that_cannot_be_fetched_in_six_attempts_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = list[str]()
 
     async def get(self: Recording, url: str, *rest: Any) -> Response:

@@ -106,7 +106,9 @@ def test_check_finds_overlaps_within_clotho(root: Path, manifest: Path, capsys: 
     assert "137692: clotho/development/FREEZER_DOOR_OPEN_CLOSE.wav | clotho/evaluation/FREEZER" in printed
 
 
-def test_files_with_other_blanks_or_colons_are_matched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clotho_files_whose_names_differ_in_blanks_or_colons_are_matched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     names = [" a.wav", "b .wav", "c.wav", "w : x.wav", "y_z.wav", "gone.wav"]
     root = small_clotho(tmp_path, names, ["a.wav", "b.wav", " c.wav", "w_x.wav", "y_z.wav"])
     assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0
@@ -151,7 +153,7 @@ def test_decomposed_unicode_file_names_are_matched(tmp_path: Path, capsys: pytes
     assert "1 named as on disk, which differs in blanks, ':' or Unicode form" in capsys.readouterr().out
 
 
-def test_match_names_matches_hand_made_cases() -> None:
+def test_wanted_file_names_are_matched_to_names_on_disk_as_in_hand_made_cases() -> None:
     assert match_names(["a.wav", " a.wav"], ["a.wav", "  a.wav"]) == {"a.wav": "a.wav", " a.wav": "  a.wav"}
     assert match_names(["a.wav", " a.wav"], ["a.wav"]) == {"a.wav": "a.wav"}
     assert match_names([" a.wav", "  a.wav"], ["a.wav"]) == {}  # which of the two is it?
@@ -268,7 +270,7 @@ def test_linked_folders_are_read_once_despite_cycles(tmp_path: Path, caplog: pyt
         assert re.search(f"skipped broken links.*{name}", caplog.text)
 
 
-def test_folder_with_only_links_is_read(tmp_path: Path) -> None:
+def test_folder_with_only_links_to_audio_files_is_read(tmp_path: Path) -> None:
     write_wav(tmp_path / "storage" / "a.wav", 1)
     (tmp_path / "pool").mkdir()
     (tmp_path / "pool" / "part").symlink_to(tmp_path / "storage")

@@ -22,7 +22,7 @@ from data_tools.documents.yaml12 import parse_yaml
 from data_tools.errors import DataError
 
 
-def test_seal_is_the_sha256_of_compact_sorted_json() -> None:
+def test_checksum_of_a_document_is_the_sha256_of_compact_sorted_json() -> None:
     checksum = hashlib.sha256(b'{"a":[1,2.5,null],"b":"\\u00e9"}').hexdigest()
     document = {"b": "é", "a": [1, 2.5, None]}
     assert sealed(document) == {**document, "checksum": checksum}
@@ -78,14 +78,14 @@ def test_invalid_json_documents_are_refused(tmp_path: Path, text: bytes, words: 
     assert str(caught.value).endswith("; do this")
 
 
-def test_missing_file_is_reported_with_a_hint(tmp_path: Path) -> None:
+def test_missing_json_file_is_reported_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none.json is missing; make it"):
         read_json(tmp_path / "none.json", "make it")
     with pytest.raises(DataError, match=r"none.json is missing; make it"):
         require_unharmed(tmp_path / "none.json", None, "make it")
 
 
-def test_long_numbers_are_read_up_to_the_limit() -> None:
+def test_long_and_large_json_numbers_are_read() -> None:
     assert parse_json("9" * 400, "x") == int("9" * 400)
     assert parse_json("[NaN]", "x", finite=False) != [0]
     assert parse_json("[1e999, 1.5e308]", "x", finite=False) == [float("inf"), 1.5e308]
@@ -104,7 +104,7 @@ class _Name(str):
     __hash__ = str.__hash__
 
 
-def test_repeated_key_is_found_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_json_key_is_found_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def loads(text: str, object_pairs_hook: Callable[[list[tuple[str, int]]], object], **_: object) -> object:
         return object_pairs_hook([(_Name(n), n) for n in (*range(2_000), 1_999, 0)])
 
@@ -147,7 +147,7 @@ def test_invalid_document_shape_is_reported_with_its_place(tmp_path: Path) -> No
             read_shaped(tmp_path / "p.json", _Point, "do this")
 
 
-def test_file_with_another_checksum_is_refused(tmp_path: Path) -> None:
+def test_json_file_with_another_checksum_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"abc")
     require_unharmed(tmp_path / "f", hashlib.sha256(b"abc").hexdigest(), "")
     require_unharmed(tmp_path / "f", None, "")
@@ -155,7 +155,7 @@ def test_file_with_another_checksum_is_refused(tmp_path: Path) -> None:
         require_unharmed(tmp_path / "f", hashlib.sha256(b"abd").hexdigest(), "write it again")
 
 
-def test_file_digest_is_used_in_one_module_only(root: Path) -> None:
+def test_hashlib_file_digest_is_called_in_one_module_only(root: Path) -> None:
     rooms = [path for room in ("data_tools", "submission", "system") for path in (root / room).rglob("*.py")]
     assert [path.name for path in rooms if "file_digest" in path.read_text(encoding="utf-8")] == ["json_text.py"]
 

@@ -66,7 +66,7 @@ def site() -> Iterator[str]:
         thread.join()
 
 
-def test_file_is_downloaded_once_and_verified(site: str, tmp_path: Path) -> None:
+def test_published_file_is_downloaded_once_and_verified(site: str, tmp_path: Path) -> None:
     path = tmp_path / "weights/w.pth"
     assert download(f"{site}/file", path, SHA256[:8])
     assert path.read_bytes() == DATA
@@ -85,27 +85,27 @@ def test_interrupted_download_is_resumed(site: str, tmp_path: Path) -> None:
     assert Files.asked == [("/broken", None), ("/broken", "bytes=1500000-")]
 
 
-def test_download_without_checksum_starts_again(site: str, tmp_path: Path) -> None:
+def test_interrupted_download_without_checksum_starts_again(site: str, tmp_path: Path) -> None:
     (tmp_path / "w.pth.part").write_bytes(b"x" * 10)
     assert download(f"{site}/file", tmp_path / "w.pth")
     assert (tmp_path / "w.pth").read_bytes() == DATA
     assert Files.asked == [("/file", None)]
 
 
-def test_server_without_range_support_sends_the_whole_file(site: str, tmp_path: Path) -> None:
+def test_interrupted_download_gets_the_whole_file_from_a_server_without_ranges(site: str, tmp_path: Path) -> None:
     (tmp_path / "w.pth.part").write_bytes(b"x" * 10)
     assert download(f"{site}/whole", tmp_path / "w.pth", SHA256)
     assert (tmp_path / "w.pth").read_bytes() == DATA
     assert Files.asked == [("/whole", "bytes=10-")]
 
 
-def test_part_longer_than_the_file_is_downloaded_again(site: str, tmp_path: Path) -> None:
+def test_partial_download_longer_than_the_file_is_downloaded_again(site: str, tmp_path: Path) -> None:
     (tmp_path / "w.pth.part").write_bytes(b"x" * (len(DATA) + 1))
     assert download(f"{site}/file", tmp_path / "w.pth", SHA256)
     assert [wanted for _, wanted in Files.asked] == [f"bytes={len(DATA) + 1}-", None]
 
 
-def test_file_with_another_checksum_is_refused_and_removed(site: str, tmp_path: Path) -> None:
+def test_downloaded_file_with_another_checksum_is_refused_and_removed(site: str, tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     with pytest.raises(DataError, match=rf"its sha256 begins with {SHA256[:8]}, not with 00000000 as that of the file"):
         download(f"{site}/file", path, "00000000")
@@ -229,7 +229,7 @@ def test_truncated_legacy_checkpoint_is_refused(tmp_path: Path) -> None:
     assert not download("http://127.0.0.1:9/f", tmp_path / "old.pth", require_usable=read_weights)
 
 
-def test_response_with_another_range_is_refused(odd: str, tmp_path: Path) -> None:
+def test_answer_with_another_byte_range_than_requested_is_refused(odd: str, tmp_path: Path) -> None:
     (tmp_path / "w.pth.part").write_bytes(DATA[:100])
     with pytest.raises(DataError, match=r"the server sent the wrong part of the file \(bytes 0-2999999/3000000\)"):
         download(f"{odd}/other_part", tmp_path / "w.pth", SHA256)

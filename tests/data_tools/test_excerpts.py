@@ -60,7 +60,7 @@ FEW = {("few_bits.mp3", 48_000), ("vbr.mp3", 44_100), ("no_table.mp3", 22_050), 
 @pytest.mark.parametrize(
     ("name", "rate"), [one if one in FEW else pytest.param(*one, marks=pytest.mark.slow) for one in ALL]
 )
-def test_excerpts_of_lossy_files_equal_the_whole_file(name: str, rate: int, tmp_path: Path) -> None:
+def test_excerpts_of_lossy_files_equal_parts_of_the_whole_file(name: str, rate: int, tmp_path: Path) -> None:
     wav, path = tmp_path / "sound.wav", tmp_path / name
     soundfile.write(wav, stereo(rate, 23.1), rate)
     subprocess.run(["ffmpeg", "-v", "error", "-i", wav, *FORMATS[name], path], check=True)
@@ -69,20 +69,22 @@ def test_excerpts_of_lossy_files_equal_the_whole_file(name: str, rate: int, tmp_
 
 @pytest.mark.parametrize("rate", [22_050, 44_056, 96_000])
 @pytest.mark.parametrize("suffix", [".wav", ".flac", ".aiff"])
-def test_excerpts_of_lossless_files_equal_the_whole_file(suffix: str, rate: int, tmp_path: Path) -> None:
+def test_excerpts_of_lossless_files_equal_parts_of_the_whole_file(suffix: str, rate: int, tmp_path: Path) -> None:
     path = tmp_path / f"sound{suffix}"
     soundfile.write(path, stereo(rate, 6.1), rate)
     assert largest_difference(path) < 1e-5
 
 
 @pytest.mark.parametrize("resampling", ["kaiser_best", "kaiser_best_0.2"])
-def test_excerpts_equal_the_whole_file_with_filters_of_resampy(resampling: str, tmp_path: Path) -> None:
+def test_excerpts_resampled_with_filters_of_resampy_equal_parts_of_the_whole_file(
+    resampling: str, tmp_path: Path
+) -> None:
     path = tmp_path / "sound.flac"
     soundfile.write(path, stereo(44_100, 12), 44_100)
     assert largest_difference(path, resampling) == 0, "even the clock of resampy 0.2 is continued"
 
 
-def test_excerpts_of_real_recordings_equal_the_whole_file(shared: Path) -> None:
+def test_excerpts_of_real_recordings_equal_parts_of_the_whole_file(shared: Path) -> None:
     paths = sorted((shared / "data/esc10/audio").glob("*.flac"))[:5]
     assert len(paths) == 5
     assert max(largest_difference(path, seconds=1.0) for path in paths) < 1e-5
@@ -99,7 +101,7 @@ def test_excerpts_of_real_recordings_equal_the_whole_file(shared: Path) -> None:
         (11, 44_100, 32_000, "soxr_hq", 8),
     ],
 )
-def test_number_of_resampled_samples_matches_hand_values(
+def test_stated_length_after_resampling_matches_hand_values(
     samples: int, rate: int, wanted: int, how: str, expected: int, tmp_path: Path
 ) -> None:
     assert resampled_samples(samples, rate, wanted, how) == expected  # type: ignore[arg-type]
@@ -107,7 +109,7 @@ def test_number_of_resampled_samples_matches_hand_values(
     assert len(read_audio(tmp_path / "short.wav", wanted, how)) == expected  # type: ignore[arg-type]
 
 
-def test_changed_file_is_refused(tmp_path: Path) -> None:
+def test_audio_file_changed_before_its_excerpt_is_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "sound.wav"
     soundfile.write(path, stereo(32_000, 2), 32_000)
     sound = sound_of(path)
@@ -118,7 +120,7 @@ def test_changed_file_is_refused(tmp_path: Path) -> None:
 
 
 @needs_ffmpeg
-def test_cut_mp3_is_refused_at_once_or_when_its_end_is_read(tmp_path: Path) -> None:
+def test_cut_mp3_is_refused_when_opened_or_when_its_missing_end_is_read(tmp_path: Path) -> None:
     wav, path = tmp_path / "sound.wav", tmp_path / "sound.mp3"
     soundfile.write(wav, stereo(44_100, 20), 44_100)
     subprocess.run(["ffmpeg", "-v", "error", "-i", wav, "-b:a", "64k", path], check=True)
@@ -131,7 +133,7 @@ def test_cut_mp3_is_refused_at_once_or_when_its_end_is_read(tmp_path: Path) -> N
         read_excerpt(path, sound, RATE, 15 * RATE, RATE)
 
 
-def test_excerpts_are_the_same_in_several_threads(tmp_path: Path) -> None:
+def test_excerpts_read_in_several_threads_are_the_same(tmp_path: Path) -> None:
     path = tmp_path / "sound.flac"
     soundfile.write(path, stereo(44_100, 20), 44_100)
     sound, places = sound_of(path), range(0, 15 * RATE, 9_999)

@@ -62,13 +62,13 @@ def test_every_form_of_exclusion_list_is_read(tmp_path: Path) -> None:
     assert sorted(lists.by_id) == ["12", "31", "5", "7", "8", "99"]
 
 
-def test_freesound_ids_are_recognised() -> None:
+def test_only_digits_count_as_a_freesound_id() -> None:
     assert all(is_freesound_id(text) for text in ("7", "007", " 7 ", "0", "9" * 18))
     for text in ("", " ", "7a", "²", "٣", "1 2", "-1", "1.0", "9" * 19, "9" * 5_000):
         assert not is_freesound_id(text)
 
 
-def test_plain_ids_lose_zeros_and_blanks() -> None:
+def test_freesound_ids_are_compared_without_leading_zeros_and_blanks() -> None:
     assert [plain_id(text) for text in ("7", "007", " 7 ", "0", "7a", "Not found", "²")] == [
         "7",
         "7",
@@ -80,7 +80,7 @@ def test_plain_ids_lose_zeros_and_blanks() -> None:
     ]
 
 
-def test_repeated_id_counts_once(tmp_path: Path) -> None:
+def test_repeated_id_in_an_exclusion_list_counts_once(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("sound_id\n5\n05\n5\n")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "a.csv").write_text("sound_id\n5\n")
@@ -121,7 +121,7 @@ def test_invalid_exclusion_lists_are_refused(tmp_path: Path, name: str, content:
     assert "\n" not in str(output.value)
 
 
-def test_missing_lists_and_folders_are_refused(tmp_path: Path) -> None:
+def test_exclusion_list_that_is_missing_a_folder_or_without_ids_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none.csv: no such file"):
         read_exclusions([tmp_path / "none.csv"])
     with pytest.raises(DataError, match="is a folder; name a file"):
@@ -170,7 +170,7 @@ def test_nonstandard_freesound_id_in_a_manifest_is_refused(tmp_path: Path, frees
         read_exclusions([tmp_path / "ids.csv"])
 
 
-def test_repeated_json_key_is_refused(tmp_path: Path) -> None:
+def test_repeated_json_key_in_an_exclusion_list_is_refused(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text('{"FreeSound": ["12"], "FreeSound": ["13"]}')
     with pytest.raises(DataError, match=r"list.json: the key 'FreeSound' is given twice; keep one; download the list"):
         read_exclusions([tmp_path / "list.json"])

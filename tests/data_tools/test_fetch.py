@@ -131,7 +131,7 @@ def test_score_equal_to_the_threshold_is_not_selected(store: Store, answers: Ans
         ("freesound_id,score_natural,language,text\n7,0.5,en,a\n8,0.\n", "line 3: 2 values for 4 columns"),
     ],
 )
-def test_invalid_score_tables_are_refused(
+def test_fetch_refuses_invalid_tables_of_scores(
     crawled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, output: str
 ) -> None:
     (tmp_path / "scores.csv").write_text(text)
@@ -287,7 +287,7 @@ def test_titles_and_uploaders_are_never_used_as_paths(
     assert {clip.uploader for clip in read_manifest(home / "out" / "manifest.jsonl")} == set(NAMES)
 
 
-def test_sound_that_differs_from_its_metadata_is_given_up(
+def test_sound_whose_audio_differs_from_its_metadata_is_not_fetched(
     crawled: Path, answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = [n for n in expected_numbers(answers, [])[0] if answers.corpus.seconds(np.array([n]))[0] == 8][:4]
@@ -310,7 +310,7 @@ def test_sound_that_differs_from_its_metadata_is_given_up(
     assert "1  not fetched: not in the store, or gone from Freesound" in previews.stdout
     assert originals.returncode == 0, originals.stderr
     length = f'{longer},"its length is 8.00 s, but Freesound states 20.00 s"\n'
-    bytes_came = f'{larger},"the answer has {44 + 2 * 8 * 44_100} bytes, more than the maximum of 7"\n'
+    bytes_came = f'{larger},"the server\'s answer has {44 + 2 * 8 * 44_100} bytes, more than the maximum of 7"\n'
     output = {longer: length, larger: bytes_came}
     for folder, lost in (("previews", [longer]), ("originals", [longer, larger])):
         assert {path.stem for path in (tmp_path / folder).glob("*.flac")} == {
@@ -320,7 +320,7 @@ def test_sound_that_differs_from_its_metadata_is_given_up(
         assert sorted(lines) == sorted(output[i] for i in lost)
 
 
-def test_originals_need_a_token_and_count_as_requests(crawled: Path, answers: Answers, tmp_path: Path) -> None:
+def test_fetching_originals_needs_a_token_and_uses_up_requests(crawled: Path, answers: Answers, tmp_path: Path) -> None:
     out = tmp_path / "out"
     write_scores(tmp_path / "scores.csv", everything(answers))
     write_list(tmp_path / "never.csv", [1])

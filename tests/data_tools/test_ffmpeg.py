@@ -49,7 +49,7 @@ def test_damaged_file_for_ffmpeg_is_refused(tmp_path: Path) -> None:
 
 
 @needs_ffmpeg
-def test_playlist_does_not_open_other_files(tmp_path: Path) -> None:
+def test_playlist_given_as_audio_opens_no_other_files(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "secret.wav", np.zeros(1000), 16_000)
     playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{tmp_path / 'secret.wav'}\n#EXT-X-ENDLIST\n"
     (tmp_path / "t.m4a").write_text(playlist)

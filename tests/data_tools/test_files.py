@@ -36,7 +36,7 @@ def test_table_with_leading_blank_line_is_refused(tmp_path: Path, columns: list[
         read_table(tmp_path / "a.csv", columns)
 
 
-def test_only_part_files_of_ended_processes_are_removed(tmp_path: Path) -> None:
+def test_only_temporary_files_of_ended_processes_are_removed(tmp_path: Path) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as alive:
@@ -64,7 +64,7 @@ def test_only_part_files_of_ended_processes_are_removed(tmp_path: Path) -> None:
     assert not kept[5].exists(), "its process is gone by now"
 
 
-def test_folder_is_written_next_to_parts_of_other_processes(tmp_path: Path) -> None:
+def test_folder_is_written_next_to_temporary_files_of_other_processes(tmp_path: Path) -> None:
     others = [tmp_path / f".model.{os.getppid()}.part", tmp_path / f".mode.{GONE}.part", tmp_path / ".model.part"]
     for path in (*others, tmp_path / f".model.{GONE}.part"):
         path.mkdir()
@@ -111,7 +111,9 @@ def test_folder_content_is_synced_before_its_rename(tmp_path: Path, calls: list[
 
 
 @pytest.mark.parametrize("write", [replacing, replacing_folder])
-def test_write_error_names_the_target(tmp_path: Path, write: Callable[[Path], AbstractContextManager[Path]]) -> None:
+def test_error_of_a_failed_write_names_the_target_file(
+    tmp_path: Path, write: Callable[[Path], AbstractContextManager[Path]]
+) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "full").touch()
 
@@ -126,7 +128,7 @@ def test_write_error_names_the_target(tmp_path: Path, write: Callable[[Path], Ab
 
 
 @pytest.mark.parametrize("name", ["a" * 251, "a" * 255, "ä" * 127, "狗" * 85])
-def test_longest_file_names_are_written(name: str, tmp_path: Path) -> None:
+def test_files_with_the_longest_allowed_names_are_written(name: str, tmp_path: Path) -> None:
     with lock_of(tmp_path / name):
         write_text(tmp_path / name, "text")
     assert (tmp_path / name).read_text() == "text"

@@ -34,7 +34,7 @@ def unsure(one: Fingerprint) -> Fingerprint:
 # Peaks, pairs and codes by hand
 
 
-def test_peak_of_a_tone_matches_hand_computed_values() -> None:
+def test_place_and_power_of_a_tones_peak_match_hand_values() -> None:
     t = np.arange(60_000) / 12_000
     wave = (0.1 * np.sin(2 * np.pi * 100 * 7.8125 * t) * np.hanning(60_000)).astype(np.float32)
     frames, bins, power, around = (np.concatenate(parts) for parts in zip(*module._peaks(wave), strict=True))
@@ -74,14 +74,14 @@ def test_peaks_do_not_depend_on_block_size(monkeypatch: pytest.MonkeyPatch) -> N
         assert np.allclose(one, np.concatenate(other), rtol=1e-3)
 
 
-def test_best_of_each_group_matches_hand_computed_values() -> None:
+def test_highest_values_of_each_group_are_selected() -> None:
     groups, values = np.array([0, 0, 0, 1, 1, 2]), np.array([1.0, 3.0, 2.0, 5.0, 4.0, 0.0])
     assert module._best_of_each(groups, values, 1).tolist() == [False, True, False, True, False, True]
     assert module._best_of_each(groups, values, 2).tolist() == [False, True, True, True, True, True]
     assert module._best_of_each(groups[:0], values[:0], 2).tolist() == []
 
 
-def test_pairs_match_hand_computed_values() -> None:
+def test_peaks_are_paired_within_their_limits_of_frames_and_bins() -> None:
     frames, bins = np.array([0, 1, 2, 63, 64, 65]), np.array([200, 200, 73, 327, 328, 200])
     first, second = module._pairs(frames, bins, np.arange(6.0))
     # Of the first, 1 is a frame away, too near; 2 and 3 are 127 bins away, as far as may be; 4 and 5 are too late.
@@ -98,7 +98,7 @@ def test_peak_is_paired_with_the_six_strongest_later_peaks() -> None:
     assert second[first == 5].tolist() == [6, 7, 8]
 
 
-def test_codes_match_hand_computed_values() -> None:
+def test_codes_of_peak_pairs_match_hand_computed_values() -> None:
     one = made([0, 10, 73], [100, 90, 217], [2.0, 1.0, 0.5])
     # Bins -10 and frames 10 further; bins +127 and frames 63 further. The first to the last is 73 frames, too far.
     assert one.codes.tolist() == [100 << 14 | 118 << 6 | 10, 90 << 14 | 255 << 6 | 63]
@@ -122,7 +122,7 @@ def test_peaks_are_chosen_per_half_second_and_per_clip() -> None:
 # Scores by hand
 
 
-def test_agreeing_peaks_match_hand_computed_values() -> None:
+def test_peaks_agree_within_one_frame_and_one_bin_of_the_other_recording() -> None:
     frames, bins = np.array([0, 10, 20, 30]), np.array([50, 100, 150, 200], np.uint16)
     others, other_bins = np.array([1, 9, 22, 30]), np.array([49, 101, 150, 202], np.uint16)
     agree, score = module._agreeing(frames, bins, others, other_bins)
@@ -135,7 +135,7 @@ def test_agreeing_peaks_match_hand_computed_values() -> None:
     assert score == 1
 
 
-def test_different_clicks_get_a_low_score() -> None:
+def test_fingerprints_of_different_clicks_have_a_low_score() -> None:
     """A peak in every third bin of one frame: shifted by 13 or 19 bins, as many agree with another click."""
     frames = np.full(60, 5)
     one, other = 10 + 3 * np.arange(60), 11 + 3 * np.arange(60)
@@ -144,14 +144,14 @@ def test_different_clicks_get_a_low_score() -> None:
     assert score == 60 - 56  # laid 13 bins higher, all but the last four agree
 
 
-def test_share_of_strongest_peaks_matches_hand_computed_value() -> None:
+def test_share_of_agreeing_peaks_is_over_the_strongest_third() -> None:
     levels = np.array([1, 8, 3, 4, 7, 2, 0, 5, 6], np.float16)  # the strongest three of nine: 8, 7, 6
     agree = np.array([0, 1, 1, 1, 0, 1, 1, 1, 1], bool)
     assert module._of_strongest(agree, levels) == pytest.approx(2 / 3)
     assert module._of_strongest(agree[:1], levels[:1]) == 0.0
 
 
-def test_match_scores_match_hand_computed_values() -> None:
+def test_offset_length_and_score_of_fingerprint_matches_equal_hand_values() -> None:
     frames, bins = apart(40)
     one = made(frames, bins)
     assert near_duplicates([one], [one]) == [Match(0, 0, 0.0, pytest.approx(7.8), 40.0)]
@@ -165,7 +165,7 @@ def test_match_scores_match_hand_computed_values() -> None:
     assert near_duplicates([one], []) == near_duplicates([], [one]) == []
 
 
-def test_minimum_score_matches_hand_computed_values() -> None:
+def test_fingerprints_match_from_ten_agreeing_peaks_or_twenty_if_unsure() -> None:
     ten, nine = (made(*apart(count)) for count in (10, 9))
     assert near_duplicates([ten], [ten]) == [Match(0, 0, 0.0, pytest.approx(1.8), 10.0)]
     assert near_duplicates([nine], [nine]) == []
@@ -178,7 +178,7 @@ def test_minimum_score_matches_hand_computed_values() -> None:
     assert near_duplicates([fewer], [replace(fewer, noise_score=9.9)]) == []
 
 
-def test_score_is_lower_if_the_strongest_peaks_disagree() -> None:
+def test_fingerprint_score_is_lower_if_the_strongest_peaks_disagree() -> None:
     """80 peaks; in the other recording, some of the 20 strongest are elsewhere."""
     frames, bins = apart(80)
     one = made(frames, bins, [1.0] * 20 + [0.0] * 60)
@@ -190,7 +190,7 @@ def test_score_is_lower_if_the_strongest_peaks_disagree() -> None:
         assert all(match.seconds == pytest.approx((79 - elsewhere) * 0.2) for match in found)  # those that agree
 
 
-def test_share_of_the_side_with_fewer_peaks_has_more_weight() -> None:
+def test_agreeing_share_of_the_recording_with_fewer_peaks_has_more_weight() -> None:
     """Noise adds 40 stronger peaks to 80: none of the 30 strongest on that side agree, and all 20 on the other."""
     frames, bins = apart(80)
     levels = [1.0] * 20 + [0.0] * 60
@@ -202,7 +202,7 @@ def test_share_of_the_side_with_fewer_peaks_has_more_weight() -> None:
         assert match.score == pytest.approx(80 * share)
 
 
-def test_score_is_the_minimum_of_both_directions() -> None:
+def test_fingerprint_score_is_the_lower_one_of_both_directions() -> None:
     """Ten peaks of the first are doubled in the second, a frame later: 40 agree in one direction, 30 in the other."""
     frames, bins = apart(30)
     one = made(frames, bins)
@@ -213,7 +213,7 @@ def test_score_is_the_minimum_of_both_directions() -> None:
         assert match.score == 30.0
 
 
-def test_best_of_two_alignments_is_returned() -> None:
+def test_better_of_two_alignments_of_a_fingerprint_is_returned() -> None:
     """Twelve loud peaks of thirty occur first, and all thirty 10 s later."""
     frames, bins = apart(30)
     levels = [2.0] * 12 + [0.0] * 18
@@ -225,14 +225,14 @@ def test_best_of_two_alignments_is_returned() -> None:
     assert match.seconds == pytest.approx(5.8)
 
 
-def test_too_frequent_codes_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_pair_codes_that_are_too_frequent_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     one = made(*apart(40))
     for limit, found in ((3, 3), (2, 0)):
         monkeypatch.setattr(module, "MAX_OCCURRENCES", limit)
         assert len(near_duplicates([one, one, one], [one] * 4)) == 4 * found
 
 
-def test_alignment_needs_six_common_pairs() -> None:
+def test_fingerprints_match_only_with_six_common_peak_pairs() -> None:
     """Twelve peaks in two groups, too far apart for pairs; no pair of one group is in common."""
     frames, bins = [0, 10, 20, 30, *range(200, 1000, 100)], [10 + 5 * n for n in range(12)]
     four = made(frames, bins)  # all pairs of four peaks: six
@@ -243,7 +243,7 @@ def test_alignment_needs_six_common_pairs() -> None:
     assert near_duplicates([five], [five]) == []
 
 
-def test_pairs_within_one_frame_count_for_an_alignment() -> None:
+def test_peak_pairs_one_frame_apart_count_for_the_same_alignment() -> None:
     """Three pairs at the same place and three a frame later: both alignments have six; two frames apart,
     neither has.
     """
@@ -253,7 +253,7 @@ def test_pairs_within_one_frame_count_for_an_alignment() -> None:
     assert index.alignments(made([0, 10, 20, 202, 212, 222], bins)) == []
 
 
-def test_three_best_alignments_are_compared() -> None:
+def test_only_the_three_alignments_with_most_common_pairs_are_compared() -> None:
     """A loop of four turns and one turn of it: the three best places are compared, the earliest first among equals."""
     frames, bins = apart(20)
     loop = made([frame + 400 * turn for turn in range(4) for frame in frames], bins * 4)
@@ -274,7 +274,7 @@ def without_start(rng: np.random.Generator, peaks: set[tuple[int, int]], first: 
     return made(*zip(*ordered, strict=True), levels=rng.permutation(len(ordered)) / 100)  # all differ
 
 
-def test_matches_equal_plain_python_reference() -> None:
+def test_fingerprint_matches_equal_those_of_a_plain_python_reference() -> None:
     rng = np.random.default_rng(4)
     sounds = [invented(rng, 120) for _ in range(6)]
     a = [without_start(rng, one, 0) for one in sounds]
@@ -375,7 +375,7 @@ def test_silent_and_featureless_sounds_have_no_fingerprint(tmp_path: Path, sound
     ],
     ids=["tone", "beeps", "alarm", "hum", "wind", "0.5 s"],
 )
-def test_steady_or_short_sounds_are_unsure(tmp_path: Path, wave: Wave) -> None:
+def test_steady_or_short_sounds_have_an_unsure_fingerprint(tmp_path: Path, wave: Wave) -> None:
     one = printed(tmp_path, wave)
     assert one is not None
     assert not one.sure
@@ -383,7 +383,7 @@ def test_steady_or_short_sounds_are_unsure(tmp_path: Path, wave: Wave) -> None:
     assert len(near_duplicates([one], [one])) == 1
 
 
-def test_noise_score_equals_match_with_a_noisy_copy(tmp_path: Path) -> None:
+def test_noise_score_of_a_fingerprint_equals_its_score_with_a_noisy_copy(tmp_path: Path) -> None:
     wave = everyday("waves", 0)
     one = printed(tmp_path, wave)
     assert one is not None
@@ -400,7 +400,7 @@ def test_noise_score_equals_match_with_a_noisy_copy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["rain", "waves", "birds", "voice"])
 @pytest.mark.parametrize(("decibels", "slope"), [(20, 0.0), (10, 0.0), (10, 3.0)])
-def test_noisy_copies_are_found(tmp_path: Path, kind: str, decibels: float, slope: float) -> None:
+def test_noisy_copies_of_a_sound_match_it(tmp_path: Path, kind: str, decibels: float, slope: float) -> None:
     wave = everyday(kind, 0)
     one, copy = printed(tmp_path, wave), printed(tmp_path, with_noise(wave, decibels, 9, slope)[6011:] / 2)
     assert one is not None
@@ -411,13 +411,13 @@ def test_noisy_copies_are_found(tmp_path: Path, kind: str, decibels: float, slop
 
 
 @pytest.mark.parametrize("kind", ["rain", "waves", "wind", "ticks", "birds", "voice", "alarm", "hum"])
-def test_similar_sounds_are_not_matched(tmp_path: Path, kind: str) -> None:
+def test_fingerprints_of_similar_sounds_do_not_match(tmp_path: Path, kind: str) -> None:
     prints = [one for seed in range(4) if (one := printed(tmp_path, everyday(kind, seed))) is not None]
     assert len(prints) == 4
     assert [(m.first, m.second) for m in near_duplicates(prints, prints)] == [(n, n) for n in range(4)]
 
 
-def test_surrounding_silence_is_not_matched(tmp_path: Path) -> None:
+def test_silence_around_two_sounds_does_not_make_them_match(tmp_path: Path) -> None:
     quiet = np.zeros(2 * RATE, np.float32)
     one, two, again = (
         printed(tmp_path, np.concatenate(parts))
@@ -431,7 +431,7 @@ def test_surrounding_silence_is_not_matched(tmp_path: Path) -> None:
     assert match.offset == pytest.approx(-2.0, abs=0.021)
 
 
-def test_fingerprint_is_small(tmp_path: Path) -> None:
+def test_fingerprint_takes_less_than_two_kilobytes_per_second(tmp_path: Path) -> None:
     one = printed(tmp_path, noise(0, 10))
     assert one is not None
     arrays = (one.frames, one.bins, one.levels, one.codes, one.counts)
@@ -441,7 +441,7 @@ def test_fingerprint_is_small(tmp_path: Path) -> None:
     assert (np.diff(one.frames) >= 0).all()
 
 
-def test_missing_and_broken_files_are_refused(tmp_path: Path) -> None:
+def test_fingerprint_of_a_missing_or_broken_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AudioError, match="no such file"):
         fingerprint(tmp_path / "none.wav")
     (tmp_path / "x.mp3").write_text("<html>")

@@ -114,11 +114,11 @@ def esc10(shared: Path) -> Recordings:
 
 
 @pytest.mark.parametrize("change", ["MP3, 1 s off the end, -6 dB", "white noise, 10 dB, 0.37 s off the start, MP3"])
-def test_ten_altered_copies_are_found(few: Recordings, tmp_path: Path, change: str) -> None:
+def test_ten_altered_copies_of_recordings_match_their_originals(few: Recordings, tmp_path: Path, change: str) -> None:
     assert few.found(tmp_path, change) == (set(range(10)), UPLOADED_TWICE_OF_FEW)
 
 
-def test_matches_do_not_depend_on_comparison_direction(few: Recordings) -> None:
+def test_fingerprint_matches_do_not_depend_on_the_direction_of_comparison(few: Recordings) -> None:
     assert all(one.sure for one in few.prints.values())
     prints = list(few.prints.values())
     there, back = near_duplicates(prints[:6], prints), near_duplicates(prints, prints[:6])
@@ -128,7 +128,7 @@ def test_matches_do_not_depend_on_comparison_direction(few: Recordings) -> None:
 
 
 @pytest.mark.slow
-def test_recordings_of_different_ids_are_not_matched(esc10: Recordings) -> None:
+def test_recordings_with_different_freesound_ids_do_not_match(esc10: Recordings) -> None:
     matches = [match for match in esc10.matches(esc10.prints) if match.first < match.second]
     same_id = [match for match in matches if esc10.ids[match.first] == esc10.ids[match.second]]
     others = {esc10.named(match): match for match in matches if match not in same_id}
@@ -159,7 +159,7 @@ def correlation(esc10: Recordings, match: Match) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
-def test_all_altered_copies_are_found(esc10: Recordings, tmp_path: Path, change: str) -> None:
+def test_all_altered_copies_of_recordings_match_their_originals(esc10: Recordings, tmp_path: Path, change: str) -> None:
     found, wrong = esc10.found(tmp_path, change)
     odd = {number for number, freesound_id in enumerate(esc10.ids) if freesound_id % 2}
     drawn = set(np.random.default_rng(0).permutation(400)[:300].tolist())

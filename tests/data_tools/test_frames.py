@@ -118,7 +118,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_incomplete_frames_are_refused(tmp_path: Path, name: str) -> None:
+def test_npy_files_that_are_not_complete_frames_are_refused(tmp_path: Path, name: str) -> None:
     content, message = BAD[name]
     (tmp_path / "a.npy").write_bytes(content)
     (tmp_path / "a.npz").write_bytes(npz({"x.npy": content}))
@@ -131,7 +131,7 @@ def test_incomplete_frames_are_refused(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("row", [0, 3, 5])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_single_value_that_is_not_finite_is_refused(tmp_path: Path, row: int, value: float) -> None:
+def test_frames_with_one_nan_or_infinite_value_are_refused(tmp_path: Path, row: int, value: float) -> None:
     frames = FRAMES.copy()
     frames[row, -1] = value
     np.savez(tmp_path / "a.npz", first=FRAMES, second=frames)
@@ -170,14 +170,14 @@ def archives() -> dict[str, tuple[bytes, str]]:
 
 
 @pytest.mark.parametrize("name", archives())
-def test_damaged_archive_is_refused(tmp_path: Path, name: str) -> None:
+def test_damaged_npz_file_of_frames_is_refused(tmp_path: Path, name: str) -> None:
     content, message = archives()[name]
     (tmp_path / "a.npz").write_bytes(content)
     with pytest.raises(AudioError, match=message):
         read_frames(tmp_path / "a.npz")
 
 
-def test_decompression_bomb_is_refused_without_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_npz_file_that_unpacks_to_gigabytes_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames_of_files, "MAX_FRAME_VALUES", 1_000_000)
     (tmp_path / "a.npz").write_bytes(npz({"x.npy": npy(np.zeros((2_000_000, 4), "<f4"))}, zipfile.ZIP_DEFLATED))
     with (tmp_path / "a.npy").open("wb") as file:
@@ -200,7 +200,7 @@ def test_pipe_in_place_of_frames_is_refused(tmp_path: Path, suffix: str) -> None
         read_frames(tmp_path / f"a{suffix}")
 
 
-def test_check_reports_damaged_frames_and_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_lists_damaged_frames_files_and_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     contents = {name: content for name, (content, _) in BAD.items()}
     for number, content in enumerate([*contents.values(), npy()]):
         (tmp_path / f"{number}.npy").write_bytes(content)
@@ -215,7 +215,7 @@ def test_check_reports_damaged_frames_and_continues(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize("version", [(7, 0), (2, 9), (1, 3)])
-def test_unknown_version_of_an_array_file_is_refused(tmp_path: Path, version: tuple[int, int]) -> None:
+def test_npy_file_of_an_unknown_version_is_refused(tmp_path: Path, version: tuple[int, int]) -> None:
     path = tmp_path / "a.npy"
     np.save(path, np.ones((3, 2), np.float32))
     content = bytearray(path.read_bytes())

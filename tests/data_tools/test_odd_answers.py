@@ -50,7 +50,7 @@ def parsed(item: object) -> Any:
     return parse_page(json.dumps({"count": 1, "results": [item]}).encode()).sounds[0]
 
 
-def test_null_text_becomes_empty() -> None:
+def test_null_texts_of_a_sound_become_empty_texts() -> None:
     texts = dict.fromkeys(("name", "description", "username", "license", "tags", "previews"))
     sound = parsed(SOUND | texts | dict.fromkeys(("type", "md5", "category", "channels", "filesize", "samplerate")))
     assert (sound.name, sound.description, sound.username, sound.license) == ("", "", "", "")
@@ -79,13 +79,13 @@ def test_null_text_becomes_empty() -> None:
         {"category": json.loads("[" * 900 + "]" * 900)},
     ],
 )
-def test_invalid_sound_is_a_null_item(change: dict[str, object]) -> None:
+def test_sound_with_invalid_fields_counts_as_a_null_item(change: dict[str, object]) -> None:
     assert parsed(SOUND | change) is None or "category" in change
     assert parsed(7) is None
     assert parsed([]) is None
 
 
-def test_unknown_duration_is_kept() -> None:
+def test_unknown_duration_of_a_sound_is_kept_as_minus_one() -> None:
     assert parsed(SOUND | {"duration": -1}).duration == -1
 
 
@@ -96,7 +96,7 @@ def test_lone_surrogates_are_replaced_in_all_text() -> None:
     assert parsed(SOUND | {"category": ["x", odd]}).category.isascii()
 
 
-def test_invalid_items_are_listed_and_the_rest_is_stored(tmp_path: Path) -> None:
+def test_invalid_items_of_a_search_page_are_listed_and_the_others_stored(tmp_path: Path) -> None:
     def odd(number: int, answer: Response) -> Response:
         content = json.loads(answer.body)
         for item in content.get("results", ()):
@@ -154,7 +154,7 @@ def ask(tmp_path: Path, transport: Scripted, work: Callable[[Client], Any], site
 
 
 @pytest.mark.parametrize("status", [204, 302, 400, 401, 403, 404, 405, 410, 451])
-def test_refused_preview_loses_only_that_sound(tmp_path: Path, status: int) -> None:
+def test_fetch_skips_only_the_sound_whose_preview_is_refused(tmp_path: Path, status: int) -> None:
     for moved in ([], [Response(302, b"", 0, "https://cdn.a.b/x")]):
         transport = Scripted(*moved, Response(status, b"", 0, "https://cdn.a.b/x" if status == 302 else None))
         with pytest.raises(LostError, match=f"the server answered {status}"):
@@ -162,7 +162,7 @@ def test_refused_preview_loses_only_that_sound(tmp_path: Path, status: int) -> N
         assert len(transport.urls) <= 4
 
 
-def test_refused_original_mentions_the_token_unless_another_host_refuses(tmp_path: Path) -> None:
+def test_error_for_a_refused_original_mentions_the_token_unless_another_host_refused(tmp_path: Path) -> None:
     def original(client: Client) -> Any:
         return client.original(7, tmp_path / "x")
 
@@ -193,7 +193,7 @@ def test_endless_throttling_of_originals_ends_the_fetch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moved", [[], [Response(302, b"", 0, "http://[::1")]])
-def test_invalid_file_address_is_given_up(tmp_path: Path, moved: list[Response]) -> None:
+def test_sound_with_an_invalid_file_address_is_given_up(tmp_path: Path, moved: list[Response]) -> None:
     url = "/x" if moved else "http://[::1"
     with pytest.raises(LostError, match=r"^'http://\[::1.*' is not a valid address$"):
         ask(tmp_path, Scripted(*moved, Response(200, b"", 9)), lambda client: client.preview(url, tmp_path / "x"))
@@ -282,7 +282,7 @@ def test_netrc_credentials_are_not_sent(server: str, tmp_path: Path, monkeypatch
     assert Noting.seen == [("/x", None)]
 
 
-def test_proxy_is_used_only_for_other_hosts(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_is_used_only_for_hosts_other_than_this_machine(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     for proxy in (f"http://{server}", server):
@@ -297,7 +297,7 @@ def test_proxy_is_used_only_for_other_hosts(server: str, monkeypatch: pytest.Mon
         got("http://freesound.invalid/x")
 
 
-def test_unwritable_file_is_named_in_the_error(server: str, tmp_path: Path) -> None:
+def test_error_for_an_unwritable_file_names_it(server: str, tmp_path: Path) -> None:
     full = tmp_path / "full"
     full.symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left") as error:
@@ -366,7 +366,7 @@ def test_full_disk_while_writing_audio_is_reported(tables: Path, tmp_path: Path)
             assert not list(out.glob("*.flac"))
 
 
-def test_invalid_databases_are_refused(
+def test_invalid_crawl_databases_are_refused(
     tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setenv(KEY, "k")
@@ -383,7 +383,9 @@ def test_invalid_databases_are_refused(
         assert len(errors.splitlines()) == 1
 
 
-def test_changed_audio_file_is_not_accepted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_fetched_file_that_was_changed_afterwards_is_fetched_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with closing(Folder(tmp_path / "out", 16_000, False)) as folder:
         for number in (1, 2, 3, 4):
             folder.audio(number).write_bytes(b"xxxxx")
@@ -463,7 +465,7 @@ def sounds_in(path: Path) -> int:
 
 
 @pytest.mark.slow
-def test_interrupted_crawl_resumes_after_status(tmp_path: Path, capsys: Any) -> None:
+def test_crawl_that_status_and_export_read_can_be_interrupted_and_resumed(tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "store"
     with serving("--sounds", "2000", "--no-throttle") as settings:
         process = started(settings, "crawl", path, "--per-minute", "6")
@@ -483,7 +485,7 @@ def test_interrupted_crawl_resumes_after_status(tmp_path: Path, capsys: Any) -> 
     assert {child.name for child in tmp_path.iterdir()} == {"store", "store.lock", "sounds.csv"}
 
 
-def test_reading_a_store_does_not_change_it(tables: Path, tmp_path: Path, capsys: Any) -> None:
+def test_reading_a_crawl_database_does_not_change_it(tables: Path, tmp_path: Path, capsys: Any) -> None:
     """Even if it is not in the journal mode of crawl, and while another process writes."""
     path = tmp_path / "store"
     with closing(sqlite3.connect(tables / "store")) as source, closing(sqlite3.connect(path)) as target:

@@ -85,7 +85,7 @@ def test_crawl_waits_for_an_outage_to_end(answer: Response, tmp_path: Path) -> N
         "Search server error: Malformed connect",
     ],
 )
-def test_wrong_filter_ends_the_crawl_at_once(detail: str, tmp_path: Path) -> None:
+def test_invalid_filter_ends_the_crawl_at_once(detail: str, tmp_path: Path) -> None:
     transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: refusal(400, detail))
     with pytest.raises(DataError, match="refuses the request: 400"):
         read_all(tmp_path / "store", transport, workers=1)
@@ -114,12 +114,12 @@ def test_wrong_server_address_is_given_up_quickly(tmp_path: Path) -> None:
         (page_of(503, 90), 90),
     ],
 )
-def test_requested_pause_is_respected(answer: Response, seconds: float, tmp_path: Path) -> None:
+def test_pause_that_the_api_requests_is_respected(answer: Response, seconds: float, tmp_path: Path) -> None:
     transport = Direct(make_answers(100, 7, 0.0, 0), tamper=lambda number, given: answer if number == 1 else given)
     assert read_all(tmp_path / "store", transport, workers=1) == pytest.approx(seconds, abs=0.1)
 
 
-def test_endless_throttling_is_given_up(tmp_path: Path) -> None:
+def test_crawl_ends_with_an_error_if_every_answer_is_429(tmp_path: Path) -> None:
     transport = Direct(make_answers(100, 7, 0.0, 0), tamper=lambda *_: refusal(429, "(60/minute)"))
     with pytest.raises(DataError, match=r"gives no answer \(too many requests\)"):
         read_all(tmp_path / "store", transport, workers=1)
@@ -139,7 +139,7 @@ def test_endless_throttling_is_given_up(tmp_path: Path) -> None:
         ("Fri, 99 Dec 2099 23:59:59 GMT", 0, 0),
     ],
 )
-def test_retry_after_is_seconds_or_a_date(header: str, least: float, most: float) -> None:
+def test_retry_after_header_is_read_as_seconds_or_as_a_date(header: str, least: float, most: float) -> None:
     assert least <= retry_after(header) <= most
 
 
@@ -147,7 +147,9 @@ def test_retry_after_is_seconds_or_a_date(header: str, least: float, most: float
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_one_failing_sound_loses_only_itself(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_crawl_omits_only_the_sounds_at_which_the_server_fails(
+    seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     answers = make_answers(700, seed, 0.0, 0, poison=0.003)
     bad = [number for number in range(700) if answers.is_poison(number)]
     assert bad
@@ -163,7 +165,7 @@ def test_one_failing_sound_loses_only_itself(seed: int, tmp_path: Path, capsys: 
     assert len(transport.urls) < 10 + 250 * len(bad)
 
 
-def test_failing_sounds_do_not_lose_others_of_their_second(tmp_path: Path) -> None:
+def test_sounds_uploaded_in_the_same_second_as_a_failing_one_are_stored(tmp_path: Path) -> None:
     answers = make_answers(200, 7, 0.0, 0)
     answers.corpus.created = lambda number: parse_time("2020-01-01")  # type: ignore[method-assign]
     answers.is_poison = lambda number: number in (0, 77, 199)  # type: ignore[method-assign]
@@ -174,7 +176,7 @@ def test_failing_sounds_do_not_lose_others_of_their_second(tmp_path: Path) -> No
         assert store.fact("complete") == store.fact("until")
 
 
-def test_server_outage_is_not_a_failing_sound(tmp_path: Path) -> None:
+def test_server_outage_is_not_taken_for_a_failing_sound(tmp_path: Path) -> None:
     transport = Direct(
         make_answers(700, 7, 0.0, 0), tamper=lambda number, given: page_of(500) if 2 < number < 20 else given
     )
@@ -194,7 +196,7 @@ def too_large(limit: int) -> Callable[[int, Response], Response]:
     return overloaded
 
 
-def test_too_large_total_is_counted_in_parts(tmp_path: Path) -> None:
+def test_total_at_which_the_server_fails_is_counted_in_parts(tmp_path: Path) -> None:
     transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=too_large(400))
     read_all(tmp_path / "store", transport)
     assert_whole(tmp_path / "store", transport.answers)
@@ -206,14 +208,16 @@ def test_too_large_total_is_counted_in_parts(tmp_path: Path) -> None:
     assert_whole(tmp_path / "store", transport.answers)
 
 
-def test_dry_run_counts_a_too_large_total_in_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_counts_a_total_at_which_the_server_fails_in_parts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=too_large(400))
     asked(tmp_path / "store", transport, lambda client, store: crawl._dry_run(client, store, None, None))
     assert "1000 sounds since 2005-01-01, 0 of them in" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["type:mp3 OR type:wav", 'license:"Attribution" OR duration:[900 TO 1000]'])
-def test_filter_with_or_is_limited_to_the_window(text: str, tmp_path: Path) -> None:
+def test_user_filter_with_or_is_still_limited_to_the_time_window(text: str, tmp_path: Path) -> None:
     transport = Direct(make_answers(600, 7, 0.0, 0))
     with closing(Store(tmp_path / "store", create=True)) as store:
         crawl._plan(store, None, text, SITE)
@@ -285,7 +289,7 @@ def test_later_index_rebuild_marks_nothing_as_missing(tmp_path: Path, monkeypatc
     assert len(stored(tmp_path / "store")) == 2999
 
 
-def test_outage_of_all_nonempty_pages_is_not_a_failing_sound(tmp_path: Path) -> None:
+def test_outage_of_all_nonempty_pages_is_not_taken_for_a_failing_sound(tmp_path: Path) -> None:
     def failing(number: int, given: Response) -> Response:
         return page_of(500) if json.loads(given.body).get("count") else given
 
@@ -354,7 +358,7 @@ def test_overloaded_one_second_window_is_repeated(tmp_path: Path) -> None:
     assert page.count == 200
 
 
-def test_single_sound_gets_six_attempts(tmp_path: Path) -> None:
+def test_search_for_a_single_sound_is_tried_six_times(tmp_path: Path) -> None:
     """Three failures in a row may be chance."""
     answers, second = make_answers(5, 7, 0.0, 0), parse_time("2020-01-01") // 1000
     answers.corpus.created = lambda number: second * 1000  # type: ignore[method-assign]
@@ -423,7 +427,9 @@ def test_index_rebuild_during_a_crawl_is_detected(tmp_path: Path) -> None:
     assert_whole(tmp_path / "store", answers)
 
 
-def test_two_different_drops_are_not_one_lasting_drop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_different_drops_of_the_api_count_do_not_count_as_one_lasting_drop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two rebuilds, a week apart, with no read between them."""
     answers, now = make_answers(700, 7, 0.0, 0), time.time()
     read_all(tmp_path / "store", Direct(answers))
@@ -434,7 +440,7 @@ def test_two_different_drops_are_not_one_lasting_drop(tmp_path: Path, monkeypatc
             read_all(tmp_path / "store", Direct(answers), since="2004-01-01")
 
 
-def test_drop_is_forgotten_once_the_count_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drop_of_the_api_count_is_forgotten_once_it_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers, now = make_answers(700, 7, 0.0, 0), time.time()
     read_all(tmp_path / "store", Direct(answers))
     for days, seen in ((0, 0.5), (1, 1.0), (7, 0.5)):
@@ -454,11 +460,11 @@ def test_drop_is_forgotten_once_the_count_recovers(tmp_path: Path, monkeypatch: 
         *((18, 0, True), (18, 9, False), (3, 0, False), (4, 0, True), (0, 0, False), (5, 9, False)),
     ],
 )
-def test_has_fallen_matches_hand_made_cases(known: int, count: int, fallen: bool) -> None:
+def test_only_large_drops_of_the_api_count_are_suspicious(known: int, count: int, fallen: bool) -> None:
     assert completeness.has_fallen(known, count) == fallen
 
 
-def test_drop_that_lasts_for_days_is_accepted(
+def test_drop_of_the_api_count_that_lasts_for_days_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers, now = make_answers(700, 7, 0.0, 0), time.time()
@@ -473,7 +479,7 @@ def test_drop_that_lasts_for_days_is_accepted(
     assert len(stored(tmp_path / "store")) == 350
 
 
-def test_sound_missing_again_hours_later_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sound_still_missing_hours_later_is_marked_as_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers, now = make_answers(700, 7, 0.0, 0), time.time()
     read_all(tmp_path / "store", Direct(answers))
     answers._hidden = {100, 200}
@@ -565,7 +571,7 @@ def test_fetch_looks_up_the_selected_sounds(tmp_path: Path) -> None:
     assert len(transport.urls) == -(-len(before) // PAGE_SIZE)
 
 
-def test_explicit_sounds_can_be_left_out(tmp_path: Path) -> None:
+def test_sounds_marked_as_explicit_can_be_excluded_from_fetch(tmp_path: Path) -> None:
     answers = make_answers(400, 7, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
     scores = write_scores(tmp_path / "scores.csv", everything(answers))

@@ -45,7 +45,7 @@ def test_stored_fingerprints_are_read_unchanged() -> None:
 
 
 @pytest.mark.parametrize("pairs", [1, 5000, 1 << 24])
-def test_matches_do_not_depend_on_portion_size(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fingerprint_matches_do_not_depend_on_the_size_of_portions(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = [invented(n) for n in range(6)], [invented(n, 9) for n in range(100, 112)]
     many[3], many[10], many[11] = few[5], few[0], few[5]
     whole = near_duplicates(few, many)

@@ -42,7 +42,7 @@ def test_progress_is_logged_about_every_minute(caplog: pytest.LogCaptureFixture)
     ]
 
 
-def test_time_left_uses_the_rate_of_this_process(caplog: pytest.LogCaptureFixture) -> None:
+def test_shown_time_left_uses_the_rate_of_this_process_only(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     caplog.set_level("INFO")
     lines = Lines("finetune", 1000, "step", done=900, clock=clock)
@@ -62,7 +62,7 @@ def test_progress_lines_work_without_total_and_for_bytes() -> None:
     assert [about(seconds) for seconds in (0.123, 90, 9000)] == ["about 0.12 s", "about 1.5 min", "about 2.5 h"]
 
 
-def test_each_yields_every_item_and_counts_known_totals(
+def test_progress_loop_yields_every_item_and_counts_known_totals(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

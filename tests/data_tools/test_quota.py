@@ -48,7 +48,7 @@ async def ask(quota: Quota, requests: int, workers: int, latency: Callable[[], f
     return sorted(arrivals)
 
 
-def test_least_seconds_match_hand_computed_values() -> None:
+def test_minimum_time_of_a_number_of_requests_matches_hand_values() -> None:
     assert least_seconds(60, 60, 2000) == 0
     assert least_seconds(61, 60, 2000) == 60
     assert least_seconds(2000, 60, 2000) == 33 * 60
@@ -60,7 +60,9 @@ def test_least_seconds_match_hand_computed_values() -> None:
     ("requests", "per_minute", "per_day"),
     [pytest.param(2600, 60, 2000, marks=pytest.mark.slow), (700, 7, 130), (9, 1, 3), (50, 50, 50)],
 )
-def test_requests_without_delay_take_minimal_time(tmp_path: Path, requests: int, per_minute: int, per_day: int) -> None:
+def test_immediately_answered_requests_take_the_minimum_time_of_the_limits(
+    tmp_path: Path, requests: int, per_minute: int, per_day: int
+) -> None:
     quota = open_quota(tmp_path / "quota", per_minute, per_day)
     arrivals, _ = run_virtually(ask(quota, requests, 4, lambda: 0.0))
     least = least_seconds(requests, per_minute, per_day)
@@ -69,7 +71,7 @@ def test_requests_without_delay_take_minimal_time(tmp_path: Path, requests: int,
         assert all(later - earlier >= span for earlier, later in zip(arrivals, arrivals[limit:], strict=False))
 
 
-def test_running_requests_count_until_they_have_surely_arrived(tmp_path: Path) -> None:
+def test_limits_hold_for_requests_that_are_answered_late(tmp_path: Path) -> None:
     rng = random.Random(0)
     quota = open_quota(tmp_path / "quota", 60, 400)
     arrivals, _ = run_virtually(ask(quota, 440, 8, lambda: rng.choice((0.1, 0.3, 2.0))))
@@ -78,7 +80,7 @@ def test_running_requests_count_until_they_have_surely_arrived(tmp_path: Path) -
     assert arrivals[-1] <= 1.02 * least_seconds(440, 60, 400)
 
 
-def test_quota_count_is_stored_and_shared(tmp_path: Path) -> None:
+def test_stored_number_of_requests_is_used_by_the_next_command(tmp_path: Path) -> None:
     async def first() -> None:
         await ask(open_quota(tmp_path / "quota", 5, 100), 5, 1, lambda: 0.0)
 
@@ -92,7 +94,7 @@ def test_quota_count_is_stored_and_shared(tmp_path: Path) -> None:
     assert run_virtually(both())[0] == pytest.approx(MINUTE)
 
 
-def test_killed_request_counts_for_its_maximum_duration(tmp_path: Path) -> None:
+def test_request_of_a_killed_process_counts_for_its_maximum_duration(tmp_path: Path) -> None:
     async def killed() -> float:
         await open_quota(tmp_path / "quota", 1, 100).take()
         await open_quota(tmp_path / "quota", 1, 100).take()
@@ -101,7 +103,7 @@ def test_killed_request_counts_for_its_maximum_duration(tmp_path: Path) -> None:
     assert run_virtually(killed())[0] == pytest.approx(UNANSWERED + MINUTE)
 
 
-def test_pause_holds_all_requests_and_is_stored(tmp_path: Path) -> None:
+def test_pause_stops_all_requests_and_lasts_over_a_restart(tmp_path: Path) -> None:
     async def paused() -> float:
         open_quota(tmp_path / "quota").pause(DAY)
         quota = open_quota(tmp_path / "quota")
@@ -112,7 +114,7 @@ def test_pause_holds_all_requests_and_is_stored(tmp_path: Path) -> None:
     assert run_virtually(paused())[0] == pytest.approx(DAY)
 
 
-def test_fast_clock_returns_real_time() -> None:
+def test_accelerated_clock_returns_real_time_and_shortens_waits() -> None:
     assert abs(Clock(1000).now() - time.time()) < 60
     assert Clock(1000).wall(MINUTE) == 0.06
 
@@ -127,7 +129,7 @@ def test_quota_periods_scale_with_clock_speed(tmp_path: Path, speed: float) -> N
     assert arrivals[-1] <= 1.001 * least + 1 / speed
 
 
-def test_store_used_at_high_speed_works_at_real_speed(tmp_path: Path) -> None:
+def test_quota_stored_with_an_accelerated_clock_works_at_real_speed(tmp_path: Path) -> None:
     async def both() -> float:
         await ask(open_quota(tmp_path / "quota", 60, 2000, 1000.0), 60, 1, lambda: 0.0)
         fast = open_quota(tmp_path / "quota", 60, 2000, 1000.0)
@@ -142,7 +144,7 @@ def test_store_used_at_high_speed_works_at_real_speed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ahead", [2 * UNANSWERED, 10 * DAY, 1e12])
-def test_clock_that_was_ahead_does_not_block(tmp_path: Path, ahead: float) -> None:
+def test_request_times_stored_by_a_clock_ahead_do_not_block_requests(tmp_path: Path, ahead: float) -> None:
     async def work() -> float:
         quota = open_quota(tmp_path / "quota", 5, 100)
         now = LoopClock().now()
@@ -156,7 +158,7 @@ def test_clock_that_was_ahead_does_not_block(tmp_path: Path, ahead: float) -> No
     assert run_virtually(work())[0] == pytest.approx(2 * MINUTE, abs=0.01)
 
 
-def test_seconds_for_estimates_time_of_future_requests(tmp_path: Path) -> None:
+def test_time_estimate_for_further_requests_matches_hand_values(tmp_path: Path) -> None:
     async def work() -> None:
         quota = open_quota(tmp_path / "quota")
         assert quota.seconds_for(0) == 0
@@ -177,7 +179,7 @@ def test_seconds_for_estimates_time_of_future_requests(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("speed", [1.0, 1000.0])
-def test_sandbox_throttle_uses_the_same_periods(speed: float) -> None:
+def test_sandbox_limits_requests_over_the_same_periods_as_the_client(speed: float) -> None:
     async def work() -> list[str | None]:
         throttle = Throttle(2, 3, LoopClock(speed))
         output = []

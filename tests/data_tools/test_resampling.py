@@ -79,7 +79,7 @@ def test_soxr_and_kaiser_best_match_stored_results(goldens: Path, tmp_path: Path
 
 @pytest.mark.parametrize("how", KAISER)
 @pytest.mark.parametrize(("rate", "wanted"), RATES)
-def test_kaiser_filters_match_their_definition(how: Resampling, rate: int, wanted: int) -> None:
+def test_resampling_with_kaiser_filters_equals_their_definition(how: Resampling, rate: int, wanted: int) -> None:
     wave = np.random.default_rng(rate).normal(0, 0.1, 700).astype(np.float32)
     for length in (1, 2, 50, 700):
         expected = by_definition(wave[:length].astype(np.float64), rate, wanted, how)
@@ -108,7 +108,7 @@ def test_single_sample_and_silence_are_resampled(tmp_path: Path, how: Resampling
     assert not read_audio(tmp_path / "silence.wav", 48_000, how).any()
 
 
-def test_too_long_filter_is_refused(tmp_path: Path) -> None:
+def test_resampling_that_needs_a_too_long_filter_is_refused(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "x.wav", np.zeros(9_000), 383_999, subtype="FLOAT")
     words = (
         r"x\.wav: 9,000 samples of 1 channel at 383,999 Hz cannot be resampled to 48,000 Hz: .*resampling to soxr_hq"

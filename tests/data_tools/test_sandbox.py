@@ -47,7 +47,7 @@ def every(answers: Answers, **parameters: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("size", [1, 2000, 500_000])
-def test_sounds_depend_on_the_seed_and_are_ordered_in_time(size: int) -> None:
+def test_sandbox_sounds_depend_on_the_seed_and_are_ordered_in_time(size: int) -> None:
     corpus, other = Catalogue(size, 3), Catalogue(size, 4)
     numbers = sorted({0, size - 1, *range(0, size, max(1, size // 500))})
     sounds = [corpus.sound(number, SITE) for number in numbers]
@@ -66,13 +66,13 @@ def test_sounds_depend_on_the_seed_and_are_ordered_in_time(size: int) -> None:
     assert corpus.number(10**9) is None
 
 
-def test_unknown_ids_have_no_sound() -> None:
+def test_sandbox_has_no_sound_for_unknown_ids() -> None:
     corpus = Catalogue(100, 1)
     ids = {corpus.id(number) for number in range(100)}
     assert {found for found in range(1, 2000) if corpus.number(found) is not None} == {i for i in ids if i < 2000}
 
 
-def test_some_sounds_share_an_upload_second() -> None:
+def test_some_sandbox_sounds_are_uploaded_in_the_same_second() -> None:
     corpus = Catalogue(20_000, 1)
     times = np.array([corpus.created(number) for number in range(20_000)])
     _, counts = np.unique(times, return_counts=True)
@@ -80,7 +80,7 @@ def test_some_sounds_share_an_upload_second() -> None:
     assert 0.9 < len(counts) / 20_000 < 1
 
 
-def test_sound_fields_are_the_documented_ones() -> None:
+def test_sandbox_sounds_have_the_fields_that_the_api_documents() -> None:
     sound = Catalogue(10, 1).sound(3, SITE)
     assert set(FIELDS.split(",")) <= sound.keys()
     assert set(sound["previews"]) == set(PREVIEWS)
@@ -90,7 +90,7 @@ def test_sound_fields_are_the_documented_ones() -> None:
     assert sound["filesize"] == 44 + 2 * round(44_100 * sound["duration"])
 
 
-def test_filters_equal_a_scan_of_every_sound() -> None:
+def test_sounds_found_by_a_filter_equal_a_scan_of_every_sound() -> None:
     answers = make_answers(1200, 2, 0.0, 0)
     sounds = every(answers)
     assert [sound["created"] for sound in sounds] == sorted(sound["created"] for sound in sounds)
@@ -121,7 +121,7 @@ def test_filters_equal_a_scan_of_every_sound() -> None:
     assert sorted(every(answers, sort="nonsense"), key=lambda s: s["id"]) == sounds
 
 
-def test_pages_follow_the_api() -> None:
+def test_sandbox_search_pages_have_the_sizes_and_fields_of_the_api() -> None:
     answers = make_answers(400, 2, 0.0, 0)
     assert len(search(answers)["results"]) == 15
     assert len(search(answers, page_size="1000")["results"]) == 150
@@ -158,7 +158,7 @@ def test_invalid_filters_are_refused(text: str) -> None:
     assert reply.content["detail"].startswith("Search server error: ")
 
 
-def test_licence_and_preference_shares_are_the_stated_ones() -> None:
+def test_sandbox_sounds_have_the_stated_shares_of_licences_and_preferences() -> None:
     corpus, numbers = Catalogue(50_000, 1), np.arange(50_000)
     for found, shares in (
         (corpus.licences(numbers), {name: share for name, (_, share) in LICENCES.items()}),
@@ -171,7 +171,7 @@ def test_licence_and_preference_shares_are_the_stated_ones() -> None:
     assert (seconds == 8).mean() == pytest.approx(0.55, abs=0.01)
 
 
-def test_sounds_appear_and_vanish_over_time() -> None:
+def test_sandbox_sounds_appear_and_vanish_over_time() -> None:
     answers = make_answers(300, 5, 0.0, 3)
     counts = [search(answers)["count"] for _ in range(4)]
     assert counts[-1] == 297
@@ -202,7 +202,7 @@ def test_sandbox_audio_has_the_stated_duration(suffix: str) -> None:
         soundfile.read(io.BytesIO(answers.audio(broken, suffix)))
 
 
-def test_faults_follow_their_rates_and_the_seed() -> None:
+def test_simulated_faults_have_the_given_rates_and_repeat_with_the_seed() -> None:
     faults, again = (Faults(dict.fromkeys(KINDS, 0.05), 3) for _ in range(2))
     drawn = [faults.draw() for _ in range(20_000)]
     assert drawn == [again.draw() for _ in range(20_000)]
@@ -225,12 +225,12 @@ def test_faults_follow_their_rates_and_the_seed() -> None:
         (b'{"count": 1, "results": ' + b"[" * 200_000, "are nested too deeply"),
     ],
 )
-def test_invalid_pages_are_refused(body: bytes, output: str) -> None:
+def test_invalid_search_pages_are_refused(body: bytes, output: str) -> None:
     with pytest.raises(DataError, match=output):
         parse_page(body)
 
 
-def test_lone_surrogates_in_pages_are_replaced() -> None:
+def test_lone_surrogates_in_search_pages_are_replaced() -> None:
     name = rb'"name": "a\ud800b\ud83d\ude00"'
     body = b'{"count": 1, "results": [{"id": 1, "created": "2020-01-01", "duration": 1, ' + name + b"}]}"
     sound = parse_page(body).sounds[0]
@@ -238,7 +238,7 @@ def test_lone_surrogates_in_pages_are_replaced() -> None:
     assert sound.name == "a\ufffdb\U0001f600"
 
 
-def test_times_are_parsed_and_formatted() -> None:
+def test_api_times_are_parsed_to_milliseconds_and_formatted_back() -> None:
     assert parse_time("1970-01-01T00:00:01.5") == 1500
     assert parse_time("2014-04-16T20:07:11.145") == 1_397_678_831_145
     assert parse_time("2014-04-16T22:07:11.145+02:00") == 1_397_678_831_145
@@ -354,7 +354,7 @@ def test_filters_with_operators_find_the_expected_sounds(text: str) -> None:
     assert every(answers, filter=text, fields=fields) == expected
 
 
-def test_bare_or_makes_other_clauses_optional() -> None:
+def test_or_without_parentheses_in_a_filter_makes_other_clauses_optional() -> None:
     """Lucene's parser does this. Parentheses around a user's filter avoid it."""
     answers = make_answers(400, 2, 0.0, 0)
     within = "created:[2020-01-01T00:00:00Z TO NOW]"
@@ -397,7 +397,7 @@ def test_sandbox_verb_refuses_invalid_options(capsys: pytest.CaptureFixture[str]
         Faults({"500": -0.1}, 1)
 
 
-def test_then_commands_run_in_order_until_one_fails(tmp_path: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_commands_of_option_then_run_in_order_until_one_fails(tmp_path: Any, capfd: pytest.CaptureFixture[str]) -> None:
     store = tmp_path / "a b.sqlite"
     assert main(["sandbox", "--port", "0", "--sounds", "20", "--then", f"crawl '{store}'", f"status '{store}'"]) == 0
     assert "20  sounds kept" in capfd.readouterr().out

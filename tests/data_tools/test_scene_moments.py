@@ -43,7 +43,7 @@ def events(out: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_moment_windows_match_hand_computed_values() -> None:
+def test_window_of_an_event_is_rounded_or_extended_to_whole_seconds() -> None:
     event = TimedEvent("dog", None, round(9.1239 * RATE), np.zeros(round(2.5 * RATE)))
     settings = MomentSettings(name="x", seed=1, moments="castella", counts={"development": 1})
     assert window_of(event, settings) == (9.12, 11.62)
@@ -64,7 +64,7 @@ def test_every_recording_has_at_least_one_query() -> None:
     assert ask(np.random.default_rng(0), settings, "development", "v", []) == {}
 
 
-def test_loud_seconds_match_hand_computed_values() -> None:
+def test_sound_is_cut_to_its_whole_seconds_above_the_mean_power_less_5_db() -> None:
     levels = np.array([0.1, 1.0, 0.1, 1.0, 0.1])  # mean power 0.406; less 5 dB: 0.128
     assert len(loud_seconds(np.repeat(levels, RATE))) == 3 * RATE
     assert len(loud_seconds(np.ones(8000))) == 8000
@@ -73,7 +73,7 @@ def test_loud_seconds_match_hand_computed_values() -> None:
 
 
 @pytest.mark.parametrize("kind", [pytest.param("castella", marks=pytest.mark.slow), "clotho"])
-def test_timeline_follows_its_shape(kind: str) -> None:
+def test_gaps_and_lengths_of_drawn_events_are_within_the_given_ranges(kind: str) -> None:
     shape, n = SHAPES[kind], 1200 * RATE
     gaps, counts = [], defaultdict(int)
     for seed in range(5):
@@ -140,7 +140,7 @@ def test_all_windows_of_each_query_are_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_recording_does_not_depend_on_later_ones(tmp_path: Path) -> None:
+def test_made_recording_does_not_depend_on_later_ones(tmp_path: Path) -> None:
     few, many = make(tmp_path / "a" / "m"), make(tmp_path / "b" / "m", counts=(8, 3, 4))
     before, after = files(few), files(many)
     audio = {name for name in before if name.endswith(".wav")}
@@ -150,7 +150,7 @@ def test_recording_does_not_depend_on_later_ones(tmp_path: Path) -> None:
     assert (many / "development_release.jsonl").read_text().startswith(old)
 
 
-def test_missing_files_are_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_files_of_made_recordings_are_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = make(tmp_path / "m", "--whole-seconds")
     assert all(second == int(second) for moment in read_moments(out / "moments.jsonl") for second in moment.windows[0])
     whole = files(out)

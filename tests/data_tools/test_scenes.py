@@ -82,7 +82,7 @@ def recording(path: Path) -> Recording:
     return Recording(path, "dog", "1", "", "", "")
 
 
-def test_recordings_are_trimmed_of_silent_ends(esc: Path, tmp_path: Path) -> None:
+def test_silent_ends_of_recordings_are_removed(esc: Path, tmp_path: Path) -> None:
     pool = read_recordings(esc, ["1", "3"])
     assert {name: len(found) for name, found in pool.items()} == {"cat": 2, "dog": 4, "rain": 4, "vacuum_cleaner": 4}
     for found in pool["dog"]:
@@ -99,7 +99,7 @@ def test_recordings_are_trimmed_of_silent_ends(esc: Path, tmp_path: Path) -> Non
     assert len(cut(recording(tmp_path / "one.wav"), generator(1), 10_000, fill=True)) == 10_000
 
 
-def test_cut_parts_avoid_pauses(tmp_path: Path) -> None:
+def test_random_parts_cut_from_a_recording_contain_loud_sound(tmp_path: Path) -> None:
     bark = 0.5 * np.sin(np.arange(4000))
     soundfile.write(tmp_path / "x.wav", np.concatenate([bark, np.zeros(30_000), bark]), SAMPLE_RATE)
     parts = [cut(recording(tmp_path / "x.wav"), generator(n), 8000) for n in range(100)]
@@ -160,7 +160,7 @@ def make(out: Path, *argv: object, counts: tuple[int, int, int] = (10, 5, 5)) ->
     return out
 
 
-def test_no_recording_is_in_two_splits(esc: Path, tmp_path: Path) -> None:
+def test_no_recording_is_used_in_two_splits_of_scenes(esc: Path, tmp_path: Path) -> None:
     out = make(
         tmp_path / "rec",
         "--recordings",
@@ -287,7 +287,7 @@ def read_captions(settings: Settings, split: str) -> list[str]:
     return [text for scene in _plan_split(settings, split, settings.counts[split], pool) for text in scene.captions]
 
 
-def test_too_many_test_clips_for_the_wordings_are_refused() -> None:
+def test_more_test_scenes_than_different_captions_are_refused() -> None:
     pool: dict[str, list[Recording]] = {name: [] for name in ("dog", "rain", "siren")}
     with pytest.raises(DataError, match=r"no unused caption is left for a scene of one .*; ask for fewer clips"):
         _plan_split(Settings(name="many", seed=5, counts={"evaluation": 2000}), "evaluation", 2000, pool)
@@ -317,7 +317,7 @@ def test_complete_scene_folder_is_unchanged(tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [[], ["--moments", "castella", "--length", "30"]])
-def test_killed_run_is_completed_to_the_same_files(tmp_path: Path, root: Path, kind: list[str]) -> None:
+def test_scenes_verb_after_a_kill_completes_to_the_same_files(tmp_path: Path, root: Path, kind: list[str]) -> None:
     counts = ["--seed", "7", "--development", "150", "--validation", "5", "--evaluation", "5"]
     out, whole = tmp_path / "cut" / "s", tmp_path / "whole" / "s"
     command = [sys.executable, "-m", "data_tools", "scenes", str(out), *counts, *kind]
@@ -335,7 +335,7 @@ def test_killed_run_is_completed_to_the_same_files(tmp_path: Path, root: Path, k
     assert hashes(out) == hashes(whole)
 
 
-def test_other_arguments_and_other_folders_are_refused(
+def test_scenes_verb_refuses_a_folder_made_with_other_arguments(
     tmp_path: Path, scenes: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = failure(capsys, "scenes", scenes, "--seed", 8, "--development", 10, "--validation", 5, "--evaluation", 5)
@@ -354,8 +354,11 @@ def test_other_arguments_and_other_folders_are_refused(
     ("argv", "message"),
     [
         (["--seed", "-1"], "the seed -1 is negative"),
-        (["--seed", "1", "--development", "-5"], "a number of clips is negative"),
-        (["--seed", "1", "--development", "0", "--validation", "0", "--evaluation", "0"], "no clips are asked for"),
+        (["--seed", "1", "--development", "-5"], "the number of clips of the split development is -5"),
+        (
+            ["--seed", "1", "--development", "0", "--validation", "0", "--evaluation", "0"],
+            "the number of clips is 0 in every split",
+        ),
         (["--seed", "1", "--heldout-phrasings", "0.6"], "use 0 to 0.5"),
         (["--seed", "1", "--heldout-phrasings", "nan"], "use 0 to 0.5"),
         (["--seed", "1", "--heldout-phrasings", "0.2", "--captions", "noisy"], "does not work with --captions noisy"),
@@ -379,7 +382,7 @@ def labels(folder: Path, rows: list[tuple[str, str]], split: str = "evaluation")
     return folder
 
 
-def test_ceiling_matches_hand_computed_values(tmp_path: Path) -> None:
+def test_map_ceiling_of_tied_labels_matches_hand_computed_values(tmp_path: Path) -> None:
     assert ceiling(labels(tmp_path, [("one", "dog")]), "evaluation") == 1.0
     assert ceiling(labels(tmp_path, [("one", "dog")] * 2), "evaluation") == pytest.approx(0.75)  # rank 1 or 2
     different = [
@@ -396,7 +399,7 @@ def test_ceiling_matches_hand_computed_values(tmp_path: Path) -> None:
     assert ceiling(labels(tmp_path, [("one", "a")] * 40), "evaluation") == pytest.approx(harmonic / 40)
 
 
-def test_ceiling_equals_mean_over_random_tie_orders(tmp_path: Path) -> None:
+def test_map_ceiling_of_tied_labels_equals_the_mean_over_random_orders(tmp_path: Path) -> None:
     rng = generator(1)
     rows = [("overlap", ";".join(rng.choice(["a", "b", "c"], 2, replace=False))) for _ in range(40)]
     rows += [("one", "a")] * 15 + [("sequence_2", "a;b"), ("sequence_2", "b;a")]

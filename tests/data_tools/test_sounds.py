@@ -38,7 +38,7 @@ def log_mel_mean(samples: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_classes_are_separable_by_mean_spectrum() -> None:
+def test_synthesised_sound_classes_are_separable_by_their_mean_spectrum() -> None:
     def features(first: int, count: int) -> np.ndarray:
         return np.array(
             [
@@ -59,7 +59,7 @@ def test_classes_are_separable_by_mean_spectrum() -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_sound_instances_have_any_length_and_differ(name: str) -> None:
+def test_synthesised_sounds_have_the_requested_length_and_differ(name: str) -> None:
     for n in (1, 2, 160, 30_000, N):
         samples = synthesise(name, generator(1), n)
         assert samples.shape == (n,)
@@ -75,7 +75,7 @@ def test_sound_instances_have_any_length_and_differ(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_event_positions_follow_the_scene_kind(kind: str) -> None:
+def test_events_follow_each_other_or_overlap_as_the_scene_kind_states(kind: str) -> None:
     for seed in range(200):
         rng = generator(seed)
         lengths = [
@@ -98,7 +98,9 @@ def test_event_positions_follow_the_scene_kind(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "parts"), [("one", 1), ("sequence_2", 2), ("overlap", 1), ("sequence_3", 3), ("background", 1)]
 )
-def test_rendered_scene_has_its_events(monkeypatch: pytest.MonkeyPatch, kind: str, parts: int) -> None:
+def test_rendered_scene_contains_the_sound_of_its_events(
+    monkeypatch: pytest.MonkeyPatch, kind: str, parts: int
+) -> None:
     monkeypatch.setattr(compose, "synthesise", lambda name, rng, n: np.ones(n))
     levels = []
     for seed in range(20):
@@ -115,7 +117,7 @@ def test_rendered_scene_has_its_events(monkeypatch: pytest.MonkeyPatch, kind: st
     assert max(levels) - min(levels) > 6  # dB
 
 
-def test_background_spans_the_sequence_and_is_quieter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_sound_spans_the_sequence_of_events_and_is_quieter(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[str, int]] = []
 
     def ones(name: str, rng: np.random.Generator, n: int) -> np.ndarray:
@@ -154,7 +156,7 @@ def test_loud_scenes_are_attenuated_instead_of_clipped(monkeypatch: pytest.Monke
 # Texts
 
 
-def test_every_class_and_kind_has_five_wordings() -> None:
+def test_every_sound_class_and_scene_kind_has_five_wordings() -> None:
     assert set(CLASSES) <= set(PHRASINGS)
     assert set(PHRASINGS) == set(TAGS)
     assert set(TEMPLATES) == set(KINDS)
@@ -179,7 +181,7 @@ def test_every_class_and_kind_has_five_wordings() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_templates_name_every_event_once_in_order(kind: str) -> None:
+def test_caption_templates_name_every_event_once_in_order(kind: str) -> None:
     assert len(set(TEMPLATES[kind])) >= 5
     for template in TEMPLATES[kind]:
         letters = [character for before, character in pairwise(template) if before == "{"]
@@ -227,7 +229,7 @@ def test_overlaps_are_described_in_both_orders_but_sequences_in_one() -> None:
 
 
 @pytest.mark.parametrize(("share", "left"), [(0.0, 5), (0.01, 4), (0.2, 4), (0.4, 3), (0.5, 3)])
-def test_held_out_share_matches_hand_computed_values(share: float, left: int) -> None:
+def test_held_out_share_of_options_removes_the_expected_number(share: float, left: int) -> None:
     assert list(not_held_out("abcde", share)) == list("abcde")[:left]
 
 

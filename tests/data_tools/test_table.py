@@ -53,7 +53,7 @@ def test_several_caption_columns_may_have_empty_cells(sounds: Path, capsys: pyte
     assert second.id == "mine/train/1.wav"
 
 
-def test_split_can_come_from_a_column(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_split_of_a_row_can_be_read_from_a_column(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "file\tcaption\tpart\n0.wav\ta\ttrain\n1.wav\tb\ttest \nnone.wav\tc\ttrain\n"
     more = ("--caption", "caption", "--split-column", "part", "--delimiter", "tab")
     status, output = table(sounds, capsys, text, *more)
@@ -96,7 +96,7 @@ def test_split_can_come_from_a_column(sounds: Path, capsys: pytest.CaptureFixtur
         ("file,caption\n0\0.wav,a\n", ["--caption", "caption"], "line 2: not UTF-8 but probably UTF-16"),
     ],
 )
-def test_invalid_tables_are_refused(
+def test_invalid_caption_tables_are_refused(
     sounds: Path, capsys: pytest.CaptureFixture[str], text: str, more: list[str], message: str
 ) -> None:
     status, output = table(sounds, capsys, text, *more)
@@ -122,7 +122,7 @@ SWALLOWING = 'file,caption\n0.wav,"Stop\n1.wav,A dog barks\nsub/2.wav,go"\n3.wav
         ('caption,file\n"A dog\nbarks",0.wav\n', (), ["A dog\nbarks"]),
     ],
 )
-def test_opening_quotes_do_not_swallow_rows(
+def test_unclosed_quote_at_the_start_of_a_cell_does_not_swallow_rows(
     sounds: Path, capsys: pytest.CaptureFixture[str], text: str, more: tuple[str, ...], captions: list[str]
 ) -> None:
     (sounds.parent / "my.csv").write_bytes(text.encode())
@@ -159,13 +159,13 @@ def test_cell_with_line_breaks_is_kept(text: str, captions: int, tmp_path: Path)
         'caption\n"Stop\nA dog\ngo"\n',
     ],
 )
-def test_cell_that_contains_rows_is_refused(text: str, tmp_path: Path) -> None:
+def test_quoted_cell_that_seems_to_contain_rows_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(DataError, match=r"t.csv, line 2: a quoted cell extends to line [34], over lines that begin"):
         read_table(tmp_path / "t.csv", ["caption"])
 
 
-def test_recovered_rows_cause_a_warning(sounds: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_recovered_after_an_unclosed_quote_cause_a_warning(sounds: Path, caplog: pytest.LogCaptureFixture) -> None:
     (sounds.parent / "my.csv").write_text(SWALLOWING)
     rows = read_table(sounds.parent / "my.csv", ["file"])
     assert [line for line, _ in rows] == [2, 3, 4, 5]
@@ -195,7 +195,7 @@ def test_quote_that_opens_a_column_name_is_refused(tmp_path: Path) -> None:
         read_table(tmp_path / "a.csv", ["caption"])
 
 
-def test_rows_of_another_length_are_reported_together(tmp_path: Path) -> None:
+def test_table_rows_of_another_length_are_reported_together(tmp_path: Path) -> None:
     rows = ["1,a,0,A dog, barking", "2,b,0", "", "3,c,0,A cat", *["4,d,0,x,y"] * 20]
     (tmp_path / "a.csv").write_text("\n".join(["id,youtube_id,start_time,caption", *rows, ""]))
     with pytest.raises(DataError, match=r"a\.csv: 23 such lines in all") as caught:

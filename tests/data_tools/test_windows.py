@@ -11,12 +11,12 @@ from data_tools.freesound.windows import PageListing, Progress, Window, advance,
 PAGE = windows.PAGE_SIZE
 
 
-def test_window_of_at_most_one_page_is_complete() -> None:
+def test_time_window_whose_sounds_fit_one_page_is_complete() -> None:
     assert advance(Window(0, 999), PageListing(0, 0, None, 0), 0) == Progress(complete=True)
     assert advance(Window(0, 999), PageListing(PAGE, PAGE, 900, PAGE - 1), 0) == Progress(complete=True)
 
 
-def test_next_window_starts_at_the_last_sound_read() -> None:
+def test_next_time_window_starts_at_the_last_sound_read() -> None:
     first = advance(Window(0, 999), PageListing(400, PAGE, 300, 148), 0)
     assert first.windows == (Window(300, 999, expected=252, read_from=0),)
     second = advance(first.windows[0], PageListing(252, PAGE, 700, 149), 0)
@@ -24,7 +24,7 @@ def test_next_window_starts_at_the_last_sound_read() -> None:
     assert advance(second.windows[0], PageListing(103, 103, 990, 102), 0) == Progress(complete=True)
 
 
-def test_too_large_window_is_halved_in_its_unread_part() -> None:
+def test_unread_part_of_a_time_window_with_too_many_sounds_is_halved() -> None:
     large = windows.LARGEST + PAGE
     assert advance(Window(0, 999), PageListing(large, PAGE, 199, 149), 0).windows == (
         Window(199, 599),
@@ -33,7 +33,7 @@ def test_too_large_window_is_halved_in_its_unread_part() -> None:
     assert len(advance(Window(0, 999), PageListing(large - 1, PAGE, 199, 149), 0).windows) == 1
 
 
-def test_single_millisecond_is_read_page_by_page() -> None:
+def test_time_window_of_one_second_is_read_page_by_page() -> None:
     large = windows.LARGEST + PAGE
     progress = advance(Window(5, 5), PageListing(large, PAGE, 5, 0), 0)
     assert progress.windows == (Window(5, 5, page=2),)
@@ -45,12 +45,12 @@ def test_single_millisecond_is_read_page_by_page() -> None:
     assert Window(5, 6).halves == (Window(5, 5), Window(6, 6))
 
 
-def test_read_part_is_checked_again_if_fewer_sounds_remain_than_counted() -> None:
+def test_part_already_read_is_checked_again_if_fewer_sounds_remain_than_counted() -> None:
     gone = advance(Window(300, 999, expected=252, read_from=0), PageListing(251, PAGE, 700, 149), 0)
     assert gone.windows == (Window(0, 299, compared=True), Window(700, 999, expected=102, read_from=300))
 
 
-def test_early_end_is_accepted_at_the_third_attempt() -> None:
+def test_smaller_count_than_before_is_accepted_at_the_third_attempt() -> None:
     window = Window(700, 999, expected=103, read_from=300)
     early = PageListing(100, 100, 990, 99)
     for attempt in (1, 2):
@@ -62,7 +62,7 @@ def test_early_end_is_accepted_at_the_third_attempt() -> None:
     assert advance(Window(0, 999, attempt=2), nothing, 7) == Progress(complete=True)
 
 
-def test_only_the_changed_part_of_a_read_window_is_read_again() -> None:
+def test_only_the_changed_part_of_a_time_window_is_read_again() -> None:
     window = Window(0, 999, compared=True)
     assert advance(window, PageListing(400, PAGE, 300, 149), 400) == Progress()
     assert advance(Window(0, 999), PageListing(400, PAGE, 300, 149), 400).windows == (
@@ -77,7 +77,7 @@ def test_only_the_changed_part_of_a_read_window_is_read_again() -> None:
     assert advance(window, PageListing(100, 100, 300, 99), 100) == Progress(complete=True)
 
 
-def test_answer_shorter_than_its_count_is_repeated_then_reported() -> None:
+def test_search_answer_with_fewer_sounds_than_its_count_is_repeated_then_reported() -> None:
     window = Window(0, 999)
     for attempt in range(1, windows.ATTEMPTS):
         progress = advance(window, PageListing(400, PAGE - 1, 300, 148), 0)
@@ -88,7 +88,7 @@ def test_answer_shorter_than_its_count_is_repeated_then_reported() -> None:
     assert advance(Window(0, 999, attempt=2), PageListing(40, 39, 300, 38), 0) == Progress(uneven=True)
 
 
-def test_missing_second_page_is_given_up() -> None:
+def test_time_window_whose_second_page_is_always_missing_is_given_up() -> None:
     window, asked = Window(5, 5), 0
     while True:
         asked += 1
@@ -101,7 +101,7 @@ def test_missing_second_page_is_given_up() -> None:
     assert asked == windows.ATTEMPTS
 
 
-def test_window_is_split_down_to_a_second() -> None:
+def test_time_window_is_split_down_to_one_second() -> None:
     parts, splits = (Window(0, 10_000, compared=True),), 0
     while parts:
         part, splits = parts[0], splits + 1
@@ -164,7 +164,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_random_walks_find_every_sound_with_few_requests(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_crawls_find_every_sound_with_few_requests(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "PAGE_SIZE", 5)
     monkeypatch.setattr(windows, "LARGEST", 100)
     rng = random.Random(seed)
@@ -179,7 +179,9 @@ def test_random_walks_find_every_sound_with_few_requests(seed: int, monkeypatch:
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("what", ["go_away", "appear", "come_and_go"])
-def test_lasting_sounds_are_found_while_others_change(seed: int, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sounds_that_stay_are_found_while_others_appear_and_vanish(
+    seed: int, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(windows, "PAGE_SIZE", 5)
     monkeypatch.setattr(windows, "LARGEST", 100)
     walk = Walk(random.Random(seed), 500)

@@ -26,7 +26,7 @@ class Misread(np.ndarray[Any, Any]):
         return np.array([f"{score:.3g}" for score in self.tolist()]) if kind == "U" else np.asarray(self).astype(kind)
 
 
-def test_score_gets_more_digits_if_its_shortest_text_is_misread() -> None:
+def test_matrix_csv_writes_more_digits_for_a_score_whose_shortest_text_is_misread() -> None:
     bits = np.random.default_rng(3).integers(2**29, 2**30, 1000, dtype=np.uint32)
     scores = np.concatenate([bits.view(np.float32), np.array([7.0385307e-26, 1 / 3], np.float32)])
     for given in (scores, scores.view(Misread)):
@@ -34,7 +34,7 @@ def test_score_gets_more_digits_if_its_shortest_text_is_misread() -> None:
         assert np.array_equal(read, scores)
 
 
-def test_standardising_handles_small_and_zero_spreads() -> None:
+def test_standardised_blend_of_small_or_zero_spreads_is_finite() -> None:
     scores = np.array([[1.0, 2.0, 3.0], [1.0, 1.00002, 1.00004], [5.0, 5.0, 5.0]])
     values = SCALES["standardised"](scores, ["a", "b", "c"])
     assert np.allclose(values[1], values[0], atol=1e-6)
@@ -47,7 +47,7 @@ def system(texts: list[str], values: list[float]) -> Any:
     return SimpleNamespace(queries=found, primary="m", per_query={"m": np.array(values)})
 
 
-def test_comparison_refuses_repeated_texts_in_another_order() -> None:
+def test_compare_refuses_systems_whose_repeated_query_texts_are_in_another_order() -> None:
     same = system(["rain", "a dog", "rain"], [0.1, 0.2, 0.3])
     assert compare(same, [system(["rain", "a dog", "rain"], [0.1, 0.2, 0.3])]).mean == 0
     with pytest.raises(SubmissionError, match="answer different queries"):
@@ -58,7 +58,7 @@ def test_comparison_refuses_repeated_texts_in_another_order() -> None:
     assert moved.mean == pytest.approx(0.1 / 3)
 
 
-def test_audio_to_text_skips_clips_without_captions() -> None:
+def test_audio_to_text_scores_skip_clips_without_captions() -> None:
     relevant = [["c3"], ["c1"], ["c3"]]
     ids = [f"c{n}" for n in range(4)]
     matrix = ScoreMatrix(
@@ -81,7 +81,7 @@ def run(members: int, trained: int, frozen: dict[str, int]) -> Any:
     return SimpleNamespace(members=list(range(members)), result=SimpleNamespace(parameters=parameters, experts=experts))
 
 
-def test_parameters_of_every_member_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_meta_yaml_counts_the_parameters_of_every_member_of_an_ensemble(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("submission.package.meta.audio_name", lambda run: "a")
     monkeypatch.setattr("submission.package.meta.text_name", lambda run: "t")
     runs = [run(3, 100, {"panns": 7}), run(1, 50, {"panns": 7, "passt": 9})]
@@ -94,5 +94,5 @@ def test_moment_figures_in_meta_yaml_have_two_digits() -> None:
     assert set(moments_meta.results_block(figures, edition)[edition.result].values()) == {12.35}
 
 
-def test_licences_are_sorted_by_number_of_clips() -> None:
+def test_report_sorts_licences_by_their_number_of_clips() -> None:
     assert _licences({"CC0": 2, "CC BY": 1_500, "not known": 30}) == "CC BY (1,500), not known (30), CC0 (2)"

@@ -47,7 +47,7 @@ def map_of(matrix: ScoreMatrix) -> float:
     return summarise(ranks_in_matrix(matrix), E2022.recall_ks, E2022.map_ks).values["mAP@10"]
 
 
-def test_blend_matches_hand_computed_values() -> None:
+def test_raw_standardised_and_rank_blends_match_hand_computed_scores() -> None:
     first = matrix_of([[1, 2, 6], [5, 5, 5], [0, 1, 0]], {"from": "a"})
     second = matrix_of([[0, 10, 20], [3, 1, 2], [0, 0, 9]], {"from": "b"})
     parts = {"one": first, "two": second}
@@ -108,7 +108,7 @@ def test_blend_refuses_invalid_weights(weights: list[float], words: str) -> None
         blend({"one": matrix_of(np.eye(2)), "two": matrix_of(np.eye(2))}, "raw", weights)
 
 
-def test_searched_weights_score_at_least_as_well_as_each_part() -> None:
+def test_blend_with_searched_weights_scores_at_least_as_well_as_each_part() -> None:
     parts = {"good": drawn(1, 1.5), "fair": drawn(2, 1.0), "noise": drawn(3, 0.0)}
     weights, reached = search_weights(parts, "raw", E2022)
     assert reached == pytest.approx(map_of(blend(parts, "raw", weights)))
@@ -137,7 +137,7 @@ def ensemble_by_hand(parts: list[ScoreMatrix]) -> tuple[list[float], float]:
     return [chosen.count(index) / len(chosen) for index in range(len(parts))], best
 
 
-def test_weight_search_makes_twenty_picks_and_keeps_the_first_best() -> None:
+def test_weight_search_equals_a_slow_search_with_twenty_picks() -> None:
     """Seeds 9 and 11 reach their best at the 20th pick."""
     for seed in (9, 11):
         parts = [drawn(100 * seed + n, 1.2) for n in range(3)]
@@ -146,7 +146,7 @@ def test_weight_search_makes_twenty_picks_and_keeps_the_first_best() -> None:
         assert (weights, reached) == (expected, pytest.approx(best))
 
 
-def test_weight_search_prefers_fewest_picks_among_equal_scores() -> None:
+def test_weight_search_prefers_the_mean_of_fewest_parts_among_equal_scores() -> None:
     """The second part is perfect, also with a small share of the first, which argmax adds again."""
     parts = {"noise": drawn(1, 0.0), "perfect": matrix_of(100 * np.eye(40))}
     assert search_weights(parts, "raw", E2022) == ([0.0, 1.0], 1.0)
@@ -229,7 +229,7 @@ def test_blend_refuses_validation_scores_of_another_checkpoint(files: Path, caps
     assert "a.npy comes from best, but val_a.npy from last" in capsys.readouterr().err
 
 
-def test_nested_blends_are_matched_to_validation_by_their_models(
+def test_validation_of_nested_blends_is_checked_by_their_models(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for split in ("", "val_"):
@@ -263,7 +263,7 @@ def test_compare_verb_prints_difference_of_two_systems(files: Path, capsys: pyte
     )
 
 
-def test_paired_test_flips_captions_of_a_clip_together() -> None:
+def test_randomisation_test_swaps_all_captions_of_a_clip_together() -> None:
     """Twelve queries on three clips: eight ways to flip, and the bootstrap draws clips."""
     clips = ["x", "y", "z"]
     rng = np.random.default_rng(4)
@@ -287,7 +287,9 @@ def test_paired_test_flips_captions_of_a_clip_together() -> None:
     assert found.interval != bootstrap_interval(differences, seed=0)
 
 
-def test_compare_verb_compares_with_mean_of_several_others(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_verb_compares_the_first_system_with_the_mean_of_the_others(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["compare", "a.npy", "b.npy", "c.npy"]) == 0
     a, b, c = (map_of(read_scores(files / f"{name}.npy")) for name in "abc")
     lines = capsys.readouterr().out.splitlines()
@@ -295,7 +297,9 @@ def test_compare_verb_compares_with_mean_of_several_others(files: Path, capsys: 
     assert lines[3].startswith(f"{a - (b + c) / 2:+.4f}  mAP@10, the first minus the mean of the other 2; 95 % ")
 
 
-def test_compare_matches_rows_in_another_order_by_text(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_matches_queries_in_another_order_by_their_text(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     matrix = read_scores(files / "a.npy")
     back = list(range(39, -1, -1))
     turned = dataclasses.replace(
@@ -319,7 +323,7 @@ def test_compare_refuses_systems_with_other_queries_or_clips(files: Path, capsys
     assert "different pools or relevant clips" in capsys.readouterr().err
 
 
-def test_ranked_csv_is_compared_with_score_matrix(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_accepts_a_ranked_csv_and_a_score_matrix(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     captions = [[f"c{n}.wav", f"text {n}"] for n in range(40)]
     (files / "captions.csv").write_bytes(format_table([["file_name", "caption_1"], *captions]))
     listed = [[text, repr([name])] for name, text in captions]
@@ -337,7 +341,7 @@ def test_ranked_csv_is_compared_with_score_matrix(files: Path, capsys: pytest.Ca
     assert "a.npy contains its truth; leave out --truth" in capsys.readouterr().err
 
 
-def test_difference_over_one_query_has_no_interval(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_difference_of_systems_over_one_query_has_no_interval(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_scores(files / "one.npy", matrix_of([[1.0, 0.0]]))
     assert main(["compare", "one.npy", "one.npy", "--edition", "2022"]) == 0
     assert "95 % none, one group of queries shows no spread" in capsys.readouterr().out

@@ -36,7 +36,7 @@ def drawn(queries: int, clips: int, seed: int = 0) -> ScoreMatrix:
     )
 
 
-def test_block_slices_match_hand_computed_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_large_matrix_are_divided_into_blocks_of_the_expected_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "MAX_ROWS", 3)
     monkeypatch.setattr(blocks, "MAX_NUMBERS", 10)
     assert list(block_slices(7, 2)) == [slice(0, 3), slice(3, 6), slice(6, 7)]
@@ -56,7 +56,7 @@ def test_transposed_blocks_equal_selected_columns(monkeypatch: pytest.MonkeyPatc
     assert np.array_equal(np.concatenate(parts), values.T[columns])
 
 
-def test_blockwise_writing_gives_the_same_files(tmp_path: Path) -> None:
+def test_score_matrix_written_in_blocks_gives_the_same_files(tmp_path: Path) -> None:
     matrix = small_matrix()
     write_scores(tmp_path / "a.npy", matrix)
     assert (tmp_path / "a.npy").read_bytes() == saved(matrix, tmp_path / "saved.npy")
@@ -74,7 +74,7 @@ def saved(matrix: ScoreMatrix, path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_invalid_blocks_leave_existing_files_unchanged(tmp_path: Path) -> None:
+def test_refused_blocks_of_scores_leave_existing_files_unchanged(tmp_path: Path) -> None:
     path, matrix = tmp_path / "a.npy", small_matrix()
     write_scores(path, matrix)
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
@@ -124,7 +124,7 @@ def test_audio_to_text_ranks_do_not_depend_on_block_size(monkeypatch: pytest.Mon
     assert len({int(count) for count in whole.n_relevant}) > 2
 
 
-def test_concatenated_ranks_are_padded() -> None:
+def test_concatenated_ranks_of_different_widths_are_padded() -> None:
     found = concatenate_ranks([np.array([[1, 4]]), np.array([[3], [2]])])
     assert found.tolist() == [[1, 4], [3, NEVER], [2, NEVER]]
 
@@ -156,7 +156,7 @@ print(json.dumps([total, (peak() - before) / 1024]))
 """
 
 
-def test_reading_blocks_releases_memory(root: Path, tmp_path: Path) -> None:
+def test_reading_a_mapped_matrix_in_blocks_releases_their_memory(root: Path, tmp_path: Path) -> None:
     """No more than two blocks of 16 MiB stay in memory, for a file of 400 MB."""
     values = np.lib.format.open_memmap(tmp_path / "a.npy", mode="w+", dtype=np.float32, shape=(1000, 100_000))
     values[:] = 1
@@ -169,7 +169,7 @@ def test_reading_blocks_releases_memory(root: Path, tmp_path: Path) -> None:
     assert megabytes < 64
 
 
-def test_writable_arrays_are_not_released(tmp_path: Path) -> None:
+def test_pages_of_writable_arrays_are_not_released(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((4, 4), np.float32))
     values = np.lib.format.open_memmap(tmp_path / "a.npy", mode="c")
     values[0] = 7

@@ -143,13 +143,15 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
 }  # fmt: skip
 
 
-def test_baseline_submission_has_no_problem(lines: list[bytes], truth: Truth) -> None:
+def test_check_finds_no_problem_in_the_baseline_submission(lines: list[bytes], truth: Truth) -> None:
     ranked, problems = check_ranked_csv(b"".join(lines), E2022, truth)
     assert (len(ranked), problems) == (5225, [])
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_faults_in_a_real_file_are_reported_with_their_lines(lines: list[bytes], truth: Truth, name: str) -> None:
+def test_check_reports_faults_planted_in_a_real_file_with_their_lines(
+    lines: list[bytes], truth: Truth, name: str
+) -> None:
     fault, expected = FAULTS[name]
     data = fault(lines)
     assert data != b"".join(lines)
@@ -167,7 +169,7 @@ def test_faults_in_a_real_file_are_reported_with_their_lines(lines: list[bytes],
         (lambda text: text.rstrip(".") + ";", "punctuation"),
     ],
 )
-def test_slightly_different_queries_are_one_problem_with_the_difference(
+def test_check_reports_slightly_different_queries_as_one_problem_with_the_difference(
     lines: list[bytes], truth: Truth, edit: Callable[[str], str], difference: str
 ) -> None:
     changed = by_row(lambda row: [edit(row[0]), *row[1:]], first=2)(lines)
@@ -180,7 +182,7 @@ def test_slightly_different_queries_are_one_problem_with_the_difference(
     assert problem.endswith("submit the queries as published, byte for byte")
 
 
-def test_thousands_of_unknown_names_are_folded_quickly(lines: list[bytes], truth: Truth) -> None:
+def test_check_counts_thousands_of_unknown_names_on_one_line_quickly(lines: list[bytes], truth: Truth) -> None:
     data = by_row(lambda row: [row[0], *(f"nobody {row[0][:9]} {n}.wav" for n in range(10))], 2)(lines)
     _, problems = check_ranked_csv(data, E2022, truth)
     assert len(problems) == 52_250
@@ -189,7 +191,7 @@ def test_thousands_of_unknown_names_are_folded_quickly(lines: list[bytes], truth
     assert shown[-1] == "lines 4-5226: 52230 more of: unknown file name (`check --all` prints each)"
 
 
-def test_repeated_problems_are_folded_after_the_limit() -> None:
+def test_check_counts_further_problems_of_a_kind_on_one_line() -> None:
     problems = [Problem(line, f"a{line}", "a") for line in (1, 2, 3, 4, 6, 7, 9)]
     problems[3:3] = [Problem(3, "b3", "b")]
     problems += [Problem(9, "a9 again", "a"), Problem(None, "c", "c"), Problem(None, "d", "c"), Problem(None, "e", "c")]
@@ -201,7 +203,9 @@ def test_repeated_problems_are_folded_after_the_limit() -> None:
     assert list(format_problems(problems, len(problems))) == [str(problem) for problem in problems]
 
 
-def test_check_all_prints_every_problem(lines: list[bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_with_option_all_prints_every_problem(
+    lines: list[bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bad = tmp_path / "bad.csv"
     bad.write_bytes(b"".join(line.strip() + b",\n" for line in lines[:60]))
     for option, n_lines in (([], SHOWN + 1), (["--all"], 60)):

@@ -56,7 +56,7 @@ EXCLUDED = {
 }
 
 
-def test_confirmed_facts_and_excluded_lists_by_year() -> None:
+def test_each_edition_has_the_expected_confirmed_facts_and_exclusion_list() -> None:
     for year, edition in EDITIONS.items():
         found = {fact for fact, source in edition.sources.items() if source.sure == "confirmed"}
         assert found == set(CONFIRMED[year].split()), year
@@ -64,7 +64,7 @@ def test_confirmed_facts_and_excluded_lists_by_year() -> None:
     assert EDITIONS["2023"].sources["output"].sure == "secondary"
 
 
-def test_new_edition_needs_only_a_record(tmp_path: Path, truth_path: Path) -> None:
+def test_new_edition_needs_only_one_record_in_the_code(tmp_path: Path, truth_path: Path) -> None:
     edition = dataclasses.replace(
         E2022, name="2030", query_column="query", rank_prefix="f_", ranking_length=3, recall_ks=(1, 3), map_ks=(3,)
     )

@@ -39,7 +39,7 @@ def test_truncated_frame_scores_are_refused(path: Path) -> None:
             read_frame_scores(path)
 
 
-def test_flipped_bytes_are_refused_or_harmless(path: Path) -> None:
+def test_frame_scores_with_flipped_bytes_are_refused_or_unchanged(path: Path) -> None:
     whole = path.read_bytes()
     refused = 0
     for place in range(len(whole)):
@@ -76,12 +76,20 @@ def test_flipped_bytes_are_refused_or_harmless(path: Path) -> None:
             lambda arrays: arrays | {"frames": np.zeros((3, 1))},
             "the arrays qids, lengths, edges, frames have wrong types or shapes",
         ),
-        (lambda arrays: arrays | {"lengths": np.array([4, -1])}, "a number of frames in the array lengths is negative"),
-        (lambda arrays: arrays | {"lengths": np.array([2, 2])}, "the sizes of its arrays do not match"),
+        (
+            lambda arrays: arrays | {"lengths": np.array([4, -1])},
+            "the array lengths contains -1, a negative number of frames",
+        ),
+        (
+            lambda arrays: arrays | {"lengths": np.array([2, 2])},
+            "the sizes of its arrays qids, lengths, edges, frames do not match",
+        ),
         (lambda arrays: {key: arrays[key] for key in ARRAYS[:3]}, "frames"),
     ],
 )
-def test_inconsistent_arrays_are_refused(path: Path, change: Callable[[Any], Any], words: str) -> None:
+def test_frame_scores_with_inconsistent_arrays_are_refused(
+    path: Path, change: Callable[[Any], Any], words: str
+) -> None:
     with np.load(path) as file:
         arrays = dict(file)
     np.savez(path, **change(arrays))
@@ -90,7 +98,7 @@ def test_inconsistent_arrays_are_refused(path: Path, change: Callable[[Any], Any
     assert words in str(caught.value)
 
 
-def test_files_of_other_formats_are_refused(path: Path) -> None:
+def test_frame_scores_from_a_file_of_another_format_are_refused(path: Path) -> None:
     with path.open("wb") as file:
         np.save(file, np.zeros(3))
     with pytest.raises(SubmissionError, match=SENTENCE):

@@ -38,7 +38,7 @@ def test_bootstrap_matches_normal_interval_and_widens_with_groups() -> None:
     assert high - low > 2 * np.diff(jackknife_interval(same))[0]
 
 
-def test_bootstrap_weights_groups_by_number_of_queries() -> None:
+def test_bootstrap_mean_weights_groups_by_their_number_of_queries() -> None:
     """Two groups, of 3 queries with 1 and of 1 query with 0: means of draws are 1, 3/4, and 0."""
     low, high = bootstrap_interval([1, 1, 1, 0], np.array([0, 0, 0, 1]), confidence=0.2)
     assert (low, high) == (0.75, 0.75)
@@ -49,7 +49,7 @@ def test_bootstrap_weights_groups_by_number_of_queries() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_p_value_matches_enumeration_of_all_flips(seed: int) -> None:
+def test_p_value_of_a_difference_matches_enumeration_of_all_swaps(seed: int) -> None:
     rng = np.random.default_rng(seed)
     first, second = rng.random((2, 11)).round(1)
     groups = group_numbers(["a", "a", "b", "c", "d", "d", "d", "e", "f", "g", "h"])
@@ -62,7 +62,7 @@ def test_p_value_matches_enumeration_of_all_flips(seed: int) -> None:
     assert paired_difference(first, second, groups).p == pytest.approx(exact, abs=0.015)
 
 
-def test_paired_difference_matches_hand_computed_values() -> None:
+def test_mean_difference_and_p_value_of_two_systems_match_hand_values() -> None:
     found = paired_difference([0.0, 0.5, 1.0, 0.2], [0.5, 0.5, 0.9, 0.4])
     assert found.mean == pytest.approx(0.15)
     assert (found.better, found.equal, found.worse, found.n_groups) == (2, 1, 1, 4)
@@ -73,7 +73,7 @@ def test_paired_difference_matches_hand_computed_values() -> None:
         paired_difference([0, 0, 0, 0], [0, 0, 0])
 
 
-def test_p_value_is_calibrated_only_if_whole_groups_are_flipped() -> None:
+def test_small_p_values_of_equal_systems_are_rare_only_if_whole_groups_are_swapped() -> None:
     """Two systems of equal quality, each better on some clips: about one in twenty comparisons is below 0.05."""
     rng = np.random.default_rng(1)
     groups = np.repeat(np.arange(40), 5)
@@ -86,11 +86,11 @@ def test_p_value_is_calibrated_only_if_whole_groups_are_flipped() -> None:
     assert by_query > 24
 
 
-def test_groups_are_numbered_in_order_of_appearance() -> None:
+def test_groups_of_queries_are_numbered_in_order_of_appearance() -> None:
     assert group_numbers([(3,), (1, 2), (3,), ()]).tolist() == [0, 1, 0, 2]
 
 
-def test_interval_of_difference_is_bootstrapped_by_groups() -> None:
+def test_interval_of_a_difference_between_systems_draws_whole_groups() -> None:
     rng = np.random.default_rng(6)
     first, second = rng.random((2, 30))
     groups = np.repeat(np.arange(6), 5)

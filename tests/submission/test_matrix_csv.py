@@ -54,7 +54,7 @@ def test_written_matrix_csv_matches_expected_bytes(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]
 
 
-def test_scores_and_texts_survive_a_round_trip(tmp_path: Path) -> None:
+def test_scores_and_texts_survive_a_round_trip_through_a_matrix_csv(tmp_path: Path) -> None:
     # Any 32 bits that are a finite number: large, small, subnormal, both zeros.
     bits = np.random.default_rng(0).integers(0, 2**32, size=(200, 12), dtype=np.uint64).astype(np.uint32)
     bits[(bits & 0x7F800000) == 0x7F800000] = 0x80000000
@@ -69,7 +69,7 @@ def test_scores_and_texts_survive_a_round_trip(tmp_path: Path) -> None:
     assert (tmp_path / "two.csv").read_bytes() == (tmp_path / "one.csv").read_bytes()
 
 
-def test_score_that_would_be_rounded_twice_gets_more_digits(tmp_path: Path) -> None:
+def test_score_that_readers_would_round_twice_is_written_with_more_digits(tmp_path: Path) -> None:
     # The shortest text of this float32 lies so near the middle to the next that a float64 on the way is the middle.
     scores = np.array([[0x15AE43FD]], dtype=np.uint32).view(np.float32)
     shortest = str(scores.astype("U")[0, 0])
@@ -80,7 +80,7 @@ def test_score_that_would_be_rounded_twice_gets_more_digits(tmp_path: Path) -> N
     assert read_matrix_csv(tmp_path / "out.csv", E2025).values.tobytes() == scores.tobytes()
 
 
-def test_largest_float32_scores_survive_a_round_trip(tmp_path: Path) -> None:
+def test_largest_float32_scores_survive_a_round_trip_through_a_matrix_csv(tmp_path: Path) -> None:
     largest = np.finfo(np.float32).max
     write_matrix_csv(matrix_of([[largest, -largest, 0.5]]), tmp_path / "out.csv", E2025)
     assert read_matrix_csv(tmp_path / "out.csv", E2025).values.tolist() == [[largest, -largest, 0.5]]
@@ -89,7 +89,7 @@ def test_largest_float32_scores_survive_a_round_trip(tmp_path: Path) -> None:
     assert read_matrix_csv(tmp_path / "near.csv", E2025).values.tolist() == [[largest, -largest]]
 
 
-def test_written_digits_do_not_depend_on_numpy_release(tmp_path: Path) -> None:
+def test_digits_of_written_scores_do_not_depend_on_the_numpy_release(tmp_path: Path) -> None:
     """Some releases write exponents from 1e6 on, others from 1e16 on."""
     scores = [999_999.0, 1e6, -1234567.0, 16_777_216.0, 123_456_790.0, 1e15, 1.5e20, 1e-4, 0.0]
     write_matrix_csv(matrix_of([scores]), tmp_path / "out.csv", E2025)
@@ -99,7 +99,7 @@ def test_written_digits_do_not_depend_on_numpy_release(tmp_path: Path) -> None:
     )
 
 
-def test_pandas_reads_written_files_and_its_files_are_read(tmp_path: Path) -> None:
+def test_pandas_reads_our_matrix_csvs_and_we_read_those_of_pandas(tmp_path: Path) -> None:
     matrix = small_matrix()
     write_matrix_csv(matrix, tmp_path / "out.csv", E2025)
     frame = pandas.read_csv(tmp_path / "out.csv", index_col="index")
@@ -112,7 +112,7 @@ def test_pandas_reads_written_files_and_its_files_are_read(tmp_path: Path) -> No
     assert read.values.tobytes() == frame.to_numpy().astype(np.float32).tobytes()
 
 
-def test_rows_and_columns_may_have_any_order(tmp_path: Path) -> None:
+def test_matrix_csv_rows_and_columns_may_have_any_order(tmp_path: Path) -> None:
     values = np.random.default_rng(5).integers(0, 4, size=(24, 12)).astype(np.float32)  # ties everywhere
     matrix = small_matrix(values=values)
     truth = matrix_truth(matrix)
@@ -130,7 +130,7 @@ def test_rows_and_columns_may_have_any_order(tmp_path: Path) -> None:
         assert score_matrix(found).values == pytest.approx(score_matrix(matrix).values)
 
 
-def test_ids_and_relevant_clips_come_from_the_truth(tmp_path: Path) -> None:
+def test_matrix_csv_takes_ids_and_relevant_clips_from_the_truth(tmp_path: Path) -> None:
     matrix = small_matrix(relevant=[None] + [["clip3", "clip1"]] * 23)
     write_matrix_csv(matrix, tmp_path / "out.csv", E2025)
     again = read_matrix_csv(tmp_path / "out.csv", E2025, matrix_truth(matrix))
@@ -146,7 +146,7 @@ def test_matrix_csv_with_one_query_or_one_clip_is_valid(tmp_path: Path, shape: t
     assert read_matrix_csv(tmp_path / "out.csv", E2025).values.shape == shape
 
 
-def test_numeric_file_names_and_separators_in_names_are_kept(tmp_path: Path) -> None:
+def test_matrix_csv_keeps_numeric_file_names_and_separators_in_names(tmp_path: Path) -> None:
     matrix = matrix_of(np.eye(3), ["1", "2.5", "a;b|c\td.wav"])
     write_matrix_csv(matrix, tmp_path / "out.csv", E2025)
     assert read_matrix_csv(tmp_path / "out.csv", E2025, matrix_truth(matrix)).file_names == matrix.file_names
@@ -239,7 +239,7 @@ def test_faults_in_matrix_csv_are_reported_with_their_lines(tmp_path: Path, name
     check_problems(problems, expected)
 
 
-def test_quoted_header_and_windows_line_ends_are_accepted(tmp_path: Path) -> None:
+def test_matrix_csv_with_quoted_header_and_windows_line_ends_is_accepted(tmp_path: Path) -> None:
     lines = good_lines(tmp_path)
     same = b"".join(line.rstrip(b"\n") + b"\r\n" for line in lines).replace(b"index", b'"index"')
     matrix, problems = check_matrix_csv(same, E2025, matrix_truth(small_matrix()))
@@ -282,7 +282,7 @@ def test_verbs_convert_scores_to_every_format_and_back(tmp_path: Path, capsys: p
     assert "this is a score matrix, but edition 2022 is checked as ranked lists" in capsys.readouterr().out
 
 
-def test_ranked_option_writes_lists_for_a_matrix_edition(tmp_path: Path) -> None:
+def test_option_ranked_writes_a_ranked_csv_in_an_edition_of_matrices(tmp_path: Path) -> None:
     matrix = matrix_of(np.random.default_rng(0).normal(size=(4, 20)))
     write_scores(tmp_path / "s.npy", matrix)
     own, shorter = str(tmp_path / "own.csv"), str(tmp_path / "shorter.csv")
@@ -295,7 +295,7 @@ def test_ranked_option_writes_lists_for_a_matrix_edition(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("split", [pytest.param("development", marks=pytest.mark.slow), "validation", "evaluation"])
-def test_clotho_names_and_captions_survive_both_formats(shared: Path, tmp_path: Path, split: str) -> None:
+def test_clotho_names_and_captions_survive_ranked_and_matrix_csvs(shared: Path, tmp_path: Path, split: str) -> None:
     with (shared / f"data/clotho/clotho_captions_{split}.csv").open(encoding="utf-8", newline="") as file:
         names, *columns = zip(*list(csv.reader(file))[1:], strict=True)
     texts = sorted({text for column in columns for text in column})
@@ -324,7 +324,7 @@ def test_clotho_names_and_captions_survive_both_formats(shared: Path, tmp_path: 
     assert listed == set(names)
 
 
-def test_missing_file_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_matrix_csv_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for end, verb in (("", ["check"]), (" or folder", ["convert", "--out", str(tmp_path / "x.npy")])):
         assert main([*verb[:1], str(tmp_path / "gone.csv"), *verb[1:], "--edition", "2025"]) == 1
         assert capsys.readouterr().err == f"error: {tmp_path / 'gone.csv'}: no such file{end}; correct the path\n"

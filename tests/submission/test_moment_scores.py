@@ -94,7 +94,7 @@ def ap(windows: list[list[float]], truths: list[list[float]], threshold: float =
     return score_moments({"a": windows}, {"a": truths}).mean_precision(threshold)
 
 
-def test_scores_of_two_queries_match_hand_computed_values() -> None:
+def test_moment_metrics_of_two_queries_match_hand_computed_values() -> None:
     """Query a: the first window has 9 of 10 s (IoU 0.9), the second matches nothing, the third is the second true
     window; precisions are 1, 1/2, 2/3. Query b: 6 of 12 s (IoU 0.5), then the whole true window.
     """
@@ -123,7 +123,7 @@ def test_published_percent_rounds_like_the_official_script() -> None:
 UNDEFINED = {"reversed_as_long_as_a_truth", "outside_empty_or_reversed_predictions"}  # which hold 0 / 0
 
 
-def test_figures_match_official_script_to_printed_decimals(golden: dict[str, Any]) -> None:
+def test_moment_metrics_match_the_official_script_to_printed_decimals(golden: dict[str, Any]) -> None:
     cases = golden["cases"] | {"castella_val": golden["castella_val"]}
     assert len(cases) == 19
     assert tuple(golden["thresholds"]) == THRESHOLDS
@@ -145,7 +145,7 @@ def test_figures_match_official_script_to_printed_decimals(golden: dict[str, Any
                 assert list(lengths) == case["by_length"][part]["range"]
 
 
-def test_values_per_query_match_official_script(golden: dict[str, Any]) -> None:
+def test_moment_metrics_of_each_query_match_the_official_script(golden: dict[str, Any]) -> None:
     compared = 0
     for name, case in golden["cases"].items():
         scores = score_moments(case["predictions"], case["truth"], undefined_hits=True)
@@ -157,7 +157,7 @@ def test_values_per_query_match_official_script(golden: dict[str, Any]) -> None:
     assert compared > 600
 
 
-def test_baseline_figures_match_published_ones(golden: dict[str, Any]) -> None:
+def test_moment_metrics_of_the_baseline_match_the_published_ones(golden: dict[str, Any]) -> None:
     scores = score_moments(golden["castella_val"]["predictions"], golden["castella_val"]["truth"])
     figures = [scores.recall(0.5), scores.recall(0.7), *map(scores.mean_precision, (None, 0.5, 0.75))]
     assert [published_percent(figure) for figure in figures] == [27.56, 16.19, 11.44, 24.02, 10.26]
@@ -194,7 +194,7 @@ def random_case(seed: int) -> tuple[Answers, Answers]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_random_scores_equal_slow_reference_to_the_last_bit(seed: int) -> None:
+def test_metrics_of_random_windows_equal_a_slow_reference_to_the_last_bit(seed: int) -> None:
     predictions, truth = random_case(seed)
     require_as_oracle(predictions, truth)
     for lengths in LENGTHS.values():
@@ -202,7 +202,7 @@ def test_random_scores_equal_slow_reference_to_the_last_bit(seed: int) -> None:
             require_as_oracle(predictions, truth, lengths)
 
 
-def test_arrays_score_the_same_as_lists() -> None:
+def test_windows_given_as_arrays_score_the_same_as_lists() -> None:
     predictions, truth = random_case(2)
     arrays = {qid: np.array(windows) for qid, windows in predictions.items()}
     right = {qid: np.array(windows) for qid, windows in truth.items()}
@@ -212,7 +212,7 @@ def test_arrays_score_the_same_as_lists() -> None:
         score_moments({"a": np.zeros((0, 3))}, {"a": [[0, 1]]})  # type: ignore[dict-item]
 
 
-def test_scores_do_not_depend_on_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moment_metrics_do_not_depend_on_the_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     predictions, truth = random_case(1)
     whole = score_moments(predictions, truth)
     monkeypatch.setattr("submission.metrics.moment_metrics._MAX_BATCH_WINDOWS", 7)
@@ -246,7 +246,7 @@ def test_repeated_window_is_wrong_unless_two_true_windows_match() -> None:
     assert ap(twice, [[0, 10], [1, 10], [20, 30]]) == 1
 
 
-def test_later_of_equal_true_windows_is_taken() -> None:
+def test_of_true_windows_with_equal_iou_the_later_one_is_matched() -> None:
     """Two true windows have the same IoU with the first window; the second window fits only the earlier one."""
     truths = [[0, 10], [4, 14]]
     assert ap([[2, 12, 0.9], [0, 10, 0.8]], truths) == 1
@@ -302,7 +302,7 @@ def test_windows_without_scores_count_in_file_order(golden: dict[str, Any]) -> N
         ({}, {}, "no query to score"),
     ],
 )
-def test_invalid_predictions_or_truth_are_refused(predictions: Answers, truth: Answers, message: str) -> None:
+def test_invalid_predicted_or_true_windows_are_refused(predictions: Answers, truth: Answers, message: str) -> None:
     with pytest.raises(SubmissionError, match=message):
         score_moments(predictions, truth)
 
@@ -316,7 +316,7 @@ def test_empty_and_overlong_true_windows_are_dropped_and_counted() -> None:
     assert scores.mean_precision() == 1
 
 
-def test_length_range_excludes_lower_and_includes_upper_limit() -> None:
+def test_range_of_window_lengths_excludes_its_lower_and_includes_its_upper_limit() -> None:
     predictions: Answers = {"a": [[0, 10]], "b": [[0, 30]]}
     truth: Answers = {"a": [[0, 10]], "b": [[0, 30]]}
     found = {name: score_moments(predictions, truth, LENGTHS[name]).qids for name in ("short", "middle")}
@@ -325,6 +325,6 @@ def test_length_range_excludes_lower_and_includes_upper_limit() -> None:
         score_moments(predictions, truth, LENGTHS["long"])
 
 
-def test_extreme_numbers_cause_no_warnings() -> None:
+def test_windows_with_extreme_numbers_cause_no_warnings() -> None:
     scores = score_moments({"a": [[-1.7e308, 1.7e308]], "b": [[0, 1e-320]]}, {"a": [[0, 10]], "b": [[0, 10]]})
     assert scores.ious.tolist() == pytest.approx([0, 0])

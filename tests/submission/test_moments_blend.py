@@ -30,7 +30,7 @@ def windows_of(parts: dict[str, list[Moments]], *options: Any) -> list[list[floa
     return only.windows
 
 
-def test_votes_match_hand_computed_values() -> None:
+def test_scores_of_blended_windows_match_hand_computed_values() -> None:
     one, other = [answer([[0, 10, 0.6], [20, 30, 0.3]])], [answer([[1, 10, 0.5]])]
     parts = {"one": one, "other": other}
     # [0, 10]: (0.6 + 0.9 x 0.5) / 2; [1, 10]: (0.9 x 0.6 + 0.5) / 2, which overlaps the better one by 0.9.
@@ -42,12 +42,12 @@ def test_votes_match_hand_computed_values() -> None:
     assert windows_of(parts, "raw", E2026, [1, 0]) == [[0, 10, 0.6], [20, 30, 0.3]]
 
 
-def test_only_the_best_fitting_window_of_a_file_votes() -> None:
+def test_only_the_best_fitting_window_of_each_file_votes_for_a_candidate() -> None:
     parts = {"one": [answer([[0, 10, 0.5], [0, 9, 0.4], [0, 8, 0.4]])], "other": [answer([[0, 10, 0.1]])]}
     assert windows_of(parts, "raw", E2026) == [[0, 10, 0.3]]
 
 
-def test_windows_overlapping_exactly_by_the_limit_are_kept() -> None:
+def test_blend_keeps_windows_that_overlap_exactly_by_the_limit() -> None:
     """[0, 10] and [4, 10] have an IoU of 0.6, [0, 10] and [3.9, 10] one of 0.61."""
     parts = {"one": [answer([[0, 10, 0.9]])], "other": [answer([[4, 10, 0.1]])]}
     assert [window[:2] for window in windows_of(parts, "raw", E2026)] == [[0, 10], [4, 10]]
@@ -66,7 +66,7 @@ def test_each_file_and_the_blend_use_at_most_ten_windows() -> None:
     assert windows_of(others, "raw", E2026)[0] == [0, 5, 0.5]  # of the other file alone
 
 
-def test_window_of_no_length_gets_score_zero() -> None:
+def test_window_of_no_length_gets_score_zero_in_a_blend() -> None:
     parts = {"one": [answer([[5, 5, 0.9], [0, 10, 0.1]])], "other": [answer([[5, 5, 0.9]])]}
     assert windows_of(parts, "raw", E2026) == [[0, 10, 0.05], [5, 5, 0]]
 
@@ -82,7 +82,7 @@ def test_windows_of_a_file_with_weight_zero_are_not_used() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-60, 1e-30, 1.0, 1e300])
-def test_blend_keeps_order_and_ratios_at_any_scale(scale: float) -> None:
+def test_blend_of_scaled_scores_keeps_the_order_and_ratios_of_windows(scale: float) -> None:
     windows = [[0, 5, scale], [10, 15, 5 * scale], [20, 25, 3 * scale]]
     parts = {"one": [answer(windows)], "other": [answer([[10, 15, scale]])]}
     found = windows_of(parts, "raw", E2026)
@@ -90,7 +90,7 @@ def test_blend_keeps_order_and_ratios_at_any_scale(scale: float) -> None:
     assert [window[2] / scale for window in found] == pytest.approx([3, 1.5, 0.5], rel=1e-12)
 
 
-def test_blend_is_bitwise_independent_of_file_order() -> None:
+def test_blend_of_moments_is_bitwise_equal_in_any_file_order() -> None:
     """0.1, 0.2 and 0.3 add up to 0.6 or 0.6000000000000001, depending on the order."""
     parts = {str(score): [answer([[0, 5, score]])] for score in (0.1, 0.2, 0.3)}
     found = [windows_of(dict(order), "raw", E2026) for order in permutations(parts.items())]
@@ -103,7 +103,7 @@ def test_blend_is_bitwise_independent_of_file_order() -> None:
     assert all(each == found[0] for each in found)
 
 
-def test_overflowing_scores_are_refused_with_their_file() -> None:
+def test_blend_refuses_overflowing_window_scores_with_their_file() -> None:
     parts = {"one": [answer([[20, 25, 0.5]], "q0")], "other": [answer([[0, 5, 1.7e308]], "q0")]}
     said = "^other: its scores are too large to be added; add --how rank, or scale them down$"
     with pytest.raises(SubmissionError, match=said):
@@ -140,7 +140,7 @@ def drawn(rng: np.random.Generator, queries: int, most: int = 10) -> list[list[l
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_blend_equals_slow_reference_in_any_file_order(seed: int) -> None:
+def test_blend_of_moments_equals_a_slow_reference_in_any_file_order(seed: int) -> None:
     rng = np.random.default_rng(seed)
     files = [drawn(rng, 7) for _ in range(3)]
     weights = rng.uniform(0.1, 1, 3).tolist()
@@ -159,7 +159,7 @@ def truth_of(windows: Sequence[Sequence[float]]) -> MomentTruth:
     return MomentTruth(queries, "truth.jsonl", [])
 
 
-def test_weight_search_drops_noise_and_reports_the_score_reached() -> None:
+def test_weight_search_gives_a_noise_file_weight_zero_and_reports_the_best_score() -> None:
     """Two files complement each other; a third is noise with high scores."""
     rng = np.random.default_rng(1)
     right = [[s, s + 6] for s in rng.uniform(0, 40, 30).tolist()]
@@ -241,7 +241,7 @@ def test_blend_verb_uses_weights_from_validation(files: Path, capsys: pytest.Cap
     assert read_moments(files / "r.jsonl", E2026)[0].windows[0] == [0, 5, 0.85]
 
 
-def test_blend_verb_overwrites_an_older_blend(files: Path) -> None:
+def test_blend_verb_overwrites_an_older_blend_of_moments(files: Path) -> None:
     for weights in (["1", "1"], ["1", "3"]):
         assert main(["blend", "good.jsonl", "poor.jsonl", "--weights", *weights, "--out", "o.jsonl"]) == 0
     assert read_moments(files / "o.jsonl", E2026)[0].windows[0] == [50, 55, 0.675]
@@ -274,7 +274,7 @@ def test_keys_missing_in_all_files_are_omitted_in_the_blend(files: Path, capsys:
             "good.jsonl poor.jsonl --validation good.jsonl poor.jsonl --truth truth.jsonl --out o.jsonl",
             "good.jsonl and good.jsonl have 3 queries in common (first 'x_1'); search weights on a validation",
         ),
-        ("good.jsonl ./good.jsonl --out o.jsonl", "a file is given twice"),
+        ("good.jsonl ./good.jsonl --out o.jsonl", "the same file is given twice"),
         ("good.jsonl --out o.jsonl", "a blend needs two or more files"),
         ("good.jsonl poor.jsonl --out good.jsonl", "good.jsonl would overwrite the input file good.jsonl"),
         ("good.jsonl val_poor.jsonl --out o.jsonl", "only one of val_poor.jsonl and good.jsonl has the query"),
@@ -284,7 +284,7 @@ def test_keys_missing_in_all_files_are_omitted_in_the_blend(files: Path, capsys:
         ("good.jsonl poor.jsonl --edition 2025 --out o.jsonl", "edition 2025 ranks clips, not moments"),
     ],
 )
-def test_refused_blends_print_one_line_and_change_nothing(
+def test_refused_blends_of_moments_print_one_line_and_write_nothing(
     files: Path, arguments: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path.name: path.read_bytes() for path in files.iterdir()}

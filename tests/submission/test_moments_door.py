@@ -69,7 +69,7 @@ def report(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0)
     return found
 
 
-def test_score_verb_prints_per_cent_and_one_interval_per_figure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_score_verb_prints_moment_metrics_in_per_cent_with_intervals(capsys: pytest.CaptureFixture[str]) -> None:
     for edition in ([], ["--edition", "2026"]):
         lines = output(capsys, "score", "half.jsonl", "--truth", "truth.jsonl", *edition)
         assert lines[:2] == ["queries     12", "recordings  6"]
@@ -81,7 +81,7 @@ def test_score_verb_prints_per_cent_and_one_interval_per_figure(capsys: pytest.C
     assert bare == output(capsys, "score", "half.jsonl", "--truth", "truth.jsonl")
 
 
-def test_score_verb_prints_figures_by_length(capsys: pytest.CaptureFixture[str]) -> None:
+def test_score_verb_prints_moment_metrics_by_window_length(capsys: pytest.CaptureFixture[str]) -> None:
     lines = output(capsys, "score", "half.jsonl", "--truth", "truth.jsonl", "--by-length")
     figures = "R1@0.5 50.00 %  R1@0.7 50.00 %  mAP 75.00 %  mAP@0.5 75.00 %  mAP@0.75 75.00 %  (12 queries)"
     assert f"short       {figures}" in lines
@@ -102,7 +102,7 @@ def test_score_json_follows_the_published_schema(capsys: pytest.CaptureFixture[s
     assert report(capsys, "score", "half.jsonl", "--truth", "truth.jsonl")["chance"] is None
 
 
-def test_score_verb_writes_one_line_per_query(capsys: pytest.CaptureFixture[str]) -> None:
+def test_score_verb_writes_a_table_with_one_line_per_moment_query(capsys: pytest.CaptureFixture[str]) -> None:
     output(capsys, "score", "half.jsonl", "--truth", "truth.jsonl", "--per-query", "q.csv")
     rows = list(csv.DictReader(Path("q.csv").read_text().splitlines()))
     assert [row["query"] for row in rows] == [query["qid"] for query in QUERIES]
@@ -112,7 +112,7 @@ def test_score_verb_writes_one_line_per_query(capsys: pytest.CaptureFixture[str]
     ]
 
 
-def test_compare_verb_flips_recordings_and_prints_every_metric(capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_verb_swaps_whole_recordings_and_prints_every_moment_metric(capsys: pytest.CaptureFixture[str]) -> None:
     lines = output(capsys, "compare", "all.jsonl", "half.jsonl", "--truth", "truth.jsonl")
     assert lines[:2] == ["100.00 %  all.jsonl", "50.00 %  half.jsonl"]
     assert lines[2].startswith("+50.00 %  R1@0.7, the first minus the second; 95 % +")
@@ -126,7 +126,7 @@ def test_compare_verb_flips_recordings_and_prints_every_metric(capsys: pytest.Ca
     assert (found["difference"], found["groups"], found["primary"]) == (0.75, 6, "R1@0.7")
 
 
-def test_check_verb_accepts_valid_files_and_notes_oddities(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_verb_accepts_valid_moment_files_and_notes_oddities(capsys: pytest.CaptureFixture[str]) -> None:
     for against in (
         ["--truth", "truth.jsonl"],
         ["--queries", "blind.jsonl"],
@@ -149,7 +149,7 @@ def test_check_verb_accepts_valid_files_and_notes_oddities(capsys: pytest.Captur
     assert (found["notes"][0]["line"], found["notes"][0]["kind"]) == (3, "a window of no length")
 
 
-def test_check_verb_folds_repeated_oddities(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_verb_counts_repeated_oddities_of_a_kind_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     windows = [[n, n] for n in range(25)]
     write_lines("odd.jsonl", [{"qid": "a", "query": "q", "vid": "v", "pred_relevant_windows": windows}])
     lines = output(capsys, "check", "odd.jsonl")
@@ -173,7 +173,7 @@ def test_check_verb_lists_problems_of_a_file_that_score_refuses(capsys: pytest.C
     assert re.fullmatch(r"error: bad\.jsonl: line 2: .*\[9\.0, 3\.0, 0\.5\].*2 more.*\n", capsys.readouterr().err)
 
 
-def test_check_verb_accepts_a_truth(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_verb_accepts_a_truth_of_moments(capsys: pytest.CaptureFixture[str]) -> None:
     assert output(capsys, "check", "truth.jsonl") == ["ok: a truth of 12 queries of 6 recordings"]
     queries = [dict(query) for query in QUERIES]
     queries[1]["relevant_windows"] = [[55, 61]]
@@ -200,7 +200,9 @@ def test_internal_moment_file_and_blind_list_are_one_problem_each(capsys: pytest
     assert capsys.readouterr().err == f"error: blind.jsonl: whole file: {without}\n"
 
 
-def test_wrong_or_missing_keys_are_reported_with_their_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_or_missing_keys_of_moment_answers_are_reported_with_their_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     lines = answers(lambda place: True, scored=False)
     write_lines("wrong.jsonl", [{k.replace("pred_", "my_"): v for k, v in line.items()} for line in lines])
     assert "line 1: pred_relevant_windows is missing" in output(capsys, "check", "wrong.jsonl", status=1)
@@ -208,7 +210,7 @@ def test_wrong_or_missing_keys_are_reported_with_their_lines(capsys: pytest.Capt
     assert output(capsys, "check", "first.jsonl", status=1) == ["line 1: pred_relevant_windows is missing"]
 
 
-def test_write_verb_makes_a_submission_without_scores(capsys: pytest.CaptureFixture[str]) -> None:
+def test_write_verb_makes_a_moment_submission_without_scores(capsys: pytest.CaptureFixture[str]) -> None:
     said = ["wrote out.jsonl: 12 queries, 10 windows or fewer each, without scores"]
     assert output(capsys, "write", "half.jsonl", "--out", "out.jsonl") == said
     assert Path("out.jsonl").read_bytes() == Path("bare.jsonl").read_bytes()
@@ -264,7 +266,7 @@ def test_facts_verb_prints_sources_of_the_moments_edition(capsys: pytest.Capture
         ("convert half.jsonl --out x.csv --edition 2022", "half.jsonl: line 1: JSON, such as a manifest, not a CSV"),
     ],
 )
-def test_refused_commands_print_one_line_and_change_nothing(
+def test_refused_moment_commands_print_one_line_and_write_nothing(
     arguments: str, sentence: str, desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_truth(desk)

@@ -61,7 +61,7 @@ def require(problems: list[Problem], expected: list[str]) -> None:
         assert re.match(pattern, line), (line, pattern)
 
 
-def test_windows_with_and_without_scores_are_read_unchanged(tmp_path: Path) -> None:
+def test_moment_files_with_and_without_scores_are_read_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     for scored in (True, False):
         path.write_bytes(answer_bytes(scored).replace(b"\n", b"\r\n").removesuffix(b"\r\n"))
@@ -72,7 +72,7 @@ def test_windows_with_and_without_scores_are_read_unchanged(tmp_path: Path) -> N
         assert is_scored(found) == scored
 
 
-def test_truth_is_read_unchanged(tmp_path: Path) -> None:
+def test_truth_of_moments_is_read_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes(truth_bytes([*QUERIES, {"qid": "c", "query": "q", "vid": "c", "relevant_windows": [[1, 2]]}]))
     found = read_moment_truth(path, E2026)
@@ -164,7 +164,7 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_faulty_answers_are_refused_with_their_lines(name: str, tmp_path: Path) -> None:
+def test_faulty_moment_answers_are_refused_with_their_lines(name: str, tmp_path: Path) -> None:
     data, expected = FAULTS[name]
     _, problems, _ = check_moments(data, E2026, truth())
     require(problems, expected)
@@ -211,13 +211,13 @@ def test_faulty_answers_are_refused_with_their_lines(name: str, tmp_path: Path) 
         ),
     ],
 )
-def test_odd_answers_are_noted_and_read(data: bytes, expected: list[str], tmp_path: Path) -> None:
+def test_moment_answers_with_oddities_are_read_and_noted(data: bytes, expected: list[str], tmp_path: Path) -> None:
     found, problems, notes = check_moments(data, E2026, truth())
     assert (problems, len(found)) == ([], 3)
     require(notes, expected)
 
 
-def test_duration_in_the_file_is_used_without_a_truth() -> None:
+def test_check_uses_the_duration_in_an_answer_if_no_truth_is_given() -> None:
     assert check_moments(windows_on_line_2([[50, 70]]), E2026)[1:] == ([], [])
     for duration, expected in ((60, ["line 2: window 1, .* ends after the recording"]), ("60", []), (None, [])):
         data = answer_bytes(False, pred_relevant_windows=[[50, 70]], duration=duration)
@@ -249,7 +249,7 @@ def change(number: int, **changes: Any) -> list[dict[str, Any]]:
         (change(2, relevant_windows=[[1, float("inf")]]), ["line 2: Infinity is not a number in JSON"]),
     ],
 )
-def test_faulty_truth_is_refused_with_its_lines(
+def test_faulty_truth_of_moments_is_refused_with_its_lines(
     queries: list[dict[str, Any]], expected: list[str], tmp_path: Path
 ) -> None:
     require(check_moment_truth(truth_bytes(queries), E2026)[1], expected)
@@ -272,12 +272,12 @@ def test_faulty_truth_is_refused_with_its_lines(
         (change(2, duration=61), ["line 2: the recording 'a' has two lengths, 61 s and 60 s"]),
     ],
 )  # fmt: skip
-def test_odd_truth_is_noted_and_read(queries: list[dict[str, Any]], expected: list[str]) -> None:
+def test_truth_of_moments_with_oddities_is_read_and_noted(queries: list[dict[str, Any]], expected: list[str]) -> None:
     assert len(truth(queries).queries) == 3
     require(truth(queries).notes, expected)
 
 
-def test_blind_list_cannot_be_scored() -> None:
+def test_scoring_against_a_blind_list_of_moments_is_refused() -> None:
     blind = truth([{key: query[key] for key in ("qid", "query", "duration", "vid")} for query in QUERIES])
     assert blind.is_blind
     assert check_moments(answer_bytes(False), E2026, blind)[1:] == ([], [])
@@ -285,7 +285,7 @@ def test_blind_list_cannot_be_scored() -> None:
         blind.windows()
 
 
-def test_written_submission_is_sorted_cut_and_without_scores(tmp_path: Path) -> None:
+def test_written_moment_submission_is_sorted_cut_and_without_scores(tmp_path: Path) -> None:
     windows = [[n, n + 1.5, round(0.1 * (n % 6), 1)] for n in range(12)]
     path, out = tmp_path / "dev.jsonl", tmp_path / "out.jsonl"
     path.write_bytes(answer_bytes(pred_relevant_windows=windows))
@@ -307,7 +307,7 @@ def test_answer_without_query_or_recording_is_not_written(tmp_path: Path) -> Non
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_randomly_damaged_files_are_read_or_refused_without_crash(tmp_path: Path) -> None:
+def test_randomly_damaged_moment_files_are_read_or_refused_without_a_crash(tmp_path: Path) -> None:
     """After a change of a byte, a bracket or a number, the file is valid or raises KitError, never another error."""
     rng = random.Random(2026)
     path = tmp_path / "x.jsonl"
@@ -355,7 +355,7 @@ def test_published_moment_files_are_read(goldens: Path, tmp_path: Path) -> None:
     assert sum(note.kind == "a window of no length" for note in notes) == 9  # of 3,520
 
 
-def test_edition_2026_agrees_with_the_metrics() -> None:
+def test_edition_2026_has_the_limits_that_the_moment_metrics_use() -> None:
     assert (E2026.thresholds, E2026.max_windows) == (moment_metrics.THRESHOLDS, moment_metrics.MAX_WINDOWS)
     assert (E2026.max_seconds, E2026.lengths) == (moment_metrics.MAX_SECONDS, moment_metrics.LENGTHS)
     assert get_moments_edition() is get_moments_edition(2026) is E2026

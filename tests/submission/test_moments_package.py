@@ -33,7 +33,7 @@ LIST = 177  # queries of 100 recordings, as in 2026
     ("parameters", "said"),
     [(26_400, "0.0264 M"), (9_930_000, "9.93 M"), (123_456_789, "123 M"), (999_700_000, "1000 M"), (3e9, "3000 M")],
 )
-def test_parameter_counts_are_formatted_in_millions(parameters: int, said: str) -> None:
+def test_meta_yaml_gives_parameter_counts_in_millions(parameters: int, said: str) -> None:
     assert _format_millions(parameters) == said
 
 
@@ -138,7 +138,7 @@ def test_package_of_four_systems_passes_check(here: Path, capsys: pytest.Capture
         assert meta["system"]["ensemble"] is False
 
 
-def test_check_notes_oddities_and_missing_comparison_of_a_package(
+def test_check_notes_oddities_of_a_package_and_that_it_was_not_compared(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The edition follows from the file names; the lines are in reverse order, and a window ends late."""
@@ -276,7 +276,7 @@ def pack_alone(output: str | None, *extra: str) -> int:
     return packed("--report", "report.pdf", *extra, systems=["alone:posterior"])
 
 
-def test_package_with_known_answers_is_marked_not_ready(
+def test_package_that_answers_queries_with_known_answers_is_marked_not_ready(
     without_blind: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Tested with the windows of the run, of an ensemble over the same queries, and of some of the queries."""
@@ -302,7 +302,7 @@ def test_pack_notes_output_that_was_not_compared(without_blind: Path, capsys: py
     assert main(check.replace("LIST", "list").split()[3:]) == 0
 
 
-def test_ensemble_is_packed_from_window_files(here: Path) -> None:
+def test_ensemble_of_moment_runs_is_packed_from_its_window_files(here: Path) -> None:
     """The windows have scores and any order; the output has the order of the list, and the figures are those of
     `scored`.
     """
@@ -323,7 +323,7 @@ def test_ensemble_is_packed_from_window_files(here: Path) -> None:
     assert meta["results"]["development_testing"]["Recall1@0.7"] == round(100 * figures["R1@0.7"], 2)
 
 
-def test_template_asks_for_facts_that_runs_do_not_have(here: Path) -> None:
+def test_pack_template_asks_for_facts_missing_in_the_runs(here: Path) -> None:
     assert main(["pack", *SYSTEMS, "--template", "new.yaml"]) == 0
     text = (here / "new.yaml").read_text()
     assert text.count("which has ranked the blind set") == 4
@@ -333,7 +333,7 @@ def test_template_asks_for_facts_that_runs_do_not_have(here: Path) -> None:
     assert "scored" not in text
 
 
-def test_filled_template_of_an_ensemble_is_sufficient(here: Path) -> None:
+def test_filled_template_of_an_ensemble_suffices_for_pack(here: Path) -> None:
     ensemble = ["run1,run2"]
     assert main(["pack", *ensemble, "--template", "new.yaml"]) == 0
     text = Path("new.yaml").read_text()
@@ -347,14 +347,14 @@ def test_filled_template_of_an_ensemble_is_sufficient(here: Path) -> None:
     assert packed("--report", "report.pdf", systems=ensemble) == 0
 
 
-def test_template_refuses_blind_entries(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_template_refuses_entries_of_blind_lists(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pack", "run1", "run1:blind_posterior", "--template", "new.yaml"]) == 1
     said = "error: run1: 'blind_posterior' ranks a blind list, which has no figures; use run1:posterior\n"
     assert capsys.readouterr().err == said
     assert not Path("new.yaml").exists()
 
 
-def test_overview_shows_the_first_entry_with_figures(here: Path) -> None:
+def test_overview_of_a_moments_run_shows_its_first_entry_with_figures(here: Path) -> None:
     found = json.loads((here / "run1" / "result.json").read_text())["moments"]
     expected = Figure(metric="R1@0.7", value=found["posterior"]["figures"]["R1@0.7"], where="posterior")
     assert overview(here / "run1").test == expected

@@ -44,13 +44,13 @@ def axis_of(windows: list[list[float]], seconds: float | None = 60.0) -> Axis:
     return axis
 
 
-def test_first_window_is_scored_as_the_answer() -> None:
+def test_report_scores_the_window_listed_first_as_the_answer() -> None:
     summary = summarise_entry(run_of({"a": [[0, 10, 0.9], [20, 30, 0.5]]}))
     assert summary.values["R1@0.7"] == 1
     assert summary.values["mAP"] == 1
 
 
-def test_window_opacity_is_relative_to_the_best_score() -> None:
+def test_report_draws_windows_with_opacity_relative_to_the_best_score() -> None:
     axis = axis_of([[0, 10, 0.5], [20, 30, 0.25], [40, 50, 0.0625], [51, 60, 0.04]])
     assert [(span.start, span.end, span.weight) for span in axis.predicted] == [
         (0, 10, 1),
@@ -62,19 +62,19 @@ def test_window_opacity_is_relative_to_the_best_score() -> None:
     assert axis.frames is FRAMES
 
 
-def test_first_window_is_always_drawn() -> None:
+def test_report_always_draws_the_first_window_of_an_answer() -> None:
     """Its mean inside is below the mean outside."""
     axis = axis_of([[0, 10, -0.2], [20, 30, -0.3]])
     assert [(span.start, span.end, span.weight) for span in axis.predicted] == [(0, 10, 0)]
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(60.0, 60.0), (None, 30.0)])
-def test_axis_has_the_length_of_its_recording(seconds: float | None, expected: float) -> None:
+def test_time_axis_in_the_report_has_the_length_of_its_recording(seconds: float | None, expected: float) -> None:
     """If the length is not known, the axis ends with the last window."""
     assert axis_of([[20, 30, 0.5]], seconds).seconds == expected
 
 
-def test_queries_with_equal_iou_are_sorted_by_ap() -> None:
+def test_report_sorts_queries_with_equal_iou_by_average_precision() -> None:
     """Queries a, b and c begin with a window of IoU 0.5. Queries b and c also find the right one, c after a
     wrong one.
     """
@@ -87,7 +87,7 @@ def test_queries_with_equal_iou_are_sorted_by_ap() -> None:
     }
 
 
-def test_recording_without_manifest_has_no_audio(tmp_path: Path) -> None:
+def test_report_has_no_audio_for_a_recording_without_a_manifest(tmp_path: Path) -> None:
     run = run_of({"a": [[0, 10, 0.5]]})
     run.recipe.model_extra = {"data": {"evaluation": {"manifest": str(tmp_path / "gone.jsonl")}}}
     ((axis,),) = axes_of(run).values()

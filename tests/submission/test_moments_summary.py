@@ -52,7 +52,7 @@ def test_moment_figures_match_hand_computed_values() -> None:
     assert summary.rows()[1][1:] == ["1", "0.6", "1", "0", "0.65", "1", "0.5"]
 
 
-def test_figures_by_length_use_ranges_of_true_windows() -> None:
+def test_moment_metrics_by_length_use_the_lengths_of_true_windows() -> None:
     answers: Answers = {"a": [[0, 5]], "b": [[0, 20]]}
     summary = summarise_moments(answers, truth_of({"a": [[0, 5], [20, 40]], "b": [[0, 20]]}), E2026)
     assert summary.by_length["long"] is None
@@ -68,7 +68,7 @@ def test_figures_by_length_use_ranges_of_true_windows() -> None:
     assert "short" not in "\n".join(summary.lines())
 
 
-def test_bootstrap_draws_recordings() -> None:
+def test_bootstrap_of_moment_metrics_draws_whole_recordings() -> None:
     """Two recordings, one with three hits and one with a miss: means of draws are 1, 3/4 and 0."""
     summary = hits_and_misses({"a_1": 1, "a_2": 1, "a_3": 1, "b_1": 0})
     assert summary.bootstrap == (0, 1)
@@ -77,7 +77,7 @@ def test_bootstrap_draws_recordings() -> None:
     assert alone.interval == summary.interval  # the jackknife takes every query as independent
 
 
-def test_duplicate_queries_do_not_narrow_the_interval() -> None:
+def test_queries_repeated_within_a_recording_do_not_narrow_the_interval() -> None:
     rng = np.random.default_rng(5)
     once = {f"{number}_1": int(rng.random() < 0.4) for number in range(40)}
     five = {f"{qid[:-2]}_{n}": hit for qid, hit in once.items() for n in range(5)}
@@ -105,7 +105,7 @@ def random_systems(seed: int) -> tuple[MomentSummary, MomentSummary]:
 
 @pytest.mark.parametrize("metric", E2026.metrics)
 @pytest.mark.parametrize("seed", range(2))
-def test_p_value_matches_enumeration_of_recording_flips(metric: str, seed: int) -> None:
+def test_p_value_matches_enumeration_of_all_swaps_of_recordings(metric: str, seed: int) -> None:
     first, second = random_systems(seed)
     vids = [qid.partition("_")[0] for qid in first.queries.texts]
     difference = first.per_query[metric] - second.per_query[metric]
@@ -121,7 +121,7 @@ def test_p_value_matches_enumeration_of_recording_flips(metric: str, seed: int) 
     assert found.better == np.count_nonzero(difference > 0)
 
 
-def test_comparison_uses_primary_metric_in_any_line_order() -> None:
+def test_comparison_of_moment_systems_uses_the_primary_metric_in_any_line_order() -> None:
     first, second = random_systems(0)
     assert compare(first, [second]) == compare(first, [second], "R1@0.7")
     assert compare(first, [second]) != compare(first, [second], "mAP")
@@ -135,18 +135,18 @@ def test_comparison_uses_primary_metric_in_any_line_order() -> None:
         compare(here, [hits_and_misses({"a_1": 1, "a_2": 1})])
 
 
-def test_comparison_uses_mean_of_several_others() -> None:
+def test_comparison_of_moment_systems_uses_the_mean_of_several_others() -> None:
     system, one, none = (hits_and_misses({"a_1": x, "b_1": y}) for x, y in ((1, 1), (1, 0), (0, 0)))
     assert compare(system, [one, none]).mean == 0.75
 
 
-def test_single_recording_has_no_interval() -> None:
+def test_moment_metrics_of_a_single_recording_have_no_interval() -> None:
     summary = hits_and_misses({"a_1": 1, "a_2": 0})
     assert all(math.isnan(bound) for interval in summary.bootstraps.values() for bound in interval)
     assert "R1@0.7       50.00 %  95 % none, one group of queries shows no spread" in summary.lines()
 
 
-def test_dropped_windows_and_queries_are_noted() -> None:
+def test_summary_notes_dropped_true_windows_and_queries() -> None:
     true: Answers = {"a_1": [[0, 10], [3, 3]], "b_1": [[4, 2]], "c_1": [[0, 1501]], "d_1": []}
     summary = summarise_moments({qid: [[0, 10]] for qid in true}, truth_of(true), E2026)
     assert summary.notes == [
@@ -157,7 +157,7 @@ def test_dropped_windows_and_queries_are_noted() -> None:
     assert summarise_moments({"a": [[0, 1]]}, truth_of({"a": [[0, 1]]}, None), E2026).chance is None
 
 
-def test_chance_is_missing_if_a_recording_has_no_length() -> None:
+def test_score_of_whole_recordings_is_missing_if_a_length_is_unknown() -> None:
     truth = truth_of({"a_1": [[0, 10]], "b_1": [[0, 10]]})
     known = truth.queries["a_1"]
     assert summarise_moments({"a_1": [[0, 10]], "b_1": [[0, 10]]}, truth, E2026).chance == 0
@@ -182,7 +182,7 @@ def castella(goldens: Path, folder: Path) -> tuple[Path, Path]:
     return write_lines(folder / "preds.jsonl", lines), write_lines(folder / "truth.jsonl", true)
 
 
-def test_baseline_file_gives_published_figures(goldens: Path, tmp_path: Path) -> None:
+def test_summary_of_the_baselines_moment_file_has_the_published_figures(goldens: Path, tmp_path: Path) -> None:
     path, true = castella(goldens, tmp_path)
     truth = read_moment_truth(true, E2026)
     summary = summarise_moments_file(path, truth, E2026)
@@ -205,7 +205,7 @@ def test_baseline_file_gives_published_figures(goldens: Path, tmp_path: Path) ->
     assert "scores" not in notes
 
 
-def test_faulty_file_is_not_summarised(goldens: Path, tmp_path: Path) -> None:
+def test_faulty_moment_file_is_not_summarised(goldens: Path, tmp_path: Path) -> None:
     path, true = castella(goldens, tmp_path)
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[1:]))

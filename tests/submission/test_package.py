@@ -153,7 +153,7 @@ def check_output_by_hand(rows: list[list[str]], edition: str, scores: Path) -> N
 LABEL_2024 = "de-la-Cruz_U-X_task8_1"
 
 
-def test_pack_notes_outputs_with_known_answers(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_notes_outputs_for_queries_with_known_answers(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     matrix = read_scores(here / "run1/scores/by_map.npy")
     texts = [f"blind {text}" for text in matrix.query_texts]
     write_scores(here / "blind.npy", replace(matrix, relevant=[None] * len(matrix)))
@@ -182,7 +182,7 @@ def test_packing_twice_gives_the_same_bytes(here: Path) -> None:
     assert (here / "mine.NOT_READY.zip").read_bytes() == first
 
 
-def test_task_style_names_files_like_the_2023_task(here: Path) -> None:
+def test_style_task_names_files_in_the_package_like_the_2023_task(here: Path) -> None:
     assert packed("2023", "--style", "task") == 0
     with zipfile.ZipFile("mine.NOT_READY.zip") as archive:
         names = {name.rpartition("/")[2] for name in archive.namelist()}
@@ -210,7 +210,7 @@ def test_blend_of_runs_is_packed_as_one_system(here: Path, capsys: pytest.Captur
     assert re.search("systems.0.output: is missing; .*2 runs.*score matrix", capsys.readouterr().err)
 
 
-def test_results_of_2025_use_the_given_annotations(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_package_results_of_2025_use_the_given_annotations(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two queries: one whose three best clips are relevant, one whose worst is."""
     matrix = read_scores(here / "run1/scores/by_map.npy")
     order = [sorted(range(24), key=lambda column, row=row: -matrix.values[row, column]) for row in (0, 7)]
@@ -241,7 +241,7 @@ def test_web_address_is_read_from_the_start_of_a_text(published: str | None, add
     assert extract_address(published) == address
 
 
-def test_unpublished_weights_cause_a_warning(
+def test_pack_warns_of_weights_that_differ_from_the_published_file(
     here: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     (here / "run1").unlink()
@@ -310,7 +310,7 @@ def test_filled_template_is_sufficient_for_pack(here: Path, capsys: pytest.Captu
         ({"autors": []}, ["autors: unknown key"]),
     ],
 )
-def test_missing_facts_are_reported_by_key(
+def test_missing_facts_in_about_yaml_are_reported_by_key(
     here: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], words: list[str]
 ) -> None:
     (here / "about.yaml").write_text(yaml.safe_dump(about() | change))
@@ -470,7 +470,7 @@ def write_zip(path: Path, members: Members) -> Path:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_planted_package_faults_are_refused(
+def test_package_with_planted_faults_is_refused(
     tmp_path: Path, members: Members, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plant, words = FAULTS[fault]

@@ -86,14 +86,14 @@ def write_zip(members: Members, method: int = zipfile.ZIP_DEFLATED, mode: int = 
 
 
 @pytest.mark.parametrize(("method", "name"), [(zipfile.ZIP_BZIP2, "bzip2"), (zipfile.ZIP_LZMA, "lzma")])
-def test_uncommon_compression_is_refused(members: Members, method: int, name: str) -> None:
+def test_package_with_uncommon_compression_is_refused(members: Members, method: int, name: str) -> None:
     problems = list(check_archive(write_zip(members, method), E2022))
     assert len(problems) == 3
     assert all(f"is compressed by {name}, which many programs cannot unpack; use deflate" in one for one in problems)
     assert list(check_archive(write_zip(members, zipfile.ZIP_STORED), E2022)) == []
 
 
-def test_damaged_member_is_one_problem(members: Members, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_file_in_a_package_is_one_problem(members: Members, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(check_archive(write_zip(members), E2022)) == []
     data = bytearray(Path("t.zip").read_bytes())
     with zipfile.ZipFile("t.zip") as made:
@@ -148,7 +148,9 @@ def test_links_special_files_bad_paths_and_bad_pdfs_are_reported(members: Member
 
 
 @pytest.mark.parametrize("name", ["output", "meta", "report"])
-def test_oversized_members_are_not_unpacked(name: str, members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_files_in_a_package_are_not_unpacked(
+    name: str, members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
     member = {"output": OUTPUT, "meta": META, "report": REPORT}[name]
     key = {"output": "MAX_OUTPUT_BYTES", "meta": "MAX_META_BYTES", "report": "MAX_REPORT_BYTES"}[name]
     assert getattr(archive, key) < 2**28 + 1
@@ -161,18 +163,20 @@ def test_oversized_members_are_not_unpacked(name: str, members: Members, monkeyp
     assert problem.startswith(f"{member}: has {limit + 1:,} bytes unpacked, more than the {limit:,} that")
 
 
-def test_too_many_members_are_refused(members: Members) -> None:
+def test_package_with_too_many_files_is_refused(members: Members) -> None:
     (problem,) = check_archive(write_zip(members | {f"mine/task6b/{n}.pdf": b"" for n in range(50)}), E2022)
     assert problem == "has 53 members, more than the 40 that 4 systems may have"
 
 
-def test_second_report_is_refused(members: Members) -> None:
+def test_package_with_two_reports_is_refused(members: Members) -> None:
     problems = list(check_archive(write_zip(members | {"mine/task6b/other.pdf": PDF}), E2022))
     assert problems == ["has 2 technical reports; a package has one, for all of its systems"]
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
-def test_data_around_an_archive_is_refused(place: str, members: Members, capsys: pytest.CaptureFixture[str]) -> None:
+def test_package_with_data_before_or_after_the_archive_is_refused(
+    place: str, members: Members, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, script = write_zip(members), b"#!/bin/sh\necho no archive\n"
     data = path.read_bytes()
     path.write_bytes(script + data if place == "before" else data + script)
@@ -181,7 +185,7 @@ def test_data_around_an_archive_is_refused(place: str, members: Members, capsys:
     assert main(["check", str(path), "--edition", "2022"]) == 1
 
 
-def test_encrypted_members_are_refused(members: Members) -> None:
+def test_package_with_encrypted_files_is_refused(members: Members) -> None:
     data = bytearray(write_zip(members).read_bytes())
     for record, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         data[data.index(record) + flags] |= 1
@@ -226,12 +230,12 @@ def test_package_for_other_queries_than_the_truth_is_refused(
         "\n".join(f"k{n}: 1" for n in range(MAX_NODES)), "x" * 1_000_001,
     ],
 )  # fmt: skip
-def test_invalid_yaml_is_refused(text: str) -> None:
+def test_about_yaml_that_is_not_yaml_is_refused(text: str) -> None:
     with pytest.raises(DataError, match=r"^not YAML"):
         parse_yaml(text.encode("latin-1"))
 
 
-def test_refused_yaml_is_reported_with_its_line() -> None:
+def test_refused_yaml_in_about_yaml_is_reported_with_its_line() -> None:
     for text, words in (
         ("a: 1\nb: 2\na: 3", "line 3: key given twice (first on line 1); keep one"),
         ("a: &x {b: 1}\nd:\n  <<: [*x, *x]\n  c: 3", "line 3: a merge key (<<), which is not read; write its keys out"),
@@ -254,7 +258,7 @@ def test_yaml_aliases_are_read() -> None:
     assert parse_yaml(b"a: &x {b: 1, c: 2}\nd: *x") == {"a": {"b": 1, "c": 2}, "d": {"b": 1, "c": 2}}
 
 
-def test_names_no_and_on_survive_packing(here: Path) -> None:
+def test_author_names_no_and_on_stay_text_in_a_package(here: Path) -> None:
     text = Path("about.yaml").read_text()
     for old, new in (("abbreviation: EX", "abbreviation: NO"), ("name: One", "name: on")):
         assert old in text
@@ -304,7 +308,7 @@ def test_yaml_alias_bombs_are_refused(members: Members) -> None:
         (about() | {"systems": [{"name": "N", "abbreviation": "n", "output": "odd.npy"}]}, "made by an unnamed run"),
     ],
 )
-def test_invalid_facts_are_refused_with_their_key(
+def test_invalid_facts_in_about_yaml_are_refused_with_their_key(
     here: Path, content: str | dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_scores(here / "odd.npy", replace(read_scores(here / "run/scores/evaluation.npy"), facts={"of": {"a": 3}}))
@@ -317,7 +321,7 @@ def test_invalid_facts_are_refused_with_their_key(
     assert not Path("mine.zip").exists()
 
 
-def test_separators_are_removed_from_labels(here: Path) -> None:
+def test_separators_in_names_are_removed_from_package_labels(here: Path) -> None:
     (here / "about.yaml").write_text(yaml.safe_dump(about(lastname="St. John_O'Hara ")))
     assert pack() == 0
     with zipfile.ZipFile("mine.zip") as made:
@@ -326,7 +330,9 @@ def test_separators_are_removed_from_labels(here: Path) -> None:
     assert all(name.count(".") == 2 for name in names)
 
 
-def test_problems_of_a_packed_csv_are_folded(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_counts_further_problems_of_a_packed_csv_on_one_line(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (here / "theirs.csv").write_text("caption\n" * 500)
     systems = [{"name": "N", "abbreviation": "n", "output": "theirs.csv"}]
     (here / "about.yaml").write_text(yaml.safe_dump(about() | {"systems": systems}))
@@ -419,7 +425,7 @@ def test_edited_run_files_never_cause_a_traceback(copied: Path, name: str, capsy
         ("resolved.json", ("rank", "again"), {"kind": "mean", "of": ["again"]}, "rank.again.of: no earlier entry"),
     ],
 )
-def test_missing_parts_of_a_run_are_reported_by_name(
+def test_pack_names_the_missing_or_wrong_part_of_a_run(
     copied: Path, name: str, path: tuple[str, ...], value: Any, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = json.loads((copied / name).read_text())
@@ -431,7 +437,9 @@ def test_missing_parts_of_a_run_are_reported_by_name(
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b"[" * 100_000, b'{"rank": '])
-def test_damaged_result_json_is_one_error_line(copied: Path, data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_reports_a_damaged_result_json_on_one_line(
+    copied: Path, data: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
     (copied / "result.json").write_bytes(data)
     assert pack("mine") == 1
     shown = capsys.readouterr()

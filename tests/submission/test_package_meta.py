@@ -57,7 +57,7 @@ def run_of(
     )
 
 
-def test_shared_frozen_model_is_counted_once() -> None:
+def test_frozen_model_shared_by_members_is_counted_once() -> None:
     """Two runs train 10 + 1 and 20 + 2 parameters. One calls PANNs `a`, the other `b`; both use one network of 500."""
     one = run_of({"a": 10, "text": 1}, {"a": 500, "text": 70}, {"a": "panns"}, text="minilm")
     two = run_of({"b": 20, "text": 2}, {"b": 500, "c": 30, "text": 70}, {"b": "panns", "c": "vggish"}, text="minilm")

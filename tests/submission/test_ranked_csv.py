@@ -56,7 +56,7 @@ def test_ranked_csv_scores_the_same_as_its_matrix(tmp_path: Path, truth_path: Pa
         assert score_csv(tmp_path / "out.csv", truth_path).values == score_matrix(matrix).values
 
 
-def test_several_relevant_clips_count_in_the_matrix() -> None:
+def test_score_matrix_with_several_relevant_clips_per_query_counts_them_all() -> None:
     values = np.tile(np.arange(12, 0, -1, dtype=np.float32), (24, 1))
     summary = score_matrix(small_matrix(values=values, relevant=[["clip1", "clip3"]] * 24), E2022)
     assert summary.values == {"R@1": 0.0, "R@5": 1.0, "R@10": 1.0, "mAP@10": 0.5}
@@ -80,20 +80,20 @@ def test_ambiguous_or_invalid_ranked_csv_is_not_written(tmp_path: Path, changes:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_written_bytes_equal_those_of_pandas() -> None:
+def test_written_ranked_csv_equals_that_of_pandas_byte_for_byte() -> None:
     rows = [[name, *captions] for name, captions in zip(NAMES, CAPTIONS, strict=True)]
     frame = pandas.DataFrame(rows, columns=["a", "b, c", "d"])
     assert format_table([["a", "b, c", "d"], *rows]) == frame.to_csv(index=False, lineterminator="\n").encode()
 
 
-def test_pool_smaller_than_the_ranking_is_refused(tmp_path: Path) -> None:
+def test_ranked_csv_of_a_pool_smaller_than_its_lists_is_refused(tmp_path: Path) -> None:
     ids = list("abcdefghi")
     matrix = ScoreMatrix(np.zeros((1, 9), dtype=np.float32), ["q"], ["q"], ids, ids, [None])
     with pytest.raises(SubmissionError, match="the pool has 9 clips, but a row of edition 2022 lists 10"):
         write_ranked_csv(matrix, tmp_path / "out.csv", E2022)
 
 
-def test_line_breaks_inside_cells_survive_a_round_trip(tmp_path: Path) -> None:
+def test_line_breaks_in_queries_survive_a_round_trip_through_a_ranked_csv(tmp_path: Path) -> None:
     texts = ["one\ntwo", "three\rfour", "five\r\nsix", *map(str, range(21))]
     matrix = small_matrix(query_texts=texts)
     write_ranked_csv(matrix, tmp_path / "out.csv", E2022)
@@ -178,7 +178,7 @@ TRUTH_FAULTS: list[tuple[str, Callable[[list[bytes]], bytes], list[str]]] = [
 
 
 @pytest.mark.parametrize(("fault", "expected"), [pytest.param(*case[1:], id=case[0]) for case in FORM_FAULTS])
-def test_format_faults_are_reported_once_with_their_lines(
+def test_ranked_csv_format_faults_are_reported_once_with_their_lines(
     tmp_path: Path, fault: Callable[[list[bytes]], bytes], expected: list[str]
 ) -> None:
     lines = good_lines(tmp_path)
@@ -187,7 +187,7 @@ def test_format_faults_are_reported_once_with_their_lines(
 
 
 @pytest.mark.parametrize(("fault", "expected"), [pytest.param(*case[1:], id=case[0]) for case in TRUTH_FAULTS])
-def test_differences_from_the_truth_are_reported_with_their_lines(
+def test_ranked_csv_differences_from_the_truth_are_reported_with_their_lines(
     tmp_path: Path, truth_path: Path, fault: Callable[[list[bytes]], bytes], expected: list[str]
 ) -> None:
     lines, truth = good_lines(tmp_path), read_clotho_truth(truth_path)
@@ -195,7 +195,7 @@ def test_differences_from_the_truth_are_reported_with_their_lines(
     check_problems(check_ranked_csv(fault(lines), E2022, truth)[1], expected)
 
 
-def test_windows_line_ends_and_missing_last_one_are_accepted(tmp_path: Path, truth_path: Path) -> None:
+def test_ranked_csv_with_windows_line_ends_or_without_the_last_is_accepted(tmp_path: Path, truth_path: Path) -> None:
     data = b"".join(good_lines(tmp_path))
     truth = read_clotho_truth(truth_path)
     for same in (data.replace(b"\n", b"\r\n"), data.removesuffix(b"\n")):
@@ -206,7 +206,7 @@ def test_windows_line_ends_and_missing_last_one_are_accepted(tmp_path: Path, tru
         ]
 
 
-def test_unnecessary_quotes_are_accepted(tmp_path: Path) -> None:
+def test_ranked_csv_with_unnecessary_quotes_is_accepted(tmp_path: Path) -> None:
     data = b'"caption",file_name_1,file_name_2,file_name_3,file_name_4,file_name_5,file_name_6,file_name_7,' \
         b'file_name_8,file_name_9,"file_name_10"\n"a ""b"" c",1,2,3,4,5,6,7,8,9,"10"\n'  # fmt: skip
     ranked, problems = check_ranked_csv(data, E2022)

@@ -181,7 +181,7 @@ def test_report_lists_differing_settings_with_both_values(run: Path, made: Path)
 
 
 @pytest.mark.usefixtures("quick")
-def test_single_epoch_is_described_instead_of_drawn(run: Path) -> None:
+def test_report_describes_a_single_epoch_instead_of_drawing_it(run: Path) -> None:
     path = run / "metrics.jsonl"
     path.write_text(path.read_text().splitlines()[0] + "\n")
     found = report(run)
@@ -199,7 +199,7 @@ def test_report_explains_m1_and_m2(whole: Read, run: Path) -> None:
     assert report(run).text.count(meaning) == 2, "and at the checkpoint"
 
 
-def test_clip_audio_is_embedded_once(made: Path, whole: Read) -> None:
+def test_report_embeds_the_audio_of_a_repeated_clip_once(made: Path, whole: Read) -> None:
     players = [int(attrs["data-clip"]) for attrs in whole.all("audio")]
     assert sorted(set(players)) == list(range(len(whole.audio)))
     assert len(whole.names) == len(players)
@@ -250,7 +250,7 @@ def test_listening_section_shows_ranks_scores_and_clips_of_a_query(run: Path) ->
 
 
 @pytest.mark.usefixtures("quick")
-def test_hidden_relevant_clips_are_counted(run: Path) -> None:
+def test_report_counts_relevant_clips_that_it_does_not_show(run: Path) -> None:
     rescore(run, lambda matrix: replace(matrix, relevant=[list(matrix.clip_ids[:12])] * len(matrix)))
     found = report(run)
     shown = [re.findall("[✓✗]", part) for part in found.text.split("first relevant clip at rank")[1:]]
@@ -260,7 +260,7 @@ def test_hidden_relevant_clips_are_counted(run: Path) -> None:
         assert marks.count("✓") + int(further) == 12
 
 
-def test_names_and_captions_are_escaped(run: Path) -> None:
+def test_report_escapes_html_in_names_and_captions(run: Path) -> None:
     def harm(matrix: ScoreMatrix) -> ScoreMatrix:
         return replace(matrix, file_names=[HARM + str(n) for n in range(24)], query_texts=[HARM] * 120)
 
@@ -272,7 +272,7 @@ def test_names_and_captions_are_escaped(run: Path) -> None:
     assert found.text.count(HARM) >= 15 + len(found.names)
 
 
-def test_report_of_a_mean_explains_missing_norms(run: Path) -> None:
+def test_report_of_a_mean_of_models_explains_why_it_has_no_norms(run: Path) -> None:
     found = report(run, entry="mean")
     assert "left out: mean is a mean of last, best; make the report of one of them" in found.text
     assert [attrs["id"] for attrs in found.all("section")] == [name for name in SECTIONS if name != "settings"]
@@ -285,7 +285,7 @@ def test_report_of_one_expert_has_no_experts_section(run: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_report_explains_missing_norms(run: Path) -> None:
+def test_report_explains_why_it_has_no_norms(run: Path) -> None:
     path = run / "scores/best.clips.csv"
     rows = [",".join(line.split(",")[:3]) for line in path.read_text().splitlines()]
     path.write_text("\n".join(rows) + "\n")
@@ -326,7 +326,7 @@ def test_report_works_without_negatives(run: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_loss_margins_come_from_the_ranked_stages(made: Path, run: Path) -> None:
+def test_margins_in_the_report_are_those_of_the_ranked_training_stages(made: Path, run: Path) -> None:
     finished = open_finished(f"{made}:best")
     output = {0.2: "the margin 0.2 of the ranking loss, which training relaxes by CIDEr-D"}
     assert loss_margins(finished) == output
@@ -370,7 +370,7 @@ def test_caveats_list_reasons_for_optimistic_figures(run: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_queries_are_assigned_to_the_expert_with_the_largest_share(run: Path) -> None:
+def test_report_assigns_queries_to_the_expert_with_the_largest_share(run: Path) -> None:
     """One expert dominates two clips, the other the rest; the mAP@10 of their queries is computed here by hand."""
     path = run / "scores/best.clips.csv"
     lines = path.read_text().splitlines()

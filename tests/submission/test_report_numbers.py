@@ -28,7 +28,7 @@ def matrix_of(values: list[list[float]], relevant: list[list[str]], **changes: A
     return ScoreMatrix(np.array(values, np.float32), names, names, ids, ids, list(relevant), **changes)
 
 
-def test_docstring_examples_are_right() -> None:
+def test_docstring_examples_of_report_modules_are_right() -> None:
     found = doctest.testmod(statistics)
     assert found.failed == 0
     assert found.attempted >= 7
@@ -44,12 +44,12 @@ def test_histogram_labels_distinguish_narrow_bins(width: float) -> None:
     assert len({row[0] for row in rows}) == 30
 
 
-def test_labels_of_wide_bins_have_three_decimals() -> None:
+def test_histogram_labels_of_wide_bins_have_three_decimals() -> None:
     rows = _bins_table("score", np.linspace(-1, 1, 31), {"queries": np.zeros(30, np.int64)}).rows
     assert rows[0][0] == "-1.000 to -0.933"
 
 
-def test_rank_bins_follow_1_2_5_steps() -> None:
+def test_rank_bins_end_at_1_2_5_10_and_so_on() -> None:
     assert rank_bins(1) == [(1, 1)]
     assert rank_bins(5) == [(1, 1), (2, 2), (3, 5)]
     assert rank_bins(6)[-1] == (6, 6)
@@ -58,7 +58,7 @@ def test_rank_bins_follow_1_2_5_steps() -> None:
     assert statistics.count_ranks(first, rank_bins(30)) == [2, 1, 1, 2, 1, 1]
 
 
-def test_random_shares_match_enumeration_of_all_orders() -> None:
+def test_expected_shares_of_random_ranks_match_enumeration_of_all_orders() -> None:
     single = [(rank, rank) for rank in range(1, 5)]
     assert random_shares(single, 4, np.array([2])) == pytest.approx([1 / 2, 1 / 3, 1 / 6, 0])
     assert random_shares(single, 4, np.array([1, 2, 1, 2])) == pytest.approx([3 / 8, 7 / 24, 5 / 24, 1 / 8])
@@ -69,7 +69,7 @@ def test_random_shares_match_enumeration_of_all_orders() -> None:
     assert random_shares(bins, 6, np.array([3])) == pytest.approx(counted)
 
 
-def test_score_gaps_match_hand_computed_values() -> None:
+def test_scores_of_best_relevant_and_hardest_negative_clips_match_hand_values() -> None:
     found = score_gaps(
         matrix_of(
             [[0.5, 0.25, 0.75], [0.5, 0.5, 0.25], [0.5, 0.5, 0.25], [3.0, 2.0, 1.0]],
@@ -83,7 +83,7 @@ def test_score_gaps_match_hand_computed_values() -> None:
     assert found.tied.tolist() == [False, True, False, False]
 
 
-def test_share_interval_is_wilson_over_groups() -> None:
+def test_interval_of_a_share_is_wilsons_with_groups_as_trials() -> None:
     """The bounds are the roots of |p - m| = z sqrt(p (1 - p) / n), found here by bisection."""
 
     def root(mean: float, n: float, low: float, high: float) -> float:
@@ -108,7 +108,7 @@ def test_share_interval_is_wilson_over_groups() -> None:
     assert share_interval(np.zeros(3), np.zeros(3, int)) == pytest.approx((0, 1 - 1 / (1 + 1.959963984540054**2)))
 
 
-def test_bins_include_their_start() -> None:
+def test_bins_of_the_report_include_their_start() -> None:
     assert [statistics.bin_number(n, statistics.WORDS) for n in (1, 4, 5, 7, 8, 19, 20, 99)] == [0, 0, 1, 1, 2, 5, 6, 6]
     assert list(statistics.bin_labels(statistics.WORDS, whole=True).values()) == [
         "1–4",
@@ -139,7 +139,7 @@ def test_bins_include_their_start() -> None:
     assert bars[1].interval == pytest.approx((1 / (1 + 1.959963984540054**2), 1))
 
 
-def test_best_middle_and_worst_queries_are_chosen() -> None:
+def test_report_chooses_the_best_middle_and_worst_queries() -> None:
     def chosen(first: list[int], margin: list[float]) -> list[list[int]]:
         return list(choose_queries(np.array(first), np.array(margin)).values())
 
@@ -164,7 +164,7 @@ def test_clip_table_is_read_in_order_of_the_scores(tmp_path: Path) -> None:
     assert {name: norms.tolist() for name, norms in clips.norms.items()} == {"one": [3.0, 2.0]}
 
 
-def test_unreadable_clip_has_no_player(tmp_path: Path) -> None:
+def test_report_has_no_player_for_an_unreadable_clip(tmp_path: Path) -> None:
     store = AudioStore()
     (tmp_path / "broken.wav").write_bytes(b"RIFF of nothing")
     number, why = store.add(tmp_path / "broken.wav")

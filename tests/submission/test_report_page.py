@@ -65,7 +65,7 @@ def test_page_fits_the_screen_and_shows_the_main_metric(browser: Browser, made: 
     assert browser.errors == []
 
 
-def test_figures_are_side_by_side_on_desktop_and_stacked_on_phone(browser: Browser, made: Path) -> None:
+def test_report_figures_are_side_by_side_on_desktop_and_stacked_on_phone(browser: Browser, made: Path) -> None:
     def tops(width: int) -> list[float]:
         boxes = [image.bounding_box() for image in opened(browser, made, width).locator("#learning img").all()]
         return [box["y"] for box in boxes if box]
@@ -76,7 +76,7 @@ def test_figures_are_side_by_side_on_desktop_and_stacked_on_phone(browser: Brows
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_playing_a_clip_stops_the_others(browser: Browser, made: Path, width: int) -> None:
+def test_playing_a_clip_of_the_report_stops_the_others(browser: Browser, made: Path, width: int) -> None:
     page = opened(browser, made, width)
     page.evaluate("document.querySelectorAll('audio')[0].play()")
     until(page, "document.querySelectorAll('audio')[0].currentTime > 0.1")
@@ -86,7 +86,7 @@ def test_playing_a_clip_stops_the_others(browser: Browser, made: Path, width: in
     assert browser.errors == []
 
 
-def test_players_are_reachable_by_keyboard(browser: Browser, made: Path) -> None:
+def test_audio_players_in_the_report_are_reachable_by_keyboard(browser: Browser, made: Path) -> None:
     page = opened(browser, made, 1280)
     for _ in range(9):
         page.keyboard.press("Tab")
@@ -99,7 +99,7 @@ def test_players_are_reachable_by_keyboard(browser: Browser, made: Path) -> None
     until(page, "document.activeElement.currentTime > 0.1")
 
 
-def test_page_can_be_printed(browser: Browser, made: Path) -> None:
+def test_report_page_can_be_printed(browser: Browser, made: Path) -> None:
     page = opened(browser, made, 1280)
     page.emulate_media(media="print")
     assert page.locator("audio").first.is_hidden()

@@ -33,7 +33,7 @@ from submission.report.overview import _strip_folders
         ({"a": ["b: /home/jo/x"], "n": 3}, {"a": ["b: …/x"], "n": 3}),
     ],
 )
-def test_absolute_paths_are_cut_to_their_last_part(text: object, output: object) -> None:
+def test_report_cuts_absolute_paths_to_their_last_part(text: object, output: object) -> None:
     found = without_folders(text)
     assert found == output
     assert without_folders(found) == output

@@ -45,13 +45,13 @@ def test_metrics_lines_survive_a_round_trip(unbroken: Path) -> None:
     assert lines[0].value("validation.nothing") is None
 
 
-def test_unknown_figures_in_metrics_are_kept() -> None:
+def test_unknown_figures_in_metrics_jsonl_are_kept() -> None:
     line = EpochLine.model_validate({"stage": "a", "epoch": 1, "seconds": 1, "entropy": 0.5})
     assert line.value("entropy") == 0.5
     assert line.document() == {"stage": "a", "epoch": 1, "seconds": 1.0, "entropy": 0.5}
 
 
-def test_result_of_a_later_format_is_refused(
+def test_result_json_of_a_later_format_is_refused(
     unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
@@ -66,7 +66,7 @@ def test_result_of_a_later_format_is_refused(
         assert errors.count("\n") == 1
 
 
-def test_text_in_place_of_a_number_is_refused(
+def test_text_in_place_of_a_number_in_a_run_file_is_refused(
     unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
@@ -88,7 +88,7 @@ def test_changed_resolved_recipe_is_refused(unbroken: Path, tmp_path: Path) -> N
         open_finished(str(run))
 
 
-def test_model_facts_write_the_run_as_key_from() -> None:
+def test_facts_of_a_model_are_written_with_its_run_under_the_key_from() -> None:
     written: dict[str, Any] = {"recipe": "r", "from": "folder", "checkpoint": "last", "experts": {}, "text": None}
     facts = ModelFacts(recipe="r", run="folder", checkpoint="last", experts={}, text=None)
     assert facts.document() == written
@@ -96,7 +96,7 @@ def test_model_facts_write_the_run_as_key_from() -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in RECIPES if "study" not in path.name], ids=lambda path: path.stem)
-def test_used_recipe_parts_exist_in_every_shipped_recipe(path: Path) -> None:
+def test_every_shipped_recipe_can_be_read_as_the_recipe_of_a_run(path: Path) -> None:
     resolved = json.loads(load_recipe(path).resolved())
     found = ResolvedRecipe.model_validate(resolved)
     assert list(found.stages) == list(resolved["stages"])

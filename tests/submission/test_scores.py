@@ -50,7 +50,7 @@ def test_score_matrix_survives_a_round_trip(tmp_path: Path) -> None:
         ({"relevant": [["clip0"]] * 23 + [["clip1", "clip1"]]}, "query 'q23': relevant clip 'clip1' occurs twice"),
     ],
 )
-def test_inconsistent_matrix_is_refused(changes: dict[str, Any], words: str) -> None:
+def test_score_matrix_with_inconsistent_labels_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(SubmissionError, match=words):
         small_matrix(**changes)
 
@@ -104,7 +104,9 @@ def edit_json(path: Path, edit: Callable[[dict], object]) -> None:
         ),
     ],
 )
-def test_damaged_score_files_are_refused_by_name(tmp_path: Path, damage: Callable[[Path], object], words: str) -> None:
+def test_damaged_score_matrix_files_are_refused_by_name(
+    tmp_path: Path, damage: Callable[[Path], object], words: str
+) -> None:
     write_scores(tmp_path / "s.npy", small_matrix())
     without_checksums(tmp_path)
     damage(tmp_path)
@@ -117,13 +119,15 @@ def test_damaged_score_files_are_refused_by_name(tmp_path: Path, damage: Callabl
     [({"facts": {"x": object()}}, "JSON"), ({"facts": {"x": math.nan}}, "JSON"),
      ({"query_texts": ["\ud800"] * 24}, "Unicode")],
 )  # fmt: skip
-def test_values_invalid_in_json_are_refused_before_writing(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_labels_that_json_cannot_represent_are_refused_before_writing(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
     with pytest.raises(SubmissionError, match=words):
         write_scores(tmp_path / "s.npy", small_matrix(**changes))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_scores_need_the_npy_suffix(tmp_path: Path) -> None:
+def test_score_matrix_without_the_npy_suffix_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SubmissionError, match=r"give the name ending in \.npy"):
         write_scores(tmp_path / "s.bin", small_matrix())
 

@@ -36,7 +36,7 @@ def matrix() -> ScoreMatrix:
     )
 
 
-def test_audio_to_text_matches_hand_computed_values(matrix: ScoreMatrix) -> None:
+def test_audio_to_text_metrics_match_hand_computed_values(matrix: ScoreMatrix) -> None:
     """Clip a scores its captions 9 and 2, the others 8 and 0: ranks 1, 3. Clip b scores its captions 7 and 2, the
     others 1 and 3: ranks 1, 3.
     """
@@ -76,7 +76,7 @@ def test_audio_to_text_metrics_equal_slow_reference(seed: int) -> None:
         assert found[name] == pytest.approx(total)
 
 
-def test_audio_to_text_ties_are_ordered_by_text(matrix: ScoreMatrix) -> None:
+def test_captions_with_equal_scores_are_ordered_by_text_in_audio_to_text(matrix: ScoreMatrix) -> None:
     """All scores are equal. In text order, `Barking, loud`, `Dogs`, `Rain`, `a dog` are b1, b2, a2, a1."""
     alike = replace(matrix, values=np.zeros((4, 3), np.float32), query_texts=["a dog", "Rain", "Barking, loud", "Dogs"])
     expected = [[3, 4], [1, 2]]
@@ -84,7 +84,7 @@ def test_audio_to_text_ties_are_ordered_by_text(matrix: ScoreMatrix) -> None:
     assert ranks_from_audio(replace(alike, query_ids=["4", "3", "2", "1"])).ranks.tolist() == expected
 
 
-def test_annotations_replace_relevant_clips(tmp_path: Path, matrix: ScoreMatrix) -> None:
+def test_annotations_of_2025_replace_the_relevant_clips_of_a_matrix(tmp_path: Path, matrix: ScoreMatrix) -> None:
     path = tmp_path / "annotations.csv"
     path.write_text("query,audio_filenames\nRain,\"['a.wav', 'c, d.wav']\"\n\"Barking, loud\",[' b.wav']\n")
     chosen = with_annotations(matrix, read_annotations(path, matrix_truth(matrix)))
@@ -152,7 +152,7 @@ def test_baseline_submission_scores_against_2025_annotations(
     assert sum(float(row[-1]) for row in read_rows(table)[1:]) == pytest.approx(sum(precisions), abs=1e-3)
 
 
-def test_full_size_matrix_is_processed_in_little_memory(root: Path, tmp_path: Path) -> None:
+def test_full_size_score_matrix_is_scored_in_little_memory(root: Path, tmp_path: Path) -> None:
     n_queries, n_clips = 5225, 1045
     values = np.random.default_rng(0).normal(size=(n_queries, n_clips)).astype(np.float32)
     clips = [f"clip {n}" for n in range(n_clips)]

@@ -61,14 +61,16 @@ def test_custom_edition_lists_the_whole_small_pool(
     assert (tmp_path / "again.csv").read_bytes() == out.read_bytes()
 
 
-def test_metrics_beyond_the_pool_equal_those_at_its_size() -> None:
+def test_metrics_with_k_beyond_the_pool_equal_those_with_k_at_its_size() -> None:
     found = ranks_in_matrix(matrix_of(7))
     values = summarise(found, recall_ks=(7, 10), map_ks=(10, 7)).values
     assert values["mAP@10"] == values["mAP@7"] < 1
     assert values["R@10"] == values["R@7"] == 1
 
 
-def test_shortened_list_of_a_small_pool_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranked_csv_of_a_small_pool_with_a_missing_column_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     scores, out = tmp_path / "s.npy", tmp_path / "s.csv"
     write_scores(scores, matrix_of(7))
     assert main(["write", str(scores), "--out", str(out), *CUSTOM]) == 0

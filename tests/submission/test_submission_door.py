@@ -144,7 +144,7 @@ def test_check_lists_problems_of_a_file_that_score_refuses(
         (["check", "good.csv", "--queries", "wide.csv", "--audio", "."], "found 'index,0.wav,1.wav,"),
     ],
 )
-def test_expected_errors_are_one_line(
+def test_errors_of_submission_verbs_print_one_line(
     tmp_path: Path,
     truth_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -179,13 +179,15 @@ def test_expected_errors_are_one_line(
     [[], ["rank"], ["check"], ["write", "s.npy"], ["check", "a", "--truth", "b", "--scores", "c"],
      ["check", "a", "--truth", "b", "--queries", "c"], ["convert", "a.csv"]],
 )  # fmt: skip
-def test_wrong_usage_exits_with_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_of_submission_exits_with_status_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments) == 2
     assert "usage: python -m submission" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["write", "convert", "check", "score"])
-def test_help_of_every_verb_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_every_submission_verb_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
     shown = capsys.readouterr().out
     assert f"example:\n  python -m submission {verb} " in shown
@@ -214,7 +216,7 @@ def test_checking_and_scoring_a_csv_import_only_numpy(
     assert done.stderr == b""
 
 
-def test_full_disk_is_one_line_and_keeps_the_old_file(root: Path, tmp_path: Path) -> None:
+def test_full_disk_prints_one_line_and_keeps_the_old_submission(root: Path, tmp_path: Path) -> None:
     write_scores(tmp_path / "s.npy", small_matrix())
     (tmp_path / "out.csv").write_text(old := "index,a.wav\n")
     limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (700, resource.RLIM_INFINITY))\n"

@@ -93,18 +93,18 @@ def test_recall_matches_hand_computed_values(ranks: list[int], n_relevant: int, 
         ([1, 2], 1, "2 ranks are given for 1 relevant clips"),
     ],
 )
-def test_metrics_refuse_invalid_ranks(metric: Any, ranks: list[int], n_relevant: int, words: str) -> None:
+def test_metrics_of_invalid_ranks_are_refused(metric: Any, ranks: list[int], n_relevant: int, words: str) -> None:
     with pytest.raises(SubmissionError, match=words):
         metric(ranks, n_relevant, 10)
 
 
 @pytest.mark.parametrize(("module", "examples"), [(metrics, 3), (intervals, 2)])
-def test_docstring_examples_are_right(module: Any, examples: int) -> None:
+def test_docstring_examples_of_metrics_are_right(module: Any, examples: int) -> None:
     results = doctest.testmod(module)
     assert (results.failed, results.attempted) == (0, examples)
 
 
-def test_audio_to_text_definitions_match_hand_computed_values() -> None:
+def test_recall_definitions_from_audio_to_text_match_hand_values() -> None:
     """Two clips, with 5 captions and with 1; ranks of their captions among all."""
     found = found_of([[2, 3, 7, 9, 30], [12]], [5, 1], n_pool=40)
     summary = summarise_audio_to_text(found)
@@ -132,7 +132,7 @@ def test_median_rank_matches_hand_computed_values() -> None:
     assert metrics.median_rank(order.ranks_from_lists([[], []])) == math.inf
 
 
-def test_chance_matches_hand_computed_values() -> None:
+def test_expected_score_of_random_orders_matches_hand_values() -> None:
     assert metrics.chance(1) == 1.0
     assert metrics.chance(2, k=1) == 0.5
     assert metrics.chance(1045) == pytest.approx(2.9289682539682538 / 1045)
@@ -143,7 +143,7 @@ def test_chance_matches_hand_computed_values() -> None:
         metrics.chance(3, n_relevant=4)
 
 
-def test_summary_matches_hand_computed_values() -> None:
+def test_metrics_and_intervals_in_a_summary_match_hand_values() -> None:
     summary = summarise(found_of([[1], [4], [7, 8], []], [1, 1, 2, 1]))
     precisions = [1, 1 / 4, (1 / 7 + 2 / 8) / 2, 0]
     assert summary.values == {"R@1": 0.25, "R@5": 0.5, "R@10": 0.75, "mAP@10": pytest.approx(sum(precisions) / 4)}
@@ -164,12 +164,12 @@ def test_summary_bootstrap_draws_queries_by_clip() -> None:
     assert summarise(by_clip).bootstrap != pytest.approx(intervals.bootstrap_interval(precisions))
 
 
-def test_unranked_clip_adds_nothing_to_average_precision() -> None:
+def test_relevant_clip_without_a_rank_adds_nothing_to_average_precision() -> None:
     assert metrics.average_precision(np.array([[NEVER]]), np.array([1]), None).tolist() == [0.0]
     assert metrics.average_precision(np.array([[2, NEVER]]), np.array([2]), None).tolist() == [0.25]
 
 
-def test_metric_beyond_the_list_length_is_noted_as_lower_bound() -> None:
+def test_metric_with_k_beyond_the_list_length_is_noted_as_lower_bound() -> None:
     summary = summarise(found_of([[1], []], [2, 1], depth=10), map_ks=(16, 10))
     assert (summary.primary, summary.values["mAP@16"]) == ("mAP@16", 0.25)
     lines = summary.lines()
@@ -201,7 +201,7 @@ def slow_average_precision(ranks: list[int], n_relevant: int, k: int) -> float:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_metrics_equal_slow_reference(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retrieval_metrics_equal_a_slow_reference(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(seed)
     monkeypatch.setattr(blocks, "MAX_ROWS", int(random.integers(1, 9)))  # blocks must not show in the result
     n_queries, n_clips = (int(size) for size in random.integers(1, 24, size=2))
@@ -234,7 +234,7 @@ def test_metrics_equal_slow_reference(seed: int, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(("n_clips", "n_relevant", "k"), [(15, 1, 10), (7, 1, 10), (9, 3, 4), (5, 5, 10)])
-def test_chance_equals_mean_score_of_random_orders(n_clips: int, n_relevant: int, k: int) -> None:
+def test_expected_score_equals_the_mean_over_random_orders(n_clips: int, n_relevant: int, k: int) -> None:
     random = np.random.default_rng(0)
     drawn = np.sort(random.permuted(np.tile(np.arange(n_clips), (20_000, 1)), axis=1)[:, :n_relevant]) + 1
     average = metrics.average_precision(drawn, np.full(20_000, n_relevant), k).mean()
@@ -244,7 +244,7 @@ def test_chance_equals_mean_score_of_random_orders(n_clips: int, n_relevant: int
 # --- degenerate --------------------------------------------------------------------------------------------------
 
 
-def test_constant_matrix_scores_at_chance() -> None:
+def test_matrix_of_equal_scores_scores_at_chance() -> None:
     # Were ties given to the relevant clip, this would score 1.
     names = [f"{n:02d}" for n in range(40)]
     summary = summary_of(np.zeros((40, 40), dtype=np.float32), [[column] for column in range(40)], names)
@@ -284,6 +284,6 @@ def test_nan_and_infinite_scores_are_refused(bad: float, monkeypatch: pytest.Mon
         ([[0], [1, 1]], "ab", "row 1 of the scores has the same relevant column twice"),
     ],
 )
-def test_relevant_ranks_refuses_invalid_columns(relevant: list[list[int]], names: str, words: str) -> None:
+def test_invalid_columns_of_relevant_clips_are_refused(relevant: list[list[int]], names: str, words: str) -> None:
     with pytest.raises(SubmissionError, match=words):
         order.relevant_ranks(np.zeros((2, 2)), relevant, list(names))

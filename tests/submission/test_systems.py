@@ -81,7 +81,7 @@ def test_matrices_of_a_run_record_the_edition_of_their_entry(run: str, capsys: p
     assert edition_in_facts(read_scores(Path("apart.npy"))) is None
 
 
-def test_empty_blend_facts_have_no_edition() -> None:
+def test_score_matrix_of_an_empty_blend_has_no_edition() -> None:
     assert edition_in_facts(small_matrix(facts={"of": {}})) is None
 
 

@@ -31,13 +31,13 @@ from submission.formats.truth import Truth, TruthQuery, read_annotations, read_b
         (b'file_name,caption_1\na,"Stop\nb,A dog\nc,go"\n', "line 2: a quoted cell extends to line 4"),
     ],
 )
-def test_invalid_truth_is_refused_with_its_line(tmp_path: Path, data: bytes, words: str) -> None:
+def test_invalid_captions_file_is_refused_with_its_line(tmp_path: Path, data: bytes, words: str) -> None:
     (tmp_path / "truth.csv").write_bytes(data)
     with pytest.raises(SubmissionError, match=rf"truth\.csv: .*{words}"):
         read_clotho_truth(tmp_path / "truth.csv")
 
 
-def test_repeated_caption_in_one_row_is_one_query(tmp_path: Path) -> None:
+def test_caption_repeated_in_one_row_of_the_truth_is_one_query(tmp_path: Path) -> None:
     (tmp_path / "truth.csv").write_bytes(b"file_name,caption_1,caption_2\nx,y,y\n z ,w,v\n")
     truth = read_clotho_truth(tmp_path / "truth.csv")
     assert {text: query.relevant for text, query in truth.queries.items()} == {"y": {"x"}, "w": {" z "}, "v": {" z "}}
@@ -45,7 +45,7 @@ def test_repeated_caption_in_one_row_is_one_query(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("split", ["validation", "evaluation"])
-def test_clotho_captions_are_read_as_truth(clotho: Callable[[str], Path], split: str) -> None:
+def test_captions_file_of_clotho_is_read_as_truth(clotho: Callable[[str], Path], split: str) -> None:
     truth = read_clotho_truth(clotho(split))
     assert (len(truth.queries), len(truth.file_names)) == (5225, 1045)
 
@@ -90,7 +90,9 @@ def test_blind_set_has_its_queries_and_file_names_on_disk(blind: tuple[Path, Pat
         ("Kitchen Roomtone w: Dripping Faucet_1-2.wav", "Kitchen Roomtone w_Dripping Faucet_1-2.wav"),
     ],
 )
-def test_names_in_metadata_are_matched_to_names_on_disk(blind: tuple[Path, Path], metadata: str, disk: str) -> None:
+def test_file_names_in_metadata_are_matched_to_names_on_disk(
+    blind: tuple[Path, Path], metadata: str, disk: str
+) -> None:
     (blind[1] / disk).touch()
     assert read_blind_truth(*blind).similar_file_names.to(metadata) == (disk, "punctuation")
 
@@ -115,7 +117,7 @@ def test_invalid_blind_queries_are_refused(blind: tuple[Path, Path], data: bytes
         read_blind_truth(*blind)
 
 
-def test_folder_without_audio_is_refused(blind: tuple[Path, Path], tmp_path: Path) -> None:
+def test_blind_folder_without_audio_is_refused(blind: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(SubmissionError, match=r"this folder has no audio file; give the folder"):
         read_blind_truth(blind[0], tmp_path / "empty")
@@ -123,7 +125,7 @@ def test_folder_without_audio_is_refused(blind: tuple[Path, Path], tmp_path: Pat
         read_blind_truth(blind[0], blind[0])
 
 
-def test_file_name_that_is_not_utf8_is_refused(blind: tuple[Path, Path]) -> None:
+def test_blind_audio_with_a_file_name_that_is_not_utf8_is_refused(blind: tuple[Path, Path]) -> None:
     (blind[1] / os.fsdecode(b"caf\xe9.wav")).touch()
     with pytest.raises(
         DataError, match=r"the file name 'caf\\udce9\.wav' is not UTF-8; rename it, or unpack the archive"
@@ -210,7 +212,7 @@ def test_invalid_annotations_are_refused_with_their_line(tmp_path: Path, data: b
         ("FOUNTAIN.wav", "fountain.wav", "letter case"),
     ],
 )
-def test_most_similar_name_and_its_difference_are_found(text: str, known: str, how: str) -> None:
+def test_most_similar_known_name_is_suggested_with_its_difference(text: str, known: str, how: str) -> None:
     names = [
         "rain.wav", "Chris&#39; Elevator.wav", "Fàbrica.wav", "thunder_storm.wav", "fountain.wav", "Fountain .wav",
         "clip01.wav", "clip02.wav", "a.wav", "...wav", "abcdef.wav", "abcxdefg.wav",
