@@ -5,7 +5,6 @@ Download of published files over HTTP: resumed after interruptions, and verified
 
 import asyncio
 import codecs
-import hashlib
 import logging
 import re
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from zipfile import is_zipfile
 
 from data_tools.cli import progress
-from data_tools.documents.json_text import sha256_of
+from data_tools.documents.json_text import checksum_of, sha256_of
 from data_tools.errors import DataError, KitError
 from data_tools.files import short_name, sync, write_text
 from data_tools.locks import lock_of
@@ -83,7 +82,7 @@ def _require_published(
 ) -> None:
     """Raise DataError for a file that cannot be the published one. file_name: Its name in the message."""
     kind, digits = ("md5", sha256[4:]) if sha256.startswith("md5:") else ("sha256", sha256)
-    if digits and not (actual := _checksum(path, kind)).startswith(digits):
+    if digits and not (actual := checksum_of(path, kind)).startswith(digits):
         raise DataError(
             f"{path}: its {kind} begins with {actual[: len(digits)]}, not with {digits} as that of the file at "
             f"{address}; delete it and download it again"
@@ -96,12 +95,6 @@ def _require_published(
         require_usable(path)
     except KitError:
         raise DataError(f"{file_name} is damaged or not a checkpoint of tensors; {hint}") from None
-
-
-def _checksum(path: Path, kind: str) -> str:
-    """Return the md5 or sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, kind).hexdigest()
 
 
 def content_problem(path: Path) -> str | None:

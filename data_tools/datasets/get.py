@@ -48,9 +48,9 @@ def seven_zip() -> str:
 
 
 def unpack(folder: Path, file: PublishedFile) -> None:
-    """Unpack an archive of a data set into its folder, unless that is done; a killed call is repeated.
+    """Unpack an archive into the data set's folder, unless `<archive>.unpacked` exists, which it writes at the end.
 
-    The file <archive>.unpacked states that it is done. Raises DataError for a damaged archive, and for entries that
+    Raises DataError for a damaged archive, and for entries that
     exist already with another content.
     """
     archive, done = folder / file.name, folder / f"{file.name}.unpacked"

@@ -106,7 +106,7 @@ def transcode(clip: Clip, path: Path, encoding: Encoding) -> float:
 
 
 def _resampled(path: str, rate: int) -> Iterator[Any]:
-    """Yield the samples of a file as mono blocks at a rate."""
+    """Yield the samples of a file as mono blocks at `rate` Hz."""
     with opened(path) as file:
         resample, done = resampler(file.samplerate, rate, "soxr_hq"), 0
         for block in decoded_blocks(path, file, file.frames):
@@ -115,7 +115,7 @@ def _resampled(path: str, rate: int) -> Iterator[Any]:
 
 
 def _require_length(path: Path, samples: int, encoding: Encoding) -> None:
-    """Raise DataError if a new file does not have its samples, as an MP3 file whose frames are too small for a tag."""
+    """Raise DataError if a new file has another number of samples than `samples`: MP3 of few bits has no length tag."""
     import soundfile
 
     if soundfile.info(path).frames != samples:
@@ -124,7 +124,7 @@ def _require_length(path: Path, samples: int, encoding: Encoding) -> None:
 
 
 def transcode_all(clips: Sequence[Clip], out: Path, encoding: Encoding, workers: int) -> tuple[list[Clip], list[str]]:
-    """Write the audio of all clips below a folder. Returns the clips with their new files, and an error per other clip.
+    """Write the audio of all clips below a folder. Returns the clips with new files, and the error of each other clip.
 
     Files that a stopped command has finished are not written again.
     """
@@ -153,7 +153,7 @@ def transcode_all(clips: Sequence[Clip], out: Path, encoding: Encoding, workers:
 
 
 def _require_same_settings(out: Path, manifest: Path, encoding: Encoding) -> None:
-    """Note the settings in the folder. Raises DataError if its files were made with others."""
+    """Record the settings in the folder. Raises DataError if its files were made with other settings."""
     current = {"manifest": absolute(manifest), **encoding._asdict()}
     note = out / SETTINGS
     if note.exists():

@@ -196,9 +196,14 @@ def _checksum(document: dict[str, Any]) -> str:
 
 def sha256_of(path: Path) -> str:
     """Return the sha256 of a file, read now. Raises OSError, with the file's name, for an unreadable file."""
+    return checksum_of(path, "sha256")
+
+
+def checksum_of(path: Path, kind: str) -> str:
+    """Return the checksum of a file of a kind that hashlib names, such as "md5". Raises as sha256_of does."""
     try:
         with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            return hashlib.file_digest(file, kind).hexdigest()
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 

@@ -77,9 +77,7 @@ def command(tmp_path: Path, mirror: str, *more: str) -> list[str]:
 
 
 @needs_7z
-def test_one_command_leads_to_a_checked_manifest(
-    mirror: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_get_clotho_makes_a_checked_manifest(mirror: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command(tmp_path, mirror)) == 0
     shown = capsys.readouterr().out
     assert "Clotho v2.1: audio under each file's Freesound licence" in shown
@@ -93,7 +91,7 @@ def test_one_command_leads_to_a_checked_manifest(
 
 
 @needs_7z
-def test_interrupted_command_is_resumed(
+def test_interrupted_get_is_resumed(
     mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unpack, calls = module.unpack, []
@@ -171,7 +169,7 @@ def test_missing_7z_is_reported_before_the_download(
 
 
 @pytest.mark.parametrize("name", ["wavcaps", "castella", "clotho_moment"])
-def test_sets_without_an_address_print_their_steps(
+def test_get_prints_steps_for_sets_without_an_address(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -183,7 +181,7 @@ def test_sets_without_an_address_print_their_steps(
     assert not list(tmp_path.iterdir())
 
 
-def test_dry_run_fetches_nothing(mirror: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_of_get_fetches_nothing(mirror: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command(tmp_path, mirror, "--dry-run")) == 0
     assert "python -m data_tools clotho" in capsys.readouterr().out
     assert not (tmp_path / "data").exists()

@@ -72,7 +72,7 @@ def test_audio_is_converted_and_facts_are_kept(
             assert np.abs(read_audio(new.path, 32_000) - read_audio(old.path, 32_000)).max() <= 0.8 / 32_768
 
 
-def test_resumed_conversion_writes_only_missing_files(tmp_path: Path) -> None:
+def test_resumed_transcode_writes_only_missing_files(tmp_path: Path) -> None:
     manifest, out = source(tmp_path, 6), tmp_path / "out"
     command = ["transcode", str(manifest), "--format", "flac", "--out", str(out)]
     assert main(command) == 0
@@ -88,7 +88,7 @@ def test_resumed_conversion_writes_only_missing_files(tmp_path: Path) -> None:
     assert soundfile.info(stale).frames == 6000, "its audio file has changed"
 
 
-def test_killed_conversion_ends_with_the_same_files(tmp_path: Path, root: Path) -> None:
+def test_killed_transcode_ends_with_the_same_files(tmp_path: Path, root: Path) -> None:
     manifest = source(tmp_path, 60)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert main(["transcode", str(manifest), "--out", str(whole)]) == 0
@@ -107,7 +107,7 @@ def test_killed_conversion_ends_with_the_same_files(tmp_path: Path, root: Path) 
     assert all(one[name] == two[name] for name in audio)
 
 
-def test_broken_audio_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_transcode_names_broken_audio_and_leaves_it_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest, out = source(tmp_path, 4), tmp_path / "out"
     (tmp_path / "in/clip 1.wav").unlink()
     (tmp_path / "in/clip 2.wav").write_bytes(b"RIFF")
@@ -133,7 +133,7 @@ def test_broken_audio_is_named_and_left_out(tmp_path: Path, capsys: pytest.Captu
         (["--workers", "0"], "--workers 0: give at least 1"),
     ],
 )
-def test_impossible_encodings_are_refused(
+def test_transcode_refuses_rates_that_a_format_does_not_have(
     options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = source(tmp_path, 1)
@@ -141,7 +141,7 @@ def test_impossible_encodings_are_refused(
     assert not list(tmp_path.rglob("*.mp3"))
 
 
-def test_folder_of_other_settings_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_transcode_refuses_a_folder_made_otherwise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest, out = source(tmp_path, 1), tmp_path / "out"
     assert main(["transcode", str(manifest), "--out", str(out)]) == 0
     assert json.loads((out / "transcode.json").read_text())["kbits"] == 64
@@ -150,7 +150,7 @@ def test_folder_of_other_settings_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert "is not empty, and holds no transcode.json" in failure(capsys, "transcode", manifest, "--out", out)
 
 
-def test_clips_with_one_name_get_different_files() -> None:
+def test_transcoded_clips_with_one_name_get_different_files() -> None:
     clips = [
         Clip(id=f"own/train/{folder}/{name}", path=f"/{folder}/{name}", file_name=name, captions=[], split="train")
         for folder, name in (("a", "rain.wav"), ("b", "Rain.mp3"), ("c", "sun.wav"))
