@@ -164,7 +164,7 @@ class _Drifting(_Polyphase):
         return new
 
     def _drift(self, turns: int) -> _Samples:
-        """Return the error of resampy's clock, in old samples, at each new sample of the next `turns` turns."""
+        """Return the rounding error of resampy's time, in input samples, at each output sample of the next turns."""
         count = turns * self.up
         clock = np.add.accumulate(np.concatenate([[self.clock], np.full(count, self.step)]))
         whole, phase = np.divmod(np.arange(count) * self.down, self.up)

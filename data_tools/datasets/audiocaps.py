@@ -89,9 +89,10 @@ def read_audiocaps(
 
 
 def _by_stem(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[Path, str]]:
-    """Return (folder, name) of each audio file by its name without ending, or by <id>_<start> if not in `known`.
+    """Return a dict of the audio files in `folders`: the folder and name of each file, by its key.
 
-    If two files have the same key, the earlier folder, then the earlier ending counts. <start> is in seconds.
+    The key is the name without its ending if `known` contains that, else <id>_<start>, with the start in seconds. Of
+    two files with the same key, the one in the earlier folder is used, then the one with the earlier ending.
     """
     files = [(folder, name) for folder in folders for name in audio_names(folder)]
     files.sort(key=lambda file: (folders.index(file[0]), AUDIO_SUFFIXES.index(Path(file[1]).suffix.lower())))

@@ -149,7 +149,7 @@ def read_annotations(path: Path) -> Annotations:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (place, query) for each line of a release. Raises DataError for a bad line."""
+    """Yield ("line N", query) for each line of a published file of queries. Raises DataError for a bad line."""
     for line_or_problem in parse_objects(read_text(path).encode()):
         if isinstance(line_or_problem, Problem):
             raise DataError(f"{path}, {line_or_problem}")

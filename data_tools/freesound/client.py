@@ -150,12 +150,12 @@ class Client:
         return f"{self.site}/apiv2/search/?{urlencode(query | {'page': page, 'page_size': size})}"
 
     async def _search(self, window: Window, url: str, size: int) -> Page:
-        """Request a page of a search. Raises NoPageError after FAILURES in a row at this search only."""
+        """Request a page of a search. Raises NoPageError if only this search fails, FAILURES times in a row."""
         enough = FAILURES if size > 1 else 2 * FAILURES
         failures: list[AgainError] = []  # server errors in a row
 
         async def ask() -> Page:
-            """Request the page once. Raises NoPageError after too many failures at this search only."""
+            """Request the page once. Raises NoPageError if only this search fails, too many times in a row."""
             try:
                 return await self._page(url, window.page)
             except AgainError as error:
@@ -185,7 +185,7 @@ class Client:
         try:
             found = parse_page(answer.body)
         except DataError as error:
-            raise AgainError(f"the server's answer cannot be read: {error}") from None
+            raise AgainError(f"the server's answer is not a page of sounds ({error}); try again later") from None
         self._foreign = None
         return found
 

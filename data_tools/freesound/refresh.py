@@ -49,7 +49,10 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
 
 
 async def _walk(client: Client, store: Store, kind: str, condition: str | None) -> Counter[str]:
-    """Read again all sounds that match the filter `kind`; with a condition, only periods whose counts differ."""
+    """Read again all sounds that match the filter `kind`.
+
+    With a condition, only periods in which the API and the store have different numbers of sounds that meet it.
+    """
     narrowed = " ".join([kind, *grouped(store.fact("filter"))])
     windows = [Window(store.fact("from"), store.fact("until"), compared=condition is not None)]
     changes = Counter[str]()

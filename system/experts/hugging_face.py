@@ -57,7 +57,7 @@ class HuggingFaceExpert(SegmentExpert):
 
     @property
     def frames_within(self) -> float:
-        """Number of frames per second of audio within a segment."""
+        """Frame rate within a segment, in frames per second of audio."""
         return TOKENS_PER_SECOND[self.type]
 
     def weight_files(self) -> dict[str, Path]:

@@ -41,7 +41,7 @@ class PasstExpert(SegmentExpert):
 
     @property
     def frames_within(self) -> float:
-        """Number of frames per second of audio within a segment."""
+        """Frame rate within a segment, in frames per second of audio."""
         return VARIANTS[self.network].patches(self.segment_seconds * RATE / HOP) / self.segment_seconds
 
     def weight_files(self) -> dict[str, Path]:

@@ -68,7 +68,7 @@ class EncoderKind(Strict):
 
     @property
     def batch_property(self) -> str | None:
-        """Name, for messages, of a property of the whole batch that changes embeddings; None without such a property.
+        """Name of what makes an item's embedding depend on the rest of its batch, for messages; None if nothing does.
 
         Batch norms and the padded length of frames do not count as such. With several processes, each process uses the
         property of its share of the batch only.

@@ -253,7 +253,7 @@ def test_peak_pairs_one_frame_apart_count_for_the_same_alignment() -> None:
     assert index.alignments(made([0, 10, 20, 202, 212, 222], bins)) == []
 
 
-def test_only_the_three_alignments_with_most_common_pairs_are_compared() -> None:
+def test_only_the_three_alignments_with_the_most_matching_pairs_are_compared() -> None:
     """A loop of four turns and one turn of it: the three best places are compared, the earliest first among equals."""
     frames, bins = apart(20)
     loop = made([frame + 400 * turn for turn in range(4) for frame in frames], bins * 4)

@@ -265,7 +265,7 @@ def test_run_disk_estimate_counts_checkpoints_of_all_stages(tmp_path: Path) -> N
     assert one.run_bytes == BYTES * ((1 + 3 * 4) * trainable + 2 * trainable)
 
 
-def test_estimated_hours_count_a_missing_manifest_once(tmp_path: Path) -> None:
+def test_expected_hours_of_a_manifest_that_two_sources_name_count_once(tmp_path: Path) -> None:
     recipe = tiny.recipe(tmp_path / "m", tmp_path)
     recipe["data"]["again"] = recipe["data"]["train"]
     validated = schema.Recipe.model_validate(recipe)

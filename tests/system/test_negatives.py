@@ -80,7 +80,7 @@ def slow(name: str, scores: np.ndarray, ids: list[int], clips: np.ndarray, capti
 
 @pytest.mark.parametrize("name", sorted(set(NEGATIVES) - set(RANDOM)))
 @pytest.mark.parametrize("owner", [[0, 1, 2, 3, 4, 5, 6], [0, 0, 0, 1, 2, 2, 3, 4, 4, 4, 4, 5, 6, 6]])
-def test_negative_choices_match_loops(name: str, owner: list[int]) -> None:
+def test_negative_choices_match_those_of_plain_loops(name: str, owner: list[int]) -> None:
     for seed in range(5):
         draw = np.random.default_rng(seed)
         ids = draw.integers(0, 5, 7).tolist()
