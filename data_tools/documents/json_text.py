@@ -209,7 +209,7 @@ def checksum_of(path: Path, kind: str) -> str:
 
 
 def require_unharmed(path: Path, sha256: str | None, hint: str) -> None:
-    """Raise DataError for a file that is missing or does not have the recorded sha256; None: it must only exist."""
+    """Raise DataError for a file that is missing or does not have this sha256. If that is None, it must only exist."""
     if not path.is_file():
         raise DataError(f"{path} is missing; {hint}")
     if sha256 is not None and sha256_of(path) != sha256:

@@ -87,7 +87,10 @@ async def count_of(client: Client, window: Window, narrowed: str | None) -> int:
 
 
 async def compare_parts(client: Client, store: Store, window: Window, narrowed: str | None) -> Progress:
-    """Compare the store's counts with the API's for parts of a window at which the API fails; return parts to read."""
+    """Compare the store's and the API's counts for parts of `window`, and return the parts that must be read.
+
+    Used if the API fails to list the whole window. A part must be read if the two counts differ.
+    """
     parts = store.parts(window, PART)
     counts = [await count_of(client, part, narrowed) for part in parts]
     if again := fallen(store, window, sum(counts)):

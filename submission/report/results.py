@@ -264,7 +264,7 @@ def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:
 
 
 def _norms_table(norms: Mapping[str, Values], shares: Values) -> Table:
-    """Return a table of the L2 norms of each expert's embeddings, as percentiles, and of its mean share."""
+    """Return a table of each expert: percentiles of its embeddings' L2 norms, and its mean share of their sum."""
     rows = [
         [name, *(f"{value:.3f}" for value in np.percentile(norm, (5, 25, 50, 75, 95))), percent(float(share.mean()))]
         for (name, norm), share in zip(norms.items(), shares, strict=True)

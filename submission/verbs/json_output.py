@@ -127,7 +127,7 @@ def edition_report(edition: Edition | MomentsEdition, whole: bool) -> EditionRep
 
 
 def _json_value(value: object) -> object:
-    """Return the value as JSON represents it."""
+    """Convert tuples to lists, also those that a mapping holds; return any other value unchanged."""
     if isinstance(value, tuple):
         return list(value)
     return {key: list(names) for key, names in value.items()} if hasattr(value, "items") else value

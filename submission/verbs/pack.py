@@ -32,7 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="NAME.zip", help=f"the archive to write {needed}")
     parser.add_argument("--template", type=Path, metavar="ABOUT.yaml", help="only write a file to fill in, for --about")
     parser.add_argument("--report", type=Path, metavar="REPORT.pdf", help="technical report to add to the package")
-    parser.add_argument("--style", default="label", help="file names in the package: label, or task (2022 to 2024)")
+    parser.add_argument(
+        "--style",
+        default="label",
+        help="name the package's files after the submission label (label), or after the task (task; only 2022 to 2024)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

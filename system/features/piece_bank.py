@@ -30,7 +30,7 @@ class PieceBank:
         return self._bank.keys()
 
     def rows_of(self, key: str) -> int:
-        """Return the number of frames of the piece of a key."""
+        """Return the number of frames of the piece of a recording that `key` names."""
         recording, _, number = key.rpartition(MARK)
         first, behind = self._range(int(number), self._bank.rows_of(recording))
         return behind - first

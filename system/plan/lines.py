@@ -50,7 +50,7 @@ def section_lines(rows: list[Row]) -> Iterator[str]:
 
 
 def problem_lines(problems: list[Problem]) -> list[tuple[str, str]]:
-    """Return the kind and the line of every problem, ordered by kind.
+    """Return each problem as its kind and one line of text, ordered by kind.
 
     Problems with one message are together.
     """

@@ -78,7 +78,7 @@ def _check_has_moments(at: Keys, name: str, recipe: schema.Recipe) -> Iterator[t
 
 
 def _check_mix(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """Check that clips can be mixed: on waveforms, and without teachers."""
+    """Check that a stage that mixes the audio of clips trains on waveforms, and has no teachers."""
     if stage.augment is None or stage.augment.mix is None:
         return
     stored = [name for name, expert in recipe.model.audio.experts.items() if not isinstance(expert, Waveform)]

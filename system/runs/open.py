@@ -322,7 +322,7 @@ def start_from(model: RetrievalModel, start: schema.FromModel, banks: Path) -> N
     words = _words_of(folder)
     known = model.text.vocabulary
     if known is not None and known[: len(words)] != words:
-        raise KitError(f"the words of the model {folder} have changed since this run began; start a new run")
+        raise KitError(f"the vocabulary of the model {folder} has changed since this run began; start a new run")
     if (folder / "model.safetensors").exists():
         load_weights(model, folder / "model.safetensors", EXPORT_AGAIN)
         return

@@ -236,7 +236,9 @@ def test_audit_compares_clips_with_a_test_split_given_by_against(
     assert capsys.readouterr().out.endswith("shares a Freesound id, YouTube id, file name or sound with a test split\n")
 
 
-def test_audit_verdict_excludes_steady_and_silent_clips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_verdict_does_not_count_steady_and_silent_clips(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     quiet, steady = np.zeros(3 * RATE, np.float32), everyday("alarm", 0)
     train = {"a.wav": noise(0), "alarm.wav": steady, "silent.wav": quiet, "none.wav": None}
     printed, last, status = verdict(

@@ -360,7 +360,7 @@ def test_violations_are_counted_with_the_margin_of_the_first_ranking_loss() -> N
     assert losses.diagnose(batch, [MATCHING, wide, narrow])["violations"] == 1
 
 
-def test_weighted_triplet_keeps_negative_scores_unclamped() -> None:
+def test_weighted_triplet_does_not_clamp_scores_below_zero() -> None:
     """N(-1) = .03 + .4 + .9 = 1.33, where N(0) is .03; P(.5) = .5 - .35 + .05 = .2."""
     batch = batch_scores([[0.5, -1.0], [-1.0, 0.5]])
     assert WEIGHTED["sum"].value(batch).item() == pytest.approx(2 * (0.2 + 1.33))

@@ -152,7 +152,7 @@ def _high_counts(blocks: Iterator[np.ndarray]) -> tuple[np.ndarray, float]:
 
 
 def _low_counts(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
-    """Count scores by their lower bits. Returns: (K, 2^15) counts.
+    """Count the scores in some bins of the upper bits by their lower 15 bits. Returns: (K, 2^15) counts of K bins.
 
     row: (2 x _BINS,) for every value of the upper bits, the row of the counts; -1: scores with these upper bits do not
     count.

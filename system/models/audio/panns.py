@@ -50,7 +50,7 @@ class Panns(AudioSettings, Resampled):
 
     @property
     def experts(self) -> dict[str, Expert]:
-        """Source of the encoder's input, by name: 16-bit waveforms."""
+        """Input of the encoder: a dict whose only entry stands for 16-bit waveforms, in place of an expert's frames."""
         return {"waveform": Waveform(kind="waveform", sample_rate=32_000, resampling=self.resampling)}
 
     @property
