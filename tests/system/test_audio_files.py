@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -37,19 +38,27 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 WAVEFORM = {"waveform": Waveform(kind="waveform", sample_rate=16_000)}
 
 
-@pytest.fixture
-def mp3s(tmp_path: Path) -> Path:
-    """The tiny world as MP3 and FLAC files at 16 and 44.1 kHz, 1.7 to 11 s, longer than a crop."""
-    manifest = tiny.make_world(tmp_path / "world", {"development": 24, "validation": 16, "evaluation": 12})
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny world as MP3 and FLAC files at 16 and 44.1 kHz, 1 to 7 s, longer than a crop."""
+    folder = tmp_path_factory.mktemp("published")
+    manifest = tiny.make_world(folder / "world", {"development": 24, "validation": 16, "evaluation": 12})
     clips = []
     for number, clip in enumerate(read_manifest(manifest)):
         wave, rate = soundfile.read(clip.path)
         path = Path(clip.path).with_suffix(".mp3" if number % 2 else ".flac")
-        soundfile.write(path, np.tile(wave, 8), 44_100 if number % 3 else rate)
+        soundfile.write(path, np.tile(wave, 5), 44_100 if number % 3 else rate)
         Path(clip.path).unlink()
         clips.append(clip.model_copy(update={"path": str(path)}))
     write_manifest(manifest, clips)
     return manifest
+
+
+@pytest.fixture
+def mp3s(published: Path, tmp_path: Path) -> Path:
+    """A copy of the published files."""
+    shutil.copytree(published.parent, tmp_path / "world")
+    return tmp_path / "world" / published.name
 
 
 def recipe(manifest: Path, folder: Path, waveforms: str, **changes: Any) -> Path:
