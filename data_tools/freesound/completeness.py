@@ -60,7 +60,7 @@ async def _whole_page(client: Client, window: Window, narrowed: str | None) -> P
 
 
 async def one_by_one(client: Client, window: Window, narrowed: str | None) -> Page:
-    """Return the sounds of one second, with one search per sound; None for a sound for which the API fails."""
+    """Return the sounds uploaded in one second, each by its own search; None for a sound whose search fails."""
     sounds: list[Sound | None] = []
     while True:
         try:

@@ -103,7 +103,7 @@ class Fingerprints(NamedTuple):
     without: dict[str, str]
 
     def sure(self, clips: Iterable[Clip]) -> list[Clip]:
-        """Return the clips with distinct fingerprints, for which an audit would notice a shared sound."""
+        """Return the clips whose fingerprint is distinctive enough to notice another clip with their sound."""
         unsure = frozenset(self.prints.unsure)
         return [clip for clip in clips if clip.id in self.prints and clip.id not in unsure]
 

@@ -70,7 +70,7 @@ class Labels:
                 if clip_id not in pool:
                     raise SubmissionError(
                         f"{where}: its relevant clip {clip_id!r} is not among the pool's {counted(n_clips, 'clip')}; "
-                        "correct its list"
+                        "correct the query's list of relevant clips"
                     )
 
     @property

@@ -138,14 +138,14 @@ class ExpertSettings(Resampled):
         return None
 
     def weight_files(self) -> dict[str, Path]:
-        """Return the paths of the weight files, by the name of the setting of each path.
+        """Return a dict of the weight files: the name of the setting that holds a path, and the path.
 
         The table is empty for an expert without weights.
         """
         return {}
 
     def published_addresses(self) -> dict[str, str]:
-        """Return the addresses where the weight files are published, by the name of the setting of each file."""
+        """Return a dict of addresses: the name of the setting that holds a file's path, and where it is published."""
         return {}
 
     def known_sha256(self) -> dict[str, str]:
@@ -231,9 +231,9 @@ class PublishedWeights(ExpertSettings):
     address: ClassVar[str]  # where the file is published
 
     def weight_files(self) -> dict[str, Path]:
-        """Return the paths of the weight files, by the name of the setting of each path."""
+        """Return a dict of the weight files: the name of the setting that holds a path, and the path."""
         return {"weights": Path(self.weights)}
 
     def published_addresses(self) -> dict[str, str]:
-        """Return the addresses where the weight files are published, by the name of the setting of each file."""
+        """Return a dict of addresses: the name of the setting that holds a file's path, and where it is published."""
         return {"weights": self.address}

@@ -49,11 +49,11 @@ class EfficientATExpert(SegmentExpert):
         return RATE / HOP / STRIDE
 
     def weight_files(self) -> dict[str, Path]:
-        """Return the paths of the weight files, by the name of the setting of each path."""
+        """Return a dict of the weight files: the name of the setting that holds a path, and the path."""
         return {"weights": Path(self.weights)}
 
     def published_addresses(self) -> dict[str, str]:
-        """Return the addresses where the weight files are published, by the name of the setting of each file."""
+        """Return a dict of addresses: the name of the setting that holds a file's path, and where it is published."""
         return {"weights": VARIANTS[self.network].address}
 
     def load_network(self) -> Network:

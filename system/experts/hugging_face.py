@@ -61,7 +61,7 @@ class HuggingFaceExpert(SegmentExpert):
         return TOKENS_PER_SECOND[self.type]
 
     def weight_files(self) -> dict[str, Path]:
-        """Return the paths of the weight files, by the name of the setting of each path."""
+        """Return a dict of the weight files: the name of the setting that holds a path, and the path."""
         try:
             folder = local_folder(self.model, "audio model") or Path(self.model)
         except DataError:

@@ -33,7 +33,8 @@ Facts: TypeAlias = tuple[str, list[tuple[str, str]]]  # a description; missing f
 def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Facts:
     """Describe a Hugging Face model for `check`, and list it as missing if it is not on this machine.
 
-    title, fact: Name and description of the model. folder: Its folder on this machine, or None. hint: Another cure.
+    title, fact: Name and description of the model. folder: Its folder on this machine, or None. hint:
+    What to do if it is missing; by default, to run `download`.
     """
     if folder is None:
         cure = hint or "; python -m system download RECIPE fetches it"
@@ -86,7 +87,7 @@ class EncoderKind(Strict):
         return False
 
     def weight_files(self) -> dict[str, Path]:
-        """Return the paths of the published weight files, by the name of the setting of each path.
+        """Return a dict of the published weight files: the name of the setting that holds a path, and the path.
 
         An exported model does not hold these files.
         """

@@ -45,7 +45,7 @@ class Model(Strict):
 
     @property
     def _encoders(self) -> list[tuple[str, EncoderKind, str]]:
-        """Both encoders, each with its name, its settings, and the elements of its series."""
+        """Return (name, settings, elements) of both encoders. elements: Of a series of vectors, such as frames."""
         return [("audio", self.audio, "frames"), ("text", self.text, "words")]
 
     @property

@@ -93,7 +93,7 @@ def _without_names(path: str, given: tuple[str, ...], found: list[Section]) -> t
 
 
 def paths(found: list[Section]) -> list[str]:
-    """Return every path of keys that at_path accepts, without names and positions, for the sections `found`."""
+    """Return the dotted path of every key in the sections `found`, without the user's names and list positions."""
     plain = [(".".join(_plain(section.path)), section) for section in found]
     keys = [f"{path}.{key.name}".lstrip(".") for path, section in plain for key in section.keys]
     return list(dict.fromkeys([*(path for path, _ in plain if path), *keys]))
@@ -125,7 +125,7 @@ def _sections(node: Node, defs: Node, path: str) -> Iterator[Section]:
 
 
 def _below(node: Node, defs: Node, path: str) -> Iterator[Section]:
-    """Yield the sections of all settings classes that the schema `node` of a value allows. path: The value's path."""
+    """Yield the section of every settings class that a value may have by its JSON schema, and of those inside."""
     if "$ref" in node:
         yield from _sections(defs[node["$ref"].rpartition("/")[2]], defs, path)
     for choice in [*node.get("anyOf", ()), *node.get("oneOf", ())]:

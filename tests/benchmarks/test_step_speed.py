@@ -35,7 +35,9 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformersEnc
     return settings.build([], tmp_path_factory.mktemp("banks")).eval()  # dropout off: equal embeddings
 
 
-def test_sorted_chunks_against_padding_to_the_longest(encoder: SentenceTransformersEncoder, shared: Path) -> None:
+def test_step_with_sorted_chunks_is_faster_than_with_padding_to_the_longest(
+    encoder: SentenceTransformersEncoder, shared: Path
+) -> None:
     texts = [text for captions in clotho(shared)[:512] for text in captions]
     encoder.prepare(texts)
 

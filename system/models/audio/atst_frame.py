@@ -41,7 +41,7 @@ class AtstFrame(FromPublished):
 
     @property
     def batch_property(self) -> str | None:
-        """Name of a property of the whole batch that changes embeddings; None without such a property."""
+        """Name of what makes an embedding depend on the rest of the batch; None if nothing does."""
         return "the floor of a batch" if self.depends_on_batch else None
 
     def published_address(self) -> str:

@@ -88,7 +88,7 @@ class AudioSettings(EncoderKind):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Whether each part of the encoder has trainable parameters, by the part's name.
+        """Dict of the encoder's parts: the name of a part, and whether it has trainable parameters.
 
         Each part may have a separate learning rate.
         """

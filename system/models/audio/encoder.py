@@ -24,7 +24,7 @@ class AudioEncoder(nn.Module, ABC):
 
     @abstractmethod
     def parts(self) -> dict[str, nn.Module]:
-        """Return the parts of the encoder, by name. Parameters are counted per part."""
+        """Return a dict of the encoder's parts, by name. Parameters are counted per part."""
 
     def load_pretrained(self) -> None:
         """Load the published weights into a new encoder.

@@ -37,7 +37,7 @@ class ExpertHeads(AudioSettings):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Whether each part of the encoder has trainable parameters, by the part's name."""
+        """Dict of the encoder's parts: the name of a part, and whether it has trainable parameters."""
         return dict.fromkeys(self.experts, True)
 
     def part_name(self, part: str) -> str:

@@ -33,7 +33,7 @@ class FrameTransformer(AudioSettings):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Whether each part of the encoder has trainable parameters, by the part's name."""
+        """Dict of the encoder's parts: the name of a part, and whether it has trainable parameters."""
         return {"transformer": True}
 
     def build(self, out: int) -> Encoder:

@@ -42,5 +42,5 @@ class FrameTransformerEncoder(AudioEncoder):
         return Embedded(torch.cat(windows, 1), lengths)
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return the parts of the encoder, by name."""
+        """Return a dict of the encoder's parts, by name."""
         return {"transformer": self.transformer}

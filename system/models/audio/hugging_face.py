@@ -46,7 +46,7 @@ class HuggingFace(Segmented):
 
     @property
     def batch_property(self) -> str | None:
-        """Name of a property of the whole batch that changes embeddings; None without such a property."""
+        """Name of what makes an embedding depend on the rest of the batch; None if nothing does."""
         fills = self.trainable and ROWS[self.type].max_seconds is None
         return "the length to which inputs are padded" if fills else None
 

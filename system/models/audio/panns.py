@@ -65,7 +65,7 @@ class Panns(AudioSettings, Resampled):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Whether each part of the encoder has trainable parameters, by the part's name."""
+        """Dict of the encoder's parts: the name of a part, and whether it has trainable parameters."""
         return {"network": self.trainable, "mlp": True}
 
     def pretrained(self) -> Path | None:
@@ -73,7 +73,7 @@ class Panns(AudioSettings, Resampled):
         return None if self.weights is None else Path(self.weights)
 
     def weight_files(self) -> dict[str, Path]:
-        """Return the paths of the published weight files, by the name of the setting of each path."""
+        """Return a dict of the published weight files: the name of the setting that holds a path, and the path."""
         return {} if self.weights is None else {"weights": Path(self.weights)}
 
     def published_address(self) -> str:

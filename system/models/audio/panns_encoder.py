@@ -120,7 +120,7 @@ class PannsEncoder(AudioEncoder):
         return in_pieces(self.network, columns, 2, STRIDE, self.network.reach, PIECE)
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return the parts of the encoder, by name."""
+        """Return a dict of the encoder's parts, by name."""
         return {"network": self.network, "mlp": self.mlp}
 
 

@@ -26,7 +26,7 @@ class PooledMlp(AudioSettings):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Whether each part of the encoder has trainable parameters, by the part's name."""
+        """Dict of the encoder's parts: the name of a part, and whether it has trainable parameters."""
         return {"mlp": True}
 
     def build(self, out: int) -> Encoder:
@@ -52,7 +52,7 @@ class PooledMlp(AudioSettings):
                 return Embedded(self.mlp(self.dropout(pooled_over_time(*audio[name], pooling))))
 
             def parts(self) -> dict[str, nn.Module]:
-                """Return the parts of the encoder, by name."""
+                """Return a dict of the encoder's parts, by name."""
                 return {"mlp": self.mlp}
 
         return PooledMlpEncoder()

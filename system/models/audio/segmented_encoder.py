@@ -86,7 +86,7 @@ class SegmentedEncoder(AudioEncoder):
         return Embedded(self.head(self.pooling(vectors, segments.clips, len(waves.lengths))))
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return the parts of the encoder, by name."""
+        """Return a dict of the encoder's parts, by name."""
         return {"network": self.network, "head": nn.ModuleList([self.pooling, self.head])}
 
 

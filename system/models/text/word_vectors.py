@@ -43,7 +43,7 @@ class WordVectors(TextSettings):
 
     @property
     def batch_property(self) -> str | None:
-        """Name of a property of the whole batch that changes embeddings; None without such a property."""
+        """Name of what makes an embedding depend on the rest of the batch; None if nothing does."""
         return "counted padding of captions" if self.depends_on_batch else None
 
     @property
@@ -52,7 +52,7 @@ class WordVectors(TextSettings):
         return False
 
     def weight_files(self) -> dict[str, Path]:
-        """Return the path of the published file, by the name of its setting."""
+        """Return a dict with one entry: the name of the setting that holds the path, and the path."""
         return {"vectors": Path(self.vectors)}
 
     def published_address(self) -> str:
