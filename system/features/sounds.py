@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Collection, Iterator
 from concurrent.futures import Executor
-from contextlib import closing, suppress
+from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -49,6 +49,7 @@ def find_sounds(
 ) -> Iterator[tuple[Clip, FoundSound]]:
     """Yield each clip with the facts about its audio file. They are stored while its size and time are unchanged.
 
+    Files that cannot be opened are tried again at each call, since ffmpeg may be installed meanwhile.
     Each of several processes begins at another clip, so that only one reads a file.
     verify: Read all bytes again. Log a warning for a file whose bytes have changed, but not its size and time.
     """
@@ -57,19 +58,21 @@ def find_sounds(
     ordered = each(chain(islice(clips, start, None), islice(clips, start)), "audio files", "clip", total)
     with closing(_facts_in(banks)) as facts:
         while group := list(islice(ordered, OPENED_TOGETHER)):
-            stored = {clip.path: _stored(facts, clip.path) for clip in group}
+            states = {clip.path: _state(clip.path) for clip in group}  # before the files are read
+            stored = {path: _stored(facts, path, state) for path, state in states.items()}
             unknown = [path for path, found in stored.items() if verify or found is None]
             for path, found in zip(unknown, threads.map(lambda path: _read(path, verify), unknown), strict=True):
                 _warn_of_change(path, stored[path], found)
                 stored[path] = found
-                _store(facts, path, found)
+                if found.sound is not None:
+                    _store(facts, path, states[path], found)
             yield from ((clip, stored[clip.path] or FoundSound()) for clip in group)
 
 
 def note_broken(path: str, banks: Path, error: AudioError) -> None:
     """Store that a file is broken, so that `find_sounds` reports it."""
     with closing(_facts_in(banks)) as facts:
-        _store(facts, path, FoundSound(reason=str(error)))
+        _store(facts, path, _state(path), FoundSound(reason=str(error)))
 
 
 def _facts_in(banks: Path) -> FileFacts:
@@ -77,24 +80,28 @@ def _facts_in(banks: Path) -> FileFacts:
     return FileFacts(banks / "contents.sqlite", "sounds", COLUMNS)
 
 
-def _stored(facts: FileFacts, path: str) -> FoundSound | None:
-    """Return the stored facts about a file; None if there are none, or if it has changed."""
+def _state(path: str) -> os.stat_result | None:
+    """Return the size and times of a file; None if it is missing."""
     try:
-        row = facts.get(path, os.stat(path))  # noqa: PTH116  a third of the time of Path(path).stat()
+        return os.stat(path)  # noqa: PTH116  a third of the time of Path(path).stat()
     except FileNotFoundError:
-        return FoundSound(reason=f"{path}: no such audio file")
+        return None
+
+
+def _stored(facts: FileFacts, path: str, state: os.stat_result | None) -> FoundSound | None:
+    """Return the stored facts about a file; None if there are none, or if it has changed."""
+    row = None if state is None else facts.get(path, state)
     if row is None:
         return None
     key, samples, rate, direct, lead, reason, sha256 = row
     return FoundSound(key, None if reason else Sound(samples, rate, bool(direct), lead), reason or "", sha256)
 
 
-def _store(facts: FileFacts, path: str, found: FoundSound) -> None:
-    """Store facts about a file that exists."""
+def _store(facts: FileFacts, path: str, state: os.stat_result | None, found: FoundSound) -> None:
+    """Store facts about a file, unless it is missing."""
     sound = found.sound or Sound(0, 0, False)
-    with suppress(FileNotFoundError):
-        row = [found.quick_sha256, *map(int, sound), found.reason, found.sha256]
-        facts.put(path, Path(path).stat(), row)
+    if state is not None:
+        facts.put(path, state, [found.quick_sha256, *map(int, sound), found.reason, found.sha256])
 
 
 def _read(path: str, verify: bool) -> FoundSound:
