@@ -5,12 +5,14 @@ without a common factor of 100 Hz or more: 2e-5). Only the excerpt is decoded, w
 """
 
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from data_tools.audio.parts import after_tags, read_at
 from data_tools.audio.read import AudioError, decoded_blocks, is_direct, mixed_to_mono, opened
 from data_tools.audio.resampling import Resampling, Wave, resampled_samples, resampler, turn_of
 
@@ -55,8 +57,9 @@ def sound_of(path: Path | str) -> Sound:
 def _mp3_lead(path: Path | str, samples: int, rate: int) -> int:
     """Return the number of samples of an MP3 file to decode before an excerpt begins: MP3_LEAD, or all."""
     with Path(path).open("rb") as file:
-        is_variable = b"Xing" in file.read(4096)  # a tag that is called Info for a constant bit rate
-    bytes_per_frame = Path(path).stat().st_size * (1152 if rate >= 32_000 else 576) / samples
+        start, end = after_tags(file, 0), file.seek(0, os.SEEK_END)
+        is_variable = b"Xing" in read_at(file, start, 4096)  # a tag that is called Info for a constant bit rate
+    bytes_per_frame = (end - start) * (1152 if rate >= 32_000 else 576) / samples
     has_few = bytes_per_frame < (FEW_BYTES_VARIABLE if is_variable else FEW_BYTES)
     return samples if has_few and samples < SHORT * rate else MP3_LEAD
 

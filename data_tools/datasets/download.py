@@ -143,7 +143,7 @@ async def _fetch(address: str, path: Path, part: Path) -> None:
                 have = 0
             if not have:
                 await _get(session, address, part, 0, elsewhere)
-    except (aiohttp.ClientError, TimeoutError) as error:
+    except (aiohttp.ClientError, TimeoutError, UnicodeError) as error:  # the last: a name of a host that cannot be
         progress = f" after {part.stat().st_size:,} bytes, which are kept" if part.exists() else ""
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
         raise DataError(f"{address} cannot be fetched{progress} ({reason}); try again later, or {elsewhere}") from None

@@ -11,14 +11,14 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_tools.cli import counted, printable
+from data_tools.cli import counted, ending_in, printable
 from data_tools.datasets.download import download
 from data_tools.datasets.published import SETS, PublishedFile, PublishedSet
 from data_tools.errors import DataError
 from data_tools.files import free_bytes, write_text
 
 SEVEN_ZIP = ("7z", "7zz", "7za")  # names of the same program
-UNPACKED_TWICE = 2.2  # bytes on disk per byte of an archive: itself and its files
+WITH_CONTENT = 2.2  # bytes on disk per byte of an archive: itself and its files
 ASKED_SECONDS = 20  # for the sizes of all files
 
 
@@ -32,10 +32,13 @@ def get(published: PublishedSet, folder: Path, mirror: str | None = None) -> Non
     if any(file.is_archive for file in published.files):
         seven_zip()  # before an hour of downloads
     for file in published.files:
+        if file.is_archive and is_unpacked(folder, file):
+            print(f"{folder / file.name}: is unpacked already")
+            continue
         fetched = download(file.address_at(mirror), folder / file.name, f"md5:{file.md5}" if file.md5 else "")
         print(f"{folder / file.name}: {'fetched' if fetched else 'is there already'}")
     for file in published.files:
-        if file.is_archive:
+        if file.is_archive and not is_unpacked(folder, file):
             unpack(folder, file)
 
 
@@ -47,16 +50,41 @@ def seven_zip() -> str:
     return found
 
 
-def unpack(folder: Path, file: PublishedFile) -> None:
-    """Unpack an archive into the data set's folder, unless `<archive>.unpacked` exists, which it writes at the end.
+def is_unpacked(folder: Path, file: PublishedFile) -> bool:
+    """Return whether an archive was unpacked into the data set's folder, and all of its entries are still there."""
+    done = folder / f"{file.name}.unpacked"
+    return done.is_file() and all((folder / name).exists() for name in done.read_text(encoding="utf-8").splitlines())
 
-    Raises DataError for a damaged archive, and for entries that
-    exist already with another content.
+
+def unpack(folder: Path, file: PublishedFile) -> None:
+    """Unpack an archive into the data set's folder, unless that is done. No existing file is changed.
+
+    `<archive>.unpacked` lists the archive's files and folders; it is written when all are in place. A killed call
+    leaves `<archive>.moving`, which says that the hidden folder is complete: then only the moves are continued.
+    Raises DataError for a damaged archive, and if the folder has one of its entries from elsewhere.
     """
-    archive, done = folder / file.name, folder / f"{file.name}.unpacked"
-    if done.exists():
-        return
+    archive, done, moving = (folder / f"{file.name}{suffix}" for suffix in ("", ".unpacked", ".moving"))
     temporary = folder / f".{file.name}.part"
+    known = set(done.read_text(encoding="utf-8").splitlines()) if done.is_file() else set()
+    if not moving.exists():
+        _extract(archive, temporary)
+        names = sorted(entry.name for entry in temporary.iterdir())
+        foreign = [name for name in names if (folder / name).exists() and name not in known]
+        if foreign:
+            shutil.rmtree(temporary)
+            keep = f"move it away, or, to keep it, write its name into {done}"
+            raise DataError(f"{folder / foreign[0]} exists, but was not unpacked by this command; {keep}")
+        write_text(moving, "".join(f"{name}\n" for name in names))
+    for entry in temporary.iterdir() if temporary.exists() else ():
+        if not (folder / entry.name).exists():
+            entry.replace(folder / entry.name)
+    shutil.rmtree(temporary, ignore_errors=True)
+    moving.replace(done)
+    print(f"{archive}: unpacked")
+
+
+def _extract(archive: Path, temporary: Path) -> None:
+    """Unpack an archive into a new folder. Raises DataError for a damaged archive or a full disk."""
     shutil.rmtree(temporary, ignore_errors=True)
     command = [seven_zip(), "x", "-y", "-bd", f"-o{temporary}", str(archive)]
     finished = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
@@ -65,14 +93,6 @@ def unpack(folder: Path, file: PublishedFile) -> None:
         lines = [line for line in (finished.stderr + finished.stdout).splitlines() if "ERROR" in line.upper()]
         reason = printable(lines[0].strip() if lines else f"exit status {finished.returncode}")
         raise DataError(f"{archive} cannot be unpacked ({reason}); free disk space, or delete it to fetch it again")
-    for entry in sorted(temporary.iterdir()):
-        target = folder / entry.name
-        if target.is_dir():  # of a call that was killed between two entries
-            shutil.rmtree(target)
-        entry.replace(target)
-    temporary.rmdir()
-    write_text(done, f"{file.md5}\n")
-    print(f"{archive}: unpacked")
 
 
 async def _sizes(addresses: Sequence[str]) -> list[int | None]:
@@ -84,7 +104,7 @@ async def _sizes(addresses: Sequence[str]) -> list[int | None]:
         try:
             async with session.head(address, allow_redirects=True) as answer:
                 return answer.content_length if answer.ok else None
-        except (aiohttp.ClientError, TimeoutError):
+        except (aiohttp.ClientError, TimeoutError, ValueError):  # the last: an address that is none
             return None
 
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASKED_SECONDS)) as session:
@@ -98,17 +118,23 @@ def _print_plan(name: str, published: PublishedSet, folder: Path, mirror: str | 
     sizes = asyncio.run(_sizes(addresses)) if addresses else []
     needed = 0.0
     for file, address, size in zip(published.files, addresses, sizes, strict=True):
-        known = "size unknown" if size is None else f"{size / 1e6:,.1f} MB"
+        known = "size unknown" if size is None else _size(size)
         print(f"  {address}  {known}, {f'md5 {file.md5}' if file.md5 else 'no published checksum'}")
-        if not (folder / f"{file.name}.unpacked").exists():
+        if not (file.is_archive and is_unpacked(folder, file)):
             present = (folder / file.name).stat().st_size if (folder / file.name).exists() else 0
-            needed += (size or 0) * (UNPACKED_TWICE if file.is_archive else 1) - present
+            needed += max(0, (size or 0) * (WITH_CONTENT if file.is_archive else 1) - present)
     free = free_bytes(folder)
     if addresses:
-        print(f"  into {folder}/: {max(0.0, needed) / 1e9:,.1f} GB still needed, {free / 1e9:,.1f} GB free")
+        unknown = ", and the files of unknown size" if None in sizes else ""
+        print(f"  into {folder}/: {_size(needed)} still needed{unknown}; {_size(free)} free")
     if needed > free:
-        fault = f"the disk of {folder}/ has {free / 1e9:,.1f} GB free, and about {needed / 1e9:,.1f} GB are needed"
+        fault = f"the disk of {folder}/ has {_size(free)} free, and about {_size(needed)} are needed"
         raise DataError(f"{fault}; free disk space, or name another --folder")
+
+
+def _size(count: float) -> str:
+    """Format a number of bytes."""
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -116,7 +142,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("name", choices=list(SETS), help="the data set")
     add("--folder", type=Path, help="folder for its files (default: data/NAME)")
-    add("--out", type=Path, help="the manifest to write (default: data/NAME.jsonl)")
+    add("--out", type=ending_in(".jsonl"), help="the manifest to write (default: data/NAME.jsonl)")
     add("--mirror", metavar="URL", help="address of a folder with the same files (default: the published addresses)")
     add("--dry-run", action="store_true", help="only print what would be fetched, its licence and the steps")
 
@@ -130,6 +156,8 @@ def run(arguments: argparse.Namespace) -> int:
     names = {"folder": shlex.quote(str(folder)), "manifest": shlex.quote(str(manifest))}
     steps = [step.format(**names) for step in published.steps]
     if not arguments.dry_run:
+        if published.make:
+            manifest.parent.mkdir(parents=True, exist_ok=True)  # before an hour of downloads
         get(published, folder, arguments.mirror)
         if published.make:
             from data_tools.__main__ import main

@@ -103,7 +103,8 @@ SETS = {
             "or 941 GB as FLAC: Zip_files/ of cvssp/WavCaps; join the parts of an archive by zip -s 0 FreeSound.zip "
             "--out whole.zip, then: 7z x whole.zip",
             "python -m data_tools wavcaps {folder}/fsd_final.json --audio {folder}/freesound --exclude "
-            "dcase2025_task6_excluded_freesound_ids.csv --out {manifest} (likewise bbc_final, sb_final, as_final)",
+            "dcase2025_task6_excluded_freesound_ids.csv --out {folder}_freesound.jsonl (likewise bbc_final, sb_final "
+            "and as_final, each with its own --out)",
         ),
     ),
     "castella": PublishedSet(
@@ -113,7 +114,7 @@ SETS = {
             "annotations: copy data/ of github.com/line/CASTELLA into {folder}",
             "features (frames of CLAP and other models): zenodo.org/records/18358706; or the audio, by the downloader "
             "of that repository: the first 300 s of each video, 32 kHz mono",
-            "python -m data_tools castella {folder} --out {manifest} --moments {manifest}.moments.jsonl",
+            "python -m data_tools castella {folder} --out {manifest} --moments {folder}_moments.jsonl",
         ),
     ),
     "clotho_moment": PublishedSet(
@@ -122,7 +123,7 @@ SETS = {
         steps=(
             "features, 22.7 GB: zenodo.org/records/17129257; or the audio, about 200 GB: zenodo.org/records/13836117, "
             "or lighthouse-emnlp2024/Clotho-Moment on the Hugging Face hub",
-            "python -m data_tools castella {folder} --out {manifest} --moments {manifest}.moments.jsonl",
+            "python -m data_tools castella {folder} --out {manifest} --moments {folder}_moments.jsonl",
         ),
     ),
 }

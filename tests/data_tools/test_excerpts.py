@@ -10,7 +10,7 @@ import soundfile
 from test_ffmpeg import needs_ffmpeg
 
 from data_tools.audio.excerpts import Sound, read_excerpt, sound_of
-from data_tools.audio.read import AudioError, content_key, quick_sha256, read_audio
+from data_tools.audio.read import AudioError, audio_seconds, content_key, quick_sha256, read_audio
 from data_tools.audio.resampling import resampled_samples
 
 RATE = 32_000
@@ -166,3 +166,22 @@ def test_quick_sha256_reads_files_with_silent_ends_whole(tmp_path: Path) -> None
     one, other = tmp_path / "one.wav", tmp_path / "other.wav"
     assert quick_sha256(one) == content_key(one)
     assert quick_sha256(one) != quick_sha256(other)
+
+
+def test_excerpt_of_a_recording_of_18_hours_is_read(tmp_path: Path) -> None:
+    path, samples = tmp_path / "long.wav", 67_109 * 8_000
+    soundfile.write(path, np.zeros(8), 8_000, subtype="PCM_U8")
+    head = bytearray(path.read_bytes()[:44])
+    head[4:8], head[40:44] = (36 + samples).to_bytes(4, "little"), samples.to_bytes(4, "little")
+    with path.open("wb") as file:  # sparse: the disk holds little of it
+        file.write(head)
+        file.seek(44 + 60_000 * 8_000)
+        file.write(bytes([255]) * 8_000)  # full scale for the second from 60,000 s on
+        file.truncate(44 + samples)
+    sound = sound_of(path)
+    assert sound.samples == samples
+    assert audio_seconds(path) == 67_109
+    part = read_excerpt(path, sound, 16_000, 60_000 * 16_000 + 4_000, 8_000)
+    assert part == pytest.approx(np.full(8_000, 127 / 128), abs=1e-3)
+    with pytest.raises(AudioError, match="too long, at most 268,435,456 samples"):
+        read_audio(path, 16_000)

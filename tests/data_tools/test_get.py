@@ -87,33 +87,68 @@ def test_get_clotho_makes_a_checked_manifest(mirror: str, tmp_path: Path, capsys
     assert all(Path(clip.path).is_file() and clip.freesound_id for clip in clips)
     assert main(["check", str(tmp_path / "data/clotho.jsonl")]) == 0
     assert main(command(tmp_path, mirror)) == 0
-    assert capsys.readouterr().out.count("is there already") == 9
+    shown = capsys.readouterr().out
+    assert shown.count("is there already") == 6
+    assert shown.count("is unpacked already") == 3
+    (tmp_path / "data/clotho/clotho_audio_development.7z").unlink()
+    assert main(command(tmp_path, mirror)) == 0
+    assert not (tmp_path / "data/clotho/clotho_audio_development.7z").exists(), "it is not needed again"
+    shutil.rmtree(tmp_path / "data/clotho/development")
+    assert main(command(tmp_path, mirror)) == 0
+    assert len(list((tmp_path / "data/clotho/development").iterdir())) == 3, "it was unpacked again"
 
 
 @needs_7z
 def test_interrupted_get_is_resumed(
     mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    unpack, calls = module.unpack, []
+    extract, calls = module._extract, []
 
-    def killed(folder: Path, file: PublishedFile) -> None:
-        """Stop in the second archive, half unpacked."""
-        calls.append(file.name)
+    def killed(archive: Path, temporary: Path) -> None:
+        """Stop after the extraction of the second archive."""
+        extract(archive, temporary)
+        calls.append(archive.name)
         if len(calls) == 2:
-            (folder / f".{file.name}.part/rest").mkdir(parents=True)
-            (folder / "validation").mkdir()
             raise KeyboardInterrupt
-        unpack(folder, file)
 
-    monkeypatch.setattr(module, "unpack", killed)
+    monkeypatch.setattr(module, "_extract", killed)
     assert main(command(tmp_path, mirror)) == 130
     assert not (tmp_path / "data/clotho.jsonl").exists()
-    monkeypatch.setattr(module, "unpack", unpack)
+    monkeypatch.setattr(module, "_extract", extract)
     capsys.readouterr()
     assert main(command(tmp_path, mirror)) == 0
-    assert capsys.readouterr().out.count("unpacked") == 2
+    assert capsys.readouterr().out.count(": unpacked") == 2
     assert len(read_manifest(tmp_path / "data/clotho.jsonl")) == 9
     assert not list((tmp_path / "data/clotho").glob(".*"))
+
+
+@needs_7z
+def test_get_that_was_killed_between_two_moves_goes_on(
+    mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(command(tmp_path, mirror)) == 0
+    folder = tmp_path / "data/clotho"
+    hidden = folder / ".clotho_audio_validation.7z.part"
+    hidden.mkdir()
+    (folder / "validation").replace(hidden / "validation")
+    (folder / "clotho_audio_validation.7z.unpacked").replace(folder / "clotho_audio_validation.7z.moving")
+    monkeypatch.setattr(module, "_extract", lambda *_: pytest.fail("it was extracted"))
+    assert main(command(tmp_path, mirror)) == 0
+    assert len(list((folder / "validation").iterdir())) == 3
+    assert not list(folder.glob(".*"))
+
+
+@needs_7z
+def test_get_never_touches_folders_of_the_user(mirror: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = tmp_path / "data/clotho/validation/MY OWN.txt"
+    own.parent.mkdir(parents=True)
+    own.write_text("mine")
+    message = failure(capsys, *command(tmp_path, mirror))
+    assert "validation exists, but was not unpacked by this command; move it away, or, to keep it" in message
+    assert own.read_text() == "mine"
+    (tmp_path / "data/clotho/clotho_audio_validation.7z.unpacked").write_text("validation\n")
+    assert main(command(tmp_path, mirror)) == 0
+    assert own.read_text() == "mine"
 
 
 @needs_7z
@@ -153,8 +188,9 @@ def test_archive_that_cannot_be_unpacked_is_named(
 def test_small_disk_is_reported_before_the_download(
     mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(module, "free_bytes", lambda folder: 500)
-    assert "0.0 GB free, and about 0.0 GB are needed; free disk space" in failure(capsys, *command(tmp_path, mirror))
+    monkeypatch.setattr(module, "free_bytes", lambda folder: 5e4)
+    monkeypatch.setattr(module, "WITH_CONTENT", 1000)
+    assert "/data/clotho/ has 0.1 MB free, and about " in failure(capsys, *command(tmp_path, mirror))
     assert not (tmp_path / "data/clotho").exists()
 
 
