@@ -4,6 +4,7 @@ A smaller and faster copy of a data set, as mono files; ids, captions and licenc
 """
 
 import argparse
+import io
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -12,18 +13,29 @@ from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
 
-from data_tools.audio.read import MIN_RATE, AudioError, decoded_blocks, mixed_to_mono, opened
-from data_tools.audio.resampling import resampler
+import numpy as np
+
+from data_tools.audio.read import (
+    MIN_RATE,
+    AudioError,
+    decoded_blocks,
+    encoded,
+    mixed_to_mono,
+    opened,
+    require_file,
+)
+from data_tools.audio.resampling import Wave, resampler
 from data_tools.cli import counted, progress
+from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
-from data_tools.files import absolute, replacing, write_text
+from data_tools.files import MAX_NAME, absolute, replacing, short_name, write_text
 from data_tools.manifest import Clip, read_manifest, write_manifest
 
 Format = Literal["mp3", "flac", "ogg"]
 SUBTYPES = {"mp3": ("MP3", "MPEG_LAYER_III"), "flac": ("FLAC", "PCM_16"), "ogg": ("OGG", "VORBIS")}
 KBITS = {False: (8, 160), True: (32, 320)}  # lowest and highest bit rate of MP3, below 32 kHz and from there on
 MP3_RATES = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
-SETTINGS = "transcode.json"
+SETTINGS, FINISHED = "transcode.json", "finished.jsonl"
 
 
 class Encoding(NamedTuple):
@@ -42,22 +54,38 @@ class Encoding(NamedTuple):
 
 
 def encoding_of(rate: int, format: Format, kbits: int | None) -> Encoding:
-    """Return a checked encoding. Raises DataError for a rate or a bit rate that the format does not have."""
+    """Return a checked encoding, tried on a second of noise. Raises DataError if the format does not have it."""
     if not MIN_RATE <= rate <= 192_000:
         raise DataError(f"--rate {rate}: give {MIN_RATE:,} to 192,000 Hz, such as 32000")
-    if format != "mp3":
-        if kbits is not None:
-            raise DataError(f"--bitrate {kbits}: {format} has no bit rate to set; leave it out, or use --format mp3")
-        return Encoding(rate, format, None)
-    if rate not in MP3_RATES:
-        raise DataError(
-            f"--rate {rate}: MP3 has {', '.join(map(str, MP3_RATES))} Hz; use one of them, or --format flac"
-        )
-    low, high = KBITS[rate >= 32_000]
-    kbits = kbits or min(high, 64)
-    if not low < kbits <= high:
-        raise DataError(f"--bitrate {kbits}: MP3 at {rate} Hz has more than {low}, and at most {high} kbit/s")
-    return Encoding(rate, format, kbits)
+    if format == "mp3":
+        if rate not in MP3_RATES:
+            rates = ", ".join(map(str, MP3_RATES))
+            raise DataError(f"--rate {rate}: MP3 has {rates} Hz; use one of them, or --format flac")
+        low, high = KBITS[rate >= 32_000]
+        kbits = min(high, 64) if kbits is None else kbits
+        if not low < kbits <= high:
+            raise DataError(f"--bitrate {kbits}: MP3 at {rate} Hz has more than {low}, and at most {high} kbit/s")
+    elif kbits is not None:
+        raise DataError(f"--bitrate {kbits}: {format} has no bit rate to set; leave it out, or use --format mp3")
+    encoding = Encoding(rate, format, kbits)
+    _try(encoding)
+    return encoding
+
+
+def _try(encoding: Encoding) -> None:
+    """Encode a second of noise in memory. Raises DataError if that fails, or has another length: MP3 of few bits."""
+    import soundfile
+
+    noise = np.random.default_rng(0).uniform(-0.5, 0.5, encoding.rate)
+    container, subtype = SUBTYPES[encoding.format]
+    try:
+        content = encoded(noise, encoding.rate, container, subtype, **encoding.quality())
+        is_exact = soundfile.info(io.BytesIO(content)).frames == encoding.rate
+    except soundfile.LibsndfileError:
+        raise DataError(f"--rate {encoding.rate}: {encoding.format} cannot have it; use 32000 or 44100") from None
+    if not is_exact:
+        problem = f"--bitrate {encoding.kbits}: MP3 at {encoding.rate} Hz has no room for its exact length"
+        raise DataError(f"{problem}; use a higher bit rate, or a lower --rate")
 
 
 def new_names(clips: Sequence[Clip], format: Format) -> list[str]:
@@ -65,7 +93,9 @@ def new_names(clips: Sequence[Clip], format: Format) -> list[str]:
 
     It is <source>/<split>/<old name>.<format>, with 8 digits of its id's sha256 if two clips would share it.
     """
-    names = [f"{clip.source}/{clip.split}/{PurePath(clip.file_name).stem}" for clip in clips]
+    longest = MAX_NAME - 32  # for the digits, the ending, and the name of a temporary file
+    stems = [short_name(PurePath(clip.file_name).stem, longest) for clip in clips]
+    names = [f"{clip.source}/{clip.split}/{stem}" for clip, stem in zip(clips, stems, strict=True)]
     count: dict[str, int] = {}
     for name in names:
         count[name.casefold()] = count.get(name.casefold(), 0) + 1
@@ -78,73 +108,99 @@ def new_names(clips: Sequence[Clip], format: Format) -> list[str]:
 
 
 def transcode(clip: Clip, path: Path, encoding: Encoding) -> float:
-    """Write a clip's audio to a new file, unless it has been written from the same file. Returns its seconds.
+    """Write a clip's audio to a new file, and return its seconds. Audio of any length takes the memory of a block.
 
-    The new file gets the modification time of the old one: a later call skips files with equal times. Audio of any
-    length takes the memory of a block. Raises AudioError for audio that cannot be read or encoded.
+    Raises AudioError for audio that cannot be read, and DataError if the new file cannot be written.
     """
     import soundfile
 
-    if not Path(clip.path).is_file():
-        raise AudioError(f"{clip.path}: no such audio file")
-    changed = Path(clip.path).stat()
-    if path.is_file() and path.stat().st_mtime_ns == changed.st_mtime_ns:
-        return float(soundfile.info(path).frames / encoding.rate)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    format_, subtype = SUBTYPES[encoding.format]
+    container, subtype = SUBTYPES[encoding.format]
     samples = 0
     with replacing(path) as temporary:
-        with soundfile.SoundFile(
-            temporary, "w", encoding.rate, 1, subtype, format=format_, **encoding.quality()
-        ) as file:
-            for part in _resampled(clip.path, encoding.rate):
-                file.write(part)
-                samples += len(part)
-        _require_length(temporary, samples, encoding)
-        os.utime(temporary, ns=(changed.st_atime_ns, changed.st_mtime_ns))
+        try:
+            with soundfile.SoundFile(
+                temporary, "w", encoding.rate, 1, subtype, format=container, **encoding.quality()
+            ) as file:
+                for part in _resampled(clip.path, encoding.rate):
+                    file.write(part)
+                    samples += len(part)
+            is_whole = soundfile.info(temporary).frames == samples
+        except soundfile.LibsndfileError:
+            is_whole = False  # libsndfile does not report why
+        if not is_whole:
+            raise DataError(f"{path} cannot be written; free disk space, and run the same command again")
     return samples / encoding.rate
 
 
-def _resampled(path: str, rate: int) -> Iterator[Any]:
-    """Yield the samples of a file as mono blocks at `rate` Hz."""
+def _resampled(path: str, rate: int) -> Iterator[Wave]:
+    """Yield the samples of a file as mono blocks at `rate` Hz; at least one sample."""
     with opened(path) as file:
-        resample, done = resampler(file.samplerate, rate, "soxr_hq"), 0
+        resample, done, made = resampler(file.samplerate, rate, "soxr_hq"), 0, 0
         for block in decoded_blocks(path, file, file.frames):
             done += len(block)
-            yield resample(mixed_to_mono(block), done == file.frames)
+            part = resample(mixed_to_mono(block), done == file.frames)
+            made += len(part)
+            yield part
+        if not made:
+            yield mixed_to_mono(block)[:1]
 
 
-def _require_length(path: Path, samples: int, encoding: Encoding) -> None:
-    """Raise DataError if a new file has another number of samples than `samples`: MP3 of few bits has no length tag."""
-    import soundfile
+class Finished(NamedTuple):
+    """A new file that is finished. path, size, changed: State of its source. seconds: Length of the new file."""
 
-    if soundfile.info(path).frames != samples:
-        problem = f"--bitrate {encoding.kbits}: MP3 at {encoding.rate} Hz has no room for its exact length"
-        raise DataError(f"{problem}; use a higher bit rate, or a lower --rate")
+    path: str
+    size: int
+    changed: int
+    seconds: float
+
+
+def _read_finished(record: Path) -> dict[str, Finished]:
+    """Return the finished files of an earlier call, by the path below the new folder."""
+    found = {}
+    for line in record.read_text(encoding="utf-8").splitlines(keepends=True) if record.exists() else ():
+        if line.endswith("\n"):  # a kill may leave a part of the last line
+            values = parse_json(line.encode(), str(record))
+            found[values["new"]] = Finished(*(values[name] for name in Finished._fields))
+    return found
 
 
 def transcode_all(clips: Sequence[Clip], out: Path, encoding: Encoding, workers: int) -> tuple[list[Clip], list[str]]:
     """Write the audio of all clips below a folder. Returns the clips with new files, and the error of each other clip.
 
-    Files that a stopped command has finished are not written again.
+    finished.jsonl records the new files and the state of their sources. Files of a stopped call are not written again.
     """
     names = new_names(clips, encoding.format)
+    before = _read_finished(out / FINISHED)
 
-    def one(index: int) -> tuple[Clip | None, str]:
-        """Write the audio of one clip."""
-        path = out / "audio" / names[index]
+    def one(index: int) -> Finished | AudioError:
+        """Write the audio of one clip, unless that is done."""
+        clip, path = clips[index], out / "audio" / names[index]
         try:
-            seconds = transcode(clips[index], path, encoding)
+            require_file(clip.path)
+            state = Path(clip.path).stat()
+            known = before.get(names[index])
+            if known and path.is_file() and known[:3] == (clip.path, state.st_size, state.st_mtime_ns):
+                return known
+            return Finished(clip.path, state.st_size, state.st_mtime_ns, transcode(clip, path, encoding))
         except AudioError as error:
-            return None, str(error)
-        return clips[index].model_copy(update={"path": absolute(path), "seconds": seconds}), ""
+            return error
 
     new, errors = [], []
-    with ThreadPoolExecutor(workers) as pool, progress("transcode", len(clips), "clip") as bar:
+    with (
+        ThreadPoolExecutor(workers) as pool,
+        progress("transcode", len(clips), "clip") as bar,
+        (out / FINISHED).open("a", encoding="utf-8") as record,
+    ):
         try:
-            for clip, error in pool.map(one, range(len(clips))):
-                new += [clip] if clip else []
-                errors += [error] if error else []
+            for clip, name, found in zip(clips, names, pool.map(one, range(len(clips))), strict=True):
+                if isinstance(found, AudioError):
+                    errors.append(str(found))
+                else:
+                    path = absolute(out / "audio" / name)
+                    new.append(clip.model_copy(update={"path": path, "seconds": found.seconds}))
+                    if before.get(name) != found:
+                        record.write(json.dumps({"new": name, **found._asdict()}) + "\n")
+                        record.flush()
                 bar.advance()
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -157,11 +213,11 @@ def _require_same_settings(out: Path, manifest: Path, encoding: Encoding) -> Non
     current = {"manifest": absolute(manifest), **encoding._asdict()}
     note = out / SETTINGS
     if note.exists():
-        before = json.loads(note.read_text(encoding="utf-8"))
-        if before != current:
-            raise DataError(
-                f"{out} holds files made with {before}, not with {current}; use another --out, or delete it"
-            )
+        before = parse_json(note.read_bytes(), str(note))
+        changed = [name for name, value in current.items() if before.get(name) != value]
+        if changed:
+            others = ", ".join(f"{name} {before.get(name)} instead of {current[name]}" for name in changed)
+            raise DataError(f"{out} holds files of another call, with {others}; use another --out")
         return
     if out.exists() and any(out.iterdir()):
         raise DataError(f"{out} is not empty, and holds no {SETTINGS} of an earlier call; use another --out")
@@ -171,7 +227,7 @@ def _require_same_settings(out: Path, manifest: Path, encoding: Encoding) -> Non
 def _size(paths: Sequence[str]) -> str:
     """Format the size of files."""
     total = sum(os.stat(path).st_size for path in set(paths) if os.path.isfile(path))  # noqa: PTH113, PTH116
-    return f"{total / 1e9:,.3f} GB"
+    return f"{total / 1e9:,.2f} GB" if total >= 1e9 else f"{total / 1e6:,.2f} MB"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,14 +4,14 @@ Waveforms of clips that are decoded from their files each time they are read, in
 """
 
 import os
-from collections.abc import KeysView
+from collections.abc import KeysView, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from data_tools.audio.excerpts import Sound, read_excerpt
+from data_tools.audio.excerpts import Sound, read_excerpt, sound_of
 from data_tools.audio.read import AudioError, content_key, read_audio
 from data_tools.errors import KitError
 from system.experts.waveform import Waveform, as_stored
@@ -48,16 +48,21 @@ class AudioFiles:
         """Return the keys of all clips."""
         return self._files.keys()
 
-    def add(self, key: str, path: str, sound: Sound) -> str:
-        """Add a clip's audio file. Of several files with equal content, the first is read.
+    def add(self, files: Sequence[tuple[str, str, Sound]]) -> list[str]:
+        """Add the audio files of clips, each (key, path, sound). Of files with equal content, only the first is read.
 
-        Returns: The key; another one if a file with this key has other content.
+        Returns: The key of each file: its own, or the content key if files with this key have different contents.
+        Raises AudioError for such a file that is missing.
         """
-        first, _ = self._files.setdefault(key, (path, sound))
-        if first != path and content_key(first) != content_key(path):
-            key = content_key(path)
+        paths: dict[str, dict[str, None]] = {}
+        for key, path, _ in files:
+            paths.setdefault(key, {})[path] = None
+        contents = {path: content_key(path) for group in paths.values() if len(group) > 1 for path in group}
+        mixed = {key for key, group in paths.items() if len({contents.get(path) for path in group}) > 1}
+        keys = [contents[path] if key in mixed else key for key, path, _ in files]
+        for key, (_, path, sound) in zip(keys, files, strict=True):
             self._files.setdefault(key, (path, sound))
-        return key
+        return keys
 
     def rows_of(self, key: str) -> int:
         """Return the number of samples of a clip at the expert's rate."""
@@ -72,10 +77,25 @@ class AudioFiles:
         path, sound = self._files[key]
         rate, resampling = self.expert.rate, self.expert.resampling
         try:
-            if count == self.rows_of(key):
-                return as_stored(read_audio(path, rate, resampling))
-            return as_stored(read_excerpt(path, sound, rate, first, count, resampling))
+            if count < self.rows_of(key):
+                return as_stored(read_excerpt(path, sound, rate, first, count, resampling))
+            wave = read_audio(path, rate, resampling)
+            if len(wave) != count:
+                raise KitError(f"{path}: changed while it was in use; start a new run")
+            return as_stored(wave)
         except AudioError as error:
-            note_broken(path, self.folder, error)
-            hint = "start a new run, which leaves the file out; python -m data_tools check finds all such files"
+            if _is_unchanged(path, sound):
+                note_broken(path, self.folder, error)
+            hint = "a new run leaves the file out; python -m data_tools check finds all damaged files"
             raise KitError(f"{error}; {hint}") from error
+
+
+def _is_unchanged(path: str, sound: Sound) -> bool:
+    """Return whether a file has the sound that was found, and libsndfile reads it: then an error is due to its bytes.
+
+    ffmpeg also fails for other reasons, such as Ctrl-C or a full disk.
+    """
+    try:
+        return sound.direct and sound_of(path) == sound
+    except (AudioError, OSError):
+        return False

@@ -16,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from data_tools.audio.excerpts import Sound
 from data_tools.audio.read import AudioError
 from data_tools.cli import SHOWN, counted, each, progress, ranks
 from data_tools.errors import KitError
@@ -95,16 +96,16 @@ def _from_files(
     assert isinstance(expert, Waveform)
     files = AudioFiles(expert, banks, ThreadPoolExecutor(threads or decode_threads(), "decoding"))
     features = Features({name: files}, grids={name: Grid(1 / expert.frames_per_second, expert.first_centre)})
-    keys: dict[str, str] = {}
+    readable: dict[str, tuple[str, str, Sound]] = {}
     with closing(content) if content else nullcontext():
         for clip, found in find_sounds(clips, banks, files.threads, verify):
             try:
                 if found.sound is None:
                     raise AudioError(found.reason)
-                key = content(clip.path) if content else found.quick_sha256
-                keys[clip.id] = files.add(key, clip.path, found.sound)
+                readable[clip.id] = content(clip.path) if content else found.quick_sha256, clip.path, found.sound
             except AudioError as error:
                 _note_broken(features, clip, error, strict)
+    keys = dict(zip(readable, files.add(list(readable.values())), strict=True))
     features.keys = {clip.id: keys[clip.id] for clip in clips if clip.id in keys}
     _warn_of_broken(features)
     return features

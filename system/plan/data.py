@@ -68,10 +68,14 @@ def _problems_of_clips(name: str, source: schema.Source, content: Content) -> It
     where = f"data {name}"
     if few := few_clips(source, len(content.clips)):
         yield Problem(MISSING, where, f"only {few}")
-    if silent := content.silent:
+    absent = _absent_audio(content.clips)
+    if (unknown := content.silent) and absent:
         cure = "python -m data_tools check names them"
-        yield Problem(MISSING, where, f"audio of {counted(silent, 'clip', ',')}; {cure}")
-    if absent := _absent_audio(content.clips):
+        yield Problem(MISSING, where, f"audio of {counted(unknown, 'clip', ',')}; {cure}")
+    elif unknown:
+        fault = f"{counted(unknown, 'clip', ',')} without a length: hours and disk are more than planned"
+        yield Problem(WARNING, where, f"{fault}; add seconds to the manifest, or make it again")
+    if absent:
         yield Problem(MISSING, where, absent)
     if source.moments is not None and content.moments is None:
         cure = "make them with python -m data_tools castella or scenes --moments"

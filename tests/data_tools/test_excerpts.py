@@ -149,12 +149,19 @@ def test_quick_sha256_depends_on_both_ends_and_the_size(tmp_path: Path) -> None:
     paths = {name: tmp_path / name for name in ("one", "same", "start", "end", "longer", "middle")}
     for path, data in zip(
         paths.values(),
-        (content, content, b"x" + content[1:], content[:-1] + b"x", content + b"x", content[:150_000] * 2),
+        (
+            content,
+            content,
+            b"x" + content[1:],
+            content[:-1] + b"x",
+            content + b"x",
+            content[:150_000] + b"x" + content[150_001:],
+        ),
         strict=True,
     ):
         path.write_bytes(data)
     found = {name: quick_sha256(path) for name, path in paths.items()}
-    assert found["one"] == found["same"]
+    assert found["one"] == found["same"] == found["middle"] != content_key(paths["one"])
     assert len({found[name] for name in ("one", "start", "end", "longer")}) == 4
 
 
@@ -185,3 +192,26 @@ def test_excerpt_of_a_recording_of_18_hours_is_read(tmp_path: Path) -> None:
     assert part == pytest.approx(np.full(8_000, 127 / 128), abs=1e-3)
     with pytest.raises(AudioError, match="too long, at most 268,435,456 samples"):
         read_audio(path, 16_000)
+
+
+@needs_ffmpeg
+def test_excerpts_of_mp3_files_with_few_bits_print_no_decoder_errors(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wav, path = tmp_path / "sound.wav", tmp_path / "sound.mp3"
+    soundfile.write(wav, stereo(44_100, 20), 44_100)
+    command = ["ffmpeg", "-v", "error", "-i", wav, *FORMATS["few_bits.mp3"], path]
+    subprocess.run(command, check=True)
+    path.write_bytes(b"ID3\x03\0\0" + bytes([0, 127, 127, 0]) + bytes(127 * 2**14 + 127 * 2**7) + path.read_bytes())
+    sound = sound_of(path)
+    assert sound.lead == sound.samples, "an ID3 tag is no audio"
+    capfd.readouterr()
+    for first in range(0, 15 * RATE, 40_000):
+        read_excerpt(path, sound, RATE, first, RATE)
+    assert capfd.readouterr().err == ""
+
+
+def test_excerpt_of_a_file_too_short_for_one_sample_keeps_one(tmp_path: Path) -> None:
+    path = tmp_path / "click.wav"
+    soundfile.write(path, np.full(1, 0.25), 96_000)
+    assert read_excerpt(path, sound_of(path), 8_000, 0, 1) == pytest.approx(read_audio(path, 8_000))

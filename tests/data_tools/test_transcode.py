@@ -1,6 +1,7 @@
 """The verb transcode: formats, resumption, and broken audio."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def test_audio_is_converted_and_facts_are_kept(
     manifest, out = source(tmp_path, 6, 2.0), tmp_path / "out"
     bits = [] if kbits is None else ["--bitrate", str(kbits)]
     assert main(["transcode", str(manifest), "--rate", "32000", "--format", format, *bits, "--out", str(out)]) == 0
-    assert "before: 0.002 GB, after: 0.00" in capsys.readouterr().out
+    assert "before: 1.73 MB, after: 0." in capsys.readouterr().out
     before, after = read_manifest(manifest), read_manifest(out / "manifest.jsonl")
     changing = {"path", "seconds"}
     assert [clip.model_dump(exclude=changing) for clip in after] == [
@@ -113,7 +114,7 @@ def test_transcode_names_broken_audio_and_leaves_it_out(tmp_path: Path, capsys: 
     (tmp_path / "in/clip 2.wav").write_bytes(b"RIFF")
     assert main(["transcode", str(manifest), "--out", str(out)]) == 1
     shown = capsys.readouterr().out
-    assert "clip 1.wav: no such audio file" in shown
+    assert "clip 1.wav: no such file" in shown
     assert "clip 2.wav" in shown
     assert "2 clips, 2 left out" in shown
     assert [clip.captions for clip in read_manifest(out / "manifest.jsonl")] == [["noise 0"], ["noise 3"]]
@@ -145,7 +146,10 @@ def test_transcode_refuses_a_folder_made_otherwise(tmp_path: Path, capsys: pytes
     manifest, out = source(tmp_path, 1), tmp_path / "out"
     assert main(["transcode", str(manifest), "--out", str(out)]) == 0
     assert json.loads((out / "transcode.json").read_text())["kbits"] == 64
-    assert "holds files made with" in failure(capsys, "transcode", manifest, "--rate", 16000, "--out", out)
+    message = failure(capsys, "transcode", manifest, "--rate", 16000, "--out", out)
+    assert "holds files of another call, with rate 32000 instead of 16000; use another --out" in message
+    (out / "transcode.json").write_text("{bad")
+    assert "transcode.json" in failure(capsys, "transcode", manifest, "--out", out)
     (out / "transcode.json").unlink()
     assert "is not empty, and holds no transcode.json" in failure(capsys, "transcode", manifest, "--out", out)
 
@@ -159,3 +163,50 @@ def test_transcoded_clips_with_one_name_get_different_files() -> None:
     assert len(set(names)) == 3
     assert names[2] == "own/train/sun.ogg"
     assert all(name.startswith(("own/train/rain.", "own/train/Rain.")) for name in names[:2])
+
+
+def test_transcode_notices_other_audio_of_the_same_time(tmp_path: Path) -> None:
+    manifest, out = source(tmp_path, 3), tmp_path / "out"
+    command = ["transcode", str(manifest), "--format", "flac", "--out", str(out)]
+    assert main(command) == 0
+    before = files(out)
+    path = tmp_path / "in/clip 0.wav"
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    soundfile.write(path, np.full((16_000, 2), 0.1), 16_000)
+    os.utime(path, ns=times)
+    (tmp_path / "other").mkdir()
+    shutil.copy2(tmp_path / "in/clip 2.wav", tmp_path / "other/clip 1.wav")
+    clips = read_manifest(manifest)
+    moved = clips[1].model_copy(update={"path": str(tmp_path / "other/clip 1.wav")})
+    write_manifest(manifest, [clips[0], moved, clips[2]])
+    assert main(command) == 0
+    after = files(out)
+    changed = [name for name in before if name.endswith(".flac") and before[name] != after[name]]
+    assert sorted(changed) == ["audio/mine/train/clip 0.flac", "audio/mine/train/clip 1.flac"]
+    assert read_manifest(out / "manifest.jsonl")[0].seconds == 1.0
+
+
+def test_transcode_keeps_one_sample_of_a_tiny_file(tmp_path: Path) -> None:
+    manifest, out = source(tmp_path, 2), tmp_path / "out"
+    soundfile.write(tmp_path / "in/clip 0.wav", np.full(1, 0.25), 96_000)
+    assert main(["transcode", str(manifest), "--rate", "8000", "--format", "flac", "--out", str(out)]) == 0
+    assert read_audio(out / "audio/mine/train/clip 0.flac", 8000) == pytest.approx([0.25], abs=1e-4)
+
+
+def test_transcode_after_a_refused_bit_rate_uses_the_same_folder(tmp_path: Path) -> None:
+    manifest, out = source(tmp_path, 1), tmp_path / "out"
+    command = ["transcode", str(manifest), "--rate", "44100", "--out", str(out), "--bitrate"]
+    assert main([*command, "40"]) == 1
+    assert not out.exists()
+    assert main([*command, "64"]) == 0
+
+
+def test_transcode_on_a_full_disk_names_the_file(tmp_path: Path, root: Path) -> None:
+    manifest = source(tmp_path, 2, 3.0)
+    command = (
+        f"ulimit -f 8; exec {sys.executable} -m data_tools transcode {manifest} --format flac --out {tmp_path}/out"
+    )
+    done = subprocess.run(["bash", "-c", command], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "clip 0.flac" in done.stderr

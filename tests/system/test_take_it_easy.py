@@ -227,7 +227,7 @@ def test_check_reports_missing_audio_and_model_folders(world: Path, tmp_path: Pa
     ]
     write_manifest(tmp_path / "silent.jsonl", clips)
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", schedule(tmp_path / "silent.jsonl", tmp_path))).recipe
-    assert "audio of 24 clips; python -m data_tools check names them" in plan(recipe)
+    assert "24 clips without a length: hours and disk are more than planned" in plan(recipe)
     whole = load_recipe(tiny.write_recipe(tmp_path / "w.yaml", schedule(world, tmp_path))).recipe
     assert plan(whole).endswith("nothing is missing")
     for model, words in (
