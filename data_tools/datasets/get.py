@@ -104,7 +104,7 @@ async def _sizes(addresses: Sequence[str]) -> list[int | None]:
         try:
             async with session.head(address, allow_redirects=True) as answer:
                 return answer.content_length if answer.ok else None
-        except (aiohttp.ClientError, TimeoutError, ValueError):  # the last: an address that is none
+        except (aiohttp.ClientError, TimeoutError, ValueError):  # the last: an impossible address
             return None
 
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASKED_SECONDS)) as session:

@@ -90,7 +90,7 @@ def test_stage_started_from_an_export_adds_new_words(
     rewrite(model / "model.json", sha256={})
     (tmp_path / "run/only/last.pt").unlink()
     (tmp_path / "run/only/done.json").unlink()
-    assert "have changed since this run began" in refused(capsys, "train", path, "--out", tmp_path / "run")
+    assert "has changed since this run began" in refused(capsys, "train", path, "--out", tmp_path / "run")
     (model / "vocabulary.json").write_text(json.dumps(before))
     wider = ["model.audio.width=64", f"stages.only.start_from.folder={model}"]
     changes = [part for change in wider for part in ("--set", change)]
