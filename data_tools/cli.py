@@ -132,7 +132,7 @@ def ranks() -> tuple[int, int]:
 
 
 def _of_rank() -> str:
-    """Return the prefix of this process's log lines; "" for the first of several processes."""
+    """Return the prefix of this process's log lines; "" for the first process, or the only one."""
     number, _ = ranks()
     return f"[rank {number}] " if number else ""
 
@@ -185,7 +185,7 @@ def _print_error(error: BaseException) -> None:
 
 @contextmanager
 def _results(inside: bool, several: bool) -> Iterator[None]:
-    """Redirect what is printed: to standard error if `inside`, nowhere in all but the first of `several` processes."""
+    """Redirect printed text: to standard error if `inside`; discard it in all but the first of `several` processes."""
     with Path(os.devnull).open("w") as nowhere:
         printed = sys.stderr if inside else sys.stdout
         with redirect_stdout(nowhere if several and _of_rank() else printed):

@@ -31,12 +31,12 @@ def read_table(
     quoting: Quoting = "csv",
     hint: str = "",
 ) -> list[tuple[int, dict[str, str]]]:
-    """Return the rows of a table with a header: (number of the row's first line, values by column), text verbatim.
+    """Return the rows of a table with a header: (number of the first line, dict from column to text, unchanged).
 
     Args:
         columns: Required columns; others are read too.
         quoting: "csv" is RFC 4180. "none" treats quotes as text.
-        hint: Ends the message about broken quotes.
+        hint: Advice at the end of the message about broken quotes.
 
     If a quote at the start of a cell swallowed lines, they are read as rows again, with quotes as text, and a warning
     names them. Raises DataError for missing or doubled columns, no rows, broken quotes, blank lines and rows of another
@@ -84,7 +84,7 @@ def _records(
 
 
 def _quoting_cure(hint: str) -> str:
-    """Return the advice for a wrong quote in a table."""
+    """Return the advice for the message about a wrong quote in a table."""
     return f'double a quote that is text, in a quoted cell ("""Stop"" he says"){hint}'
 
 
@@ -148,7 +148,7 @@ def _plain_values(line: str, delimiter: str) -> list[str]:
 
 
 def _is_row(values: Sequence[str], width: int) -> bool:
-    """Return whether values are as many as the table's columns, and not prose with a blank after each comma."""
+    """Return whether a line's values can be a row: one per column, and not prose with a blank after each comma."""
     return len(values) == width and not any(value[:1].isspace() for value in values[1:])
 
 
@@ -181,7 +181,7 @@ def _require_width(path: Path, header: list[str], rows: Iterable[tuple[int, list
 
 
 def shortened(names: Iterable[str]) -> str:
-    """Return names in one line of at most MAX_SHOWN characters.
+    """Join names with commas into one line of at most MAX_SHOWN characters.
 
     >>> shortened(["a", "b"])
     'a, b'
@@ -191,7 +191,7 @@ def shortened(names: Iterable[str]) -> str:
 
 
 def caption_columns(path: Path, row: Mapping[str, str]) -> list[str]:
-    """Return the column names caption_1 .. caption_n of a table's row, in order.
+    """Return the names of the columns caption_1 .. caption_n among the columns of a row, in order.
 
     Raises DataError for a row without them, a missing number, and a number of more than MAX_DIGITS digits.
     """

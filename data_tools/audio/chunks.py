@@ -82,7 +82,7 @@ class _Sound(NamedTuple):
 def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded | None:
     """Return a WAV, RF64, W64, AIFF or CAF file, its header corrected if necessary, so that libsndfile reads all sound.
 
-    start, end: Offsets of the file's container.
+    start, end: Offsets at which the container begins and ends in the file.
     """
     head = read_at(file, start, 12)
     layout = LAYOUTS[head[:4]]
@@ -183,7 +183,7 @@ def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> 
 
 
 def _with_size(path: Path, file: BinaryIO, sound: _Sound, size: int, magic: bytes = b"") -> Reheaded:
-    """Return the file with `size` as the stated size of its sound. magic: Corrected first bytes of the file."""
+    """Return the file with `size` as the stated bytes of its sound. magic: First bytes of the result."""
     layout, at, width = sound.layout, sound.field, sound.width
     head = bytearray(read_at(file, 0, sound.start))
     head[at : at + width] = min(size + layout.counted, 256**width - 1).to_bytes(width, layout.order)
@@ -203,7 +203,7 @@ def _after_chunks(file: BinaryIO, layout: _Layout, at: int, end: int) -> int:
 
 
 def _refuse_longer(path: Path, file: BinaryIO, sound: _Sound, end: int) -> None:
-    """Raise AudioError if anything but chunks, tags and zeros follows the sound."""
+    """Raise AudioError if anything but chunks, tags and zeros follows the samples in the file."""
     at = _after_chunks(file, sound.layout, _next_chunk(file, sound.layout, sound.start, sound.size), end)
     rest = read_at(file, at, 2**20)
     if is_container(rest.lstrip(b"\0")[:8]):

@@ -66,7 +66,7 @@ def require_file(path: Path | str) -> None:
 
 
 def holds_frames(path: Path | str) -> bool:
-    """Return whether a file contains published frames, to judge by the suffix of its name."""
+    """Return whether the suffix of a file's name shows that it contains published frames instead of audio."""
     return str(path).lower().endswith(FRAME_SUFFIXES)
 
 
@@ -115,14 +115,14 @@ def read_audio(
 def audio_seconds(path: Path | str) -> float:
     """Return the length in seconds from the file's header, without decoding.
 
-    Raises AudioError as read_audio, except for samples.
+    Raises AudioError as read_audio, but not for faulty samples, which it does not read.
     """
     with opened(path) as file:
         return float(file.frames / file.samplerate)
 
 
 def readable_seconds(path: Path | str) -> float | None:
-    """Return audio_seconds(path); None for audio that is missing or unreadable, which the verb `check` lists."""
+    """Return audio_seconds(path); None if the file is missing or unreadable (the verb `check` lists such files)."""
     try:
         return audio_seconds(path)
     except AudioError:
@@ -133,7 +133,8 @@ def check_audio(path: Path | str) -> str | None:
     """Decode a whole audio file; return why it has no sound, such as "silent"; None for a file with sound.
 
     A file has no sound if it is shorter than SHORTEST, or if its samples vary by at most two 16-bit steps, whatever
-    their mean. Nor does one whose channels cancel: their mean varies by less than CANCELS times their own variation.
+    their mean. Nor does a file whose channels cancel: the mean of the channels varies by less than CANCELS times as
+    much as the channels themselves.
     Raises as read_audio.
     """
     with opened(path) as file:
@@ -211,7 +212,7 @@ def encoded(samples: np.ndarray, rate: int, format: str, subtype: str, **quality
 def mixed_to_mono(block: Wave) -> Wave:
     """Return the mean of the channels, (n,), of a block (n, channels).
 
-    Two channels are added directly, twenty times as fast as a mean.
+    Two channels are added directly, which is twenty times as fast as numpy's mean.
     """
     if block.shape[1] == 1:
         return block[:, 0]

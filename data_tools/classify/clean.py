@@ -125,7 +125,7 @@ _INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u200b\ufeff]")
 def _entities(text: str) -> str:
     """Decode HTML entities until none is left, because some texts were escaped twice.
 
-    Only complete ones are decoded, so that "R&notes" stays.
+    Only entities with a semicolon are decoded, so that "R&notes" stays.
     """
     while (decoded := _ENTITIES.sub(lambda match: html.unescape(match[0]), text)) != text:
         text = decoded
@@ -133,7 +133,7 @@ def _entities(text: str) -> str:
 
 
 def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) -> str:
-    """Remove matches of `boilerplate`, and the words that lead to them. Partly cut sentences keep their final mark.
+    """Remove matches of `boilerplate`, and the words that introduce them. The rest of a sentence keeps its full stop.
 
     is_first: Cut boilerplate only at the start of the text's sentences, clauses and brackets. Quoted words stay.
     """
@@ -154,7 +154,7 @@ def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) ->
 
 
 def _unquoted(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yield the matches of a pattern outside double quotes."""
+    """Yield the matches of a pattern in a text, except those in double quotes."""
     at = straight = curly = 0
     for match in pattern.finditer(text):
         passed, at = text[at : match.start()], match.start()
@@ -166,7 +166,7 @@ def _unquoted(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
 
 
 def _cut(pattern: re.Pattern[str], text: str) -> str:
-    """Remove the pattern's matches outside double quotes."""
+    """Remove from a text the matches of a pattern, except those in double quotes."""
     parts, at = [], 0
     for match in _unquoted(pattern, text):
         parts.append(text[at : match.start()])

@@ -106,7 +106,7 @@ def classify(
 
 
 def _texts(scored: Sequence[Described], learnt: Sequence[tuple[str, str]], rows: np.ndarray) -> Texts:
-    """Group the texts that must be in one fold: those of an uploader, equal ones without uploader, those of a clip."""
+    """Group the texts that must be in one fold: all of an uploader, all of a clip, equal ones without an uploader."""
     keys = [("by", item.uploader) if item.uploader else ("text", item.cleaned.text) for item in scored]
     keys += [("clip", clip) for clip, _ in learnt]
     numbers: dict[tuple[str, str], int] = {}
@@ -182,7 +182,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _fitting(arguments: argparse.Namespace) -> Fitting:
-    """Return the training settings from the options. Raises DataError for values out of range."""
+    """Return the settings for training the classifier, from the options. Raises DataError for values out of range."""
     if not 0 < arguments.threshold < 1:
         raise DataError(f"--threshold {arguments.threshold:g}: use a value between 0 and 1")
     for name, least in (("folds", 2), ("epochs", 1), ("seed", 0)):

@@ -89,9 +89,9 @@ def read_audiocaps(
 
 
 def _by_stem(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[Path, str]]:
-    """Return a dict of the audio files in `folders`: the folder and name of each file, by its key.
+    """Return a dict of the audio files in `folders`, from key to the folder and name of the file.
 
-    The key is the name without its ending if `known` contains that, else <id>_<start>, with the start in seconds. Of
+    The key is the name without its suffix if `known` contains that, else <id>_<start>, with the start in seconds. Of
     two files with the same key, the one in the earlier folder is used, then the one with the earlier ending.
     """
     files = [(folder, name) for folder in folders for name in audio_names(folder)]

@@ -89,7 +89,7 @@ def read_castella(
 
 
 def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
-    """Find the published files of each split and read them; return split -> (path, annotations)."""
+    """Find the published files of each split and read them; return a dict from split to (path, annotations)."""
     files = sorted(root / name for name in tree_files(root))
     lists = [path for path in files if path.suffix == ".json" and SPLIT_OF_NAME.search(path.stem)]
     releases = [path for path in files if path.suffix == ".jsonl" and is_annotation(path)]

@@ -107,13 +107,13 @@ def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str,
 
 
 def _published_path(root: Path, folder: str, name: str) -> Path:
-    """Return root/name, or root/folder/name if only that exists."""
+    """Return the path root/name, or root/folder/name if only the latter exists."""
     inner = root / folder / name
     return inner if inner.exists() and not (root / name).exists() else root / name
 
 
 def _captions(path: Path) -> dict[str, list[str]]:
-    """Read the captions of a Clotho CSV file, by file name. Raises DataError for a repeated file name."""
+    """Read a Clotho CSV file; return a dict from file name to captions. Raises DataError for a repeated file name."""
     captions: dict[str, list[str]] = {}
     for line, name, texts in read_caption_table(path):
         if not name.strip():
@@ -125,7 +125,7 @@ def _captions(path: Path) -> dict[str, list[str]]:
 
 
 def _metadata(path: Path) -> dict[str, dict[str, str]]:
-    """Read the rows of Clotho's metadata by file name; sound_id is omitted from rows without one ("Not found")."""
+    """Read Clotho's metadata; return a dict from file name to row, without sound_id where it is "Not found"."""
     metadata = {}
     for line, row in read_table(path, METADATA_COLUMNS, fallback_encoding="iso-8859-1"):
         name, sound_id = row["file_name"], row["sound_id"].strip()

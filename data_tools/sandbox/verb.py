@@ -75,7 +75,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _rates(arguments: argparse.Namespace) -> dict[str, float]:
-    """Return the probability of each kind of fault from the options."""
+    """Return a dict from kind of fault to its probability, as the options set it."""
     rates = dict.fromkeys(KINDS, arguments.storm)
     for text in arguments.fault:
         kind, _, rate = text.partition("=")
@@ -87,7 +87,7 @@ def _rates(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 async def _run_all(commands: list[str], settings: dict[str, str]) -> int:
-    """Run commands of data_tools in sequence against the sandbox; return the first status that is not 0, or 0."""
+    """Run commands of data_tools in sequence against the sandbox; return the first exit status except 0, or 0."""
     home = str(Path(__file__).parents[2])  # the package may only be importable from the working folder
     settings = settings | {"PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
     for command in commands:

@@ -66,7 +66,7 @@ def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = 
     events.csv (every event, in unrounded seconds, with the id of its query), <split>_release.jsonl (the queries in
     CASTELLA's format, for submission score), moments.jsonl, and manifest.jsonl last.
     Only one process may write to a folder.
-    Returns (queries, new audio files), (0, 0) for a complete folder.
+    Returns the numbers of queries and of new audio files; (0, 0) if the folder was complete.
     Raises DataError for settings out of range, unusable recordings, a split without queries, and a folder with other
     content.
     """
@@ -96,7 +96,7 @@ def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = 
 
 
 def _check(settings: MomentSettings) -> None:
-    """Raise DataError for settings out of range."""
+    """Raise DataError if a setting of the composed recordings is out of range."""
     settings.check("recording")
     low, high = _SECONDS
     if not low <= settings.seconds <= high:
@@ -160,7 +160,7 @@ def ask(
 
 
 def window_of(event: TimedEvent, settings: MomentSettings) -> tuple[float, float]:
-    """Return the window of an event in seconds: rounded, or extended to full seconds."""
+    """Return the start and end of an event in seconds: rounded, or extended to full seconds."""
     start, end = event.start / SAMPLE_RATE, event.end / SAMPLE_RATE
     if settings.whole_seconds:
         return float(floor(start)), float(ceil(end))

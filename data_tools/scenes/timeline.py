@@ -74,7 +74,7 @@ def draw_timeline(rng: Rng, shape: Shape, pool: Pool, n: int) -> list[TimedEvent
     Args:
         pool: At least two classes, all equally likely, as are the recordings of a class.
 
-    A class follows itself only after AGAIN_SECONDS, and only if the shape repeats classes.
+    A class is repeated only after AGAIN_SECONDS, and only if `shape` allows repeated classes.
     """
     events: list[TimedEvent] = []
     end = 0
@@ -105,7 +105,7 @@ def mixed(rng: Rng, shape: Shape, events: Sequence[TimedEvent], n: int) -> Sampl
 
 
 def _sound(rng: Rng, shape: Shape, name: str, recording: Recording | None) -> Samples:
-    """Return an event before levelling, with a length from shape.event_seconds, or shorter if no cut is long enough."""
+    """Return the sound of an event, of a length in shape.event_seconds, or shorter if no cut is long enough."""
     if recording and shape.whole:
         return loud_seconds(cut(recording, rng, round(shape.event_seconds[1] * SAMPLE_RATE)))
     for _ in range(_TRIES):

@@ -203,14 +203,17 @@ def _read_rows(path: Path) -> list[Row]:
 
 
 def _refuse_repeated(path: Path, line: int, kind: str, text: str, line_of_text: dict[str, int]) -> None:
-    """Raises SubmissionError if `text` has an earlier line in line_of_text; otherwise adds it there with this line."""
+    """Raises SubmissionError if line_of_text has `text`, from an earlier line; otherwise adds it with this line."""
     if line_of_text.setdefault(text, line) != line:
         first = f"is already on line {line_of_text[text]}"
         raise SubmissionError(f"{path}: line {line}: {kind} {text!r} {first}; keep one of them")
 
 
 def _parse_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
-    """Parse `listed`, a Python list of file names. Raises SubmissionError for a name that is repeated or unknown."""
+    """Return the file names in the Python list `listed`, a text.
+
+    Raises SubmissionError for a name that is repeated or unknown.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # an invalid backslash escape: Python did not write this list

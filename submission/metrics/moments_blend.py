@@ -73,7 +73,7 @@ def search_moment_weights(
 
 
 def require_disjoint(tested: Parts, validation: Parts, truth: MomentTruth) -> None:
-    """Raises SubmissionError if the files to test share queries or recordings with the files for the weight search.
+    """Raises SubmissionError if the files of the test share queries or recordings with those of the weight search.
 
     This compares the tested files with the validation files and with their truth.
     """
@@ -103,8 +103,9 @@ class _Candidates(NamedTuple):
     votes: list[Values]
 
     def blended(self, factors: Values, edition: MomentsEdition) -> list[Moments]:
-        """Return the answer to each of Q queries, by the weighted sum of the files' votes. factors: (files,) weights.
+        """Return the best windows of each of Q queries, by the weighted sum of the files' votes.
 
+        factors: Weights, (files,).
         The votes are sorted before their sum, so that it is the same in any order of the files.
         """
         with np.errstate(over="ignore"):  # `best` refuses such sums
@@ -137,7 +138,7 @@ class _Candidates(NamedTuple):
 
 
 def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
-    """Collect the different windows of every query in all files, and each file's votes for them."""
+    """Collect for every query the different windows in all files, and the votes of each file for these windows."""
     answers = _require_same_queries(parts)
     by_part: list[list[list[Window]]] = []
     for name, part in parts.items():
@@ -158,7 +159,7 @@ def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
 def _require_same_queries(parts: Parts) -> list[Moments]:
     """Check that all files answer the same queries; return the first file's answers.
 
-    Each has its query's text and recording if any file has them.
+    An answer gets the text and the recording of the query if any file has them.
     """
     (first_name, first), *others = parts.items()
     known = {answer.qid: answer for answer in first}
@@ -180,7 +181,7 @@ def _require_same_queries(parts: Parts) -> list[Moments]:
 
 
 def _scaled_windows(name: str, answer: Moments, how: How, edition: MomentsEdition) -> list[Window]:
-    """Return an answer's windows that the edition counts, as [start, end, score for the blend], best first."""
+    """Return the windows of an answer that the edition counts, best first, as [start, end, score for the blend]."""
     if how == "raw" and not is_scored([answer]):
         raise SubmissionError(f"{name}: its windows have no scores; add --how rank, or give the file with scores")
     best = best_windows(answer, edition)

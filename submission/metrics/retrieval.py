@@ -34,7 +34,7 @@ def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | 
 def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | None = 10) -> Values | float:
     """Return AP@k of one query or of several; the mean over queries is mAP@k.
 
-    ranks: Of relevant clips; those beyond k, or never found, may be left out.
+    ranks: Ranks of the relevant clips; ranks beyond k may be left out.
     n_relevant: Number of relevant clips in the pool, found or not; the divisor. k: None counts every rank (mAP without
     a cut).
     Returns sum_i i / ranks[i] over ranks[i] <= k, divided by n_relevant; in [0, 1]. With more than k relevant clips it
@@ -155,5 +155,5 @@ def _require_ranks(
 
 
 def _number_or_array(values: npt.NDArray[np.float64]) -> Values | float:
-    """Return an array without dimensions as a number, and other arrays unchanged."""
+    """Return an array without dimensions as a number, and any other array unchanged."""
     return float(values) if values.ndim == 0 else values

@@ -102,7 +102,7 @@ class About(Strict):
 def about_template(systems: Sequence[tuple[str, Sequence[str]]], sources: Iterable[str], of_moments: bool) -> str:
     """Return a template of the participant's facts for a package (YAML text), with FILL_IN for every missing fact.
 
-    systems: For each, the names of its runs, and which of `output` and `scored` it needs.
+    systems: For each system, the names of its runs, and which of the keys `output` and `scored` it needs.
     sources: Data sets and models without an address in the runs.
     """
     files = "file of windows (.jsonl)" if of_moments else "scores (.npy) or CSV"

@@ -99,7 +99,7 @@ class MomentsData(Part):
 
 
 def figure_keys(edition: AnyEdition) -> dict[str, str]:
-    """Map metrics to their keys in meta.yaml: R@1 to R1, or for moments R1@0.7 to Recall1@0.7."""
+    """Return a dict from metric to its key in meta.yaml: R@1 to R1, or for moments R1@0.7 to Recall1@0.7."""
     if isinstance(edition, Edition):
         metrics = [*(f"R@{k}" for k in edition.recall_ks), *(f"mAP@{k}" for k in edition.map_ks)]
         return {metric: metric.replace("@", "") for metric in metrics}

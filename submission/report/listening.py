@@ -42,7 +42,7 @@ class AudioStore:
         return self._known[path]
 
     def _encoded(self, path: Path) -> tuple[int | None, str]:
-        """Encode a file and store it for the page; return its number, or None and the reason why not."""
+        """Encode an audio file and store it for the page; return its number, or None and the reason for the failure."""
         if not path.is_file():
             return None, f"no audio: {path.name} no longer exists"
         if holds_frames(path):

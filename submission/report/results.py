@@ -94,7 +94,7 @@ def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]
 
 
 def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str]]:
-    """Return the reference scores for a system, such as chance, and notes on them."""
+    """Return a dict from name to reference score for a system, such as chance, and notes on these scores."""
     ranked = run.ranked
     levels, notes = {"chance": this.chance}, []
     if ranked.untrained is None:
@@ -254,7 +254,7 @@ def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Pa
 
 
 def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:
-    """Format the share of each expert in the embeddings. shares: (experts, C)."""
+    """Format the mean share of each expert in the clips' embeddings. shares: (experts, C)."""
     largest = shares.argmax(axis=0)
     for number, (name, share) in enumerate(zip(names, shares, strict=True)):
         yield (
@@ -264,7 +264,7 @@ def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:
 
 
 def _norms_table(norms: Mapping[str, Values], shares: Values) -> Table:
-    """Return a table of each expert: percentiles of its embeddings' L2 norms, and its mean share of their sum."""
+    """Return a table with a row per expert: percentiles of the L2 norms of its embeddings, and its mean share."""
     rows = [
         [name, *(f"{value:.3f}" for value in np.percentile(norm, (5, 25, 50, 75, 95))), percent(float(share.mean()))]
         for (name, norm), share in zip(norms.items(), shares, strict=True)
