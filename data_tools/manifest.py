@@ -178,7 +178,7 @@ def iter_manifest(path: Path | str) -> Iterator[tuple[int, Clip]]:
 
 
 def _check_captions(clip: Clip, where: str) -> None:
-    """Check every caption of a clip; see check_caption."""
+    """Raise DataError for a bad caption of a clip, as check_caption does."""
     for caption in clip.captions:
         check_caption(caption, where)
 
@@ -244,7 +244,7 @@ class _Manifest:
         self._check(unique)
 
     def _check(self, unique: bool) -> None:
-        """Check every line as iter_manifest does; if `unique`, check also that no id repeats."""
+        """Raise DataError for a bad line, as iter_manifest does, and, if `unique`, for a repeated id."""
         import numpy as np
 
         path, hashes = self.lines.path, array("q")

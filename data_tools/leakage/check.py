@@ -135,7 +135,7 @@ class _OnePerId:
 
 
 def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
-    """Check every audio file once with `_read`; return its results by the hash of the file's path."""
+    """Check every audio file once with `_read`; return a dict from the hash of a file's path to its results."""
     results: dict[int, Result] = {}
     paths = sorted({clip.path for clip in clips})
     with ThreadPool() as pool, progress("reading", len(paths), "file") as bar:

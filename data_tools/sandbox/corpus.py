@@ -237,7 +237,7 @@ def _pick(values: np.ndarray, shares: Mapping[str, float]) -> np.ndarray:
 
 
 def dress(rng: np.random.Generator, text: str, plain: bool) -> str:
-    """Rewrite a text in the style of Freesound's descriptions. plain: Change it less often."""
+    """Rewrite a text in the style of Freesound's descriptions. plain: Change the text less often."""
     if rng.random() < 0.04:
         return "" if rng.random() < 0.3 else _one(rng, _OTHER)
     if rng.random() < (0.1 if plain else 0.4):

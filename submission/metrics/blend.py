@@ -162,7 +162,7 @@ def _require_same_labels(parts: Mapping[str, ScoreMatrix]) -> None:
 
 
 def weight_factors(weights: Sequence[float] | None, n_parts: int) -> Values:
-    """Return the given weights as an array (n_parts,); None: equal weights. Raises SubmissionError for invalid weights."""
+    """Return the given weights as an array (n_parts,); None: equal ones. Raises SubmissionError for invalid weights."""
     factors = np.ones(n_parts) if weights is None else np.array(weights, dtype=np.float64)
     if len(factors) != n_parts:
         raise SubmissionError(f"{len(factors)} weights are given for {n_parts} files; give one for each")

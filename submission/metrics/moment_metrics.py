@@ -58,7 +58,7 @@ class MomentScores(NamedTuple):
         return self.precisions.mean(axis=1) if threshold is None else self.precisions[:, THRESHOLDS.index(threshold)]
 
     def recall(self, threshold: float) -> float:
-        """Return R1@threshold: the share of queries whose first window has at least this IoU with a true window, in [0, 1]."""
+        """Return R1@threshold: the share of queries whose first window reaches this IoU with a true one, in [0, 1]."""
         return float(self.hits(threshold).mean())
 
     def mean_precision(self, threshold: float | None = None) -> float:

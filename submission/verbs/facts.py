@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _format(value: object) -> str:
-    """Format the value of a fact on one line."""
+    """Format the value of a fact about an edition or a file on one line."""
     if isinstance(value, Mapping):
         return "; ".join(f"{key}: {', '.join(map(str, names))}" for key, names in value.items())
     if isinstance(value, tuple):

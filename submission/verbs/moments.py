@@ -129,7 +129,7 @@ def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -
 
 
 def _overwrite_problem(path: Path, edition: MomentsEdition, scores: bool) -> str:
-    """Return why a file must not be overwritten; "" if it may be. scores: Refuse files with scores, too."""
+    """Return why a file must not be overwritten; "" if it may be. scores: Whether a file with scores is refused too."""
     answers, _, _ = check_moments(path.read_bytes(), edition)
     if not answers:
         return "is not a file of moments"

@@ -126,7 +126,7 @@ class _Clips:
 
 
 def _fit(path: Path, lines: int, fitting: int, training_item: str, cure: str) -> str:
-    """Describe how many of a file's lines fit the training data. Raises DataError if no line fits.
+    """Return a text on how many lines of a file fit the training data. Raises DataError if no line fits.
 
     lines, fitting: Numbers of all lines and of fitting lines. training_item: The kind of item that a line must name,
     such as a training clip. cure: End of the error message.

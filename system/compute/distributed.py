@@ -260,7 +260,7 @@ def on_first(function: Callable[[], T]) -> T:
 
 @contextmanager
 def first_before_others() -> Iterator[None]:
-    """Context manager whose block the first process runs first; the others run it later and find its stored results."""
+    """Context manager: the first process runs the block; then all other processes run it, and find stored results."""
     if process_count() == 1:
         yield
         return
@@ -316,7 +316,7 @@ def gather_objects(value: T) -> list[T]:
 
 
 def gather_dealt(items: Sequence[T]) -> list[T]:
-    """Collect items that were dealt out to the processes in turn; every process gets all in their original order.
+    """Collect items that were divided among the processes in turn; every process gets all items in the first order.
 
     Item i comes from process i % n, for n processes.
     """

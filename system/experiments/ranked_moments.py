@@ -49,7 +49,7 @@ class Files(NamedTuple):
 
     @classmethod
     def of(cls, run: Path, name: str) -> "Files":
-        """Return the paths of the files that the rank entry `name` writes to a run's folder."""
+        """Return the paths of the files that the rank entry `name` writes into the folder of a run."""
         scores = run / "scores"
         windows, truth = scores / f"{name}.windows.jsonl", scores / f"{name}.truth.jsonl"
         return cls(windows, run / "submission" / f"{name}.jsonl", truth, scores / f"{name}.frames.npz")
@@ -160,8 +160,8 @@ def _metrics(
 ) -> dict[str, object]:
     """Compute the metrics of the windows that a rank entry found; None for a blind list, without known windows.
 
-    The metrics of random windows and of true frames (the ceiling) are added for comparison. located, grids: Found
-    windows and times of frames of each query.
+    For comparison, the metrics of random windows, and of windows made from the true frames (the ceiling), are added.
+    located: Found windows of each query. grids: Times of the frames, for each query.
     """
     if truth.is_blind:
         return dict.fromkeys(("figures", "bootstrap", "random", "ceiling"))

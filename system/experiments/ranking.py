@@ -88,7 +88,7 @@ class RunModels:
 def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[str, RankedResult]:
     """Rank every entry that has known answers, and compare it with the untrained model and with chance.
 
-    kept: Earlier results, by entry; these entries are not ranked again.
+    kept: Earlier results, by entry; entries with an earlier result are not ranked again.
     """
     recipe, data = models.recipe, models.data
     new = [name for name in recipe.scored if name not in kept]
@@ -167,7 +167,7 @@ def _is_trained(entry: RankEntry) -> bool:
 
 
 def _rank_by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, ScoreMatrix | None]:
-    """Return the untrained model's score matrices of the data sources that the rank entries `names` rank, by source."""
+    """Return a dict from each data source that the rank entries `names` rank to the untrained model's score matrix."""
     matrices = {}
     ranker = models.model(None, None)
     for source in dict.fromkeys(map(models.recipe.ranked_source, names)):
@@ -219,5 +219,5 @@ def _interval(bounds: tuple[float, float]) -> list[float] | None:
 
 
 def size_of(queries: Sequence[Query], clips: Sequence[Clip]) -> str:
-    """Format the numbers of captions and clips as text."""
+    """Return the numbers of captions and clips of a data source as text."""
     return f"{counted(len(queries), 'caption', ',')} against {counted(len(clips), 'clip', ',')}"

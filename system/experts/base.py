@@ -73,7 +73,7 @@ class Resampled(Strict):
 
     @model_serializer(mode="wrap")
     def _without_default_resampling(self, values: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave the default resampling out of the settings' JSON.
+        """Leave the key of the resampling out of the JSON of an expert's settings if it has the default value.
 
         Banks and runs are found by their settings, and banks and runs of older versions lack this key.
         """
@@ -207,7 +207,7 @@ class ExpertSettings(Resampled):
         return [name for name in there if not file_sha256(files[name]).startswith(known[name])]
 
     def identity(self) -> dict[str, object]:
-        """Return everything that determines the frames: settings, version, checksums of the weights.
+        """Return everything that determines the expert's frames: settings, version, checksums of the weights.
 
         Paths of files are left out.
         """

@@ -62,7 +62,7 @@ class Vggish(PublishedWeights):
 
     @model_validator(mode="after")
     def _pca_as_needed(self) -> "Vggish":
-        """Check that pca_weights is set exactly if the output needs it."""
+        """Raise an error if pca_weights is missing but needed for the setting `output`, or set but not needed."""
         if self.output == "raw" and self.pca_weights is not None:
             raise _pca_error("output raw does not use pca_weights; remove the key")
         if self.output != "raw" and self.pca_weights is None:

@@ -98,7 +98,7 @@ def random_apart(batch: BatchScores) -> Indices:
 
 
 def _alike(batch: BatchScores, scores: "Callable[[], Tensor]", sign: int) -> Indices:
-    """Choose, for each item, clip and captions of the other item that is most similar (sign 1) or least similar (-1).
+    """Choose for each item the clip and captions of the most similar (sign 1) or least similar (-1) other item.
 
     scores: Function that returns the similarity (B, B) of the items, by their clips or by their captions.
     """

@@ -15,7 +15,7 @@ from data_tools.documents.strict import Size, Strict
 
 
 def _check_head_count(heads: int, info: ValidationInfo) -> int:
-    """Check that the number of attention heads divides the width."""
+    """Raise an error unless the width is a multiple of the number of attention heads."""
     for size in ("width", "dim"):
         if info.data.get(size, heads) % heads:
             raise ValueError(f"{size} {info.data[size]} is not a multiple of heads {heads}; change one of them")

@@ -56,7 +56,7 @@ class Cost:
     widest: float = 0.0
 
     def times(self, count: float) -> "Cost":
-        """Multiply the cost of one clip or caption by their number, `count`."""
+        """Return the cost of `count` clips or captions, from the cost of one."""
         return Cost(self.flops * count, self.kept * count, self.widest * count)
 
 

@@ -58,7 +58,7 @@ class Variant:
     width: float
 
     def channels(self, number: int) -> int:
-        """Return a number of channels, scaled to the width of this variant."""
+        """Return the number of channels `number`, scaled to the width of this variant of the network."""
         return rounded(number * self.width)
 
     def rows(self) -> list[Row]:

@@ -69,7 +69,7 @@ class Content:
 
     @cached_property
     def _facts(self) -> tuple["array[float]", "array[int]"]:
-        """Seconds and number of captions of every clip.
+        """Length in seconds, and number of captions, of every clip.
 
         Seconds are NaN if they are not known.
         """
@@ -173,7 +173,7 @@ class Estimates:
 
     @cached_property
     def unknown(self) -> str | None:
-        """Reason why the encoders cannot be counted; None if they can."""
+        """Reason why the costs of the encoders cannot be computed; None if they can."""
         try:
             _ = [self.run_bytes, *(self.memory(stage, stage.precision) for stage in self.recipe.stages.values())]
         except (UnknownSizeError, ModuleNotFoundError) as error:
@@ -210,7 +210,7 @@ class Estimates:
 
     @cached_property
     def _vocabulary(self) -> list[str]:
-        """Words of the training captions that exist."""
+        """Words of the training captions and moments, as far as their files exist."""
         found = [self.found[name] for name in self.recipe.trained_on]
         captions = (caption for each in found for clip in each.clips for caption in clip.captions)
         return vocabulary_of(chain(captions, *(each.moments or () for each in found)))
@@ -301,7 +301,7 @@ class Estimates:
     def run_bytes(self) -> float:
         """Bytes of the checkpoints of all stages.
 
-        No two metrics are assumed to share one. The last checkpoint has AdamW's two moments.
+        Each metric is assumed to be best at another checkpoint. The last checkpoint has AdamW's two moments.
         """
         trainable = sum(self.parameters_by_part.values())
         weights = trainable + count_parameters(self._audio, trainable=False)
@@ -333,12 +333,12 @@ class Estimates:
     def frame_bytes(self, stage: schema.Stage) -> float:
         """Return the bytes of all frames of a stage's clips.
 
-        They stay on a GPU if they fit.
+        The frames stay on a GPU if they fit.
         """
         return 3600 * sum(self.found[name].hours for name in stage.train.data) * self._bytes_a_second
 
     def audio_seconds(self) -> float:
-        """Return the seconds of audio of all sources, counting each clip once."""
+        """Return the seconds of audio of all data sources, counting each clip once."""
         return self._found_seconds + self.absent_seconds()
 
     def clips(self) -> Iterator[Clip]:
@@ -354,7 +354,7 @@ class Estimates:
 
     @cached_property
     def _found_seconds(self) -> float:
-        """Seconds of audio of the existing manifests."""
+        """Seconds of audio in the manifests that exist."""
         return math.fsum(clip.seconds or 0.0 for clip in self.clips())
 
     def absent_seconds(self) -> float:

@@ -36,7 +36,7 @@ def gpu_memory() -> float | None:
 
 
 def _names_gpu(named: str, uuid: str) -> bool:
-    """Return whether a name in CUDA_VISIBLE_DEVICES, which may be shortened, is that of a GPU."""
+    """Return whether `named`, a GPU's name or its beginning in CUDA_VISIBLE_DEVICES, means the GPU `uuid`."""
     return named.startswith("GPU-") and uuid.startswith(named)
 
 

@@ -35,7 +35,7 @@ def hour_lines(
 ) -> Iterator[Row]:
     """Yield a plan's rows on the time for missing frames and for training.
 
-    missing: Seconds of audio, by expert.
+    missing: Dict from expert to the seconds of audio without frames.
     """
     updates = {name: updates_of(stage, contents) for name, stage in recipe.stages.items()}
     if not estimates.audio_seconds() or None in updates.values():
@@ -73,7 +73,7 @@ def _row_of_processes(frames: float, flops: float, processes: int, gpu: str | No
 
 
 def _time_on_gpus(recipe: schema.Recipe, flops: float) -> str:
-    """Describe the time of so many operations on known GPUs; "" for a recipe in float32."""
+    """Describe how long `flops` operations take on known GPUs; "" for a recipe in float32."""
     if all(stage.precision == "float32" for stage in recipe.stages.values()):
         return ""
     speeds = ", ".join(f"{name} {about(flops / gpu.flops)}" for name, gpu in GPUS.items())

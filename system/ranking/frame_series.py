@@ -61,7 +61,7 @@ class FrameSeries:
 
     @property
     def sizes(self) -> tuple[list[int], list[str]]:
-        """Two lists, one value per query: the number of frames of its recording, and a description of the recording."""
+        """Two lists with a value per query: the number of frames of its recording, and a text for this recording."""
         return [len(one) for one in self.values], [f"a recording of {edges[-1]:,.0f} s" for edges in self.edges]
 
 

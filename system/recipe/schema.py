@@ -164,7 +164,7 @@ class EpochSchedule(Strict):
     @field_validator("until_epoch")
     @classmethod
     def _falls(cls, until: float, info: ValidationInfo) -> float:
-        """Check that the learning rate falls after the warm-up."""
+        """Raise an error unless the learning rate falls after the warm-up."""
         if until <= info.data.get("warmup_epochs", 0):
             raise ValueError("must be more than warmup_epochs, so that the learning rate can fall")
         return until

@@ -39,9 +39,9 @@ def unknown_path(document: Any, keys: Keys) -> str:
 
 
 def other_paths(document: Any, keys: Keys) -> str:
-    """Suggest other places for a misplaced key, as the end of an error message.
+    """Suggest other paths for a misplaced key, as the end of an error message.
 
-    The places are those at which the document has a key of the same name; "" if none or more than MAX_PATHS exist.
+    These are the paths at which the document has a key of the same name; "" if none or more than MAX_PATHS exist.
 
     >>> other_paths({"epochs": 5, "stages": {"train": {"epochs": 3}}}, ("epochs",))
     '; did you mean stages.train.epochs?'

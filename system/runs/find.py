@@ -99,9 +99,10 @@ _PART = re.compile(r"\.(?:recipe\.yaml|resolved\.json)\.[0-9]+\.part")
 
 
 def _is_new(folder: Path, recipe: bytes) -> bool:
-    """Return whether a folder can hold a new run: it is missing, empty, or only has the start of a run of this recipe.
+    """Return whether a folder can hold a new run: it is missing, empty, or holds only remains of a killed start.
 
-    recipe: Bytes of the recipe. A process that was killed at the start of a run leaves these bytes, complete or not.
+    recipe: Bytes of the recipe file. A process that was killed at the start of a run leaves these bytes, complete or
+    not.
     """
     return not folder.exists() or all(
         (path.name == "recipe.yaml" and path.read_bytes() == recipe) or _PART.fullmatch(path.name)

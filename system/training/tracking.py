@@ -80,7 +80,7 @@ class TensorBoard(Tracker):
         self.writer.flush()
 
     def close(self, status: Status) -> None:
-        """Close the files."""
+        """Close the files that metrics are written to."""
         self.writer.close()
 
 

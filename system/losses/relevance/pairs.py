@@ -127,7 +127,7 @@ class _Scores:
     def _blocks(self, start: int) -> Iterator[np.ndarray]:
         """Yield blocks of rows of the scores, (R, M), for the candidates from `start` to the end of their part.
 
-        Scores of left-out pairs are -0: this adds nothing to sums, and its bits exceed those of all other scores.
+        Left-out pairs have the score -0: it adds nothing to sums, and its bits exceed those of all other scores.
         """
         stop = min(start + _PART_ROWS, len(self._among))
         rows = max(1, _BLOCK_SCORES // len(self._among))

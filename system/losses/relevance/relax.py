@@ -186,7 +186,7 @@ class Relevance:
                 self._rows.update(zip(new, range(first, first + len(new)), strict=True))
 
     def cider_between(self, captions: Sequence[str]) -> np.ndarray:
-        """Compute CIDEr-D between captions: (N, N) float32 in [0, 10].
+        """Compute CIDEr-D between any two of N captions: (N, N) float32 in [0, 10].
 
         Rows are candidates, columns references. The matrix is not symmetric.
         """

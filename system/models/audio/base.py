@@ -55,7 +55,7 @@ class AudioSettings(EncoderKind):
         return self.build(out)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
-        """Count operations and memory of a training step on a clip of `seconds`.
+        """Count operations and memory of a training step on a clip of `seconds` seconds.
 
         longest: Duration of the longest clip of the batch, in seconds. half: Count in 16 bits, see costs.count.
         """

@@ -40,7 +40,7 @@ class WideLogMel(LogMelSlaney):
     @field_validator("bands")
     @classmethod
     def _enough(cls, bands: int) -> int:
-        """Check that there are enough bands for the convolutions."""
+        """Raise an error if the spectrogram has too few mel bands for the convolutions."""
         if bands < MIN_BANDS:
             raise ValueError(f"crnn needs at least {MIN_BANDS} bands, not {bands}")
         return bands

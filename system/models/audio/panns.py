@@ -40,7 +40,7 @@ class Panns(AudioSettings, Resampled):
     @field_validator("trainable")
     @classmethod
     def _require_weights_or_training(cls, trainable: bool, info: ValidationInfo) -> bool:
-        """Check that a frozen network has published weights."""
+        """Raise an error for a frozen network without published weights, which would stay random."""
         if not trainable and info.data.get("weights", "") is None:
             raise ValueError(
                 "trainable is false, but weights is null: a network without published weights must be trained; "

@@ -145,7 +145,7 @@ class Segmented(AudioSettings, Resampled):
         return super().cost(encoder, self.segment_seconds, self.segment_seconds, half).times(segments)
 
     def _encoder(self, network: Network, out: int, pretrained: Path | None) -> Encoder:
-        """Build the encoder around a network."""
+        """Build the audio encoder that uses a network for its segments."""
         from system.models.audio.segmented_encoder import SegmentedEncoder
 
         ((name, _),) = self.experts.items()
@@ -175,7 +175,7 @@ class FromPublished(Segmented):
 
     @model_validator(mode="after")
     def _require_weights_or_training(self) -> Self:
-        """Check that a frozen network has published weights."""
+        """Raise an error for a frozen network without published weights, which would stay random."""
         if not self.trainable and self.weights is None:
             said = "a network without published weights must be trained"
             raise cast(ValidationError, mistakes([(("trainable",), said)]))

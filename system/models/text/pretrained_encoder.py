@@ -44,7 +44,7 @@ class PreTrainedEncoder(TextEncoder):
     """
 
     def take(self, model: Any, name: str, after: nn.Module, trainable: bool, bank: Bank, size: int) -> None:
-        """Set the pre-trained model, and open the bank of its vectors.
+        """Give the encoder its pre-trained model, and open the bank of the model's vectors.
 
         Args:
             model: The pre-trained network.
@@ -126,7 +126,7 @@ class TransformerEncoder(PreTrainedEncoder):
     prompt = ""
 
     def take_tokenizer(self, tokenizer: Any) -> None:
-        """Set the tokenizer."""
+        """Give the encoder its tokenizer."""
         tokenizer.deprecation_warnings["Asking-to-pad-a-fast-tokenizer"] = True  # texts are tokenised only once
         self.tokenizer = tokenizer
         self._known_tokens: dict[str, list[int]] = {}
