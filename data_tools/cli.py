@@ -246,7 +246,7 @@ def counted(count: int, what: str, grouping: str = "") -> str:
 
 
 def first_of(lines: Sequence[str]) -> list[str]:
-    """Return the first SHOWN lines and, for more lines, one with the number of the others, which --list writes."""
+    """Return the first SHOWN of `lines`; if there are more, add a line with their number and a hint at --list."""
     more = len(lines) - SHOWN
     return [*lines[:SHOWN], *([f"and {more} more (--list FILE.csv writes all)"] if more > 0 else [])]
 
@@ -392,7 +392,7 @@ def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool 
 
 
 def each(items: Iterable[Item], what: str, unit: str, total: int | None = None) -> Iterator[Item]:
-    """Yield the items and show progress. total: Their number, if `items` has no length."""
+    """Yield the items and show progress. total: Number of items, if `items` has no length."""
     count = len(items) if total is None and isinstance(items, Sized) else total
     with progress(what, count, unit) as bar:
         for item in items:

@@ -100,7 +100,7 @@ MAX_ID_DIGITS = 18  # of a Freesound id; real ones have six
 
 
 def is_freesound_id(text: str) -> bool:
-    """Return whether a text is the number of a Freesound sound, with or without blanks around it.
+    """Return whether a text can be the id of a Freesound sound (a number), with or without blanks around it.
 
     Digits of other scripts do not count: lists of excluded ids would not match them.
     """

@@ -118,7 +118,10 @@ def require_finite(values: Floats, before: int = 0) -> None:
 
 
 def _padded_rows(ranks: Ranks, counts: Ints) -> Ranks:
-    """Return one increasing row of ranks per query, padded with NEVER. ranks: Of all queries. counts: Per query."""
+    """Return one increasing row of ranks per query, padded with NEVER. ranks: Ranks of all queries.
+
+    counts: Ranks per query.
+    """
     filled = np.full((len(counts), counts.max(initial=0)), NEVER)
     filled[np.arange(filled.shape[1]) < counts[:, None]] = ranks
     filled.sort(axis=1)

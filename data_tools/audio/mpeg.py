@@ -86,7 +86,7 @@ def playable_mpeg(
 def _count_frames(path: Path, content: mmap.mmap, at: int, end: int, first: _Frame) -> tuple[int, bool]:
     """Return the number of MPEG frames, and whether the last one is complete; tags between them are skipped.
 
-    Raises AudioError if frames of another kind follow, or another container.
+    Raises AudioError if MPEG frames of another kind, or another audio container, follow.
     """
     count = 0
     while at < end:

@@ -65,7 +65,7 @@ def resampler(rate: int, wanted: int, how: Resampling, turns: int = 0) -> Callab
     turns: Number of turns of the filter before the first block, for a wave that is a later part of another one.
 
     Each call returns the finished samples. In total there are N * wanted / rate samples (rounded by soxr_hq, rounded
-    down by the others), independent of the blocks. At equal rates the wave is unchanged. The values of `how`:
+    down by both kaiser methods), independent of the blocks. At equal rates the wave is unchanged. The values of `how`:
 
     * `soxr_hq`: soxr's HQ.
     * `kaiser_best`: the filter of that name in resampy 0.3 and later; equal to its results within 1e-12 in float64.
@@ -217,7 +217,7 @@ def _filter_taps(up: int, down: int, kaiser: _Kaiser) -> tuple[int, _Samples, _S
 
 
 def _joined(left: _Samples, right: _Samples) -> _Samples:
-    """Join the left and right halves of a filter's taps into one filter."""
+    """Join the left and right halves of the weights of a resampling filter."""
     return np.concatenate([right.T[::-1].ravel(), left.T.ravel()])
 
 

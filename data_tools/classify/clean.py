@@ -135,7 +135,7 @@ def _entities(text: str) -> str:
 def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) -> str:
     """Remove matches of `boilerplate`, and the words that introduce them. The rest of a sentence keeps its full stop.
 
-    is_first: Cut boilerplate only at the start of the text's sentences, clauses and brackets. Quoted words stay.
+    is_first: Cut boilerplate only at the start of sentences, clauses and brackets. Quoted words stay.
     """
     remaining, at = "", 0
     for match in _unquoted(boilerplate, text):

@@ -79,7 +79,8 @@ def examples(
 ) -> str:
     """Return texts to judge by eye, for both class weightings: best, random above the threshold, near it, worst.
 
-    Each text is returned once. scores: By weighting, (N,), first those of the descriptions, then of the captions.
+    Each text is returned once. scores: Dict from weighting to scores, (N,), first of the descriptions, then of the
+    captions.
     """
     lines: list[str] = []
     for weighting, values in scores.items():
@@ -135,7 +136,8 @@ def draw(
 ) -> None:
     """Draw the results of a classification as PNG files, FIGURES, in a folder.
 
-    labels: (N,) True for captions. scores: By class weighting, (N,). figures: weighting_figures of these scores.
+    labels: (N,) True for captions. scores: Dict from class weighting to scores, (N,). figures: Dict from class
+    weighting to its weighting_figures.
     """
     drawn = (_roc_pr(labels, scores, figures), _reliability(figures), _scores(labels, scores, threshold))
     for name, figure in zip(FIGURES, (*drawn, _draw_kept(figures, threshold)), strict=True):

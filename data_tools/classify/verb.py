@@ -126,7 +126,7 @@ def _write_scores(path: Path, described: Sequence[Described], fit: CrossFit) -> 
 
 
 def _rule_counts(cleaned: Iterable[Cleaned]) -> dict[str, int]:
-    """Count the descriptions that each cleaning rule changed, and those left empty."""
+    """Return a dict from each cleaning rule to the number of descriptions it changed; `empty`: those left empty."""
     counts = Counter(name for item in cleaned for name in item.rules)
     return {name: counts[name] for name in (*RULES, "empty")}
 

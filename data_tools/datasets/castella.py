@@ -54,8 +54,8 @@ def read_castella(
             for splits without a release. Queries without windows, in a file whose name contains no split, form the
             split blind.
         audio: Folder with the audio (default: root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a).
-        suffixes: Suffixes of these files; FEATURES for a folder of published features. Such a folder has one file per
-            recording, and lengths are the published ones.
+        suffixes: Suffixes of the audio files; FEATURES for a folder of published features. Such a folder has one file
+            per recording, and lengths are the published ones.
         keep_missing: Include recordings without a file, with the published length. Otherwise they and their queries are
             omitted, except those of a blind list, which must all be answered.
     Raises DataError for a folder without such files, two files of a split, no recording with a file, and as

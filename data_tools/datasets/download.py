@@ -35,13 +35,13 @@ def download(
     """Fetch a published file unless it is present and complete; return whether it was fetched.
 
     Args:
-        address: Of the file, http or https.
-        path: Target path. Without a known checksum, `<path>.sha256` stores that of the fetched file, in sha256sum's
-            form.
+        address: Address of the file, http or https.
+        path: Target path. Without a known checksum, `<path>.sha256` stores the checksum of the fetched file, in the
+            form of sha256sum.
         sha256: The known first digits of the file's checksum, or "md5:" and its MD5. With them, an interrupted download
             is resumed (`<path>.part`) if the server supports it. Without them, it starts from the beginning, because
             the published file may have changed.
-        require_usable: Opens a file without a known checksum; KitError if that fails.
+        require_usable: Function that opens a file without a known checksum; raises KitError if it is unusable.
     Raises DataError for an address that cannot be reached, another checksum, and a file that does not open. Also for an
         answer that is empty, a web page, a part, compressed, or of more than MAX_BYTES.
 

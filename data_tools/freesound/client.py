@@ -145,7 +145,7 @@ class Client:
         return await self._file(f"/apiv2/sounds/{sound}/download/", into, limit, self._token)
 
     def _address(self, condition: str, narrowed: str | None, page: int, size: int, sort: str = "created_asc") -> str:
-        """Return the address of a search. condition: A filter. narrowed: The user's additional filter."""
+        """Return the address (URL) of a search. condition: A filter. narrowed: The user's additional filter."""
         query = {"query": "", "filter": " ".join([condition, *grouped(narrowed)]), "sort": sort, "fields": FIELDS}
         return f"{self.site}/apiv2/search/?{urlencode(query | {'page': page, 'page_size': size})}"
 
@@ -353,7 +353,7 @@ def address_of(site: str, base: str, url: str) -> str:
     """Return the address that `url` means relative to `base`, if it belongs to the site.
 
     Its host is the site's or a subdomain, and its scheme the site's. A sandbox may use all ports of this machine. Files
-    are requested from no other address, whatever an answer or a redirect names. Raises LostError for others.
+    are requested from no other address, whatever an answer or a redirect names. Raises LostError for any other address.
     """
     try:
         address = urljoin(base, url)

@@ -153,9 +153,10 @@ def mark_complete(store: Store, last: int) -> None:
 
 
 async def look_up(client: Client, store: Store, ids: Sequence[int]) -> dict[int, Sound | None]:
-    """Read the current metadata of the sounds with the given ids, and store it; return it by id, None if not found.
+    """Read and store the current metadata of the sounds with the given ids; return a dict from id to sound, or None.
 
-    It makes one request per PAGE_SIZE ids. An id at which the server fails is left out.
+    A sound is None if the search does not find it. The function makes one request per PAGE_SIZE ids. An id at which the
+    server fails is left out.
     """
     results: dict[int, Sound | None] = {}
     for start in range(0, len(ids), PAGE_SIZE):

@@ -121,7 +121,7 @@ def audit(
     clips: Audited against each other and against `against`; overlaps within `against` are not searched. A split is a
     source's split, as in check. An overlap is listed under the clip whose split comes first: training, validation,
     test.
-    exclusions: Lists of forbidden ids. fingerprints: Of the clips' sound; None: sounds are not compared.
+    exclusions: Lists of forbidden ids. fingerprints: Fingerprints of the clips' sound; None: sounds are not compared.
     An overlap is a leak if a training clip (splits development, train) is on an exclusion list. It is also one if the
     clip has the Freesound id, file name, YouTube id or sound of a clip in a test split. Equal captions are only listed:
     two recordings may have the same description.
@@ -256,7 +256,7 @@ def _verdict(
 ) -> str:
     """Return the result of the audit in words. others: Clips of test splits.
 
-    Only for clips with a sure fingerprint does it state that they share no sound.
+    Only of clips with a sure fingerprint does the result state that they share no sound with test clips.
     """
     if leaks := [overlap for overlap in overlaps if overlap.leak]:
         kinds = "; ".join(dict.fromkeys(overlap.finding for overlap in leaks))

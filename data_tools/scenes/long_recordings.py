@@ -137,11 +137,11 @@ Windows = list[tuple[float, float]]
 def ask(
     rng: np.random.Generator, settings: MomentSettings, split: Split, vid: str, events: Sequence[TimedEvent]
 ) -> Mapping[str, tuple[str, str, Windows]]:
-    """Draw the queries of a recording, and return them by query id ("<vid>_<n>" from 1).
+    """Draw the queries of a recording; return a dict from query id ("<vid>_<n>", n from 1) to query.
 
-    Each has a text, its sound class, and all windows of that class.
-    Classes are taken in the order of their first event. Each gets a query with the probability in settings.shape; at
-    least one does. A test split has all phrasings, the others omit the held-out ones.
+    A query has a text, a sound class, and all windows of that class.
+    Classes are taken in the order of their first event. Each class gets a query with the probability in settings.shape;
+    at least one gets it. A test split has all phrasings, other splits omit the held-out ones.
     """
     names = list(dict.fromkeys(event.name for event in events))
     is_queried = rng.random(len(names)) < settings.shape.asked

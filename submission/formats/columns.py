@@ -86,7 +86,10 @@ def _note_on_differing(unknown: list[str], truth: Truth) -> str:
 
 
 def unknown_name_fault(name: str, where: str, truth: Truth) -> Fault:
-    """Return the fault of a file name that is not in the truth's pool. where: Its place in the row, for the message."""
+    """Return the fault of a file name that is not in the truth's pool.
+
+    where: The name's place in the row, for the message.
+    """
     return f"unknown file name {shown(name)} in {where}{suggestion(truth.similar_file_names, name)}", UNKNOWN_NAME
 
 

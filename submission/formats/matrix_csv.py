@@ -83,8 +83,7 @@ def check_matrix_csv(
     column. There is at least one row, and no query is empty or repeated. Further checks with a truth: exactly its file
     names and its queries, byte for byte, in any order.
     Row numbers in the first column, a comma at the end of lines, and a missing header are reported, and the rest is
-    checked without regard to them. For a ranked CSV, and for a file with another separator, this is the
-    only problem reported.
+    checked without regard to them. For a ranked CSV, or a file with another separator, only that is reported.
     """
     problems = Problems()
     queries = QueryColumn(edition, truth)

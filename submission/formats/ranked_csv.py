@@ -112,8 +112,7 @@ def check_ranked_csv(
     Further checks with a truth: only its file names and queries, byte for byte, and a row for each of its queries
     (reported last, for the whole file).
     Row numbers in the first column, a comma at the end of lines, and a missing header are reported, and the rest is
-    checked without regard to them. For a score matrix, and for a file with another separator, this is
-    the only problem reported.
+    checked without regard to them. For a score matrix, or a file with another separator, only that is reported.
     Lists of `custom` have the whole pool if it is smaller than their usual length; without a truth, the header gives
     its size.
     Stricter than the official 2022 script, which skips empty lines, uses a repeated query's last row, counts a repeated

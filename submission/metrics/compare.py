@@ -16,9 +16,10 @@ Comparable = Summary | MomentSummary
 
 
 def compare(system: Comparable, others: Sequence[Comparable], metric: str | None = None) -> Difference:
-    """Return the difference between a system and the mean of others in a metric (None: the primary one).
+    """Return the difference in a metric between a system and the mean of other systems.
 
-    With several others, such as seeds, each query's values are averaged: the system is compared with their mean,
+    metric: None for the primary one.
+    With several other systems, such as seeds, each query's values are averaged: the system is compared with their mean,
     not with the best of them. The systems may have the queries in different orders if every text occurs once. Raises
     SubmissionError for systems with different queries, pools, or numbers of relevant clips.
     """

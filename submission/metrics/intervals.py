@@ -102,8 +102,8 @@ def paired_difference(
     difference at least as large in either direction.
     Raises SubmissionError for no queries and for lengths that differ.
     Source: Fisher's randomisation test as Smucker, Allan and Carterette compare retrieval systems (CIKM 2007).
-    Deviations: theirs flips single queries, which treats five captions of a clip as independent. If the captions of a
-    clip agree completely, 41 % of comparisons between equal systems then come out below 0.05, and 4 % with groups (of
+    Deviations: their test flips single queries, which treats five captions of a clip as independent. If the captions of
+    a clip agree completely, 41 % of comparisons between equal systems then come out below 0.05, and 4 % with groups (of
     400 drawn ones).
     """
     one, other = _require_samples(first), _require_samples(second)

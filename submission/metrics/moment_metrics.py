@@ -88,8 +88,8 @@ def score_moments(
 ) -> MomentScores:
     """Score the windows of every query against its true ones.
 
-    predictions: By query id, windows [start, end] or all [start, end, score], in seconds, in the order of the file.
-    truth: By query id, windows [start, end].
+    predictions: Dict from query id to windows, all [start, end] or all [start, end, score], in seconds, in file order.
+    truth: Dict from query id to true windows [start, end].
     lengths: Seconds; only true windows longer than the first value and not longer than the second count, and queries
     without any are in no mean. See LENGTHS for the published ranges. With a range, the other true windows are dropped,
     and predicted windows that match only dropped ones count as wrong. The figures of ranges therefore do not average to

@@ -46,8 +46,8 @@ def blend_moments(
     1/2 for its second and so on, which also works for windows without scores.
     weights: Not negative, one per part; None: equal.
     Source: ours; score x IoU is the vote of boxes in object detection (Gidaris and Komodakis, ICCV 2015, section 4).
-    Raises SubmissionError for files of other queries or recordings, for raw scores that are missing, below 0, or too
-    large for their sum, and for invalid weights.
+    Raises SubmissionError if the files differ in queries or recordings, for raw scores that are missing, below 0, or
+    too large for their sum, and for invalid weights.
     """
     candidates = _candidates(parts, how, edition)
     return candidates.blended(weight_factors(weights, len(parts)), edition)
@@ -157,7 +157,7 @@ def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
 
 
 def _require_same_queries(parts: Parts) -> list[Moments]:
-    """Check that all files answer the same queries; return the first file's answers.
+    """Return the answers of the first file. Raises SubmissionError unless all files answer the same queries.
 
     An answer gets the text and the recording of the query if any file has them.
     """

@@ -69,7 +69,7 @@ def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values:
 def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values | float:
     """Return R@k of one query or of several: the relevant clips among the first k, divided by n_relevant; in [0, 1].
 
-    ranks, n_relevant: As for average_precision, and the same SubmissionError.
+    ranks, n_relevant: See average_precision, which raises the same SubmissionError.
     Source: DCASE 2022 eval_script.py (one relevant clip: 0 or 1), DCASE 2023 and "On Negative Sampling for Contrastive
     Audio-Text Retrieval", github.com/xieh97 (several). From audio to text, with five captions per clip, its R@1 is at
     most 0.2: see hit_rate for the other definition. Deviations: none.

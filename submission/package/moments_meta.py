@@ -37,9 +37,9 @@ def make_moments_meta(
 ) -> dict[str, Any]:
     """Return the content of meta.yaml for a system of moments, with results in per cent.
 
-    runs: One run, or those of an ensemble. figures: By metric, in [0, 1]. The key audio_captions counts the moments of
-    all training sources; for sources without moments, their captions. External data sets and pre-trained models have
-    their addresses.
+    runs: One run, or those of an ensemble. figures: Dict from metric to value, in [0, 1]. The key audio_captions counts
+    the moments of all training sources; for sources without moments, their captions. External data sets and pre-trained
+    models have their addresses.
     """
     trained, frozen = count_parameters(runs)
     names = [_audio_models(run) for run in runs]

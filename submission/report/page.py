@@ -54,7 +54,7 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
 def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[FinishedMoments]) -> list[Drawing]:
     """Write the page of an entry of moments, like write_report. Raises SubmissionError for a blind list.
 
-    others: Entries with the same queries.
+    others: Other entries to compare with, which have the same queries.
     """
     names, store = _names(others), AudioStore(moments_sections.LONGEST)
     this, summaries = (

@@ -110,7 +110,7 @@ def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str
 
 
 def differences_table(this: Comparable, others: Mapping[str, Comparable], subject: str) -> Table:
-    """Return a table of the primary metric of this system minus that of each of the others."""
+    """Return a table of differences in the primary metric: this system minus each other system."""
     rows = []
     for name, summary in others.items():
         try:

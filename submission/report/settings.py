@@ -33,7 +33,7 @@ def dotted_values(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def differing_settings_section(run: Finished, others: Mapping[str, Finished]) -> Section | None:
-    """Return a table for each other run, by name: keys with different values, and keys that only one of the two has.
+    """Return the section with a table per other run: keys with different values, and keys that one of both runs lacks.
 
     Returns None if there is no other run.
     """

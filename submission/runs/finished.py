@@ -210,7 +210,7 @@ def open_finished_moments(text: str) -> FinishedMoments:
 
 
 def open_any_finished(text: str) -> FinishedRun | FinishedMoments:
-    """Open an entry of a run: one that ranks clips, or one that finds moments if it is named or the run has only such."""
+    """Open an entry that ranks clips; if an entry of moments is named, or the run has no others, open that one."""
     return open_finished_moments(text) if has_moments(text) else open_finished(text)
 
 

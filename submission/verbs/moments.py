@@ -77,7 +77,10 @@ def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -
 
 
 def _require_same_windows(truths: Mapping[str, MomentTruth], edition: MomentsEdition) -> None:
-    """Raises SubmissionError if two truths have different true windows for a query. truths: By run or file name."""
+    """Raises SubmissionError if two truths have different true windows for a query.
+
+    truths: Dict from the name of a run or file to its truth.
+    """
 
     def counted_windows(truth: MomentTruth, qid: str) -> list[Window]:
         """Return the true windows of a query that count in the metrics, sorted."""

@@ -40,7 +40,10 @@ def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_truth(arguments: argparse.Namespace) -> Truth | None:
-    """Read the truth that the options name; None without such options. Raises SubmissionError for half of a blind set."""
+    """Read the truth that the options name; None without such options.
+
+    Raises SubmissionError for half of a blind set.
+    """
     if (arguments.queries is None) != (arguments.audio is None):
         raise SubmissionError("a blind set needs --queries FILE.csv and --audio FOLDER; give both")
     if arguments.queries:
@@ -138,7 +141,10 @@ def chosen_any_edition(
 def _edition_name(
     arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None, option: str
 ) -> str:
-    """Return the edition of --edition, or else the common one of the files in `noted`. Raises SubmissionError if none."""
+    """Return the edition of --edition, or else the common one of the files in `noted`.
+
+    Raises SubmissionError if none.
+    """
     if arguments.edition is not None:
         return str(arguments.edition)
     editions = set(noted.values())

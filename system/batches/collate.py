@@ -107,7 +107,7 @@ def _key(features: Features, item: Item) -> str:
 
 
 def _frames(features: Features, expert: str, items: Sequence[Item], index: int, crops: Crops | None) -> np.ndarray:
-    """Return an expert's frames (T, D) of item `index`: those of its clip or mixture, cut by `crops`."""
+    """Return an expert's frames (T, D) of item `index`: of the item's clip or mixture, cut by `crops`."""
     bank, added = features.banks[expert], items[index].added
 
     def cropped(clip: Clip, is_added: bool) -> np.ndarray:
@@ -174,7 +174,7 @@ class Resident:
         return frames, first.to(device), lengths.to(device)
 
     def audio(self, keys: Sequence[str], crops: Crops | None = None, among: Sequence[str] = ()) -> dict[str, Series]:
-        """Return, by expert, the padded frames of the clips with the content keys `keys`, gathered on the device.
+        """Return a dict from expert to padded frames of clips, gathered on the device. keys: Content keys of the clips.
 
         The values equal those that `collate` makes. They are padded to the longest clip of `keys` and `among`.
         """

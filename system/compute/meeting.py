@@ -53,7 +53,7 @@ class _Meeting:
 
 
 def meet() -> "tuple[Store, int, int]":
-    """Wait for all processes of a command. Returns: Their shared store, this process's rank, and their number.
+    """Wait for all processes of a command. Returns: Their shared store, this process's rank, the number of processes.
 
     torch blocks signals while it waits for the other processes. A thread waits instead, so that Ctrl-C and SIGTERM end
     the wait.

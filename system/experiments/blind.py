@@ -70,8 +70,8 @@ def _missing_files(recipe: schema.Recipe, name: str) -> list[str]:
 def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) -> list[str]:
     """Return the names of rank entries whose blind sets exist and must be ranked, because they are new or changed.
 
-    ranked: Earlier results by entry. A set has changed if its clips or queries have. A file with the same name, size
-    and modification time is not read again. Raises the errors of reading the set.
+    ranked: Dict from entry to its earlier result. A set has changed if its clips or queries have changed. A file with
+    the same name, size and modification time is not read again. Raises the errors of reading the set.
     """
     from system.features.contents import ContentKeys
 

@@ -84,7 +84,7 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
 def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
     """Find the windows of the queries of every rank entry of moments, and score them.
 
-    Files with the windows, the queries and a submission are written. Returns: The metrics, by rank entry.
+    Files with the windows, the queries and a submission are written. Returns: Dict from rank entry to its metrics.
     """
     from system.ranking.frame_series import fitted_score, windows_of
     from system.ranking.locate import series_of_moments

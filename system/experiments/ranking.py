@@ -88,7 +88,7 @@ class RunModels:
 def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[str, RankedResult]:
     """Rank every entry that has known answers, and compare it with the untrained model and with chance.
 
-    kept: Earlier results, by entry; entries with an earlier result are not ranked again.
+    kept: Dict from entry to its earlier result; entries that it has are not ranked again.
     """
     recipe, data = models.recipe, models.data
     new = [name for name in recipe.scored if name not in kept]

@@ -288,7 +288,7 @@ def _results_to_keep(
 ) -> tuple[dict[str, RankedResult], dict[str, BlindResult]]:
     """Return the earlier results of rank entries that need not be ranked again.
 
-    Returns: Two tables of results by entry, the first of entries with metrics, the second of blind sets.
+    Returns: Two dicts from entry to result: one of entries with metrics, one of entries of blind sets.
     blind: The existing blind sets. The result of a deleted blind set is kept. Raises KitError if files of a result to
     keep are damaged.
     """

@@ -200,7 +200,8 @@ def validation_of(ranked: RankEntry, lines: Sequence[EpochLine]) -> Mapping[str,
 def _chosen_by(ranked: RankEntry, validation: Sequence[Mapping[str, float]]) -> str | None:
     """Return the name of the validation metric that chose the checkpoint of a rank entry.
 
-    For the checkpoint `last`, it is the first metric of CHOSEN_BY that `validation` has. validation: Values by metric.
+    For the checkpoint `last`, it is the first metric of CHOSEN_BY that `validation` has. validation: Dict from metric
+    to value.
     """
     best = ranked.checkpoint if isinstance(ranked, ByOneModel) else None
     metrics: Sequence[str] = CHOSEN_BY if best is None or best == "last" else (best,)
@@ -216,7 +217,7 @@ def run_study(
 ) -> StudyTable:
     """Run all unfinished runs of a study. Returns: Its table, with one row per cell and ranked source.
 
-    cells: The recipes by cell and seed. runs: Folder of all runs. device, track: See run_recipe.
+    cells: The recipe of each cell and seed. runs: Folder of all runs. device, track: See run_recipe.
     """
     finished = {}
     for (cell, seed), loaded in cells.items():

@@ -98,7 +98,7 @@ class EncoderKind(Strict):
         return ""
 
     def file_checksums(self) -> dict[str, str]:
-        """Return the sha256 of files that determine the encoder's output, by name.
+        """Return a dict from each file that determines the encoder's output, by name, to its sha256.
 
         Files in a run's checkpoints are left out.
         """

@@ -49,7 +49,7 @@ class MomentScore(nn.Module):
         return torch.cat(columns, 1)
 
     def numbers(self) -> dict[str, float]:
-        """Return the trained numbers by name: scale, offset, enter and leave."""
+        """Return a dict from the names scale, offset, enter and leave to the trained values."""
         return {name: value.item() for name, value in self.named_parameters()}
 
     def affine(self, cosines: torch.Tensor) -> torch.Tensor:

@@ -70,7 +70,7 @@ class Model(Strict):
 
     @property
     def trains(self) -> dict[str, bool]:
-        """Whether each part of the model has trainable parameters, by the name of the part.
+        """Dict from the name of each part of the model to whether it has trainable parameters.
 
         The parts are those of RetrievalModel.parts.
         """

@@ -78,7 +78,7 @@ class Content:
 
     @cached_property
     def _lengths(self) -> np.ndarray:
-        """Known lengths of clips in seconds, ascending, without those of 0 s."""
+        """Known lengths of clips in seconds, ascending, without lengths of 0 s."""
         seconds = np.array(self._facts[0])
         return np.sort(seconds[seconds > 0])
 
@@ -201,9 +201,9 @@ class Estimates:
 
     @cached_property
     def parameters_by_part(self) -> dict[str, int]:
-        """Numbers of trainable parameters, by part of the model.
+        """Dict from part of the model to its number of trainable parameters.
 
-        The parts are those of the audio encoder, and the text encoder.
+        The parts are the parts of the audio encoder, and the text encoder.
         """
         parts = {name: count_parameters(part, trainable=True) for name, part in self._audio.parts().items()}
         return parts | {"text": count_parameters(self._text[0], trainable=True)}
@@ -242,7 +242,7 @@ class Estimates:
     def memory(self, stage: schema.Stage, precision: str) -> float:
         """Estimate the bytes of memory of a stage's training step.
 
-        With cached gradients, they are those of one part of the batch.
+        With cached gradients, it is the memory for one part of the batch.
         """
         return self.memory_of(self.load(stage), stage.grad_cache_chunk, precision)
 
@@ -280,7 +280,7 @@ class Estimates:
 
     @property
     def bank_bytes(self) -> dict[str, float]:
-        """Bytes of all frames in the banks, by expert; 0 if the length of the audio is not known."""
+        """Dict from expert to the bytes of all its frames in the banks; 0 if the length of the audio is not known."""
         seconds = self.audio_seconds()
         experts = self.recipe.model.audio.experts.items()
         return {name: seconds * expert.frames_per_second * frame_bytes(expert) for name, expert in experts}

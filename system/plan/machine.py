@@ -59,7 +59,7 @@ def machine_memory() -> float | None:
 def _limit_files() -> Iterator[Path]:
     """Yield the files that may hold a limit of this process's memory.
 
-    They are those of its control groups, both versions, and all above them.
+    The files belong to the process's control groups (versions 1 and 2), and to all groups above these.
     In a container the groups may have the names of the host. The container's own group is then the uppermost one.
     """
     try:

@@ -44,8 +44,8 @@ def exchange(stage: schema.Stage, estimates: Estimates, processes: int) -> Excha
     """Estimate the bytes that processes exchange in one training step.
 
     Embeddings: 4 n D (b L + c W) + 48 n, with b and c the clips and captions of the largest share. Every process
-    receives those of all, with each share padded to the largest. L = W = 1 for vectors. For series, L is the frames of
-    the longest clip, W = 20 words, and 8 n (b + c) is added for the lengths. Gradients: 4 P.
+    receives the embeddings of all processes, with each share padded to the largest. L = W = 1 for vectors. For series,
+    L is the frames of the longest clip, W = 20 words, and 8 n (b + c) is added for the lengths. Gradients: 4 P.
     """
     load, model = estimates.load(stage), estimates.recipe.model
     chunk = stage.grad_cache_chunk

@@ -18,7 +18,7 @@ from system.recipe import schema
 
 
 def missing_seconds(recipe: schema.Recipe, estimates: Estimates) -> dict[str, float]:
-    """Return how many seconds of audio have no stored frames yet, by expert; 0 for waveforms that are not stored."""
+    """Return a dict from expert to the seconds of audio without stored frames; 0 for waveforms that are not stored."""
     if estimates.from_files:
         return dict.fromkeys(recipe.model.audio.experts, 0.0)
     missing = seconds_missing(estimates.clips(), recipe.model.audio.experts, Path(recipe.banks))
@@ -65,7 +65,8 @@ def hour_lines(
 def _row_of_processes(frames: float, flops: float, processes: int, gpu: str | None) -> Row:
     """Return the row on the time with several processes.
 
-    frames: Seconds of one process on two cores. flops: Of all updates, of the process with the largest share.
+    frames: Seconds that one process on two cores needs for frames. flops: Operations of all updates in the process with
+    the largest share.
     """
     speeds = ", ".join(f"{name}s {about(flops / GPUS[name].flops)}" for name in ([gpu] if gpu else GPUS))
     each = f"{about(frames / processes)} for missing frames, on two cores each; updates on {speeds}"

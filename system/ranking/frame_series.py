@@ -264,7 +264,7 @@ def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Mome
 def unreadable_recordings(broken: Mapping[str, str], recordings: Collection[str]) -> str:
     """Format the number of recordings that cannot be read, and the first of them with its reason.
 
-    broken: The reasons, by the id of the recording. recordings: Ids of all recordings.
+    broken: Dict from the id of a recording to the reason. recordings: Ids of all recordings.
     """
     clip, reason = next(iter(broken.items()))
     size = f"{len(broken):,} of {counted(len(recordings), 'recording', ',')}"

@@ -97,8 +97,8 @@ def load_data(
 ) -> Data:
     """Read every data source, and compute the missing frames.
 
-    strict, verify, device, workers: See build_features. waveforms: Their source
-    in a run that has begun; None: the recipe's setting.
+    strict, verify, device, workers: See build_features. waveforms: Source of the waveforms in a run that has begun;
+    None: the recipe's setting.
     Raises KitError for a source without readable audio. Before any computation, it raises KitError for a source without
     any existing file, and for augmentation files that do not fit.
     """

@@ -186,7 +186,7 @@ def _yaml(value: Any) -> str:
 
 @cache
 def _classes() -> dict[str, type[Strict]]:
-    """Return all classes of settings, by name."""
+    """Return a dict from name to class of all classes of settings."""
     found = [Strict]
     for kind in found:
         found += kind.__subclasses__()

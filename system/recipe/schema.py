@@ -268,7 +268,7 @@ class Recipe(Strict):
 
     @property
     def scored(self) -> dict[str, RankEntry]:
-        """Rank entries that have metrics: those of a data source, not of a blind set."""
+        """Rank entries that have metrics: entries of data sources, not of blind sets."""
         return {
             name: entry
             for name, entry in self.rank.items()

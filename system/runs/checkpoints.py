@@ -137,8 +137,8 @@ def save_state(
     """Write the state of training: the weights `epoch_weights`, if given, and then last.pt.
 
     Afterwards, weights of epochs that are no longer in the table of the best are deleted.
-    sha256: Checksums of the stage's files so far, by name. Returns: The checksums of the files that remain, which
-    last.pt also holds.
+    sha256: Dict from each file of the stage so far to its checksum. Returns: The checksums of the files that remain,
+    which last.pt also holds.
     """
     written = dict(sha256)
     if epoch_weights is not None:

@@ -176,7 +176,7 @@ def _identity(run: Run) -> str:
 
 
 def figures(lines: Sequence[EpochLine]) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield, for each line of metrics.jsonl, the step and the numbers of the line by name.
+    """Yield, for each line of metrics.jsonl, the step and a dict from names to the numbers of the line.
 
     The step is the number of updates up to the line, counted over all stages. Names are such as `finetune/loss` and
     `finetune/validation/mAP@10`.

@@ -52,7 +52,7 @@ class PooledMlp(AudioSettings):
                 return Embedded(self.mlp(self.dropout(pooled_over_time(*audio[name], pooling))))
 
             def parts(self) -> dict[str, nn.Module]:
-                """Return a dict of the encoder's parts, by name."""
+                """Return a dict from the name of each part of the encoder to the part (a module)."""
                 return {"mlp": self.mlp}
 
         return PooledMlpEncoder()
