@@ -200,7 +200,7 @@ _2022 = Edition(
 
 
 def _changed_year(record: Edition, sources: Mapping[str, Source], **changes: object) -> Edition:
-    """Return a copy of the edition `record` with changed fields (`changes`) and the `sources` of the new values."""
+    """Return a copy of the edition `record` with new values of fields (`changes`) and the `sources` of these values."""
     return replace(record, **changes, sources={**record.sources, **sources})  # type: ignore[arg-type]
 
 

@@ -245,7 +245,7 @@ def decoded_blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -
 
 
 def _size(file: "soundfile.SoundFile") -> str:
-    """Format the size of an open audio file: its samples, channels and sample rate."""
+    """Return the size of an open audio file as text: its samples, channels and sample rate."""
     return f"{file.frames:,} samples of {file.channels} channel{'s' * (file.channels > 1)} at {file.samplerate:,} Hz"
 
 

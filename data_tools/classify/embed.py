@@ -123,7 +123,7 @@ def open_embeddings(folder: Path, encoder: SentenceEncoder) -> Embeddings:
 
 
 def _digest(text: str) -> bytes:
-    """Return a short hash of a text, the key for finding its vector."""
+    """Return a short hash of a text; the text's vector is stored under this hash."""
     return hashlib.sha256(text.encode()).digest()[:_DIGEST]
 
 

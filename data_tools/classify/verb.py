@@ -140,7 +140,7 @@ def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `classify` to its parser."""
     add = parser.add_argument
     add("descriptions", type=Path, help="the descriptions: a store made by crawl, or a .csv file")
     add("--captions", type=Path, nargs="+", required=True, help="captions to learn from (.csv or .jsonl manifest)")
@@ -166,7 +166,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `classify` with its parsed arguments; return the exit status."""
     fitting = _fitting(arguments)
     require_file(arguments.descriptions, "make a store with python -m data_tools crawl")
     captions, left_out = read_captions(arguments.captions)

@@ -145,7 +145,7 @@ def _recordings(path: Path) -> list[_Recording]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `audiocaps` to its parser."""
     add = parser.add_argument
     add("root", type=Path, help="AudioCaps' folder, with train.csv, val.csv and test.csv")
     add("--audio", type=Path, help="folder with the audio, in <split>/ or directly (default: root)")
@@ -155,7 +155,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `audiocaps` with its parsed arguments; return the exit status."""
     splits = list(dict.fromkeys(arguments.splits))
     clips, counts = read_audiocaps(arguments.root, arguments.audio, splits, arguments.keep_missing)
     write_manifest(arguments.out, clips)

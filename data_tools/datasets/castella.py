@@ -140,7 +140,7 @@ def _count(split: str, annotations: Annotations, present: Set[str], listed: Set[
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `castella` to its parser."""
     add = parser.add_argument
     add("root", type=Path, help="folder with the published annotations")
     files = parser.add_mutually_exclusive_group()
@@ -155,7 +155,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `castella` with its parsed arguments; return the exit status."""
     if arguments.out.absolute() == arguments.moments.absolute():
         raise DataError(f"--out and --moments are both {arguments.out}; give different names")
     source, features = check_source(arguments.name), arguments.features

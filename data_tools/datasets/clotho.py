@@ -142,7 +142,7 @@ def _metadata(path: Path) -> dict[str, dict[str, str]]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `clotho` to its parser."""
     add = parser.add_argument
     add("root", type=Path, help="Clotho's folder, with its CSV files and audio")
     add_manifest(parser)
@@ -153,7 +153,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `clotho` with its parsed arguments; return the exit status."""
     clips, counts = read_clotho(
         arguments.root, list(dict.fromkeys(arguments.splits)), keep_missing=arguments.keep_missing
     )

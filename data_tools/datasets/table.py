@@ -139,7 +139,7 @@ def _split(text: str, where: str) -> Split:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `table` to its parser."""
     add = parser.add_argument
     add("table", type=Path, help="table of clips with a header, in UTF-8 (.csv, .tsv)")
     add("--audio", metavar="COLUMN", required=True, help="column with the name of the audio file")
@@ -155,7 +155,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `table` with its parsed arguments; return the exit status."""
     folder = arguments.folder or arguments.table.parent
     source = check_source(arguments.name or PurePath(arguments.table).stem)
     clips, unreadable = read_captions(

@@ -110,7 +110,7 @@ def _clip(item: dict[str, Any], folder: Path, file: str | None, expected: str, s
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `wavcaps` to its parser."""
     add = parser.add_argument
     add("json", type=Path, help="JSON file of a part of WavCaps, such as fsd_final.json")
     add("--audio", type=Path, required=True, help="folder with the audio files of that part")
@@ -122,7 +122,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `wavcaps` with its parsed arguments; return the exit status."""
     source = check_source(arguments.name or arguments.json.stem)
     exclusions = read_exclusions(arguments.exclude)
     clips_read, missing = read_wavcaps(arguments.json, arguments.audio, source, arguments.keep_missing)

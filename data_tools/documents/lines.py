@@ -64,7 +64,7 @@ def unique_items(lines: Iterable[tuple[int, Item]], path: Path | str) -> list[It
 
 
 def write_lines(path: Path, items: Iterable[Item], stored: Callable[[Item], Item] = lambda item: item) -> None:
-    """Write items as JSON, one per line. stored: Converts an item before it is written.
+    """Write items as JSON, one per line. stored: Function that converts an item before it is written.
 
     Raises DataError for no items and for a repeated id.
     """

@@ -211,7 +211,7 @@ class Client:
         return DataError(f"{self.site} gives no answer ({why}); run the same command later: it goes on from here")
 
     async def _file(self, url: str, into: Path, limit: int | None, token: Token | None) -> int:
-        """Download a file, with repeated attempts; return its number of bytes. limit: Maximum number of bytes."""
+        """Download a file, in several attempts if necessary; return its number of bytes. limit: Maximum bytes."""
 
         async def ask() -> int:
             """Request the file once; get a new access token if the old one was refused."""

@@ -40,7 +40,7 @@ async def read(client: Client, window: Window, narrowed: str | None) -> tuple[Wi
 
 
 async def _whole_page(client: Client, window: Window, narrowed: str | None) -> Page:
-    """Read a page of a time window; ask again while it has null items, because the next answer may have their sounds.
+    """Read a page of a time window; ask again while it has null items, which the next answer may replace by sounds.
 
     An item counts as null for good if it is null in every answer and the last answer has no further nulls. An answer
     with further nulls proves nothing.
@@ -155,8 +155,8 @@ def mark_complete(store: Store, last: int) -> None:
 async def look_up(client: Client, store: Store, ids: Sequence[int]) -> dict[int, Sound | None]:
     """Read and store the current metadata of the sounds with the given ids; return a dict from id to sound, or None.
 
-    A sound is None if the search does not find it. The function makes one request per PAGE_SIZE ids. An id at which the
-    server fails is left out.
+    None stands for a sound that the search does not find. The function makes one request per PAGE_SIZE ids. An id at
+    which the server fails is left out.
     """
     results: dict[int, Sound | None] = {}
     for start in range(0, len(ids), PAGE_SIZE):

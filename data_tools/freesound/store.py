@@ -298,7 +298,7 @@ class Store(Facts):
     # sounds
 
     def count(self, condition: str = "NOT missing", *values: object) -> int:
-        """Return the number of sounds that meet an SQL condition. values: For the question marks in the condition."""
+        """Return the number of sounds that meet an SQL condition. values: Values for the question marks in it."""
         return int(self.database.execute(f"SELECT COUNT(*) FROM sounds WHERE {condition}", values).fetchone()[0])
 
     def forget_missing(self, since: float) -> None:

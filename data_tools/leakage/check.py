@@ -236,7 +236,7 @@ def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) ->
 
 
 def _format(finding: Finding) -> str:
-    """Format a finding: its key and the ids of its clips."""
+    """Return a finding as text: its key, such as a file name, and the ids of its clips."""
     names = " | ".join(clip.id for clip in finding.clips)
     return f"{finding.key}: {names}" if finding.key not in ("", names) else names
 
@@ -247,7 +247,7 @@ def _format_fault(fault: MomentFault) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `check` to its parser."""
     add = parser.add_argument
     add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="manifests to check together")
     moments = "files of moments too, the kit's of these manifests or as published (_release.jsonl, json/en/*.json)"
@@ -258,7 +258,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb; return the exit status: 1 for bad audio, duplicate ids, and moments of missing clips.
+    """Run the verb `check`; return the exit status: 1 for bad audio, duplicate ids, and moments of missing clips.
 
     Overlaps, and faults in published files of moments, are only reported. A clip with moments needs no captions.
     """

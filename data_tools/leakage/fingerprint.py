@@ -285,7 +285,7 @@ def _from_peaks(frames: Whole, bins: Whole, power: Floats, outstanding: Floats) 
 
 
 def _best_of_each(groups: Whole, values: Floats, count: int) -> Flags:
-    """Decide which values are among the `count` highest in their group."""
+    """Return whether each value is among the `count` highest of its group."""
     order = np.lexsort((-values, groups))
     ranked = groups[order]
     chosen = np.zeros(len(groups), bool)

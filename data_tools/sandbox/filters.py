@@ -109,7 +109,7 @@ class _Parser:
         return self._tokens.pop(0)[1] if is_next else ""
 
     def _clause(self, name: str | None) -> Matches:
-        """Parse one clause of a filter. name: Field name before the parentheses around it."""
+        """Parse one clause of a filter. name: Field name before the parentheses around the clause."""
         if not self._tokens:
             raise self._wrong()
         kind, value = self._tokens.pop(0)

@@ -114,7 +114,7 @@ async def _stopped() -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `sandbox` to its parser."""
     add = parser.add_argument
     add("--sounds", type=int, default=2000, help="number of invented sounds (default: %(default)s)")
     add("--seed", type=int, default=1, help="random seed of the invented sounds (default: %(default)s)")
@@ -158,7 +158,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `sandbox` with its parsed arguments; return the exit status."""
     check_bounds(
         arguments,
         sounds=(1, MAX_SOUNDS),

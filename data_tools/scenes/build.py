@@ -133,7 +133,7 @@ def _metadata(scene: Scene) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `scenes` to its parser."""
     add = parser.add_argument
     add("out", type=Path, help="output folder; run again with the same arguments to complete it")
     add("--seed", type=int, required=True, help="seed of the random choices; the same seed gives the same scenes")
@@ -155,7 +155,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `scenes` with its parsed arguments; return the exit status."""
     defaults = MOMENT_COUNTS if arguments.moments else DEFAULT_COUNTS
     given = {split: getattr(arguments, split) for split in CLOTHO_SPLITS}
     asked = {split: defaults[split] if count is None else count for split, count in given.items()}

@@ -55,14 +55,14 @@ def label_groups(folder: Path, split: str) -> Counter[tuple[str, ...]]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `ceiling` to its parser."""
     parser.add_argument("folder", type=Path, help="folder of composed scenes")
     parser.add_argument("--split", default="evaluation", help="split of the scenes (default: evaluation)")
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `ceiling` with its parsed arguments; return the exit status."""
     groups = label_groups(arguments.folder, arguments.split)
     value = ceiling(arguments.folder, arguments.split)
     report = CeilingReport(split=arguments.split, clips=groups.total(), labels=len(groups), ceiling=value)

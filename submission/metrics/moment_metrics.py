@@ -222,7 +222,7 @@ def _ious_of_first(first: Values, truths: Values) -> Values:
 
 
 def _hits(ious: Values) -> Flags:
-    """Decide from IoUs which windows are right at each threshold: return (Q, T, W), windows in their order.
+    """Return which windows are right at each threshold, (Q, T, W), by their IoUs with the true windows.
 
     Each true window is matched at most once.
     """

@@ -32,7 +32,7 @@ FILL_IN = "FILL IN"  # placeholder in a template for facts that only the partici
 
 
 def _require_visible(text: str) -> str:
-    """Return the text; raises an error if it is empty, not filled in, or has invisible characters."""
+    """Return `text` unchanged; raises an error if it is empty, not filled in, or has invisible characters."""
     if FILL_IN in text:
         raise ValueError(f"is not filled in yet; replace {FILL_IN!r}")
     if not text.strip() or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
@@ -41,7 +41,7 @@ def _require_visible(text: str) -> str:
 
 
 def _require_email(text: str) -> str:
-    """Return the text; raises an error if it is not an e-mail address."""
+    """Return `text` unchanged; raises an error if it is not an e-mail address."""
     if not re.fullmatch(r"[^@\s]+@[^@\s]+\.[^@\s.]+", text):
         raise ValueError("is not an e-mail address such as name@place.org; correct it")
     return text

@@ -37,7 +37,7 @@ class Part(BaseModel):
 
 
 def _require_value(value: Any) -> Any:
-    """Return the value of a key in meta.yaml; raises an error if it is empty."""
+    """Return the value of a key in meta.yaml unchanged; raises an error if it is empty."""
     if value in (None, ""):
         raise ValueError("this value is missing")
     return value
@@ -62,7 +62,7 @@ class Author(Part):
 
 
 def _with_one_corresponding(authors: list[Author]) -> list[Author]:
-    """Return the authors; raises an error unless exactly one is the corresponding author."""
+    """Return the list of authors unchanged; raises an error unless exactly one is the corresponding author."""
     if (count := sum(author.corresponding is True for author in authors)) != 1:
         raise ValueError(f"{count} are corresponding authors, exactly one must be")
     return authors

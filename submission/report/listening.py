@@ -97,7 +97,10 @@ def listening_section(
 def _player(
     matrix: ScoreMatrix, clips: Clips, store: AudioStore, row: int, column: int, rank: int, relevant: set[int]
 ) -> Player:
-    """Return the player of the clip in `column` for the query in `row`: its audio, rank, score and relevance."""
+    """Return the player of a clip for a query: audio, rank, score, relevance.
+
+    row, column: Of query and clip in the matrix.
+    """
     number, why = store.add(clips.paths[column])
     return Player(
         name=matrix.file_names[column],

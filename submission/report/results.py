@@ -74,7 +74,7 @@ def result_section(
 
 
 def _intervals(summary: Summary) -> list[str]:
-    """Return both intervals of the primary metric as text."""
+    """Return both intervals of the primary metric, jackknife and bootstrap, as texts."""
     return [interval_text(summary.interval), interval_text(summary.bootstrap)]
 
 
@@ -210,7 +210,7 @@ def _bins_table(unit: str, edges: Values, counts: Mapping[str, Ints]) -> Table:
 
 
 def loss_margins(run: FinishedRun) -> dict[float, str]:
-    """Return the margins of the ranking losses of the ranked checkpoints' training, with their descriptions."""
+    """Return a dict from each margin of the ranking losses that trained the ranked checkpoints to its description."""
     margins: dict[float, str] = {}
     stages = [run.recipe.stages[member.stage] for member in run.members if member.stage is not None]
     for term in (term for stage in stages for term in stage.losses):

@@ -15,7 +15,7 @@ FORMAT = 1  # of result.json; a release that changes the meaning of a key increm
 
 
 def _require_relative(name: str) -> str:
-    """Return a path; raises ValueError if it is outside the run's folder."""
+    """Return a path unchanged; raises ValueError if it is outside the run's folder."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ValueError(f"{name!r} is outside the run's folder; use a relative path without ..")
     return name

@@ -38,7 +38,7 @@ MOMENTS_NOT_COMPARED = "note: its queries were not compared; add --truth, or --q
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `check` to its parser."""
     parser.add_argument("file", metavar="FILE", type=Path, help="submission or package (.zip) to check")
     parser.add_argument("--all", action="store_true", help=f"print all problems, not {SHOWN_PROBLEMS} of each kind")
     add_ranked(parser)
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `check` with its parsed arguments; return the exit status."""
     path = arguments.file
     require_file(path)
     require_csv(path)

@@ -112,7 +112,7 @@ class CheckReport(Report):
 
 
 def edition_report(edition: Edition | MomentsEdition, whole: bool) -> EditionReport:
-    """Return the JSON report of an edition. whole: Include all facts and their sources."""
+    """Return the JSON report of an edition. whole: Whether to include all facts and their sources."""
     facts = {
         name: Fact(value=_json_value(getattr(edition, name)), sure=sure, source=where)
         for name, (sure, where) in edition.sources.items()

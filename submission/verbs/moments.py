@@ -172,7 +172,10 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
 
 
 def refuse_options(arguments: argparse.Namespace, **usual: object) -> None:
-    """Raises SubmissionError if an option that moments do not have was given. usual: Option -> its default."""
+    """Raises SubmissionError if an option that moments do not have was given.
+
+    usual: Dict from option to its default.
+    """
     for option, value in usual.items():
         if getattr(arguments, option) != value:
             raise SubmissionError(f"--{option} does not work with moments ({SUFFIX}); leave it out")

@@ -139,7 +139,7 @@ def raise_once(error: Exception) -> NoReturn:
 
 
 def _should_report(reason: str) -> bool:
-    """Return whether this process should report the reason of its end.
+    """Return whether this process should print the reason for its end.
 
     It should if no other process has reported the same reason. The reason "" means that it only ends because another
     process has ended; it should then report this if no other process has reported anything.
@@ -365,7 +365,7 @@ def sum_gradients(parameters: "Sequence[torch.nn.Parameter]") -> None:
 
 
 def _sum(gradients: "Sequence[torch.Tensor]") -> None:
-    """Replace gradients by their sums over all processes, in one exchange."""
+    """Replace each gradient by its sum over all processes, with one exchange for all gradients."""
     import torch
     import torch.distributed as dist
 

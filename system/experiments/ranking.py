@@ -134,7 +134,7 @@ def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str
 def _rank_entry(
     name: str, models: RunModels, clips: Sequence[Clip], queries: Sequence[Query], has_csv: bool
 ) -> tuple[ScoreMatrix, Pool, str] | None:
-    """Rank the clips for the queries by the rank entry `name`, and write its score matrix and CSV.
+    """Rank clips for queries as the rank entry `name` requests, and write the score matrix and CSV of this entry.
 
     Returns: The matrix, the pool and the ranker's origin. With several processes, only the first one writes, and the
     other processes get None.

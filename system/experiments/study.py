@@ -141,7 +141,7 @@ def _named_cells(value: Any) -> set[str]:
 
 
 def _with_runs(value: Any, folders: Mapping[str, str]) -> Any:
-    """Replace names of cells in a setting, as in "{cell}", by the folders of their runs."""
+    """Replace names of cells in a setting, as in "{cell}", by the folders of the cells' runs."""
     if isinstance(value, str):
         return _CELL.sub(lambda found: folders[found[1]], value)
     if isinstance(value, dict):

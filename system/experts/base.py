@@ -138,14 +138,14 @@ class ExpertSettings(Resampled):
         return None
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict of the weight files: the name of the setting that holds a path, and the path.
+        """Return a dict from the name of the setting that holds the path of a weight file to this path.
 
         The table is empty for an expert without weights.
         """
         return {}
 
     def published_addresses(self) -> dict[str, str]:
-        """Return a dict of addresses: the name of the setting that holds a file's path, and where it is published."""
+        """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
         return {}
 
     def known_sha256(self) -> dict[str, str]:
@@ -231,9 +231,9 @@ class PublishedWeights(ExpertSettings):
     address: ClassVar[str]  # where the file is published
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict of the weight files: the name of the setting that holds a path, and the path."""
+        """Return a dict from the name of the setting that holds the path of a weight file to this path."""
         return {"weights": Path(self.weights)}
 
     def published_addresses(self) -> dict[str, str]:
-        """Return a dict of addresses: the name of the setting that holds a file's path, and where it is published."""
+        """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
         return {"weights": self.address}

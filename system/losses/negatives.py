@@ -48,7 +48,7 @@ def hardest(batch: BatchScores) -> Indices:
 
 @choice
 def semi_hard(batch: BatchScores) -> Indices:
-    """Choose as negatives of each item the captions and the clip whose scores are closest to its matching pair's score.
+    """Choose as negatives of each item the captions and the clip whose scores are closest to that of the matching pair.
 
     For item i, these are the captions j with the smallest |s_ij - s_ii|, and the clip k with the smallest |s_ki -
     s_ii|. Unlike in face recognition, where the name comes from, their scores may exceed the matching pair's.

@@ -87,7 +87,7 @@ class EncoderKind(Strict):
         return False
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict of the published weight files: the name of the setting that holds a path, and the path.
+        """Return a dict from the name of the setting that holds the path of a published weight file to this path.
 
         An exported model does not hold these files.
         """
@@ -124,5 +124,5 @@ class EncoderKind(Strict):
         return [(path, cure) for path, cure in cures if cure]
 
     def plan_facts(self) -> Facts:
-        """Describe the encoder for `check`, and list its missing files."""
+        """Return a description of the encoder for the verb `check`, and a list of its missing files."""
         return self.kind, []

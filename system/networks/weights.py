@@ -114,7 +114,7 @@ def read_weights(path: Path, inside: str | None = None) -> Weights:
 
 
 def _numpy_globals() -> list[Any]:
-    """Return the classes and functions that pickled numpy arrays and numbers need, by their names in numpy 1 and 2."""
+    """Return the classes and functions that pickled numpy arrays and numbers need, with the names in numpy 1 and 2."""
     from numpy._core import multiarray
 
     makers = [

@@ -122,7 +122,7 @@ def _missing_inputs(source: schema.Source) -> Iterator[Problem]:
 
 
 def feature_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row | Problem]:
-    """Yield a plan's rows on experts and their frames, and problems of their weights."""
+    """Yield a plan's rows on the experts and their frames, and problems of the experts' weight files."""
     seconds = estimates.audio_seconds()
     experts = recipe.model.audio.experts
     disk = {name: size / GIB for name, size in estimates.bank_bytes.items()}

@@ -64,7 +64,7 @@ def problem_lines(problems: list[Problem]) -> list[tuple[str, str]]:
 
 
 def ending(problems: list[Problem]) -> Iterator[str]:
-    """Yield the last lines of a plan: the problems, and their number."""
+    """Yield the last lines of a plan: the problems, and how many there are."""
     lines = problem_lines(problems)
     if lines:
         yield "to fix"

@@ -158,10 +158,10 @@ def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decod
 
 
 def _posteriors(score: MomentScore, series: FrameSeries) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield, for each query in any order, its index and the probabilities of its windows and frames.
+    """Yield three values for each query, in any order: its index, and probabilities of its windows and of its frames.
 
-    The first are the (T, T) log probabilities that a window is one whole moment, the second the (T,) probabilities that
-    a frame is in a moment.
+    Of windows: (T, T) log probabilities that a window is one whole moment. Of frames: (T,) probabilities that a frame
+    is in a moment.
     """
     transitions = score.enter.detach().double().cpu(), score.leave.detach().double().cpu()
     for queries, scores, lengths in _batches(score, series):

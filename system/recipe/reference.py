@@ -105,7 +105,7 @@ def _plain(path: str) -> tuple[str, ...]:
 
 
 def _sections(node: Node, defs: Node, path: str) -> Iterator[Section]:
-    """Yield the section of the settings class with the schema `node`, and the sections of its keys' values."""
+    """Yield the section of the settings class with the schema `node`, and those of settings classes inside."""
     properties = node["properties"]
     kinds = _words(properties["kind"]) if "kind" in properties else None
     meanings = _meanings(_classes()[node["title"]])

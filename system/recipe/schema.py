@@ -281,7 +281,7 @@ class Recipe(Strict):
         return {name: entry for name, entry in self.rank.items() if isinstance(entry, RankMoments)}
 
     def ranked(self, name: str) -> RankEntry:
-        """Return a rank entry; for a mean, the first entry that it combines."""
+        """Return the rank entry `name`; if it is a mean, the first entry that the mean combines."""
         entry = self.rank[name]
         return self.ranked(entry.combined_entries[0]) if entry.combined_entries else entry
 

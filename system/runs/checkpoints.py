@@ -72,7 +72,7 @@ def updated(table: BestEpochs, values: dict[str, float], epoch: int, keep: int) 
 
 
 def kept_epochs(table: BestEpochs) -> set[int]:
-    """Return the numbers of all epochs in the table of the best epochs; their weights are stored."""
+    """Return the numbers of all epochs in the table of the best epochs, whose weights are stored."""
     return {int(epoch) for entries in table.values() for _, epoch in entries}
 
 

@@ -73,7 +73,7 @@ def _has_training_settings(path: Path, recipe: schema.Recipe) -> bool:
 
 
 def _recipe_of(path: Path, name: str, seed: int) -> Loaded | None:
-    """Read a run's resolved.json; None if it is damaged, or has another name or seed than the given ones."""
+    """Read a run's resolved.json; None if the file is damaged, or its recipe has not the given name and seed."""
     try:
         found = parse_json(path.read_bytes(), str(path))
         same = isinstance(found, dict) and (found.get("name"), found.get("seed")) == (name, seed)
@@ -111,7 +111,7 @@ def _is_new(folder: Path, recipe: bytes) -> bool:
 
 
 def _had_settings(folder: Path, loaded: Loaded) -> bool:
-    """Return whether a run that lacks its resolved.json had the settings of a recipe, by the recorded checksum."""
+    """Return whether a run without a resolved.json had the settings of a recipe, by the checksum that it recorded."""
     noted = _provenance(folder)
     return noted is not None and noted.sha256.get("resolved.json") == sha256_of_text(loaded.resolved())
 

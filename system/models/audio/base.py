@@ -88,7 +88,7 @@ class AudioSettings(EncoderKind):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Dict of the encoder's parts: the name of a part, and whether it has trainable parameters.
+        """Dict from the name of each part of the encoder to whether the part has trainable parameters.
 
         Each part may have a separate learning rate.
         """

@@ -63,7 +63,7 @@ class Crnn(GruSettings):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Dict of the encoder's parts: the name of a part, and whether it has trainable parameters."""
+        """Dict from the name of each part of the encoder to whether the part has trainable parameters."""
         return {"convolutions": True, "gru": True}
 
     def build(self, out: int) -> Encoder:
@@ -90,7 +90,7 @@ class Gru(GruSettings):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Dict of the encoder's parts: the name of a part, and whether it has trainable parameters."""
+        """Dict from the name of each part of the encoder to whether the part has trainable parameters."""
         return {"linear": True, "gru": True}
 
     def build(self, out: int) -> Encoder:

@@ -157,7 +157,7 @@ class TransformerEncoder(PreTrainedEncoder):
         return [known[text] for text in texts]
 
     def _inputs(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return the model's inputs for cleaned texts: padded tokens, after the prompt, and their mask."""
+        """Return the model's inputs for cleaned texts: padded tokens, which begin with the prompt, and the mask."""
         tokens = self._tokens([self.prompt + text for text in texts])
         inputs = self.tokenizer.pad({"input_ids": tokens}, return_tensors="pt")
         return {name: inputs[name].to(self.device) for name in ("input_ids", "attention_mask")}
