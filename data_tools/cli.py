@@ -62,8 +62,8 @@ def run_cli(
     """Run one command-line verb and return its exit status.
 
     Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted.
-    options: Adds the arguments that every verb of the floor has. inside: Called by another verb. Then the log keeps its
-    settings, results go to standard error, and an interrupt ends the caller too.
+    options: Function that adds the arguments that every verb has. inside: Whether another verb calls it. Then the log
+    keeps its settings, results go to standard error, and an interrupt ends the caller too.
     Characters that the terminal's encoding lacks are printed as escapes. If the reader of the output (head, less) ends,
     the verb ends with 1, without a message.
     """
@@ -374,7 +374,7 @@ def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool 
     """Show the progress of the work in a `with` block.
 
     total: None if unknown. unit: Name of one item; "byte" is shown in multiples. done: Items done before this process.
-    keep: Leave the full bar on the screen.
+    keep: Whether the full bar stays on the screen.
     Lines that the block logs appear above the bar. With -q there is neither a bar nor a line.
     """
     handlers = logging.getLogger().handlers

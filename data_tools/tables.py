@@ -106,13 +106,13 @@ def swallowed_rows(lines: Sequence[str], delimiter: str, width: int) -> list[lis
 
 
 def holds_rows(lines: Sequence[str], values: Sequence[str], delimiter: str, width: int) -> bool:
-    r"""Return whether a quoted cell seems to contain rows: a line in it begins or ends with a name like the record's.
+    r"""Return whether a quoted cell seems to contain rows: a line in it begins or ends with a name, as rows do.
 
     Args:
         lines, values: Lines and values of one record. width: Number of the table's columns.
 
-    A name is a file name with the same suffix. A number or a single word counts as a name only if the line has as many
-    values as the table has columns. In a table of one column every line could be a row.
+    A name is a file name with the suffix of the record's file name. A number or a single word counts as a name only if
+    the line has as many values as the table has columns. In a table of one column every line could be a row.
 
     >>> holds_rows(['x.wav,"Stop, he says\n', 'y.wav,A dog, a cat\n', 'w.wav,go"\n'], ["x.wav", "..."], ",", 2)
     True

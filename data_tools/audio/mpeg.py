@@ -54,7 +54,7 @@ def playable_mpeg(
     """Return an MPEG audio file, with the number of its frames, so that libsndfile reads all of its sound.
 
     Args:
-        start, end: Offsets of the frames; end: None for the end of the file, a number for frames in a WAV file.
+        start, end: Offsets at which the frames begin and end. end: None for the end of the file; given in a WAV file.
         quick: Trust a Xing tag that states the number of frames and as many bytes as the file has.
     Returns: as `whole_sound`.
     """
@@ -158,7 +158,7 @@ def _side_size(frame: _Frame) -> int:
 def _xing_frame(header: bytes, frames: int) -> bytes:
     """Make a first MPEG frame that states the number of frames: otherwise libmpg123 guesses it from the file's size.
 
-    header: Header of the frame after it. The bit rate is raised until the tag fits into the frame.
+    header: Header of the frame that follows. The bit rate is raised until the tag fits into the frame.
     """
     header = bytes([header[0], header[1] | 1, 0x90 | header[2] & 0x0C, header[3]])
     frame = frame_of(header)

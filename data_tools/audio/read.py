@@ -182,8 +182,8 @@ def content_key(path: Path | str) -> str:
 def quick_sha256(path: Path | str) -> str:
     """Return a checksum of a file's size, and of its first and last ENDS_BYTES, without reading the rest.
 
-    If both ends are nearly constant, as digital silence is, it is the SHA-256 of all bytes, since files of equal length
-    would otherwise have the same quick_sha256. Raises AudioError for a missing file.
+    If both ends are nearly constant, as digital silence is, the result is the SHA-256 of all bytes, since files of
+    equal length would otherwise have the same quick_sha256. Raises AudioError for a missing file.
     """
     require_file(path)
     with Path(path).open("rb") as file:
@@ -200,7 +200,7 @@ def quick_sha256(path: Path | str) -> str:
 def encoded(samples: np.ndarray, rate: int, format: str, subtype: str, **quality: Any) -> bytes:
     """Return samples as the bytes of an audio file.
 
-    They are made in memory, because libsndfile does not report why it cannot write to disk.
+    The bytes are made in memory, because libsndfile does not report why it cannot write to disk.
     """
     import soundfile
 
@@ -222,7 +222,7 @@ def mixed_to_mono(block: Wave) -> Wave:
 def decoded_blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -> Iterator[Wave]:
     """Yield the next `length` samples of an open file, (n, channels) at a time.
 
-    Raises AudioError if fewer can be read, and for NaN, infinite or absurd samples (MAX_PEAK).
+    Raises AudioError if the file has fewer samples, and for NaN, infinite or absurd samples (above MAX_PEAK).
     """
     done = 0
     while done < length:
@@ -339,8 +339,8 @@ def _source(path: Path | str, checks: Checks) -> Iterator[Path | str | Reheaded]
 def _by_ffmpeg(path: Path | str) -> Iterator[str]:
     """Decode the first audio stream of a file into a temporary WAV file, at its sample rate; yield the WAV's path.
 
-    Raises AudioError if ffmpeg is not installed, and for every error that it reports, after which it would still
-    decode. ffmpeg may open this file only, because some formats name other files.
+    Raises AudioError if ffmpeg is not installed, and for every error that ffmpeg reports. (ffmpeg itself continues.)
+    ffmpeg may open this file only, because some formats contain the names of other files to open.
     """
     if not shutil.which("ffmpeg"):
         hint = "install it, or convert the file to FLAC elsewhere"

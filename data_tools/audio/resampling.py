@@ -197,8 +197,9 @@ def _added(start: float, step: float, count: int) -> float:
 def _filter_taps(up: int, down: int, kaiser: _Kaiser) -> tuple[int, _Samples, _Samples]:
     """Return a resampling filter: its reach, its weights, and their slope (the change per old sample of delay).
 
-    The reach is in old samples on either side of a new one. Filter and slope are (2 * reach * up,): one weight per
-    phase, from `reach` old samples after the new one to `reach` before it. Raises ValueError for over MAX_TAPS weights.
+    Old samples are the input, new samples the output. The reach is in old samples on either side of a new one. Filter
+    and slope are (2 * reach * up,): one weight per phase, from `reach` old samples after the new one to `reach` before
+    it. Raises ValueError for over MAX_TAPS weights.
     """
     scale = min(1.0, up / down)
     half = kaiser.zeros * kaiser.entries

@@ -47,7 +47,8 @@ def train(
 ) -> nn.Module:
     """Train a classifier by weighted binary cross entropy for a fixed number of epochs, on the CPU.
 
-    vectors: (rows, D) float16 or float32, memory-mapped or not. rows, labels, weights: (N,) of the training texts.
+    vectors: (rows, D) float16 or float32, memory-mapped or not. rows, labels, weights: (N,) row in
+    `vectors`, label and weight of each training text.
     seed: Decides the initial weights and the order of the texts.
     """
     rng = np.random.default_rng(seed)

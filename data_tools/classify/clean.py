@@ -239,7 +239,7 @@ class Cleaned(NamedTuple):
 
 
 def clean(text: str) -> Cleaned:
-    """Clean a description so that it can be a caption in a manifest; return it, and the names of the rules applied.
+    """Clean a description so that it can be a caption in a manifest; return it, and the names of the rules used.
 
     Only the RULES change anything, and no rule rewords: a rule removes, decodes, or inserts a space. Text in other
     languages is labelled and not changed.

@@ -157,7 +157,7 @@ def load_sentence_transformer(name: str, device: str | None = None) -> Any:
 
 
 def position_count(transformer: Any) -> int | None:
-    """Return the maximum number of tokens that a transformer has positions for; None if it has no limit.
+    """Return the maximum number of tokens that a transformer can process; None if it has no limit.
 
     RoBERTa and its relatives (XLM-RoBERTa, CamemBERT, MPNet, CLAP's text encoder) count positions from the padding
     token's number plus one, so that a table of 514 positions holds 512 tokens.

@@ -55,7 +55,7 @@ def installed_as(name: str) -> str:
 def fetch(name: str, kind: str = "text model") -> Path:
     """Return the folder of the model `name`; download it into the hub's cache if it is not on this machine.
 
-    Raises DataError if the download fails, and without delay if there is no network.
+    Raises DataError if the download fails; if there is no network, it fails immediately.
     """
     if folder := local_folder(name, kind):
         return folder

@@ -48,9 +48,9 @@ def weighting_figures(labels: np.ndarray, fit: CrossFit, threshold: float) -> di
     """Measure how well the scores of each class weighting separate captions (labels True) from descriptions.
 
     Rank measures, in [0, 1], use no weights: roc_auc, average_precision, and roc_auc_by_fold within each fold. The
-    Brier score is the weighted mean of (score - label)^2; `reliability` uses weights too. Weights are those of the
-    training, so that each weighting is judged by its own balance of classes. Also counts the descriptions above each of
-    THRESHOLDS.
+    Brier score is the weighted mean of (score - label)^2; `reliability` uses weights too. The weights are those of the
+    training: each weighting is judged by the balance of classes that it was trained with. Also counts the descriptions
+    above each of THRESHOLDS.
     """
     from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 

@@ -49,8 +49,8 @@ def classify(
     scores.csv has one row per description, in the given order. Its columns are freesound_id, score_natural,
     score_balanced (6 decimals, in [0, 1]), language, text (cleaned), rules (joined by ";"). A description without a
     letter after cleaning is neither learnt from nor scored. Its text is empty, its scores are 0, and it only counts in
-    the number of empty ones.
-    threshold: Only for the counts, examples and figures; "kept" means a score above it.
+    the number of empty descriptions.
+    threshold: Only for the counts, examples and figures, where "kept" means a score above the threshold.
     Raises DataError for no descriptions, for none with a word, and as its steps do.
     """
     seconds: dict[str, float] = {}

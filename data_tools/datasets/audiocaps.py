@@ -39,7 +39,7 @@ class _Recording(NamedTuple):
     def stems(self) -> list[str]:
         """Return possible file names without an ending, the most certain first.
 
-        Names after the first two have no start time.
+        The names after the first two do not contain the start time of the clip.
         """
         timed = [f"{prefix}{self.youtube_id}_{self.start}" for prefix in ("", "Y")]
         return [*timed, self.youtube_id, f"Y{self.youtube_id}", *self.ids]

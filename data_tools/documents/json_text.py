@@ -148,7 +148,7 @@ def read_shaped(path: Path, shape: "type[Shape]", hint: str) -> "Shape":
 
 
 def require_shape(content: Any, shape: "type[Shape]", where: str, hint: str) -> "Shape":
-    """Convert JSON content to a pydantic model. where: A file, or a line of it.
+    """Convert JSON content to a pydantic model. where: Name of the file, or of a line of it, for the message.
 
     Raises DataError for content of another shape: one line per fault, the hint at the end of the last one.
     """

@@ -190,7 +190,7 @@ class Client:
         return found
 
     async def _fails_at(self, window: Window, kinds: Sequence[str]) -> bool:
-        """Return whether the server fails for this time window only. kinds: Kinds of the last failures.
+        """Return whether the server fails for this time window only. kinds: Kinds of failure of the last attempts.
 
         The first UNPROVEN_SPLITS halvings of an overloaded window need no proof; then another search must succeed.
         """

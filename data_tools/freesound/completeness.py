@@ -105,8 +105,8 @@ async def compare_parts(client: Client, store: Store, window: Window, narrowed: 
 def fallen(store: Store, window: Window, count: int) -> Window | None:
     """Return the window to try again if the API counts far fewer sounds than are stored or were counted before.
 
-    Raises DataError if it still does at the third attempt: the search index is being rebuilt, which takes hours. A fall
-    that lasts for ACCEPTED seconds is accepted.
+    Returns None if the count may be used. Raises DataError if the third attempt gives too few sounds as well: the
+    search index is being rebuilt, which takes hours. A lower count that lasts for ACCEPTED seconds is accepted.
     """
     span, until = (window.first, window.last), store.fact("until", 0)
     whole = span == (store.fact("from", 0), until)

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 async def walk(client: Client, store: Store, workers: int) -> bool:
-    """Read every open time window, `workers` at a time, and store each answer at once; then compare the total.
+    """Read every open time window, `workers` at a time, and store each answer immediately; then compare the total.
 
     Returns whether the number of stored sounds equals the API's last count. Raises DataError for an error that no later
     attempt can change; all answers so far remain stored.

@@ -268,7 +268,7 @@ class Store(Facts):
     def upsert(self, sounds: Iterable[Sound], indexed: Mapping[int, int]) -> None:
         """Insert or replace sounds in the store.
 
-        indexed: Index times by id; a stored sound without one keeps its own.
+        indexed: Dict from a sound's id to its index time; a stored sound without an entry keeps its index time.
         """
         site = self.fact("site", "")
         marks = ", ".join(f":{column}" for column in COLUMNS)

@@ -90,10 +90,10 @@ def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
     """Check clips; return all problems and overlaps, sorted as KINDS.
 
     A split is a source's split: clotho's evaluation, audiocaps' test.
-    quick: Read audio headers only, and compare no content; otherwise every file is decoded and hashed. Published frames
-    in place of audio are always read completely.
-    All findings except DUPLICATE_ID use one clip per id. Content is the file's bytes: the same sound in two encodings
-    is not found. Clips of a blind split have no captions, which is no finding.
+    quick: Whether to read audio headers only, and compare no content; otherwise every file is decoded and hashed.
+    Published frames in place of audio are always read completely. All findings except DUPLICATE_ID use one clip per id.
+    Content is the file's bytes: the same sound in two encodings is not found. Clips of a blind split have no captions,
+    which is no finding.
     """
     unique = _OnePerId(clips)
     audio = _read_all(unique, quick)
@@ -148,10 +148,10 @@ def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
 
 
 def _read(path: str, quick: bool) -> Result:
-    """Check one audio file; return its problem ("" for none), its hash or the reason, and why it has no sound.
+    """Check one audio file; return three values: its problem, its hash, and the reason why it has no sound.
 
-    (MISSING, "", None); (CORRUPT, the reason, None); or ("", the file's hash, the reason why it has no sound, or None).
-    quick: ("", "", None) for a readable file.
+    They are (MISSING, "", None); (CORRUPT, description of the damage, None); or ("", the file's hash, the reason; None
+    for a file with sound). With `quick`: ("", "", None) for a readable file.
     """
     silent = None
     try:
@@ -217,7 +217,7 @@ def _report(findings: Sequence[Finding], faults: Sequence[MomentFault], clips: i
 
 
 def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) -> str:
-    """Return the last line of the report: the faults to fix before training, and those the published data may have.
+    """Return the last line of the report: faults to fix before training, and faults that published data may have.
 
     >>> _verdict([])
     'nothing to fix'

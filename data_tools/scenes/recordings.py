@@ -126,6 +126,6 @@ def frame_powers(sound: Samples, length: int) -> Samples:
 
 
 def _audible(power: Samples) -> tuple[int, int]:
-    """Return the numbers of the first audible sample and of the first one after the sound. power: Mean, per frame."""
+    """Return the numbers of the first audible sample and of the first one after the sound. power: Of each frame."""
     audible = np.flatnonzero(power >= power.max() * 10 ** (SILENCE_DB / 10))
     return int(audible[0]) * _FRAME, (int(audible[-1]) + 1) * _FRAME

@@ -44,7 +44,7 @@ class FolderSettings:
     format: int = FORMAT
 
     def check(self, clip: str) -> None:
-        """Raise DataError if one of these settings is out of range. clip: The word for a clip in the messages."""
+        """Raise DataError if a setting of the scenes is out of range. clip: The word for a clip in the messages."""
         if self.seed < 0:
             raise DataError(f"the seed {self.seed} is negative; use 0 or more")
         if not self.counts:
@@ -75,7 +75,7 @@ class FolderSettings:
 def claim(out: Path, wanted: Mapping[str, Any]) -> None:
     """Record the settings of a new data folder, or check that an existing one was made with the same settings.
 
-    wanted: All settings that determine the files. Raises DataError for a folder with other content.
+    wanted: The settings that determine all files of the folder. Raises DataError for a folder with other content.
     """
     path = out / "scenes.json"
     wanted = json.loads(json.dumps(wanted))

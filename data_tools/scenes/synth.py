@@ -323,7 +323,7 @@ def _laid_at(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples:
 def _repeat(
     rng: Rng, n: int, gap: tuple[float, float], sound: Callable[[float], Samples], jitter: float = 0.05
 ) -> Samples:
-    """Repeat a sound with varied strength. gap: Range of seconds between two of them. jitter: Variation of the gap."""
+    """Repeat a sound with varied strength. gap: Range of seconds between two sounds. jitter: Variation of the gap."""
     mean = rng.uniform(*gap)
     count = int(n / SAMPLE_RATE / (mean * (1 - jitter))) + 1
     onsets = rng.uniform(0, 0.1) + np.cumsum(mean * rng.uniform(1 - jitter, 1 + jitter, count)) - mean

@@ -118,7 +118,7 @@ def _sound(rng: Rng, shape: Shape, name: str, recording: Recording | None) -> Sa
 
 
 def loud_seconds(sound: Samples) -> Samples:
-    """Cut a sound to its loud part: from the first to the last whole second above the mean power minus 5 dB.
+    """Cut a sound to its loud part: from the first to the last second whose power is above the sound's mean minus 5 dB.
 
     A sound shorter than a second is unchanged.
     """

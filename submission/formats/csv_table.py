@@ -48,8 +48,8 @@ def parse_rows(data: bytes) -> Iterator[Row | Problem]:
 
     Cells are verbatim, with blanks, entities and case. Lines end with \\n or \\r\\n; the last one may lack it. A line
     break inside a quoted cell belongs to the cell. A row that cannot be read is a Problem instead, and reading
-    continues with the line after its first one. A file that is wrong throughout (empty, UTF-16, another separator or
-    line end) is one Problem on line 1.
+    continues with the line after the row's first line. A file that is wrong throughout (empty, UTF-16, another
+    separator or line end) is one Problem on line 1.
     """
     if fault := _fault_of_file(data):
         yield Problem(1, *fault)

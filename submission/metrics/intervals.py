@@ -145,7 +145,7 @@ def _require_samples(per_query: npt.ArrayLike) -> Values:
 
 
 def _group_sums(samples: Values, groups: Groups | None) -> tuple[Values, Ints]:
-    """Return for every group the sum of its values, and their number."""
+    """Return two arrays: for every group, the sum of its values, and the number of its values."""
     if groups is None:
         return samples, np.ones(len(samples), dtype=np.int64)
     return np.bincount(groups, weights=samples).astype(np.float64), np.bincount(groups).astype(np.int64)

@@ -90,19 +90,19 @@ def score_moments(
 
     predictions: Dict from query id to windows, all [start, end] or all [start, end, score], in seconds, in file order.
     truth: Dict from query id to true windows [start, end].
-    lengths: Seconds; only true windows longer than the first value and not longer than the second count, and queries
-    without any are in no mean. See LENGTHS for the published ranges. With a range, the other true windows are dropped,
-    and predicted windows that match only dropped ones count as wrong. The figures of ranges therefore do not average to
-    that of all windows.
+    lengths: A range in seconds: only true windows longer than its first value and not longer than its second count, and
+    queries without such windows are in no mean. See LENGTHS for the published ranges. With a range, the other true
+    windows are dropped, and predicted windows that match only dropped ones count as wrong. The figures of ranges
+    therefore do not average to that of all windows.
     undefined_hits: Whether an IoU of 0 / 0 is right in AP, as in the official script.
 
     R1@t is the share of queries whose first window in the file has an IoU of at least t with some true window; scores
     do not matter. AP@t uses the first MAX_WINDOWS windows in the file, by descending score (windows with equal scores,
-    and all without scores, keep their order). Each takes the true window of highest IoU that is not yet taken, and is
-    right if that IoU is at least t. Of two true windows of equal IoU, the later one is taken. AP is the sum, over the
-    right windows, of the best precision at this window or later, divided by the number of true windows (VOC 2011).
-    Raises SubmissionError for other query ids than those of the truth, a query without windows, windows of both forms,
-    no query, and if no true window is left.
+    and all without scores, keep their order). Each window takes the true window of highest IoU that is not yet taken,
+    and is right if that IoU is at least t. Of two true windows of equal IoU, the later one is taken. AP is the sum,
+    over the right windows, of the best precision at this window or later, divided by the number of true windows (VOC
+    2011). Raises SubmissionError for other query ids than those of the truth, a query without windows, windows of both
+    forms, no query, and if no true window is left.
     Source: DCASE 2026 baseline, src/standalone_eval/eval.py and utils.py at 45ef471 (github.com/awkrail).
 
     Deviations:

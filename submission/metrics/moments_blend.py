@@ -113,9 +113,10 @@ class _Candidates(NamedTuple):
             return self.best(np.sort(weighted, axis=0).sum(axis=0) / np.sort(factors).sum(), edition)
 
     def best(self, total: Values, edition: MomentsEdition) -> list[Moments]:
-        """Return the best windows of each of Q queries. total: (2, Q, M), the summed votes for M candidate windows.
+        """Return the best windows of each of Q queries.
 
-        total: (2, Q, M) a sum of votes. Raises SubmissionError if it is not finite.
+        total: (2, Q, M), for M candidate windows: the sum of the votes; and a number above 0 if any file has the
+        window. Raises SubmissionError if a number is not finite.
         """
         if not np.isfinite(total).all():
             largest = self.names[int(np.argmax([votes.max() for votes in self.votes]))]

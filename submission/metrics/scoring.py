@@ -25,8 +25,8 @@ from submission.ordering import concatenate_ranks, ranks_from_lists, relevant_ra
 def ranks_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth | None = None) -> RelevantRanks:
     """Return the ranks of every query's relevant clips in a ranked CSV of an edition.
 
-    truth: The queries that the file must answer, and the pool. annotations: If given, score only its queries, by its
-    relevant clips.
+    truth: The queries that the file must answer, and the pool. annotations: If given, only the queries in it are
+    scored, with the relevant clips in it.
     Source: DCASE 2022 eval_script.py. Deviations: none in the figures. Files with a problem are refused (see
     ranked_csv.check_ranked_csv and truth.read_clotho_truth), where the script scores them or fails. Cells are read as
     text; pandas turns a caption such as NA into a missing value.

@@ -106,8 +106,8 @@ def check_archive(
 ) -> Iterator[str]:
     """Yield everything that the official validator would refuse, and problems that it does not check, one message each.
 
-    truth_of: Function from a label to the truth of its output. require_report: A technical report must exist. shown: As
-    for format_problems. Raises OSError for a file that cannot be opened.
+    truth_of: Function from a label to the truth of its output. require_report: Whether a technical report must exist.
+    shown: See format_problems. Raises OSError for a file that cannot be opened.
     """
     with path.open("rb") as file:
         try:

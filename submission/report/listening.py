@@ -99,7 +99,7 @@ def _player(
 ) -> Player:
     """Return the player of a clip for a query: audio, rank, score, relevance.
 
-    row, column: Of query and clip in the matrix.
+    row, column: Row of the query, and column of the clip, in the score matrix.
     """
     number, why = store.add(clips.paths[column])
     return Player(

@@ -254,7 +254,7 @@ def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Pa
 
 
 def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:
-    """Format the mean share of each expert in the clips' embeddings. shares: (experts, C)."""
+    """Yield a text per expert about its share in the clips' embeddings. shares: (experts, C), for C clips."""
     largest = shares.argmax(axis=0)
     for number, (name, share) in enumerate(zip(names, shares, strict=True)):
         yield (

@@ -32,7 +32,7 @@ class Clips(NamedTuple):
 
 
 def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, Floats]) -> None:
-    """Write the table of a run's ranked clips, one line per clip. norms: Dict from expert to L2 norms (C,)."""
+    """Write the table of a run's ranked clips, one line per clip. norms: L2 norms of embeddings, (C,), by expert."""
     rows = []
     for row, clip in enumerate(clips):
         seconds = "" if clip.seconds is None else f"{clip.seconds:.3f}"

@@ -185,7 +185,7 @@ def _common_edition(systems: Sequence[System], arguments: argparse.Namespace) ->
 def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str]]], wanted: Edition | None) -> str:
     """Return the error message for CSVs that have no edition in common.
 
-    The message names the first CSV that has not the edition of --edition or of the shortest lists.
+    The message names the first CSV whose edition is not that of --edition or of the shortest lists.
 
     Ranked lists can be shortened and get another header; they cannot be converted to scores.
     """

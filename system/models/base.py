@@ -33,8 +33,8 @@ Facts: TypeAlias = tuple[str, list[tuple[str, str]]]  # a description; missing f
 def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Facts:
     """Describe a Hugging Face model for `check`, and list it as missing if it is not on this machine.
 
-    title, fact: Name and description of the model. folder: Its folder on this machine, or None. hint:
-    What to do if it is missing; by default, to run `download`.
+    title, fact: Name and description of the model. folder: Its folder on this machine, or None. hint: Cure if
+    the model is missing; by default, to run the verb `download`.
     """
     if folder is None:
         cure = hint or "; python -m system download RECIPE fetches it"

@@ -183,14 +183,14 @@ class Estimates:
     def text_cost(self, half: bool = False) -> Cost:
         """Return the cost of the text encoder in a training step, for one caption.
 
-        half: For 16-bit training; then only memory is counted, not operations.
+        half: Whether training is in 16 bits; then only memory is counted, not operations.
         """
         return count_once(self.recipe.model.text.model_dump_json(), *self._text, half)
 
     def audio_cost(self, load: Load, half: bool = False) -> Cost:
         """Return the cost of the audio encoder in a training step, for one clip of a batch.
 
-        half: For 16-bit training; then only memory is counted, not operations.
+        half: Whether training is in 16 bits; then only memory is counted, not operations.
         """
         return self.recipe.model.audio.cost(self._audio, load.seconds, load.longest, half)
 

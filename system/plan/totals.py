@@ -63,7 +63,7 @@ def hour_lines(
 
 
 def _row_of_processes(frames: float, flops: float, processes: int, gpu: str | None) -> Row:
-    """Return the row on the time with several processes.
+    """Return the plan's row on the time of frames and training with several processes.
 
     frames: Seconds that one process on two cores needs for frames. flops: Operations of all updates in the process with
     the largest share.

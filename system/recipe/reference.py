@@ -186,7 +186,7 @@ def _yaml(value: Any) -> str:
 
 @cache
 def _classes() -> dict[str, type[Strict]]:
-    """Return a dict from name to class of all classes of settings."""
+    """Return a dict of all classes of settings, from name to class."""
     found = [Strict]
     for kind in found:
         found += kind.__subclasses__()

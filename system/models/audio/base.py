@@ -57,7 +57,8 @@ class AudioSettings(EncoderKind):
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
         """Count operations and memory of a training step on a clip of `seconds` seconds.
 
-        longest: Duration of the longest clip of the batch, in seconds. half: Count in 16 bits, see costs.count.
+        longest: Duration of the longest clip of the batch, in seconds. half: Whether to count for 16-bit training, see
+        costs.count.
         """
         import torch
 
