@@ -51,7 +51,7 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
 async def _walk(client: Client, store: Store, kind: str, condition: str | None) -> Counter[str]:
     """Read again all sounds that match the filter `kind`.
 
-    With a condition, it reads only periods in which the API and the store have different numbers of such sounds.
+    With a condition, it reads only periods for which the API and the store have different numbers of such sounds.
     """
     narrowed = " ".join([kind, *grouped(store.fact("filter"))])
     windows = [Window(store.fact("from"), store.fact("until"), compared=condition is not None)]

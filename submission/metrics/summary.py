@@ -123,8 +123,8 @@ def summarise(queries: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map
 def summarise_audio_to_text(queries: RelevantRanks, ks: Sequence[int] = (1, 5, 10)) -> Summary:
     """Return the means, over clips that search for their captions, of three kinds of recall and of mAP.
 
-    HR@k: hit_rate (R@k of Mei et al., WavCaps, LAION-CLAP). R@k: recall. pooled R@k: pooled_recall. mAP@10 divides by
-    all captions of a clip; mAP has no cut.
+    HR@k: see hit_rate (called R@k by Mei et al., WavCaps, LAION-CLAP). R@k: see recall. pooled R@k: see pooled_recall.
+    mAP@10 divides by the number of all captions of a clip; mAP has no cut.
     """
     per_query = {f"HR@{k}": hit_rate(queries.ranks, k) for k in ks}
     per_query |= {f"R@{k}": recall(queries.ranks, queries.n_relevant, k) for k in ks}

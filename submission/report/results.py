@@ -221,7 +221,7 @@ def loss_margins(run: FinishedRun) -> dict[float, str]:
 
 
 def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> Section | None:
-    """Return the section with each expert's share of a clip's embedding; None for a run of one expert.
+    """Return the section on how much each expert contributes to clips' embeddings; None for a run of one expert.
 
     A clip's embedding is the mean of its experts' embeddings.
 

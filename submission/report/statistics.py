@@ -150,9 +150,9 @@ def share_interval(values: Values, groups: Groups) -> Interval:
 
 
 def bin_number(value: float, starts: Sequence[float]) -> int | None:
-    """Return the number of the bin that contains `value`. starts: First value of each bin; the last one is open.
+    """Return the index of the bin that contains `value`; None for NaN.
 
-    None for NaN.
+    starts: First value of each bin; the last bin has no end.
     """
     return None if math.isnan(value) else int(np.searchsorted(starts, value, side="right")) - 1
 

@@ -43,7 +43,7 @@ def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, Floats]) 
 def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
     """Read the table of a run's ranked clips.
 
-    Raises SubmissionError for a table that cannot be read or lacks a clip, and for a cell that is no number.
+    Raises SubmissionError for a table that cannot be read or lacks a ranked clip, and for a cell that must be a number.
     """
     try:
         by_clip = {row["clip"]: (line, row) for line, row in read_table(path, ["clip", "path", "seconds"])}

@@ -91,7 +91,7 @@ class FinishedRun(Finished):
     def blind_scores(self) -> Path | None:
         """The score matrix of the blind set, ranked with the checkpoints of this entry.
 
-        None for no such set, or several.
+        None if the run has no blind set for them, or several.
         """
         mine = [(member.stage, member.checkpoint) for member in self.members]
         same = [

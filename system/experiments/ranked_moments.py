@@ -200,7 +200,7 @@ def _metrics_of_true_frames(
 ) -> dict[str, float]:
     """Return the metrics of windows that are made from the true labels of frames; no model can exceed this ceiling.
 
-    edges, grids: Times of the frames, by query id.
+    edges, grids: Dicts from query id to the times of the frames.
     """
     known = {}
     for qid, windows in truth.windows().items():

@@ -110,7 +110,7 @@ def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[st
 def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str, BlindResult]:
     """Rank blind sets and write their submissions.
 
-    sets: The blind sets, by the name of their rank entry. Returns: The results, by the same names.
+    sets: Dict from the name of a rank entry to its blind set. Returns: Dict from the same names to results.
     """
     results = {}
     for name, blind in sets.items():

@@ -198,9 +198,9 @@ class StudyTable:
         return f"{statistics.mean(values):.4f}{spread}" if values else ""
 
     def _lines(self, bold: str) -> list[list[str]]:
-        """Return the table's cells as text, row by row.
+        """Return the cells of the study's table as text, row by row.
 
-        bold: Format string for bold text; the text replaces its {}.
+        bold: Format string for bold text; the text replaces {}.
         """
         lines = []
         for row in self.rows:

@@ -149,7 +149,7 @@ class ExpertSettings(Resampled):
         return {}
 
     def known_sha256(self) -> dict[str, str]:
-        """First digits of the sha256 of the published weight files, by the name of the setting of each file.
+        """Dict from the setting that holds a weight file's path to the first digits of the published file's sha256.
 
         Files whose sha256 is not known have no entry.
         """

@@ -99,7 +99,7 @@ def cosines_of_queries(
 ) -> list[torch.Tensor]:
     """Compute the cosines of each query with the frames of its one clip, on the CPU.
 
-    Returns: (T,) per query. clip_of: Index of each query's clip. at_once: Number of queries per computation.
+    Returns: One array (T,) per query. clip_of: Index of each query's clip. at_once: Number of queries per computation.
     """
     lengths = _lengths(clips).tolist()
     order = sorted(range(len(clip_of)), key=lambda query: lengths[clip_of[query]])

@@ -59,7 +59,7 @@ def _speed_text(stage: schema.Stage, estimates: Estimates, speed: float | None, 
 
 
 def crops_per_second(paths: Sequence[str], expert: Waveform, samples: int, threads: int) -> float | None:
-    """Measure for a second how many crops of these files are decoded per second; None without readable files.
+    """Measure, for about a second, how many crops of audio files are decoded per second; None without readable files.
 
     samples: Length of a crop at the expert's rate.
     """

@@ -125,7 +125,7 @@ class Content:
     def expected_items(self, unit: str) -> int:
         """Return the number of training items of the source, found or expected.
 
-        It is 0 if neither is known.
+        Returns 0 if neither number is known.
         """
         if self.clips or not self.expected or unit == "moment":
             return self.items(unit)

@@ -77,7 +77,7 @@ def _limit_files() -> Iterator[Path]:
 def full_disks(needs: Mapping[Path, float]) -> Iterator[tuple[str, str]]:
     """Yield the folders of every disk with too little free space, and an error message.
 
-    needs: Bytes by folder.
+    needs: Dict from folder to the bytes that it needs.
     """
     on_disk: dict[int, list[Path]] = {}
     for folder in needs:

@@ -28,9 +28,9 @@ class Exchange(NamedTuple):
 def rows_of_share(rows: float, chunk: int | None, processes: int) -> int:
     """Return how many rows of a batch the process with the largest share has.
 
-    It is the first process.
-    It is ceil(rows / n). With parts of `chunk` rows that are dealt out, it is ceil(parts / n) x chunk, minus the
-    missing rows of the last part if the share includes it.
+    That is the first process.
+    The result is ceil(rows / n). With parts of `chunk` rows that are dealt out, it is ceil(parts / n) x chunk, minus
+    the missing rows of the last part if the share includes it.
     """
     whole = math.ceil(rows)
     if chunk is None:
@@ -75,7 +75,7 @@ def process_lines(
 ) -> Iterator[Row | Problem]:
     """Yield a plan's row on a stage with several processes, and problems of memory.
 
-    It has the memory of a process, the time of its part of a step, and the exchanged bytes.
+    The row has the memory of a process, the time of its part of a step, and the exchanged bytes.
     Memory: that of a step with the largest share in place of the batch (every process has all weights, gradients and
     AdamW's moments), and twice the gathered embeddings, for their gradients. Time: that share's operations. The time of
     the exchange is additional, and depends on the machine's network.

@@ -132,7 +132,7 @@ def cost_lines(
 ) -> Iterator[Row | Problem]:
     """Yield a plan's rows on memory and time of a training step.
 
-    Times on GPUs are only for 16 bits, like the GPUs' speeds.
+    Times on GPUs are only given for 16-bit training, because only these speeds of GPUs are known.
     """
     cpu, gpu = (estimates.memory(stage, precision) for precision in ("float32", stage.precision))
     on_gpu = f", {gpu / GIB:.1f} GiB on a GPU in {stage.precision}" if stage.precision != "float32" else ""

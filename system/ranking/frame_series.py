@@ -206,7 +206,8 @@ def require_short(moments: Sequence[Moment], features: Features) -> None:
 def _batches(score: MomentScore, series: FrameSeries) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
     """Yield groups of queries with recordings of similar length, small enough for memory.
 
-    Each group is the indexes of its queries, (B, T) scores of their frames in float64, and (B,) lengths.
+    A group has three values: the indexes of its queries, the scores (B, T) of their frames in float64, and the lengths
+    (B,) in frames.
     """
     lengths = [len(values) for values in series.values]
     order = sorted(range(len(lengths)), key=lengths.__getitem__)

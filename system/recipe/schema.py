@@ -253,7 +253,7 @@ class Recipe(Strict):
 
     @property
     def data_files(self) -> dict[str, Path]:
-        """Paths of the manifest and of the moments file of each data source.
+        """Dict of the paths of the manifest and the moments file of each data source.
 
         The manifest of a source NAME has the key NAME, its moments file the key NAME.moments.
         """

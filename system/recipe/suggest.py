@@ -17,7 +17,8 @@ MAX_PATHS = 3  # suggestions in a message
 def unknown_path(document: Any, keys: Keys) -> str:
     """Format the error message for a key that a recipe does not have, with a suggestion.
 
-    The suggestion is the most similar path, or the keys at the last part of the path that exists.
+    The suggestion is the most similar path; without one, it lists the keys of the deepest section of the path that
+    exists.
 
     >>> unknown_path({"stages": {"train": {"epochs": 3}}}, ("stages", "trian", "epochs"))
     'the recipe has no such key; did you mean stages.train.epochs?'

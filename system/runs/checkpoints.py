@@ -57,7 +57,7 @@ class Done(BaseModel):
 
 
 def updated(table: BestEpochs, values: dict[str, float], epoch: int, keep: int) -> BestEpochs:
-    """Return the table of the best epochs after one more epoch: per metric, the `keep` best values with their epochs.
+    """Return the table of the best epochs after one more epoch: for each metric, the `keep` best values and epochs.
 
     values: The epoch's value of each metric. If values are equal, the earlier epoch is first. Values that are not
     finite are never added.

@@ -81,7 +81,7 @@ class Corpus:
     def distribution(self, percents: Sequence[float], pairs: str) -> Distribution:
         """Compute mean and percentiles of the CIDEr-D between the corpus's captions.
 
-        percents: See pairs.distribution. pairs: Which pairs count, see Cider.
+        percents: See pairs.distribution. pairs: Which pairs of captions count, see Cider.
         """
         clip_of = self._clip_of if pairs == "other_clips" else None
         return distribution(self._cider.corpus_features(), percents, clip_of)

@@ -151,7 +151,7 @@ class CiderD:
     def features(self, captions: Sequence[Tokens]) -> NgramFeatures:
         """Return the features of captions, in float64.
 
-        They can only be scored against other features of this object.
+        They can only be compared with features that the same object has computed.
         """
         return self._weighed(_count(captions, self._numbers))
 
