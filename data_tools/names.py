@@ -144,7 +144,7 @@ def match_names(wanted: Iterable[str], present: Iterable[str]) -> dict[str, str]
 
 
 def check_source(name: str) -> str:
-    """Return the source name unchanged. Raises DataError if clip ids cannot begin with it."""
+    """Return the source name unchanged. Raises DataError if it has characters that clip ids must not have."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise DataError(f"the name {name!r} may only have letters, digits, '.', '_' and '-'; choose another by --name")
     return name

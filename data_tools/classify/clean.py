@@ -133,7 +133,7 @@ def _entities(text: str) -> str:
 
 
 def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) -> str:
-    """Remove matches of `boilerplate`, and the words that introduce them. The rest of a sentence keeps its full stop.
+    """Remove matches of `boilerplate`, and the words that introduce them. A cut sentence keeps its final mark.
 
     is_first: Cut boilerplate only at the start of sentences, clauses and brackets. Quoted words stay.
     """

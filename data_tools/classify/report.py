@@ -100,7 +100,7 @@ def examples(
 
 
 def _listed(order: np.ndarray, scores: np.ndarray, texts: Sequence[str]) -> list[str]:
-    """Return lines that show EXAMPLES different texts and their scores. order: Indices of the texts, as sorted."""
+    """Return lines that show EXAMPLES different texts and their scores. order: Indices of the texts, sorted."""
     first: dict[str, float] = {}
     for number in order:
         first.setdefault(texts[number], scores[number])

@@ -75,7 +75,7 @@ class Nearest:
     def to(self, text: str) -> tuple[str, str] | None:
         """Return the most similar known text and its difference from `text`; None without a similar one.
 
-        The difference is a name from NAME_WAYS, such as blanks, or A_LETTER.
+        The difference is the name of a way to differ, such as blanks (see TEXT_WAYS and NAME_WAYS), or A_LETTER.
 
         A text one letter away from several known ones has no answer: it would be a guess.
         """

@@ -44,10 +44,9 @@ def exchange(stage: schema.Stage, estimates: Estimates, processes: int) -> Excha
     """Estimate the bytes that processes exchange in one training step.
 
     Embeddings: 4 n D (b L + c W) + 48 n, for n processes, embeddings of D values, and b clips and c captions in the
-    largest share. Every process
-    receives the embeddings of all processes, with each share padded to the largest. L = W = 1 for vectors. For series,
-    L is the frames of the longest clip, W = 20 words, and 8 n (b + c) is added for the lengths. Gradients: 4 P, for P
-    parameters.
+    largest share. Every process receives the embeddings of all processes, with each share padded to the largest. L = W
+    = 1 for vectors. For series, L is the frames of the longest clip, W = 20 words, and 8 n (b + c) is added for the
+    lengths. Gradients: 4 P, for P parameters.
     """
     load, model = estimates.load(stage), estimates.recipe.model
     chunk = stage.grad_cache_chunk
