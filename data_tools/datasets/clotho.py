@@ -53,7 +53,7 @@ def read_clotho(
 
 
 def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
-    """Move a random `share` of the clips of the development split into a validation split; return all clips.
+    """Move a random `share` (rounded) of the development clips into a validation split; return all clips.
 
     For Clotho v1, which has no validation split: "Take it easy" (2022), section 5, holds out 20 % of its development
     split. Ids, names and paths remain those of the development split. Raises DataError for a share outside (0, 1), one

@@ -105,7 +105,7 @@ def mixed(rng: Rng, shape: Shape, events: Sequence[TimedEvent], n: int) -> Sampl
 
 
 def _sound(rng: Rng, shape: Shape, name: str, recording: Recording | None) -> Samples:
-    """Return the sound of an event, of a length in shape.event_seconds, or shorter if no cut is long enough."""
+    """Return an event's sound before levelling, with a length in shape.event_seconds; shorter if no cut is so long."""
     if recording and shape.whole:
         return loud_seconds(cut(recording, rng, round(shape.event_seconds[1] * SAMPLE_RATE)))
     for _ in range(_TRIES):

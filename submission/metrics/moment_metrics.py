@@ -186,7 +186,7 @@ def padded(windows: Sequence[Windows], width: int) -> Values:
 
 
 def _batches(n_true: Ints) -> Iterable[Ints]:
-    """Yield the row numbers of queries in batches, in order of their number of true windows, to save padding."""
+    """Yield the row numbers of queries in batches, by rising number of true windows, to save padding and memory."""
     order = np.argsort(n_true, kind="stable")
     start = 0
     while start < len(order):
@@ -210,8 +210,8 @@ def ious_of(submitted: Values, truths: Values, undefined: float = 0.0) -> Values
 def _ious_of_first(first: Values, truths: Values) -> Values:
     """Return (Q,) the IoU of each query's first window with the true window that fits best.
 
-    As in the official script, this IoU divides by the hull, from the first start to the last end. It can differ in the
-    last bit from the IoU that AP uses.
+    If several true windows fit equally well, it is the first of them. As in the official script, this IoU divides by
+    the hull, from the first start to the last end. It can differ in the last bit from the IoU that AP uses.
     """
     best = np.nanargmax(ious_of(first[:, None], truths)[:, 0], axis=1)
     truth = truths[np.arange(len(best)), best]

@@ -39,8 +39,8 @@ def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | 
     a cut).
     Returns sum_i i / ranks[i] over ranks[i] <= k, divided by n_relevant; in [0, 1]. With more than k relevant clips it
     stays below 1 (of 12 relevant ones at most 10 / 12 for k = 10).
-    Raises SubmissionError for ranks that do not increase or start below 1, and for n_relevant below 1 or below their
-    number.
+    Raises SubmissionError for ranks that do not increase or start below 1, and for n_relevant below 1 or below the
+    number of ranks.
     Source: DCASE 2022 eval_script.py (one relevant clip), DCASE 2023 postprocessing/xmodal_retrieval.py and DCASE 2025
     retrieval_module.py (several; the divisor is the number of all relevant clips, not min(k, R)). Deviations: none for
     clips listed once. The 2022 script counts a clip again each time a row repeats it, so its AP can exceed 1 (10 for

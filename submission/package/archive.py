@@ -130,7 +130,7 @@ def check_archive(
 
 
 def _container_problems(file: BinaryIO, archive: zipfile.ZipFile) -> Iterator[str]:
-    """Return problems: bytes before or after an archive, which some programs run, and files that some cannot unpack."""
+    """Return problems: bytes around an archive, which some programs run or show, and files that some cannot unpack."""
     file.seek(0)
     if file.read(4) not in (b"PK\x03\x04", b"PK\x05\x06"):
         yield "other data comes before the archive, such as a script; pack it again"

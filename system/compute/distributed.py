@@ -316,7 +316,7 @@ def gather_objects(value: T) -> list[T]:
 
 
 def gather_dealt(items: Sequence[T]) -> list[T]:
-    """Collect items that were divided among the processes in turn; every process gets all items in the first order.
+    """Collect items that were divided among the processes in turn; every process gets all in their original order.
 
     Item i comes from process i % n, for n processes.
     """

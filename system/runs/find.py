@@ -99,7 +99,7 @@ _PART = re.compile(r"\.(?:recipe\.yaml|resolved\.json)\.[0-9]+\.part")
 
 
 def _is_new(folder: Path, recipe: bytes) -> bool:
-    """Return whether a folder can hold a new run: it is missing, empty, or holds only remains of a killed start.
+    """Return whether a folder can hold a new run: it is missing, empty, or has only the start of a run of this recipe.
 
     recipe: Bytes of the recipe file. A process that was killed at the start of a run leaves these bytes, complete or
     not.

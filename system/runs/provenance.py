@@ -161,7 +161,7 @@ def record_provenance(
 
 
 def _other_sources(run: Run, recipe: schema.Recipe) -> list[str]:
-    """Return the data sources of rank entries whose settings have changed since the last ranking."""
+    """Return the data sources whose settings have changed since the last ranking; only rank entries use them."""
     if not run.ranks_anew:
         return []
     before = load_recipe(run.folder / "resolved.json").recipe.data
