@@ -115,7 +115,7 @@ VERBS = {
 
 
 def main(argv: list[str] | None = None, inside: bool = False) -> int:
-    """Run one command-line verb; return its exit status. inside: Called by another verb, see run_cli."""
+    """Run one command-line verb; return its exit status. inside: Whether another verb calls it, see run_cli."""
     return run_cli("data_tools", "Make, check and compose data sets.", VERBS, argv, inside=inside)
 
 

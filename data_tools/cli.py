@@ -62,8 +62,8 @@ def run_cli(
     """Run one command-line verb and return its exit status.
 
     Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted.
-    options: Adds the arguments that every verb of the floor has. inside: Called by another verb. Then the log keeps its
-    settings, results go to standard error, and an interrupt ends the caller too.
+    options: Function that adds the arguments that every verb has. inside: Whether another verb calls it. Then the log
+    keeps its settings, results go to standard error, and an interrupt ends the caller too.
     Characters that the terminal's encoding lacks are printed as escapes. If the reader of the output (head, less) ends,
     the verb ends with 1, without a message.
     """
@@ -132,7 +132,7 @@ def ranks() -> tuple[int, int]:
 
 
 def _of_rank() -> str:
-    """Return the prefix of this process's log lines; "" for the first of several processes."""
+    """Return the prefix of this process's log lines; "" for the first process, or the only one."""
     number, _ = ranks()
     return f"[rank {number}] " if number else ""
 
@@ -185,7 +185,7 @@ def _print_error(error: BaseException) -> None:
 
 @contextmanager
 def _results(inside: bool, several: bool) -> Iterator[None]:
-    """Redirect what is printed: to standard error if `inside`, nowhere in all but the first of `several` processes."""
+    """Redirect printed text: to standard error if `inside`; discard it in all but the first of `several` processes."""
     with Path(os.devnull).open("w") as nowhere:
         printed = sys.stderr if inside else sys.stdout
         with redirect_stdout(nowhere if several and _of_rank() else printed):
@@ -246,7 +246,7 @@ def counted(count: int, what: str, grouping: str = "") -> str:
 
 
 def first_of(lines: Sequence[str]) -> list[str]:
-    """Return the first SHOWN lines and, for more lines, one with the number of the others, which --list writes."""
+    """Return the first SHOWN of `lines`; if there are more, add a line with their number and a hint at --list."""
     more = len(lines) - SHOWN
     return [*lines[:SHOWN], *([f"and {more} more (--list FILE.csv writes all)"] if more > 0 else [])]
 
@@ -374,7 +374,7 @@ def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool 
     """Show the progress of the work in a `with` block.
 
     total: None if unknown. unit: Name of one item; "byte" is shown in multiples. done: Items done before this process.
-    keep: Leave the full bar on the screen.
+    keep: Whether the full bar stays on the screen.
     Lines that the block logs appear above the bar. With -q there is neither a bar nor a line.
     """
     handlers = logging.getLogger().handlers
@@ -392,7 +392,7 @@ def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool 
 
 
 def each(items: Iterable[Item], what: str, unit: str, total: int | None = None) -> Iterator[Item]:
-    """Yield the items and show progress. total: Their number, if `items` has no length."""
+    """Yield the items and show progress. total: Number of items, if `items` has no length."""
     count = len(items) if total is None and isinstance(items, Sized) else total
     with progress(what, count, unit) as bar:
         for item in items:

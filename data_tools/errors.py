@@ -51,12 +51,12 @@ _SAID = {
 
 
 def located(error: OSError, path: object) -> OSError:
-    """Return the same system error, with the path that it concerns in its message."""
+    """Return an operating system's error again, with the path that it concerns in its message."""
     return OSError(error.errno, error.strerror, str(path))
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, or its kind if it has none."""
+    """Return the first line of an error's text; for an error without text, the name of its class."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 

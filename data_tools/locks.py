@@ -20,7 +20,7 @@ def lock(file: Path, busy_message: str, wait: bool = False) -> Iterator[None]:
 
     Args:
         busy_message: Message if another process holds the lock; "" to wait without a message.
-        wait: Log the message and wait, instead of raising it as DataError.
+        wait: Whether to log the message and wait, instead of raising it as DataError.
     """
     release = take_lock(file)
     if release is None and not wait:

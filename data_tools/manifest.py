@@ -178,7 +178,7 @@ def iter_manifest(path: Path | str) -> Iterator[tuple[int, Clip]]:
 
 
 def _check_captions(clip: Clip, where: str) -> None:
-    """Check every caption of a clip; see check_caption."""
+    """Raise DataError for a bad caption of a clip, as check_caption does."""
     for caption in clip.captions:
         check_caption(caption, where)
 
@@ -244,7 +244,7 @@ class _Manifest:
         self._check(unique)
 
     def _check(self, unique: bool) -> None:
-        """Check every line as iter_manifest does; if `unique`, check also that no id repeats."""
+        """Raise DataError for a bad line, as iter_manifest does, and, if `unique`, for a repeated id."""
         import numpy as np
 
         path, hashes = self.lines.path, array("q")
@@ -285,8 +285,8 @@ class _Manifest:
 def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:
     """Return all clips of a manifest, paths absolute.
 
-    Raises DataError as iter_manifest does, and (unique) for a repeated id. A file of more than LARGE bytes is checked
-    at once, and its clips are read on demand: a list of a million clips would take gigabytes.
+    Raises DataError as iter_manifest does, and, if `unique`, for a repeated id. A file of more than LARGE bytes is
+    checked at once, and its clips are read on demand: a list of a million clips would take gigabytes.
     """
     path = Path(path)
     if path.is_file() and path.stat().st_size > LARGE:
@@ -296,7 +296,7 @@ def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:
 
 
 def of_split(clips: Sequence[Clip], split: str | None, where: object) -> Sequence[Clip]:
-    """Return the clips of a split; None: all clips. where: The data, for the message.
+    """Return the clips of a split; None: all clips. where: Name of the data, for the message.
 
     Raises DataError, which lists the splits in the data, if there are no clips.
     """

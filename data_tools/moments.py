@@ -25,7 +25,7 @@ Second = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def _in_order(window: tuple[float, float]) -> tuple[float, float]:
-    """Return a window. Raises ValueError if it does not end after its start."""
+    """Return the window `window` unchanged. Raises ValueError if it does not end after its start."""
     if window[1] <= window[0]:
         raise ValueError("the window must end after it starts")
     return window
@@ -62,7 +62,7 @@ def read_moments(path: Path | str) -> list[Moment]:
 
 
 def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[Moment]:
-    """Return the moments to train on, without windows that begin after the end of their recording (its clip's length).
+    """Return the moments to train on, without windows that begin after the end of the recording (the clip's length).
 
     Logs a warning with the numbers of dropped windows and moments. Moments of a blind list are not changed. Raises
     DataError if moments were given and none remains.

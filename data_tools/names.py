@@ -47,8 +47,8 @@ def tree_files(folder: Path) -> list[str]:
 
     Names are relative to the folder, with "/".
 
-    Links to folders are followed, after the folders themselves. A folder that is already listed, or that contains this
-    one, is not listed again, so that circular links end. A warning names these links, and links without a target.
+    Links to folders are followed, after the folders themselves. A folder that is already listed, or that contains the
+    link, is not listed again, so that circular links end. A warning names these links, and links without a target.
     Raises OSError for a subfolder that may not be read.
     """
     files: list[str] = []
@@ -82,12 +82,12 @@ def some(names: Sequence[str]) -> str:
 
 
 def is_audio_name(name: str) -> bool:
-    """Return whether a file with this name is audio in a supported format; hidden files are not."""
+    """Return whether a file name has the suffix of a supported audio format; False for hidden files."""
     return name.lower().endswith(AUDIO_SUFFIXES) and not name.startswith(".")
 
 
 def _require_utf8(folder: Path, names: list[str]) -> list[str]:
-    """Return the names. Raises DataError for one that is not UTF-8."""
+    """Return the file names unchanged. Raises DataError for a name that is not UTF-8."""
     for name in names:
         if not is_utf8(name):
             raise DataError(
@@ -100,7 +100,7 @@ MAX_ID_DIGITS = 18  # of a Freesound id; real ones have six
 
 
 def is_freesound_id(text: str) -> bool:
-    """Return whether a text is the number of a Freesound sound, with or without blanks around it.
+    """Return whether a text can be the id of a Freesound sound (a number), with or without blanks around it.
 
     Digits of other scripts do not count: lists of excluded ids would not match them.
     """
@@ -144,7 +144,7 @@ def match_names(wanted: Iterable[str], present: Iterable[str]) -> dict[str, str]
 
 
 def check_source(name: str) -> str:
-    """Return a valid source name for clip ids unchanged. Raises DataError for an invalid one."""
+    """Return the source name unchanged. Raises DataError if it has characters that clip ids must not have."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise DataError(f"the name {name!r} may only have letters, digits, '.', '_' and '-'; choose another by --name")
     return name
@@ -166,7 +166,7 @@ def _without_colons(name: str) -> str:
 
 
 def _by_key(names: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:
-    """Group names by the result of `key`."""
+    """Return a dict from each result of the function `key` to the names that give it."""
     groups = defaultdict(list)
     for name in names:
         groups[key(name)].append(name)

@@ -31,12 +31,12 @@ def read_table(
     quoting: Quoting = "csv",
     hint: str = "",
 ) -> list[tuple[int, dict[str, str]]]:
-    """Return the rows of a table with a header: (number of the row's first line, values by column), text verbatim.
+    """Return the rows of a table with a header: (number of the first line, dict from column to text, unchanged).
 
     Args:
         columns: Required columns; others are read too.
         quoting: "csv" is RFC 4180. "none" treats quotes as text.
-        hint: Ends the message about broken quotes.
+        hint: Advice at the end of the message about broken quotes.
 
     If a quote at the start of a cell swallowed lines, they are read as rows again, with quotes as text, and a warning
     names them. Raises DataError for missing or doubled columns, no rows, broken quotes, blank lines and rows of another
@@ -84,7 +84,7 @@ def _records(
 
 
 def _quoting_cure(hint: str) -> str:
-    """Return the advice for a wrong quote in a table."""
+    """Return the advice for the message about a wrong quote in a table."""
     return f'double a quote that is text, in a quoted cell ("""Stop"" he says"){hint}'
 
 
@@ -106,13 +106,13 @@ def swallowed_rows(lines: Sequence[str], delimiter: str, width: int) -> list[lis
 
 
 def holds_rows(lines: Sequence[str], values: Sequence[str], delimiter: str, width: int) -> bool:
-    r"""Return whether a quoted cell seems to contain rows: a line in it begins or ends with a name like the record's.
+    r"""Return whether a quoted cell seems to contain rows: a line in it begins or ends with a name, as rows do.
 
     Args:
         lines, values: Lines and values of one record. width: Number of the table's columns.
 
-    A name is a file name with the same suffix. A number or a single word counts as a name only if the line has as many
-    values as the table has columns. In a table of one column every line could be a row.
+    A name is a file name with the suffix of the record's file name. A number or a single word counts as a name only if
+    the line has as many values as the table has columns. In a table of one column every line could be a row.
 
     >>> holds_rows(['x.wav,"Stop, he says\n', 'y.wav,A dog, a cat\n', 'w.wav,go"\n'], ["x.wav", "..."], ",", 2)
     True
@@ -148,7 +148,7 @@ def _plain_values(line: str, delimiter: str) -> list[str]:
 
 
 def _is_row(values: Sequence[str], width: int) -> bool:
-    """Return whether values are as many as the table's columns, and not prose with a blank after each comma."""
+    """Return whether a line's values can be a row: one per column, and not prose with a blank after each comma."""
     return len(values) == width and not any(value[:1].isspace() for value in values[1:])
 
 
@@ -181,7 +181,7 @@ def _require_width(path: Path, header: list[str], rows: Iterable[tuple[int, list
 
 
 def shortened(names: Iterable[str]) -> str:
-    """Return names in one line of at most MAX_SHOWN characters.
+    """Join names with commas into one line of at most MAX_SHOWN characters.
 
     >>> shortened(["a", "b"])
     'a, b'
@@ -191,7 +191,7 @@ def shortened(names: Iterable[str]) -> str:
 
 
 def caption_columns(path: Path, row: Mapping[str, str]) -> list[str]:
-    """Return the column names caption_1 .. caption_n of a table's row, in order.
+    """Return the names of the columns caption_1 .. caption_n among the columns of a row, in order.
 
     Raises DataError for a row without them, a missing number, and a number of more than MAX_DIGITS digits.
     """

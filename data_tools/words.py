@@ -30,6 +30,6 @@ def words_of(text: str) -> list[str]:
 
 
 def vocabulary_of(captions: Iterable[str]) -> list[str]:
-    """Return all words of the captions, most frequent first, then by name."""
+    """Return all words of the captions, most frequent first; equally frequent ones are in alphabetical order."""
     counts = Counter(word for caption in captions for word in words_of(caption))
     return sorted(counts, key=lambda word: (-counts[word], word))

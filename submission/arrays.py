@@ -16,5 +16,5 @@ Flags = npt.NDArray[np.bool_]
 
 
 def sizes(lists: Iterable[Sized]) -> Ints:
-    """Return the length of each list."""
+    """Return the lengths of the given lists as an array."""
     return np.array([len(each) for each in lists], dtype=np.int64)

@@ -160,7 +160,7 @@ _LIST_FIELDS = ("output", "query_column", "ranking_length")
 
 
 def _parse_sources(**sources: str) -> dict[str, Source]:
-    """Parse the source of each field of an edition, a text `SURE: WHERE`; return the Sources by field."""
+    """Parse the source of each field of an edition, a text `SURE: WHERE`; return a dict from field to Source."""
     return {name: Source(*text.split(": ", 1)) for name, text in sources.items()}
 
 
@@ -200,7 +200,7 @@ _2022 = Edition(
 
 
 def _changed_year(record: Edition, sources: Mapping[str, Source], **changes: object) -> Edition:
-    """Return a copy of the edition `record` with changed fields (`changes`) and the `sources` of the new values."""
+    """Return a copy of the edition `record` with new values of fields (`changes`) and the `sources` of these values."""
     return replace(record, **changes, sources={**record.sources, **sources})  # type: ignore[arg-type]
 
 
@@ -351,7 +351,7 @@ def get_any_edition(name: str | int) -> AnyEdition:
 
 
 def all_editions() -> list[AnyEdition]:
-    """Return all editions by year, `custom` last."""
+    """Return a list of all editions in the order of their years, `custom` last."""
     editions: list[AnyEdition] = [*EDITIONS.values(), *MOMENTS.values()]
     return sorted(editions, key=lambda edition: edition.name)
 

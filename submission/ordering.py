@@ -106,7 +106,7 @@ class ClipOrder:
 def require_finite(values: Floats, before: int = 0) -> None:
     """Raises SubmissionError if a score is NaN or infinite, with its position: such scores have no order.
 
-    before: Number of rows of the matrix before these.
+    before: Number of rows of the matrix that precede these rows.
     """
     for block in row_blocks(values):
         finite = np.isfinite(values[block])
@@ -118,7 +118,10 @@ def require_finite(values: Floats, before: int = 0) -> None:
 
 
 def _padded_rows(ranks: Ranks, counts: Ints) -> Ranks:
-    """Return one increasing row of ranks per query, padded with NEVER. ranks: All, concatenated. counts: Per query."""
+    """Return one increasing row of ranks per query, padded with NEVER. ranks: Ranks of all queries.
+
+    counts: Ranks per query.
+    """
     filled = np.full((len(counts), counts.max(initial=0)), NEVER)
     filled[np.arange(filled.shape[1]) < counts[:, None]] = ranks
     filled.sort(axis=1)

@@ -47,7 +47,7 @@ MARKED = 40  # lines with this many points or more get no markers, which would h
 def new_figure(height: float = 3.2) -> "Figure":
     """Return an empty figure, 5.2 inches wide.
 
-    A phone shows it at about two thirds of that, and its text stays readable.
+    On a phone it is about two thirds as wide, and its text stays readable.
     """
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # its first import logs messages about fonts
     from matplotlib.figure import Figure
@@ -56,7 +56,7 @@ def new_figure(height: float = 3.2) -> "Figure":
 
 
 def draw_line(axes: "Axes", x: list[float], y: list[float], label: str, number: int) -> None:
-    """Draw a line with colour, dashes and marker of the style numbered `number`."""
+    """Draw a line. number: Selects its style: colour, dashes and marker."""
     colour, dash, marker = STYLES[number % len(STYLES)]
     axes.plot(x, y, dash, color=colour, marker=marker if len(x) < MARKED else None, markersize=4, label=label)
 

@@ -145,7 +145,7 @@ class Retriever:
 
 
 def _iterated(values: Any, cure: str) -> list[Any]:
-    """Return the values as a list. Raises KitError, with `cure` at the end of its message, if they are no list."""
+    """Return values as a list. Raises KitError if they cannot form one. cure: End of the error message."""
     if isinstance(values, bytes) or not isinstance(values, Iterable):
         raise KitError(f"{str(values)[:60]!r} has the wrong type {type(values).__name__}; {cure}")
     return list(values)

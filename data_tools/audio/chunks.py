@@ -82,7 +82,7 @@ class _Sound(NamedTuple):
 def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded | None:
     """Return a WAV, RF64, W64, AIFF or CAF file, its header corrected if necessary, so that libsndfile reads all sound.
 
-    start, end: Offsets of the file's container.
+    start, end: Offsets at which the container begins and ends in the file.
     """
     head = read_at(file, start, 12)
     layout = LAYOUTS[head[:4]]
@@ -149,8 +149,8 @@ def _next_chunk(file: BinaryIO, layout: _Layout, body: int, size: int) -> int:
 def _is_streamed(file: BinaryIO, sound: _Sound, end: int) -> bool:
     """Return whether a header was written before the length of the sound was known.
 
-    Programs then write 0, the largest number, or about 2 GiB: ffmpeg 0xffffffff (AIFF: 0), sox 0x7ffff000 (AIFF:
-    0x7f000008), others 0x7fffffff or 0x80000000, each with or without their headers.
+    Programs then write 0, the largest number, or about 2 GiB as the length: ffmpeg 0xffffffff (AIFF: 0),
+    sox 0x7ffff000 (AIFF: 0x7f000008), others 0x7fffffff or 0x80000000, each with or without their headers.
     """
     present = end - sound.start
     if sound.size == 0 and present and sound.layout.align == 2:
@@ -183,7 +183,7 @@ def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> 
 
 
 def _with_size(path: Path, file: BinaryIO, sound: _Sound, size: int, magic: bytes = b"") -> Reheaded:
-    """Return the file with `size` as the stated size of its sound. magic: Corrected first bytes of the file."""
+    """Return the file with `size` as the stated bytes of its sound. magic: First bytes of the result."""
     layout, at, width = sound.layout, sound.field, sound.width
     head = bytearray(read_at(file, 0, sound.start))
     head[at : at + width] = min(size + layout.counted, 256**width - 1).to_bytes(width, layout.order)
@@ -203,7 +203,7 @@ def _after_chunks(file: BinaryIO, layout: _Layout, at: int, end: int) -> int:
 
 
 def _refuse_longer(path: Path, file: BinaryIO, sound: _Sound, end: int) -> None:
-    """Raise AudioError if anything but chunks, tags and zeros follows the sound."""
+    """Raise AudioError if anything but chunks, tags and zeros follows the samples in the file."""
     at = _after_chunks(file, sound.layout, _next_chunk(file, sound.layout, sound.start, sound.size), end)
     rest = read_at(file, at, 2**20)
     if is_container(rest.lstrip(b"\0")[:8]):

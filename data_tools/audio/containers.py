@@ -23,7 +23,7 @@ def whole_sound(path: Path, quick: bool = False) -> Path | Reheaded | None:
 
     Args:
         path: A regular file, in any format.
-        quick: Trust an MP3 file's tag about its frames instead of counting them.
+        quick: Trust the number of frames in an MP3 file's tag instead of counting the frames.
     Returns: the path; or the corrected file, which the caller closes. It adds the size to the header of a streamed
     file, the number of frames to an MP3 file, and the mark of the end to an Ogg file that lacks it.
     Raises AudioError for a file that ends before its sound does, and for one with more sound than its header states.
@@ -51,7 +51,7 @@ def whole_sound(path: Path, quick: bool = False) -> Path | Reheaded | None:
 def refuse_partial(path: Path) -> None:
     """Raise AudioError for an MP4 or WMA file that is cut, or that consists of two files in sequence.
 
-    ffmpeg decodes only a part of them, without an error.
+    ffmpeg decodes only a part of such files, without an error.
     """
     with path.open("rb") as file, mapped(file) as content:
         if content[4:8] == b"ftyp":

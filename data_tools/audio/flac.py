@@ -118,7 +118,7 @@ def _refuse_second(path: Path, file: BinaryIO, start: int) -> None:
 def _holds_container(content: mmap.mmap, at: int) -> bool:
     """Return whether a file of another audio format starts after offset `at`.
 
-    It uses `find`, which takes a tenth of a regex's time.
+    It uses bytes.find, which takes a tenth of the time of a regular expression.
     """
     if any(content.find(start, at) >= 0 for start in _STARTS):
         return True

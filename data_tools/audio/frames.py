@@ -26,8 +26,7 @@ def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
     more than the file's size.
 
     Args:
-        array: Name of the frames in an .npz file; None: all arrays of the file are checked, and the first one is
-            returned.
+        array: Name of the array to read from an .npz file; None: check all arrays of the file, and return the first.
     Returns: (T, D) float32, T and D >= 1, all finite, at most MAX_FRAME.
     Raises AudioError for a missing or damaged file, a pipe or device, more than MAX_FRAME_VALUES values, and arrays
         that are not frames.

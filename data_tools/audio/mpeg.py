@@ -31,7 +31,7 @@ _KBITS[2, 3] = _KBITS[2, 2]
 
 
 def frame_of(header: bytes) -> _Frame | None:
-    """Parse the header of an MPEG frame, its first 4 bytes. Source: ISO 11172-3, 13818-3; MPEG 2.5 as libmpg123."""
+    """Parse the first 4 bytes of an MPEG frame, its header. Source: ISO 11172-3, 13818-3; MPEG 2.5 as libmpg123."""
     if len(header) < 4 or header[0] != 0xFF or header[1] < 0xE0:
         return None
     version, layer = header[1] >> 3 & 3, 4 - (header[1] >> 1 & 3)
@@ -54,7 +54,7 @@ def playable_mpeg(
     """Return an MPEG audio file, with the number of its frames, so that libsndfile reads all of its sound.
 
     Args:
-        start, end: Offsets of the frames; end: None for the end of the file, a number for frames in a WAV file.
+        start, end: Offsets at which the frames begin and end. end: None for the end of the file; given in a WAV file.
         quick: Trust a Xing tag that states the number of frames and as many bytes as the file has.
     Returns: as `whole_sound`.
     """
@@ -86,7 +86,7 @@ def playable_mpeg(
 def _count_frames(path: Path, content: mmap.mmap, at: int, end: int, first: _Frame) -> tuple[int, bool]:
     """Return the number of MPEG frames, and whether the last one is complete; tags between them are skipped.
 
-    Raises AudioError if frames of another kind follow, or another container.
+    Raises AudioError if MPEG frames of another kind, or another audio container, follow.
     """
     count = 0
     while at < end:
@@ -107,7 +107,7 @@ def _count_frames(path: Path, content: mmap.mmap, at: int, end: int, first: _Fra
 def next_sound(content: mmap.mmap, at: int, end: int) -> int:
     """Return the offset of the next sound: an audio container at `at` (after zeros), or else two MPEG frames.
 
-    The two frames must be in sequence and of one kind: the bytes of a tag look like that once in a billion. Returns
+    The two frames must be in sequence and of one kind: a tag looks like two frames once in a billion. Returns
     `end` if nothing follows.
     """
     start = content[at : min(end, at + 2**20)].lstrip(b"\0")
@@ -128,7 +128,7 @@ def _first_of_two(content: mmap.mmap, at: int) -> _Frame | None:
 
 
 def _stated_frames(content: bytes, first: _Frame) -> tuple[int | None, bool]:
-    """Return the stated number of frames after the first one, and whether a Xing tag states it.
+    """Return the number of frames after the first one, as a tag states it, and whether that is a Xing tag.
 
     Otherwise Fraunhofer's VBRI tag states it; None without a tag.
     """
@@ -141,7 +141,7 @@ def _stated_frames(content: bytes, first: _Frame) -> tuple[int | None, bool]:
 
 
 def _states_its_bytes(content: mmap.mmap, start: int, first: _Frame) -> bool:
-    """Return whether the Xing tag of a file states the number of frames, and at most as many bytes as the file has."""
+    """Return whether the Xing tag of a file states a number of frames, and no more bytes than the file has."""
     tag = start + 4 + _side_size(first)
     head = content[tag : tag + 16]
     states_both = head[:4] in (b"Xing", b"Info") and len(head) == 16 and head[7] & 3 == 3
@@ -149,7 +149,7 @@ def _states_its_bytes(content: mmap.mmap, start: int, first: _Frame) -> bool:
 
 
 def _side_size(frame: _Frame) -> int:
-    """Return the number of bytes of an MPEG frame's side information, between its header and the Xing tag."""
+    """Return the number of bytes between the header of an MPEG frame and its Xing tag (the side information)."""
     if frame.is_mpeg1:
         return 17 if frame.is_mono else 32
     return 9 if frame.is_mono else 17
@@ -158,7 +158,7 @@ def _side_size(frame: _Frame) -> int:
 def _xing_frame(header: bytes, frames: int) -> bytes:
     """Make a first MPEG frame that states the number of frames: otherwise libmpg123 guesses it from the file's size.
 
-    header: Of the next frame; the bit rate is raised until the tag fits.
+    header: Header of the frame that follows. The bit rate is raised until the tag fits into the frame.
     """
     header = bytes([header[0], header[1] | 1, 0x90 | header[2] & 0x0C, header[3]])
     frame = frame_of(header)

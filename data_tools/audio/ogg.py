@@ -76,7 +76,7 @@ def _last_pages(path: Path, content: mmap.mmap, at: int) -> list[_Page]:
 
 
 def _page_at(path: Path, content: mmap.mmap, at: int) -> _Page | None:
-    """Return the Ogg page at an offset; None for other bytes. Raises AudioError for a cut page and a wrong checksum."""
+    """Return the Ogg page at an offset; None if none begins there. Raises AudioError if cut or damaged."""
     header = content[at : at + 27]
     if header[:4] != b"OggS":
         return None
@@ -93,14 +93,14 @@ def _page_at(path: Path, content: mmap.mmap, at: int) -> _Page | None:
 def _checksum(page: bytes) -> bytes:
     """Return the checksum of an Ogg page: CRC-32 with the highest bit first, from 0.
 
-    It is zlib's, with reversed bits and without its inversions.
+    It equals zlib's CRC-32 with reversed bits, and without the inversions before and after.
     """
     crc = zlib.crc32(page.translate(_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF
     return crc.to_bytes(4, "little").translate(_REVERSED)[::-1]
 
 
 def _refuse_second(path: Path, content: mmap.mmap, at: int) -> None:
-    """Raise AudioError for a second file after the last page."""
+    """Raise AudioError if another file follows the last Ogg page."""
     if content.find(b"OggS", at) >= 0:
         raise joined(path, "Ogg")
     if next_sound(content, after_tags(content, at), len(content)) < len(content):

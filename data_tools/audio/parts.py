@@ -112,11 +112,11 @@ def _tag_size(file: BinaryIO | mmap.mmap, at: int) -> int:
 def is_container(head: bytes) -> bool:
     """Return whether `head`, the first bytes of a file, begin an audio container.
 
-    MP4 is recognised without the zeros of its size.
+    An MP4 file is recognised if `head` begins after the zeros of its size field.
     """
     return head[:4] in MAGICS or head[:4] in _FOREIGN_MAGICS or head[1:5] == b"ftyp"
 
 
 def is_name(name: bytes | None) -> bool:
-    """Return whether the bytes `name` can be the name of a chunk: four printable ASCII characters."""
+    """Return whether the bytes `name` can be the name of a chunk in a file: four printable ASCII characters."""
     return name is not None and len(name) == 4 and all(0x20 <= byte < 0x7F for byte in name)

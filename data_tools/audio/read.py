@@ -66,7 +66,7 @@ def require_file(path: Path | str) -> None:
 
 
 def holds_frames(path: Path | str) -> bool:
-    """Return whether a file contains published frames, to judge by the suffix of its name."""
+    """Return whether the suffix of a file's name shows that it contains published frames instead of audio."""
     return str(path).lower().endswith(FRAME_SUFFIXES)
 
 
@@ -115,14 +115,14 @@ def read_audio(
 def audio_seconds(path: Path | str) -> float:
     """Return the length in seconds from the file's header, without decoding.
 
-    Raises AudioError as read_audio, except for samples.
+    Raises AudioError as read_audio, but not for faulty samples, which it does not read.
     """
     with opened(path) as file:
         return float(file.frames / file.samplerate)
 
 
 def readable_seconds(path: Path | str) -> float | None:
-    """Return audio_seconds(path); None for audio that is missing or unreadable, which the verb `check` lists."""
+    """Return audio_seconds(path); None if the file is missing or unreadable (the verb `check` lists such files)."""
     try:
         return audio_seconds(path)
     except AudioError:
@@ -133,7 +133,8 @@ def check_audio(path: Path | str) -> str | None:
     """Decode a whole audio file; return why it has no sound, such as "silent"; None for a file with sound.
 
     A file has no sound if it is shorter than SHORTEST, or if its samples vary by at most two 16-bit steps, whatever
-    their mean. Nor does one whose channels cancel: their mean varies by less than CANCELS times their own variation.
+    their mean. Nor does a file whose channels cancel: the mean of the channels varies by less than CANCELS times as
+    much as the channels themselves.
     Raises as read_audio.
     """
     with opened(path) as file:
@@ -181,8 +182,8 @@ def content_key(path: Path | str) -> str:
 def quick_sha256(path: Path | str) -> str:
     """Return a checksum of a file's size, and of its first and last ENDS_BYTES, without reading the rest.
 
-    If both ends are nearly constant, as digital silence is, it is the SHA-256 of all bytes, since files of equal length
-    would otherwise have the same quick_sha256. Raises AudioError for a missing file.
+    If both ends are nearly constant, as digital silence is, the result is the SHA-256 of all bytes, since files of
+    equal length would otherwise have the same quick_sha256. Raises AudioError for a missing file.
     """
     require_file(path)
     with Path(path).open("rb") as file:
@@ -199,7 +200,7 @@ def quick_sha256(path: Path | str) -> str:
 def encoded(samples: np.ndarray, rate: int, format: str, subtype: str, **quality: Any) -> bytes:
     """Return samples as the bytes of an audio file.
 
-    They are made in memory, because libsndfile does not report why it cannot write to disk.
+    The bytes are made in memory, because libsndfile does not report why it cannot write to disk.
     """
     import soundfile
 
@@ -211,7 +212,7 @@ def encoded(samples: np.ndarray, rate: int, format: str, subtype: str, **quality
 def mixed_to_mono(block: Wave) -> Wave:
     """Return the mean of the channels, (n,), of a block (n, channels).
 
-    Two channels are added directly, twenty times as fast as a mean.
+    Two channels are added directly, which is twenty times as fast as numpy's mean.
     """
     if block.shape[1] == 1:
         return block[:, 0]
@@ -221,7 +222,7 @@ def mixed_to_mono(block: Wave) -> Wave:
 def decoded_blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -> Iterator[Wave]:
     """Yield the next `length` samples of an open file, (n, channels) at a time.
 
-    Raises AudioError if fewer can be read, and for NaN, infinite or absurd samples (MAX_PEAK).
+    Raises AudioError if the file has fewer samples, and for NaN, infinite or absurd samples (above MAX_PEAK).
     """
     done = 0
     while done < length:
@@ -244,7 +245,7 @@ def decoded_blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -
 
 
 def _size(file: "soundfile.SoundFile") -> str:
-    """Format the size of an open audio file: its samples, channels and sample rate."""
+    """Return the size of an open audio file as text: its samples, channels and sample rate."""
     return f"{file.frames:,} samples of {file.channels} channel{'s' * (file.channels > 1)} at {file.samplerate:,} Hz"
 
 
@@ -338,8 +339,8 @@ def _source(path: Path | str, checks: Checks) -> Iterator[Path | str | Reheaded]
 def _by_ffmpeg(path: Path | str) -> Iterator[str]:
     """Decode the first audio stream of a file into a temporary WAV file, at its sample rate; yield the WAV's path.
 
-    Raises AudioError if ffmpeg is not installed, and for every error that it reports, after which it would still
-    decode. ffmpeg may open this file only, because some formats name other files.
+    Raises AudioError if ffmpeg is not installed, and for every error that ffmpeg reports. (ffmpeg itself continues.)
+    ffmpeg may open this file only, because some formats contain the names of other files to open.
     """
     if not shutil.which("ffmpeg"):
         hint = "install it, or convert the file to FLAC elsewhere"

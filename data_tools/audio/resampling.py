@@ -65,7 +65,7 @@ def resampler(rate: int, wanted: int, how: Resampling, turns: int = 0) -> Callab
     turns: Number of turns of the filter before the first block, for a wave that is a later part of another one.
 
     Each call returns the finished samples. In total there are N * wanted / rate samples (rounded by soxr_hq, rounded
-    down by the others), independent of the blocks. At equal rates the wave is unchanged. The values of `how`:
+    down by both kaiser methods), independent of the blocks. At equal rates the wave is unchanged. The values of `how`:
 
     * `soxr_hq`: soxr's HQ.
     * `kaiser_best`: the filter of that name in resampy 0.3 and later; equal to its results within 1e-12 in float64.
@@ -115,7 +115,7 @@ class _Polyphase:
         return self.filtered(self.weights, old, turns)
 
     def filtered(self, taps: _Samples, old: _Samples, turns: int, shift: int = 0) -> _Samples:
-        """Apply the filter `taps` to a block of old samples; return the new ones. shift: Their delay in phases."""
+        """Apply the filter `taps` to input samples; return the output samples. shift: Delay of the output in phases."""
         from scipy.signal import upfirdn
 
         ahead = (self.before + self.reach) * self.up + shift
@@ -164,7 +164,7 @@ class _Drifting(_Polyphase):
         return new
 
     def _drift(self, turns: int) -> _Samples:
-        """Return the rounding error of resampy's time, in input samples, at each output sample of the next turns."""
+        """Return the rounding error of resampy's clock at each output sample of the next turns, in input samples."""
         count = turns * self.up
         clock = np.add.accumulate(np.concatenate([[self.clock], np.full(count, self.step)]))
         whole, phase = np.divmod(np.arange(count) * self.down, self.up)
@@ -179,7 +179,7 @@ _growing = threading.Lock()  # held while a list of times grows
 
 
 def _clock_after(count: int, step: float) -> float:
-    """Return the sum of `count` steps as float64 arithmetic adds them up, one after another."""
+    """Return the sum of `count` equal steps, added one after another in float64, with the rounding errors."""
     times = _clocks.setdefault(step, [0.0])
     blocks, rest = divmod(count, _CLOCK_BLOCK)
     with _growing:
@@ -189,7 +189,7 @@ def _clock_after(count: int, step: float) -> float:
 
 
 def _added(start: float, step: float, count: int) -> float:
-    """Return start + count * step, computed by adding `step` again and again, with the rounding errors of that."""
+    """Return start + count * step, with the rounding errors of adding `step` to `start` `count` times."""
     return float(np.add.accumulate(np.concatenate([[start], np.full(count, step)]))[-1])
 
 
@@ -197,8 +197,9 @@ def _added(start: float, step: float, count: int) -> float:
 def _filter_taps(up: int, down: int, kaiser: _Kaiser) -> tuple[int, _Samples, _Samples]:
     """Return a resampling filter: its reach, its weights, and their slope (the change per old sample of delay).
 
-    The reach is in old samples on either side of a new one. Filter and slope are (2 * reach * up,): one weight per
-    phase, from `reach` old samples after the new one to `reach` before it. Raises ValueError for over MAX_TAPS weights.
+    Old samples are the input, new samples the output. The reach is in old samples on either side of a new one. Filter
+    and slope are (2 * reach * up,): one weight per phase, from `reach` old samples after the new one to `reach` before
+    it. Raises ValueError for over MAX_TAPS weights.
     """
     scale = min(1.0, up / down)
     half = kaiser.zeros * kaiser.entries
@@ -217,7 +218,7 @@ def _filter_taps(up: int, down: int, kaiser: _Kaiser) -> tuple[int, _Samples, _S
 
 
 def _joined(left: _Samples, right: _Samples) -> _Samples:
-    """Join the left and right halves of a filter's taps into one filter."""
+    """Join the left and right halves of the weights of a resampling filter."""
     return np.concatenate([right.T[::-1].ravel(), left.T.ravel()])
 
 
@@ -225,7 +226,7 @@ def _wing(table: _Samples, step: int, entry: _Samples) -> tuple[_Samples, _Sampl
     """Return the filter's weights (up, reach) on one side, and their differences to the next entry of the table.
 
     table: The right half of the filter; weights are interpolated linearly in it. step: Entries of the table per old
-    sample. entry: (up,) place in the table of the nearest old sample on this side. The nearest samples are first.
+    sample. entry: (up,) place in the table of the nearest old sample on this side. The nearest samples come first.
     """
     slope = np.diff(table, append=table[-1])
     first = entry.astype(int)

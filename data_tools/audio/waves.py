@@ -17,7 +17,7 @@ Waves = np.ndarray | Sequence[np.ndarray]
 
 
 def waves_of(audio: Any) -> list[np.ndarray] | None:
-    """Return the waves of an array or tensor, or of a list of them; None if `audio` names files.
+    """Return the waves in `audio`, an array, a tensor or a list of them; None if `audio` contains file names.
 
     Raises KitError for arrays that are not waves: other than (samples,) or (samples, channels) of finite floats.
     """
@@ -28,7 +28,7 @@ def waves_of(audio: Any) -> list[np.ndarray] | None:
 
 
 def _checked(one: Any, number: int) -> np.ndarray:
-    """Return a wave as float32. Raises KitError for a wrong shape or type, and for NaN or infinite samples."""
+    """Return the wave `wave` as float32. Raises KitError for a wrong shape or type, and for NaN or infinite samples."""
     wave = np.asarray(_on_cpu(one))
     shape = f"wave {number} has shape {wave.shape} and type {wave.dtype}"
     if wave.dtype.kind != "f" or wave.ndim not in (1, 2) or not wave.size:

@@ -26,7 +26,7 @@ _ROWS_AT_ONCE = 8192  # scored together: limits the memory
 
 
 def make_network(dim: int, seed: int) -> nn.Sequential:
-    """Build the classifier, (N, D) -> (N, 1); its output is the logit, to which `score` applies the sigmoid.
+    """Build the classifier, from vectors (N, D) to logits (N, 1), to which `score` applies the sigmoid.
 
     Only the seed decides the initial weights and biases, which are uniform within 1 / sqrt(inputs), torch's default for
     linear layers.
@@ -47,8 +47,9 @@ def train(
 ) -> nn.Module:
     """Train a classifier by weighted binary cross entropy for a fixed number of epochs, on the CPU.
 
-    vectors: (rows, D) float16 or float32, memory-mapped or not. rows, labels, weights: (N,) of the training texts.
-    seed: For the initial weights and the order of the texts.
+    vectors: (rows, D) float16 or float32, memory-mapped or not. rows, labels, weights: (N,) row in
+    `vectors`, label and weight of each training text.
+    seed: Decides the initial weights and the order of the texts.
     """
     rng = np.random.default_rng(seed)
     network = make_network(vectors.shape[1], seed)
@@ -67,7 +68,7 @@ def train(
 
 
 def score(network: nn.Module, vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Score vectors with a trained network: (N,) float32 in [0, 1], the sigmoid output for each row.
+    """Return the scores that a trained network gives to vectors: (N,) float32 in [0, 1], one per row.
 
     Chunks are read in the order of the file.
     """
@@ -87,7 +88,7 @@ def _loaded(vectors: np.ndarray, rows: np.ndarray) -> torch.Tensor:
 
 @contextmanager
 def network_threads() -> Iterator[ThreadPoolExecutor]:
-    """Yield a pool of threads, one per core; torch then uses one thread per network.
+    """Yield a pool of threads, one per core; inside the block, torch uses one thread per network.
 
     Layers this small gain little from several threads, and lose much if other work takes one of the cores.
     """

@@ -125,7 +125,7 @@ _INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u200b\ufeff]")
 def _entities(text: str) -> str:
     """Decode HTML entities until none is left, because some texts were escaped twice.
 
-    Only complete ones are decoded, so that "R&notes" stays.
+    Only entities with a semicolon are decoded, so that "R&notes" stays.
     """
     while (decoded := _ENTITIES.sub(lambda match: html.unescape(match[0]), text)) != text:
         text = decoded
@@ -133,9 +133,9 @@ def _entities(text: str) -> str:
 
 
 def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) -> str:
-    """Remove matches of `boilerplate`, and the words that lead to them. Partly cut sentences keep their final mark.
+    """Remove matches of `boilerplate`, and the words that introduce them. A cut sentence keeps its final mark.
 
-    is_first: Cut boilerplate only at the start of the text's sentences, clauses and brackets. Quoted words stay.
+    is_first: Cut boilerplate only at the start of sentences, clauses and brackets. Quoted words stay.
     """
     remaining, at = "", 0
     for match in _unquoted(boilerplate, text):
@@ -154,7 +154,7 @@ def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) ->
 
 
 def _unquoted(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yield the matches of a pattern outside double quotes."""
+    """Yield the matches of a pattern in a text, except those in double quotes."""
     at = straight = curly = 0
     for match in pattern.finditer(text):
         passed, at = text[at : match.start()], match.start()
@@ -166,7 +166,7 @@ def _unquoted(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
 
 
 def _cut(pattern: re.Pattern[str], text: str) -> str:
-    """Remove the pattern's matches outside double quotes."""
+    """Remove from a text the matches of a pattern, except those in double quotes."""
     parts, at = [], 0
     for match in _unquoted(pattern, text):
         parts.append(text[at : match.start()])
@@ -239,7 +239,7 @@ class Cleaned(NamedTuple):
 
 
 def clean(text: str) -> Cleaned:
-    """Clean a description so that it can be a caption in a manifest; return it, and the names of the rules applied.
+    """Clean a description so that it can be a caption in a manifest; return it, and the names of the rules used.
 
     Only the RULES change anything, and no rule rewords: a rule removes, decodes, or inserts a space. Text in other
     languages is labelled and not changed.

@@ -88,9 +88,9 @@ def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
 
 
 def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
-    """Return the fold number of each text, (N,).
+    """Return the number of each text's fold, (N,).
 
-    The groups of each class are dealt to the folds at random, in equal numbers.
+    The groups of texts of each class are dealt to the folds at random, in equal numbers.
     """
     from sklearn.model_selection import GroupKFold
 
@@ -110,7 +110,7 @@ def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
 
 
 def training_texts(texts: Texts, folds: np.ndarray, fold: int) -> np.ndarray:
-    """Return the indices of the training texts for `fold`: those of the other folds that equal no text of this fold.
+    """Return the indices of the training texts for `fold`: texts of all other folds that equal no text of this fold.
 
     Omitting texts, instead of joining groups with a common text, keeps the folds even: with real uploaders, short texts
     such as "rain" would join most groups into one.
@@ -125,7 +125,7 @@ def training_texts(texts: Texts, folds: np.ndarray, fold: int) -> np.ndarray:
 
 
 def class_weights(labels: np.ndarray, weighting: Weighting) -> np.ndarray:
-    """Return (N,) float32 weights with mean 1: all 1 (natural), or with equal sums for both classes (balanced)."""
+    """Return the weight of each text, (N,) float32, mean 1: natural: all 1; balanced: equal sums for both classes."""
     if weighting == "natural":
         return np.ones(len(labels), np.float32)
     captions = labels.mean()

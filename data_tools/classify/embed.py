@@ -62,7 +62,7 @@ class Embeddings:
         return len(self._row)
 
     def _find_rows(self) -> dict[bytes, int]:
-        """Return the row of each completely stored text, by the text's digest."""
+        """Return a dict from the digest of each stored text to the row of its vector; incomplete rows are left out."""
         digests = self._texts_file.read_bytes() if self._texts_file.is_file() else b""
         stored = self._vectors_file.stat().st_size // (2 * self.dim) if self._vectors_file.is_file() else 0
         count = min(len(digests) // _DIGEST, stored)
@@ -73,7 +73,7 @@ class Embeddings:
         return [text for text in dict.fromkeys(texts) if _digest(text) not in self._row]
 
     def rows(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the row in `vectors` of each text, (N,) int64. Raises KeyError for a text without a vector."""
+        """Return the index of each text's row in `vectors`, (N,) int64. Raises KeyError for a text without a vector."""
         return np.fromiter((self._row[_digest(text)] for text in texts), np.int64, len(texts))
 
     def vectors(self) -> np.ndarray:
@@ -109,7 +109,7 @@ class Embeddings:
         return len(missing)
 
     def _checked(self, values: np.ndarray, count: int) -> np.ndarray:
-        """Return a model's vectors as float16. Raises DataError for another shape, and for values too large."""
+        """Return a model's vectors as float16. Raises DataError for a wrong shape, and for too large values."""
         if values.shape != (count, self.dim) or not np.abs(values).max() < np.finfo(np.float16).max:
             problem = "the model gave embeddings that are NaN or too large for 16-bit floats"
             raise DataError(f"{self.folder}: {problem}; use another model")
@@ -123,7 +123,7 @@ def open_embeddings(folder: Path, encoder: SentenceEncoder) -> Embeddings:
 
 
 def _digest(text: str) -> bytes:
-    """Return a short hash of a text, the key for finding its vector."""
+    """Return a short hash of a text; the text's vector is stored under this hash."""
     return hashlib.sha256(text.encode()).digest()[:_DIGEST]
 
 
@@ -157,7 +157,7 @@ def load_sentence_transformer(name: str, device: str | None = None) -> Any:
 
 
 def position_count(transformer: Any) -> int | None:
-    """Return the maximum number of tokens that a transformer has positions for; None if it has no limit.
+    """Return the maximum number of tokens that a transformer can process; None if it has no limit.
 
     RoBERTa and its relatives (XLM-RoBERTa, CamemBERT, MPNet, CLAP's text encoder) count positions from the padding
     token's number plus one, so that a table of 514 positions holds 512 tokens.
@@ -172,11 +172,11 @@ def position_count(transformer: Any) -> int | None:
 
 
 def model_fingerprint(model: Any, folder: Path) -> str:
-    """Return the SHA-256 of everything that decides a text model's vectors.
+    """Return the SHA-256 of everything that decides the vectors of a text model.
 
     Args:
         model: The loaded network: its modules with their settings, and its weights and buffers.
-        folder: Its configuration, tokenizer, prompts and limits; see configuration_files.
+        folder: The folder with the model's configuration, tokenizer and prompts; see configuration_files.
     """
     import torch
 

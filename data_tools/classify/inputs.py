@@ -31,7 +31,7 @@ class Caption(NamedTuple):
 def read_description_table(path: Path, text_column: str, id_column: str | None) -> Iterator[Description]:
     """Read descriptions from a whole CSV file; the uploader is in its optional column `username`.
 
-    id_column: None = the column `id`; without that column, the rows' numbers from 1.
+    id_column: Column with the ids; None: the column `id`, or the numbers of the rows, from 1, if it is missing.
     Raises DataError for a missing column, and an id that is empty or repeated.
     """
     rows = read_table(path, [text_column, *([id_column] if id_column else [])])
@@ -51,9 +51,9 @@ def read_description_table(path: Path, text_column: str, id_column: str | None) 
 def open_descriptions(path: Path, text_column: str, id_column: str | None) -> Iterator[Description]:
     """Return the rows of a table if the name ends in .csv, otherwise the sounds of a crawl's store.
 
-    A store gives every sound that is still on Freesound, by rising id, one at a time; a missing text is "".
+    For a store, yields every sound that is still on Freesound, by rising id; a missing description becomes "".
 
-    Raises DataError for a file that is no such store, and as read_description_table does.
+    Raises DataError for a file that is neither a table nor a store, and as read_description_table does.
     """
     if path.suffix.lower() == ".csv":
         yield from read_description_table(path, text_column, id_column)

@@ -74,8 +74,8 @@ def language_of(text: str) -> str:
     """Return ENGLISH, the ISO 639-1 code of another language, or the name of a script ("cyrillic", "cjk").
 
     A text with mostly letters of another script gets that script. Otherwise the language with the most points wins, if
-    it has 2 or more and more than English. A sure word gives 2 points, a likely one 1, and letters that English does
-    not have 1. At equal points the first language in the lists wins.
+    it has 2 or more and more than English. A sure word gives 2 points, a likely one 1, and each letter that English
+    does not have 1. At equal points the first language in the lists wins.
 
     >>> language_of("Pluie sur le toit"), language_of("Kick 01"), language_of("Дождь")
     ('fr', 'en', 'cyrillic')
@@ -98,7 +98,7 @@ def language_of(text: str) -> str:
 
 @cache
 def _points() -> dict[str, dict[str, int]]:
-    """Return for each word how many points it gives to each language: 2 for a sure sign, 1 for a likely one."""
+    """Return a dict from word to its points for each language: 2 for a sure sign of it, 1 for a likely one."""
     points: dict[str, dict[str, int]] = {}
     for lists, count in ((_LIKELY, 1), (_SURE, 2)):
         for language, words in lists.items():

@@ -30,7 +30,7 @@ def local_folder(name: str, kind: str = "text model") -> Path | None:
 
     None if the model is not on this machine.
 
-    A hub name without an owner is one of sentence-transformers', or an old one of the hub such as bert-base-uncased. In
+    A hub name without an owner means a model of sentence-transformers, or an old one such as bert-base-uncased. In
     the hub's cache, a model must have all of its weights: an interrupted download does not count. Raises DataError for
     a package that is not installed.
     """
@@ -46,7 +46,7 @@ def local_folder(name: str, kind: str = "text model") -> Path | None:
 
 
 def installed_as(name: str) -> str:
-    """Return a hint about a missing hub name: the installed package that contains that model; "" without one."""
+    """Return a hint for a name that the hub does not have: the installed package that contains that model, or ""."""
     package = CARRIED.get(name.rpartition("/")[2])
     is_installed = package is not None and find_spec(PACKAGES[package]) is not None
     return f"; an installed package contains it: use {package} instead" if is_installed else ""
@@ -55,7 +55,7 @@ def installed_as(name: str) -> str:
 def fetch(name: str, kind: str = "text model") -> Path:
     """Return the folder of the model `name`; download it into the hub's cache if it is not on this machine.
 
-    Raises DataError if the download fails: at once without a network.
+    Raises DataError if the download fails; if there is no network, it fails immediately.
     """
     if folder := local_folder(name, kind):
         return folder
@@ -111,9 +111,9 @@ def modules_without_weights(folder: Path) -> list[str]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files of a folder with a model's weights: one file, or the index of its shards and the shards.
+    """Return the files with the weights of the model in a folder: one file, or an index file and all files it lists.
 
-    Empty if one is missing.
+    Returns [] if one of them is missing.
     """
     for name in WEIGHTS:
         if (folder / name).is_file():
@@ -124,7 +124,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _shards(index: Path) -> list[Path]:
-    """Return the weight files that an index file lists; [] if one of them is missing, or if it is not an index."""
+    """Return the weight files that an index file lists; [] if one of them is missing, or for a file of another kind."""
     try:
         names = parse_json(index.read_bytes(), index.name)["weight_map"].values()
         files = [index.parent / name for name in sorted(set(names))]
@@ -146,7 +146,7 @@ def _is_path(name: str) -> bool:
 
 
 def _cached(owned: str) -> Path | None:
-    """Return the folder of a complete model in the hub's local cache, or None. owned: Its hub name with owner."""
+    """Return a model's folder in the hub's local cache; None if missing or incomplete. owned: OWNER/NAME on the hub."""
     from huggingface_hub import try_to_load_from_cache
 
     for name in ("config.json", "modules.json"):  # static embeddings have only the second one

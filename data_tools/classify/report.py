@@ -32,7 +32,7 @@ def count_above(scores: np.ndarray, threshold: float) -> int:
 
 
 def reliability(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> list[dict[str, float]]:
-    """Return for each tenth of [0, 1] that has scores: their weighted mean, the share of captions, and their number."""
+    """Return for each tenth of [0, 1] with scores: weighted mean of the scores, share of captions, number of scores."""
     bins = np.minimum((scores * _BINS).astype(int), _BINS - 1)
     total, of_scores, of_captions = (
         np.bincount(bins, weights * values, _BINS) for values in (np.ones(len(scores)), scores, labels)
@@ -48,9 +48,9 @@ def weighting_figures(labels: np.ndarray, fit: CrossFit, threshold: float) -> di
     """Measure how well the scores of each class weighting separate captions (labels True) from descriptions.
 
     Rank measures, in [0, 1], use no weights: roc_auc, average_precision, and roc_auc_by_fold within each fold. The
-    Brier score is the weighted mean of (score - label)^2; `reliability` uses weights too. Weights are those of the
-    training, so that each weighting is judged by its own balance of classes. Also counts the descriptions above each of
-    THRESHOLDS.
+    Brier score is the weighted mean of (score - label)^2; `reliability` uses weights too. The weights are those of the
+    training: each weighting is judged by the balance of classes that it was trained with. Also counts the descriptions
+    above each of THRESHOLDS.
     """
     from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
@@ -77,9 +77,10 @@ def examples(
     threshold: float,
     seed: int,
 ) -> str:
-    """Return texts to judge by eye, each once, for both weightings: best, random above the threshold, near it, worst.
+    """Return texts to judge by eye, for both class weightings: best, random above the threshold, near it, worst.
 
-    scores: (N,) by weighting, first the descriptions, then the captions.
+    Each text is returned once. scores: Dict from weighting to scores, (N,), first of the descriptions, then of the
+    captions.
     """
     lines: list[str] = []
     for weighting, values in scores.items():
@@ -99,7 +100,7 @@ def examples(
 
 
 def _listed(order: np.ndarray, scores: np.ndarray, texts: Sequence[str]) -> list[str]:
-    """Return lines with the first EXAMPLES different texts and their scores. order: Indices of the texts."""
+    """Return lines that show EXAMPLES different texts and their scores. order: Indices of the texts, sorted."""
     first: dict[str, float] = {}
     for number in order:
         first.setdefault(texts[number], scores[number])
@@ -135,7 +136,8 @@ def draw(
 ) -> None:
     """Draw the results of a classification as PNG files, FIGURES, in a folder.
 
-    labels: (N,) True for captions. scores: (N,) by weighting. figures: Their weighting_figures.
+    labels: (N,) True for captions. scores: Dict from class weighting to scores, (N,). figures: Dict from class
+    weighting to its weighting_figures.
     """
     drawn = (_roc_pr(labels, scores, figures), _reliability(figures), _scores(labels, scores, threshold))
     for name, figure in zip(FIGURES, (*drawn, _draw_kept(figures, threshold)), strict=True):
@@ -144,7 +146,7 @@ def draw(
 
 
 def _roc_pr(labels: np.ndarray, scores: dict[Weighting, np.ndarray], figures: dict[str, Any]) -> "Figure":
-    """Draw the ROC curve, and precision over recall, of both weightings."""
+    """Draw the ROC curve, and the curve of precision over recall, for both class weightings."""
     from sklearn.metrics import precision_recall_curve, roc_curve
 
     figure = _figure()
@@ -165,12 +167,12 @@ def _roc_pr(labels: np.ndarray, scores: dict[Weighting, np.ndarray], figures: di
 
 
 def _named(weighting: str, short: str, figures: dict[str, Any], key: str) -> str:
-    """Return the legend of a curve: its weighting, and the figure `key` under the name `short`."""
+    """Return the legend of a curve: the class weighting, and the value of the measure `key`, which it calls `short`."""
     return f"{weighting}, {short} {figures[weighting][key]:.4f}"
 
 
 def _reliability(figures: dict[str, Any]) -> "Figure":
-    """Draw the reliability diagram: the share of captions in each tenth of the scores."""
+    """Draw the reliability diagram: for each tenth of the range of scores, the share of captions among the texts."""
     figure = _figure()
     axes = figure.add_subplot(
         xlabel="mean score of a tenth", ylabel="share of captions in it", xlim=(0, 1), ylim=(0, 1)
@@ -185,7 +187,7 @@ def _reliability(figures: dict[str, Any]) -> "Figure":
 
 
 def _scores(labels: np.ndarray, scores: dict[Weighting, np.ndarray], threshold: float) -> "Figure":
-    """Draw histograms of the scores of captions and of descriptions."""
+    """Draw two histograms: of the scores of captions, and of the scores of descriptions."""
     figure = _figure()
     for axes, (weighting, values) in zip(figure.subplots(1, 2, sharey=True), scores.items(), strict=True):
         axes.set(xlabel="score", yscale="log", title=weighting)

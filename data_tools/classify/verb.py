@@ -49,8 +49,8 @@ def classify(
     scores.csv has one row per description, in the given order. Its columns are freesound_id, score_natural,
     score_balanced (6 decimals, in [0, 1]), language, text (cleaned), rules (joined by ";"). A description without a
     letter after cleaning is neither learnt from nor scored. Its text is empty, its scores are 0, and it only counts in
-    the number of empty ones.
-    threshold: Only for the counts, examples and figures; "kept" means a score above it.
+    the number of empty descriptions.
+    threshold: Only for the counts, examples and figures, where "kept" means a score above the threshold.
     Raises DataError for no descriptions, for none with a word, and as its steps do.
     """
     seconds: dict[str, float] = {}
@@ -106,7 +106,7 @@ def classify(
 
 
 def _texts(scored: Sequence[Described], learnt: Sequence[tuple[str, str]], rows: np.ndarray) -> Texts:
-    """Group the texts that must be in one fold: those of an uploader, equal ones without uploader, those of a clip."""
+    """Group the texts that must be in one fold: all of an uploader, all of a clip, equal ones without an uploader."""
     keys = [("by", item.uploader) if item.uploader else ("text", item.cleaned.text) for item in scored]
     keys += [("clip", clip) for clip, _ in learnt]
     numbers: dict[tuple[str, str], int] = {}
@@ -126,7 +126,7 @@ def _write_scores(path: Path, described: Sequence[Described], fit: CrossFit) -> 
 
 
 def _rule_counts(cleaned: Iterable[Cleaned]) -> dict[str, int]:
-    """Count the descriptions that each cleaning rule changed, and those left empty."""
+    """Return a dict from each cleaning rule to the number of descriptions it changed; `empty`: those left empty."""
     counts = Counter(name for item in cleaned for name in item.rules)
     return {name: counts[name] for name in (*RULES, "empty")}
 
@@ -140,7 +140,7 @@ def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `classify` to its parser."""
     add = parser.add_argument
     add("descriptions", type=Path, help="the descriptions: a store made by crawl, or a .csv file")
     add("--captions", type=Path, nargs="+", required=True, help="captions to learn from (.csv or .jsonl manifest)")
@@ -166,7 +166,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `classify` with its parsed arguments; return the exit status."""
     fitting = _fitting(arguments)
     require_file(arguments.descriptions, "make a store with python -m data_tools crawl")
     captions, left_out = read_captions(arguments.captions)
@@ -182,7 +182,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _fitting(arguments: argparse.Namespace) -> Fitting:
-    """Return the training settings from the options. Raises DataError for values out of range."""
+    """Return the settings for training the classifier, from the options. Raises DataError for values out of range."""
     if not 0 < arguments.threshold < 1:
         raise DataError(f"--threshold {arguments.threshold:g}: use a value between 0 and 1")
     for name, least in (("folds", 2), ("epochs", 1), ("seed", 0)):

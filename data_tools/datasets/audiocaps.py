@@ -39,7 +39,7 @@ class _Recording(NamedTuple):
     def stems(self) -> list[str]:
         """Return possible file names without an ending, the most certain first.
 
-        Names after the first two have no start time.
+        The names after the first two do not contain the start time of the clip.
         """
         timed = [f"{prefix}{self.youtube_id}_{self.start}" for prefix in ("", "Y")]
         return [*timed, self.youtube_id, f"Y{self.youtube_id}", *self.ids]
@@ -89,9 +89,9 @@ def read_audiocaps(
 
 
 def _by_stem(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[Path, str]]:
-    """Return a dict of the audio files in `folders`: the folder and name of each file, by its key.
+    """Return a dict of the audio files in `folders`, from key to the folder and name of the file.
 
-    The key is the name without its ending if `known` contains that, else <id>_<start>, with the start in seconds. Of
+    The key is the name without its suffix if `known` contains that, else <id>_<start>, with the start in seconds. Of
     two files with the same key, the one in the earlier folder is used, then the one with the earlier ending.
     """
     files = [(folder, name) for folder in folders for name in audio_names(folder)]
@@ -145,7 +145,7 @@ def _recordings(path: Path) -> list[_Recording]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `audiocaps` to its parser."""
     add = parser.add_argument
     add("root", type=Path, help="AudioCaps' folder, with train.csv, val.csv and test.csv")
     add("--audio", type=Path, help="folder with the audio, in <split>/ or directly (default: root)")
@@ -155,7 +155,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `audiocaps` with its parsed arguments; return the exit status."""
     splits = list(dict.fromkeys(arguments.splits))
     clips, counts = read_audiocaps(arguments.root, arguments.audio, splits, arguments.keep_missing)
     write_manifest(arguments.out, clips)

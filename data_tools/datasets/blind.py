@@ -39,14 +39,14 @@ def folder_clips(folder: Path, source: str) -> tuple[list[Clip], list[str]]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `blind` to its parser."""
     parser.add_argument("folder", type=Path, help="the folder that holds the audio files")
     add_manifest(parser)
     parser.add_argument("--name", default="blind", help="name of the clips' source, for their ids (default: blind)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `blind` with its parsed arguments; return the exit status."""
     clips, unreadable = read_blind(arguments.folder, check_source(arguments.name))
     write_manifest(arguments.out, clips)
     note = f", {unreadable} with unreadable audio (`check` names them)" if unreadable else ""

@@ -54,8 +54,8 @@ def read_castella(
             for splits without a release. Queries without windows, in a file whose name contains no split, form the
             split blind.
         audio: Folder with the audio (default: root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a).
-        suffixes: Suffixes of these files; FEATURES for a folder of published features. Such a folder has one file per
-            recording, and lengths are the published ones.
+        suffixes: Suffixes of the audio files; FEATURES for a folder of published features. Such a folder has one file
+            per recording, and lengths are the published ones.
         keep_missing: Include recordings without a file, with the published length. Otherwise they and their queries are
             omitted, except those of a blind list, which must all be answered.
     Raises DataError for a folder without such files, two files of a split, no recording with a file, and as
@@ -89,7 +89,7 @@ def read_castella(
 
 
 def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
-    """Find the published files of each split and read them; return split -> (path, annotations)."""
+    """Find the published files of each split and read them; return a dict from split to (path, annotations)."""
     files = sorted(root / name for name in tree_files(root))
     lists = [path for path in files if path.suffix == ".json" and SPLIT_OF_NAME.search(path.stem)]
     releases = [path for path in files if path.suffix == ".jsonl" and is_annotation(path)]
@@ -140,7 +140,7 @@ def _count(split: str, annotations: Annotations, present: Set[str], listed: Set[
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `castella` to its parser."""
     add = parser.add_argument
     add("root", type=Path, help="folder with the published annotations")
     files = parser.add_mutually_exclusive_group()
@@ -155,7 +155,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `castella` with its parsed arguments; return the exit status."""
     if arguments.out.absolute() == arguments.moments.absolute():
         raise DataError(f"--out and --moments are both {arguments.out}; give different names")
     source, features = check_source(arguments.name), arguments.features

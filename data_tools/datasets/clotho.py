@@ -53,7 +53,7 @@ def read_clotho(
 
 
 def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
-    """Move a random `share` (rounded) of the development split into a validation split; return all clips.
+    """Move a random `share` (rounded) of the development clips into a validation split; return all clips.
 
     For Clotho v1, which has no validation split: "Take it easy" (2022), section 5, holds out 20 % of its development
     split. Ids, names and paths remain those of the development split. Raises DataError for a share outside (0, 1), one
@@ -107,13 +107,13 @@ def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str,
 
 
 def _published_path(root: Path, folder: str, name: str) -> Path:
-    """Return root/name, or root/folder/name if only that exists."""
+    """Return the path root/name, or root/folder/name if only the latter exists."""
     inner = root / folder / name
     return inner if inner.exists() and not (root / name).exists() else root / name
 
 
 def _captions(path: Path) -> dict[str, list[str]]:
-    """Read the captions of a Clotho CSV file, by file name. Raises DataError for a repeated file name."""
+    """Read a Clotho CSV file; return a dict from file name to captions. Raises DataError for a repeated file name."""
     captions: dict[str, list[str]] = {}
     for line, name, texts in read_caption_table(path):
         if not name.strip():
@@ -125,7 +125,7 @@ def _captions(path: Path) -> dict[str, list[str]]:
 
 
 def _metadata(path: Path) -> dict[str, dict[str, str]]:
-    """Read the rows of Clotho's metadata by file name; sound_id is omitted from rows without one ("Not found")."""
+    """Read Clotho's metadata; return a dict from file name to row, without sound_id where it is "Not found"."""
     metadata = {}
     for line, row in read_table(path, METADATA_COLUMNS, fallback_encoding="iso-8859-1"):
         name, sound_id = row["file_name"], row["sound_id"].strip()
@@ -142,7 +142,7 @@ def _metadata(path: Path) -> dict[str, dict[str, str]]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `clotho` to its parser."""
     add = parser.add_argument
     add("root", type=Path, help="Clotho's folder, with its CSV files and audio")
     add_manifest(parser)
@@ -153,7 +153,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `clotho` with its parsed arguments; return the exit status."""
     clips, counts = read_clotho(
         arguments.root, list(dict.fromkeys(arguments.splits)), keep_missing=arguments.keep_missing
     )

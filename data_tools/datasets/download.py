@@ -35,13 +35,13 @@ def download(
     """Fetch a published file unless it is present and complete; return whether it was fetched.
 
     Args:
-        address: Of the file, http or https.
-        path: Target path. Without a known checksum, `<path>.sha256` stores that of the fetched file, in sha256sum's
-            form.
+        address: Address of the file, http or https.
+        path: Target path. Without a known checksum, `<path>.sha256` stores the checksum of the fetched file, in the
+            form of sha256sum.
         sha256: The known first digits of the file's checksum, or "md5:" and its MD5. With them, an interrupted download
             is resumed (`<path>.part`) if the server supports it. Without them, it starts from the beginning, because
             the published file may have changed.
-        require_usable: Opens a file without a known checksum; KitError if that fails.
+        require_usable: Function that opens a file without a known checksum; raises KitError if it is unusable.
     Raises DataError for an address that cannot be reached, another checksum, and a file that does not open. Also for an
         answer that is empty, a web page, a part, compressed, or of more than MAX_BYTES.
 
@@ -80,7 +80,7 @@ def _noted(path: Path) -> Path:
 def _require_published(
     path: Path, file_name: object, hint: str, address: str, sha256: str, require_usable: Callable[[Path], object] | None
 ) -> None:
-    """Raise DataError for a file that cannot be the published one. file_name: Its name in the message."""
+    """Raise DataError for a file that cannot be the published one. file_name: Name of the file for the message."""
     kind, digits = ("md5", sha256[4:]) if sha256.startswith("md5:") else ("sha256", sha256)
     if digits and not (actual := checksum_of(path, kind)).startswith(digits):
         raise DataError(
@@ -130,7 +130,7 @@ def file_problem(path: Path) -> str | None:
 
 
 async def _fetch(address: str, path: Path, part: Path) -> None:
-    """Download a file; continue an interrupted download. part: File for the bytes received so far."""
+    """Download a file, or the rest of it after an interruption. part: File with the bytes received so far."""
     import aiohttp
 
     elsewhere = f"download {address} on another machine, and put it at {path}"
@@ -152,7 +152,7 @@ async def _fetch(address: str, path: Path, part: Path) -> None:
 async def _get(session: "ClientSession", address: str, part: Path, have: int, elsewhere: str) -> bool:
     """Download the rest of a file after its first `have` bytes; return False if the server cannot send that rest.
 
-    Raises DataError for another answer, for one that is compressed, and for a part that was not asked for.
+    Raises DataError for an error status, a compressed answer, and a part of the file that was not requested.
     """
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     async with session.get(address, headers=headers) as answer:
@@ -193,7 +193,7 @@ async def _write(answer: "ClientResponse", part: Path, have: int, address: str) 
 
 
 def cure_of(path: Path, source: str) -> str:
-    """Return the cure for an unusable file: `source` if it is missing, "FAULT; FETCH_AGAIN" if damaged; else ""."""
+    """Return the cure for an unusable file: `source` if missing, its fault and FETCH_AGAIN if damaged; else ""."""
     if not path.is_file():
         return source
     problem = content_problem(path) or file_problem(path)

@@ -75,7 +75,7 @@ class Nearest:
     def to(self, text: str) -> tuple[str, str] | None:
         """Return the most similar known text and its difference from `text`; None without a similar one.
 
-        The difference is the name of one of the ways, or A_LETTER.
+        The difference is the name of a way to differ, such as blanks (see TEXT_WAYS and NAME_WAYS), or A_LETTER.
 
         A text one letter away from several known ones has no answer: it would be a guess.
         """
@@ -93,20 +93,20 @@ class Nearest:
         return (self._texts[only][0], A_LETTER) if only else None
 
     def _bare(self, text: str) -> str:
-        """Return a text without all the features whose differences are ignored, such as case and blanks."""
+        """Return a text without everything that the comparison ignores, such as case and blanks."""
         for _, strip in self._ways:
             text = strip(text)
         return text
 
     def _way(self, text: str, known: str) -> int:
-        """Return the index in `_ways` of the difference between two unequal texts; len(_ways) if none explains it."""
+        """Return the index of the entry of `_ways` that explains how two texts differ; len(_ways) if none does."""
         same = (index for index, (_, strip) in enumerate(self._ways) if strip(text) == strip(known))
         return next(same, len(self._ways))
 
     def _shorten(self) -> None:
         """Index every known text under itself and under each variant with one letter removed.
 
-        Two texts an edit apart share one of these.
+        Two texts that differ in one letter have a common variant.
         """
         for bare in self._texts:
             if len(bare) >= SHORTEST:
@@ -118,7 +118,7 @@ class Nearest:
 def similar_names(missing: Iterable[str], present: Iterable[str]) -> str:
     """Return a note on missing files whose names differ from a present one only in NAME_WAYS, such as blanks.
 
-    The note is "" without such names.
+    The note is "" if no file has a similar name.
     """
     nearest = Nearest(sorted(present), NAME_WAYS)
     similar = [(name, *pair) for name in missing if (pair := nearest.to(name)) and pair[1] != A_LETTER]

@@ -14,7 +14,7 @@ def make_queries(path: Path, split: str | None) -> list[Query]:
 
     Relevant clips are unknown for a CSV; for a manifest, each caption's clip is relevant.
 
-    split: Of a manifest, the split to use; None = all. Raises DataError if no query is left or a CSV is given a split.
+    split: Split of the manifest to use; None: all. Raises DataError if no query is left or a CSV is given a split.
     """
     if path.suffix == ".csv":
         if split:
@@ -27,14 +27,14 @@ def make_queries(path: Path, split: str | None) -> list[Query]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `queries` to its parser."""
     parser.add_argument("path", type=Path, help="captions (.csv, of a blind set or Clotho) or a manifest (.jsonl)")
     parser.add_argument("--split", choices=SPLITS, help="only the captions of this split of a manifest (default: all)")
     parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the query file to write (.jsonl)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `queries` with its parsed arguments; return the exit status."""
     require_other(arguments.out, [arguments.path])
     queries = make_queries(arguments.path, arguments.split)
     write_queries(arguments.out, queries)

@@ -47,14 +47,14 @@ def read_captions(
     """Read clips from a table of captions; return them in its order, and the paths of missing or unreadable audio.
 
     Args:
-        audio: Column with a row's file, below `folder`. All rows with the same file, however written, become one clip
-            with the first of the names. If the names are in different splits, only the rows of the split that comes
-            first in test, validation, training are used; the others are omitted, with a warning.
+        audio: Column with a row's file, below `folder`. All rows of one file, even if its name is written differently,
+            become one clip with the first of these names. If the rows are in different splits, only those of the split
+            that comes first in test, validation, training are used; the rest is omitted, with a warning.
         captions: Columns of captions. If there are several, a cell may be empty, but not all cells of a row.
         split_column: Column of a row's split; None: all rows have `split`.
         quoting: As for read_table; None: "csv", but "none" if the delimiter is a tab.
-    Raises DataError for a missing column, an empty or bad caption, an unknown split, and one name in two splits. Also
-        for two names of one file in two splits of the same kind, such as test and evaluation.
+    Raises DataError for a missing column, an empty or bad caption, an unknown split, and a file name in two splits.
+        Also for a file with two names in two splits of the same kind, such as test and evaluation.
     """
     names: dict[str, str] = {}  # by the resolved file: "a.wav", "./a.wav" and a link to it are one clip
     texts: dict[str, dict[Split, list[str]]] = {}
@@ -105,8 +105,8 @@ def _rows(
     """Yield the rows of a table of captions with their line numbers.
 
     quoting: As for read_table; None means "none" for tabs and "csv" for other delimiters. Published TSVs have no quotes
-    (text/tab-separated-values), but pandas and spreadsheets write quotes there. Without `quoting`, a cell between tabs
-    that is whole in quotes raises DataError: the user must choose.
+    (text/tab-separated-values), but pandas and spreadsheets write quotes there. Without `quoting`, a quoted cell
+    between tabs raises DataError: the user must choose.
     """
     used: Quoting = quoting or ("none" if delimiter == "\t" else "csv")
     for line, row in read_table(path, columns, None, delimiter, used, "; or give --quoting none, if a quote is text"):
@@ -131,7 +131,7 @@ def _similar(folder: Path, clips: Sequence[Clip]) -> str:
 
 
 def _split(text: str, where: str) -> Split:
-    """Return the name of a split in a table's cell. Raises DataError for an unknown one."""
+    """Return the split that a cell of the table names. Raises DataError for an unknown split."""
     for split in SPLITS:
         if text.strip() == split:
             return split
@@ -139,7 +139,7 @@ def _split(text: str, where: str) -> Split:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `table` to its parser."""
     add = parser.add_argument
     add("table", type=Path, help="table of clips with a header, in UTF-8 (.csv, .tsv)")
     add("--audio", metavar="COLUMN", required=True, help="column with the name of the audio file")
@@ -155,7 +155,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `table` with its parsed arguments; return the exit status."""
     folder = arguments.folder or arguments.table.parent
     source = check_source(arguments.name or PurePath(arguments.table).stem)
     clips, unreadable = read_captions(

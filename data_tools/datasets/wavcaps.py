@@ -71,7 +71,7 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
 def _twice(path: Path, item_id: str, before: int, number: int) -> str:
     """Return the message about two WavCaps items, numbers `before` and `number`, that have the same audio file.
 
-    It has the line of the second if its id is written as usual.
+    The message has the line of the second item in the JSON file, if its id is written in the usual form.
     """
     text = read_text(path)
     written = list(re.finditer(r'"id"\s*:\s*' + re.escape(json.dumps(item_id, ensure_ascii=False)), text))
@@ -92,7 +92,7 @@ def _items(path: Path) -> list[dict[str, Any]]:
 
 
 def _names(item_id: str, audio: object) -> list[str]:
-    """Return the possible file names of an item, the distributed name last."""
+    """Return the possible names of an item's audio file; the name that WavCaps distributes is last."""
     stem = item_id.removesuffix(".wav")
     names = [f"{stem}{suffix}" for suffix in AUDIO_SUFFIXES if suffix != ".flac"] + [f"{stem}.flac"]
     if isinstance(audio, str) and audio.lower().endswith(AUDIO_SUFFIXES):  # published files: "wav_path"
@@ -101,7 +101,7 @@ def _names(item_id: str, audio: object) -> list[str]:
 
 
 def _clip(item: dict[str, Any], folder: Path, file: str | None, expected: str, source: str) -> Clip:
-    """Make the clip of a WavCaps item. file: Its audio file; None if missing. expected: Name for a missing file."""
+    """Make the clip of a WavCaps item. file: The audio file; None if missing. expected: File name used in that case."""
     seconds = readable_seconds(folder / file) if file else item.get("duration")
     on_freesound = any(_FREESOUND_LINK.search(str(item.get(key, ""))) for key in ("download_link", "href"))
     freesound_id, uploader = item["id"] if on_freesound else None, item.get("author")
@@ -110,7 +110,7 @@ def _clip(item: dict[str, Any], folder: Path, file: str | None, expected: str, s
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `wavcaps` to its parser."""
     add = parser.add_argument
     add("json", type=Path, help="JSON file of a part of WavCaps, such as fsd_final.json")
     add("--audio", type=Path, required=True, help="folder with the audio files of that part")
@@ -122,7 +122,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `wavcaps` with its parsed arguments; return the exit status."""
     source = check_source(arguments.name or arguments.json.stem)
     exclusions = read_exclusions(arguments.exclude)
     clips_read, missing = read_wavcaps(arguments.json, arguments.audio, source, arguments.keep_missing)

@@ -132,7 +132,7 @@ def is_annotation(path: Path) -> bool:
 
 
 def read_annotations(path: Path) -> Annotations:
-    """Read a published file of moments; repair faulty windows as DONE states, and record every fault.
+    """Read a published file of moments; repair faulty windows (DONE describes how), and record every fault.
 
     In val and test, which are scored, windows past the end of a recording stay as published (KEPT).
     Raises DataError, with file and line or item, for other files, a repeated query id, and missing texts. Also for
@@ -157,7 +157,7 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the queries of a list of recordings in the form of a release's lines.
+    """Yield the queries of a list of recordings, in the form that the lines of a release have.
 
     For a recording without queries, it yields one item that has no query text.
     """

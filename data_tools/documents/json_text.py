@@ -148,7 +148,7 @@ def read_shaped(path: Path, shape: "type[Shape]", hint: str) -> "Shape":
 
 
 def require_shape(content: Any, shape: "type[Shape]", where: str, hint: str) -> "Shape":
-    """Convert JSON content to a pydantic model. where: A file, or a line of it.
+    """Convert JSON content to a pydantic model. where: Name of the file, or of a line of it, for the message.
 
     Raises DataError for content of another shape: one line per fault, the hint at the end of the last one.
     """
@@ -200,7 +200,7 @@ def sha256_of(path: Path) -> str:
 
 
 def checksum_of(path: Path, kind: str) -> str:
-    """Return the checksum of a file of a kind that hashlib names, such as "md5". Raises as sha256_of does."""
+    """Return a checksum of a file. kind: Name of the algorithm in hashlib, such as "md5". Raises as sha256_of does."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, kind).hexdigest()
@@ -209,7 +209,7 @@ def checksum_of(path: Path, kind: str) -> str:
 
 
 def require_unharmed(path: Path, sha256: str | None, hint: str) -> None:
-    """Raise DataError for a file that is missing or does not have this sha256. If that is None, it must only exist."""
+    """Raise DataError for a missing file, and, unless `sha256` is None, for a file with another sha256."""
     if not path.is_file():
         raise DataError(f"{path} is missing; {hint}")
     if sha256 is not None and sha256_of(path) != sha256:
@@ -237,12 +237,12 @@ class StoredLines:
             raise DataError(f"{self.path} was changed while it was in use; run the command again")
 
     def line(self, row: int) -> bytes:
-        """Return a line, with its end. row: From 0, among the lines that `read` has yielded."""
+        """Return a line, with its line end. row: Index of the line among those that `read` has yielded, from 0."""
         start = self._starts[row]
         return os.pread(self._file, self._starts[row + 1] - start, start)
 
     def read(self) -> Iterator[list[str]]:
-        """Yield lists of some thousand lines, without their ends, up to the last one. To be called only once.
+        """Yield all lines of the file, without line ends, in lists of some thousand. To be called only once.
 
         Raises DataError for text that is not UTF-8.
         """

@@ -30,7 +30,7 @@ def read_lines(path: Path, kind: type[Item], wrong_kind_message: str) -> Iterato
     """Yield (line number, item) for every line of a file of JSON lines; ids may repeat.
 
     wrong_kind_message: Message for a file without any JSON, with the way to make a correct one.
-    Raises DataError with file and line for anything that is not an item of this kind.
+    Raises DataError with file and line for any line that is not such an item.
     """
     # Only "\n" ends a line: str.splitlines would also cut at rarer line ends, which JSON text may contain.
     text = read_text(path)
@@ -64,7 +64,7 @@ def unique_items(lines: Iterable[tuple[int, Item]], path: Path | str) -> list[It
 
 
 def write_lines(path: Path, items: Iterable[Item], stored: Callable[[Item], Item] = lambda item: item) -> None:
-    """Write items as JSON, one per line. stored: Converts an item before it is written.
+    """Write items as JSON, one per line. stored: Function that converts an item before it is written.
 
     Raises DataError for no items and for a repeated id.
     """

@@ -31,11 +31,11 @@ class Problems(list[Problem]):
     """Problems of a file, in order of discovery."""
 
     def add(self, line: int, faults: Iterable[Fault]) -> None:
-        """Add the faults of one line."""
+        """Add the faults of one line of the file to this list of problems."""
         self += [Problem(line, *fault) for fault in faults]
 
     def except_for(self, parsed: Iterable[Part | Problem]) -> Iterator[Part]:
-        """Yield the parts that are not Problems; add the Problems among them to this list."""
+        """Yield the items of `parts` that are not Problems; add those that are Problems to this list of problems."""
         for part in parsed:
             if isinstance(part, Problem):
                 self.append(part)

@@ -103,7 +103,7 @@ def kinds_of(union: Any) -> tuple[type[Strict], ...]:
 def mistakes(found: Iterable[tuple[tuple[str, ...], str]]) -> ValidationError | None:
     """Combine faults into one error for a pydantic validator to raise; None without faults.
 
-    found: Pairs of a key below the checked settings and a message.
+    found: The faults, each a pair: a key within the checked settings, and a message.
     """
     errors = [InitErrorDetails(type=PydanticCustomError("value_error", "{error}", {"error": text}), loc=keys, input={})
               for keys, text in found]  # fmt: skip

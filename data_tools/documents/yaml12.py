@@ -46,7 +46,7 @@ class Document:
     problems: list[tuple[Path, int, str]] = field(default_factory=list)
 
     def line(self, path: Path) -> int:
-        """Return the line number of the value at `path`, or of its deepest known parent.
+        """Return the line number of the value at `path`, or, if not known, of the nearest value that contains it.
 
         A union's tag in `path` is skipped.
         """
@@ -157,7 +157,8 @@ class _Loader(yaml.SafeLoader):
 def parse(text: str | bytes) -> Document:
     """Read one YAML document (JSON is YAML too). text: Text, or bytes in UTF-8, or in UTF-16 with a byte order mark.
 
-    A syntax error is the only problem of an empty document, as is a document larger than any that a person writes.
+    For a syntax error, and for a text larger than any that a person writes, the result is an empty document with only
+    this problem.
     """
     if len(text) > MAX_CHARACTERS:
         unit = "characters" if isinstance(text, str) else "bytes"

@@ -108,7 +108,7 @@ class Folder(Facts):
 def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
     """Write four tables about the chosen sounds, the manifest last, and print the totals.
 
-    Returns the exit code: 0, or 1 if there is no file.
+    Returns the exit code: 0, or 1 if no sound has been fetched.
     """
     stored = [sound for sound in sounds if sound.id in folder.files]
     lost = [(sound.id, folder.lost[sound.id]) for sound in sounds if sound.id in folder.lost]

@@ -145,7 +145,7 @@ class Client:
         return await self._file(f"/apiv2/sounds/{sound}/download/", into, limit, self._token)
 
     def _address(self, condition: str, narrowed: str | None, page: int, size: int, sort: str = "created_asc") -> str:
-        """Return the address of a search. condition: A filter. narrowed: The user's additional filter."""
+        """Return the address (URL) of a search. condition: A filter. narrowed: The user's additional filter."""
         query = {"query": "", "filter": " ".join([condition, *grouped(narrowed)]), "sort": sort, "fields": FIELDS}
         return f"{self.site}/apiv2/search/?{urlencode(query | {'page': page, 'page_size': size})}"
 
@@ -190,7 +190,7 @@ class Client:
         return found
 
     async def _fails_at(self, window: Window, kinds: Sequence[str]) -> bool:
-        """Return whether the server fails for this time window only. kinds: Kinds of the last failures.
+        """Return whether the server fails for this time window only. kinds: Kinds of failure of the last attempts.
 
         The first UNPROVEN_SPLITS halvings of an overloaded window need no proof; then another search must succeed.
         """
@@ -211,7 +211,7 @@ class Client:
         return DataError(f"{self.site} gives no answer ({why}); run the same command later: it goes on from here")
 
     async def _file(self, url: str, into: Path, limit: int | None, token: Token | None) -> int:
-        """Download a file, with repeated attempts; return its number of bytes. limit: Maximum number of bytes."""
+        """Download a file, in several attempts if necessary; return its number of bytes. limit: Maximum bytes."""
 
         async def ask() -> int:
             """Request the file once; get a new access token if the old one was refused."""
@@ -353,7 +353,7 @@ def address_of(site: str, base: str, url: str) -> str:
     """Return the address that `url` means relative to `base`, if it belongs to the site.
 
     Its host is the site's or a subdomain, and its scheme the site's. A sandbox may use all ports of this machine. Files
-    are requested from no other address, whatever an answer or a redirect names. Raises LostError for others.
+    are requested from no other address, whatever an answer or a redirect names. Raises LostError for any other address.
     """
     try:
         address = urljoin(base, url)

@@ -40,7 +40,7 @@ async def read(client: Client, window: Window, narrowed: str | None) -> tuple[Wi
 
 
 async def _whole_page(client: Client, window: Window, narrowed: str | None) -> Page:
-    """Read a page of a time window; ask again while it has null items, because the next answer may have their sounds.
+    """Read a page of a time window; ask again while it has null items, which the next answer may replace by sounds.
 
     An item counts as null for good if it is null in every answer and the last answer has no further nulls. An answer
     with further nulls proves nothing.
@@ -105,8 +105,8 @@ async def compare_parts(client: Client, store: Store, window: Window, narrowed: 
 def fallen(store: Store, window: Window, count: int) -> Window | None:
     """Return the window to try again if the API counts far fewer sounds than are stored or were counted before.
 
-    Raises DataError if it still does at the third attempt: the search index is being rebuilt, which takes hours. A fall
-    that lasts for ACCEPTED seconds is accepted.
+    Returns None if the count may be used. Raises DataError if the third attempt gives too few sounds as well: the
+    search index is being rebuilt, which takes hours. A lower count that lasts for ACCEPTED seconds is accepted.
     """
     span, until = (window.first, window.last), store.fact("until", 0)
     whole = span == (store.fact("from", 0), until)
@@ -153,9 +153,10 @@ def mark_complete(store: Store, last: int) -> None:
 
 
 async def look_up(client: Client, store: Store, ids: Sequence[int]) -> dict[int, Sound | None]:
-    """Read the current metadata of the sounds with the given ids, and store it; return it by id, None if not found.
+    """Read and store the current metadata of the sounds with the given ids; return a dict from id to sound, or None.
 
-    It makes one request per PAGE_SIZE ids. An id at which the server fails is left out.
+    None stands for a sound that the search does not find. The function makes one request per PAGE_SIZE ids. An id at
+    which the server fails is left out.
     """
     results: dict[int, Sound | None] = {}
     for start in range(0, len(ids), PAGE_SIZE):

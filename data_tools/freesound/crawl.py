@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 async def walk(client: Client, store: Store, workers: int) -> bool:
-    """Read every open time window, `workers` at a time, and store each answer at once; then compare the total.
+    """Read every open time window, `workers` at a time, and store each answer immediately; then compare the total.
 
     Returns whether the number of stored sounds equals the API's last count. Raises DataError for an error that no later
     attempt can change; all answers so far remain stored.
@@ -62,7 +62,7 @@ def _is_complete(store: Store) -> bool:
 
 
 async def _read_nulls(client: Client, store: Store, workers: int) -> None:
-    """Read again the upload times at which the API returned null instead of a sound: it may have been repaired."""
+    """Read again the upload times at which the API returned null instead of a sound: it may return the sound now."""
     nulls = store.nulls()
     with transaction(store.database):
         for null in nulls:
@@ -200,7 +200,7 @@ async def _refresh(client: Client, store: Store, arguments: argparse.Namespace) 
 
 
 async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
-    """Run the crawl, its dry run, or its refresh, by the options; return the exit status."""
+    """Run a crawl, a dry run, or a refresh, as the options request; return the exit status."""
     from data_tools.freesound.http import connect
 
     async with connect(arguments, store) as client:
@@ -253,7 +253,7 @@ def _day(second: int) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `crawl` to its parser."""
     add = parser.add_argument
     add("store", type=Path, metavar="STORE", help="SQLite file of the crawl, to create or continue")
     add("--since", metavar="DATE", help="only sounds uploaded since this date, or since the `last` crawl")
@@ -276,7 +276,7 @@ def _check_filter(text: str) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `crawl` with its parsed arguments; return the exit status."""
     if arguments.filter is not None:
         _check_filter(arguments.filter)
     if arguments.refresh and (arguments.since or arguments.dry_run):

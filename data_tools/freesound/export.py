@@ -59,14 +59,14 @@ def _write_parquet(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `export` to its parser."""
     parser.add_argument("store", type=Path, metavar="STORE", help="SQLite file made by crawl")
     out = "the table to write: .csv (a ' precedes texts that a spreadsheet would compute), or .parquet (needs pyarrow)"
     parser.add_argument("--out", type=Path, required=True, help=out)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `export` with its parsed arguments; return the exit status."""
     writers = {".csv": _write_csv, ".parquet": _write_parquet}
     if arguments.out.suffix not in writers:
         raise DataError(f"{arguments.out}: give a file name that ends in .csv or .parquet")

@@ -155,7 +155,7 @@ async def _choose_again(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `fetch` to its parser."""
     add = parser.add_argument
     add("store", type=Path, metavar="STORE", help="SQLite file made by crawl")
     add("--scores", type=Path, required=True, help="the file scores.csv made by classify")
@@ -202,7 +202,7 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `fetch` with its parsed arguments; return the exit status."""
     if not 0 <= arguments.seconds[0] <= arguments.seconds[1]:
         given = " ".join(f"{value:g}" for value in arguments.seconds)
         raise DataError(f"--seconds {given}: MIN must be 0 or more, and not above MAX")

@@ -118,7 +118,7 @@ class Quota:
     def _counted_to(self, later: int, now: float) -> float | None:
         """Return the time at which a request stops counting against the limits; None if it is missing.
 
-        later: Number of stored requests that count longer than this one.
+        later: Position of the request: the number of stored requests that count longer than it.
         A time beyond any possible one, stored while the clock was ahead, is replaced by the latest possible one.
         """
         query = "SELECT min(counted_to, ?) FROM requests ORDER BY counted_to DESC LIMIT 1 OFFSET ?"

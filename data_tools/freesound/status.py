@@ -114,7 +114,7 @@ def _lines(report: StatusReport) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `status` to its parser."""
     parser.add_argument("store", type=Path, metavar="STORE", help="SQLite file made by crawl")
     gaps = "write everything that the API could not deliver"
     parser.add_argument("--list", type=ending_in(".csv"), metavar="FILE.csv", help=gaps)
@@ -122,7 +122,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `status` with its parsed arguments; return the exit status."""
     with open_store(arguments.store, read_only=True) as store:
         report = _read(store)
     if arguments.json:

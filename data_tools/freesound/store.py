@@ -88,7 +88,7 @@ def connecting(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """Run a block as one transaction. database: In autocommit mode."""
+    """Run a block as one transaction of the database, which must be in autocommit mode."""
     with database:  # commits, or rolls back
         database.execute("BEGIN IMMEDIATE")
         yield
@@ -129,7 +129,7 @@ class Facts:
         return row[0] if row else default
 
     def set_facts(self, **facts: float | str) -> None:
-        """Store facts about the whole database: numbers or texts by name."""
+        """Store facts about the whole database: each is a number or a text, passed under its name."""
         self.database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
 
 
@@ -221,7 +221,7 @@ class Store(Facts):
         return advance(window, answer, known), changes
 
     def _listing(self, window: Window, page: Page) -> tuple[PageListing, dict[int, int]]:
-        """Summarise a page of a search; also return its sounds' index times in ms by id.
+        """Summarise a page of a search; also return a dict from each sound's id to its index time in ms.
 
         An item that comes twice counts once: it has replaced another. The index time of a sound is its upload time. If
         that is outside the window, because the search index and the database differ, the sound gets the index time of
@@ -268,7 +268,7 @@ class Store(Facts):
     def upsert(self, sounds: Iterable[Sound], indexed: Mapping[int, int]) -> None:
         """Insert or replace sounds in the store.
 
-        indexed: Index times by id; a stored sound without one keeps its own.
+        indexed: Dict from a sound's id to its index time; a stored sound without an entry keeps its index time.
         """
         site = self.fact("site", "")
         marks = ", ".join(f":{column}" for column in COLUMNS)
@@ -298,7 +298,7 @@ class Store(Facts):
     # sounds
 
     def count(self, condition: str = "NOT missing", *values: object) -> int:
-        """Return the number of sounds that meet an SQL condition. values: For the question marks in the condition."""
+        """Return the number of sounds that meet an SQL condition. values: Values for the question marks in it."""
         return int(self.database.execute(f"SELECT COUNT(*) FROM sounds WHERE {condition}", values).fetchone()[0])
 
     def forget_missing(self, since: float) -> None:

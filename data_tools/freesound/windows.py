@@ -128,7 +128,7 @@ def _unread(window: Window, answer: PageListing) -> tuple[Window, ...]:
 
 
 def _missed(window: Window, answer: PageListing) -> tuple[Window, ...]:
-    """Return the last part read, to be read again if its answer may have omitted sounds; () if it has not.
+    """Return the last part read, to be read again if its answer may have omitted sounds; () otherwise.
 
     It may have omitted some if fewer sounds are left than the answer promised.
     """

@@ -121,7 +121,7 @@ def audit(
     clips: Audited against each other and against `against`; overlaps within `against` are not searched. A split is a
     source's split, as in check. An overlap is listed under the clip whose split comes first: training, validation,
     test.
-    exclusions: Lists of forbidden ids. fingerprints: Of the clips' sound; None: sounds are not compared.
+    exclusions: Lists of forbidden ids. fingerprints: Fingerprints of the clips' sound; None: sounds are not compared.
     An overlap is a leak if a training clip (splits development, train) is on an exclusion list. It is also one if the
     clip has the Freesound id, file name, YouTube id or sound of a clip in a test split. Equal captions are only listed:
     two recordings may have the same description.
@@ -256,7 +256,7 @@ def _verdict(
 ) -> str:
     """Return the result of the audit in words. others: Clips of test splits.
 
-    Only for clips with a sure fingerprint does it state that they share no sound.
+    Only of clips with a sure fingerprint does the result state that they share no sound with test clips.
     """
     if leaks := [overlap for overlap in overlaps if overlap.leak]:
         kinds = "; ".join(dict.fromkeys(overlap.finding for overlap in leaks))
@@ -292,7 +292,7 @@ def _format_compared(fingerprints: Fingerprints | None) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `audit` to its parser."""
     add = parser.add_argument
     add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="manifests to audit, also against each other")
     against = "manifests to compare with; overlaps among these are not listed"
@@ -306,7 +306,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def with_queries(clips: Sequence[Clip], files: Iterable[Path]) -> Sequence[Clip]:
-    """Return the clips, with the queries of the moments in `files` added to the captions of their clips, each once.
+    """Return the clips with more captions: the queries of the moments in `files` are added, each once per clip.
 
     Clotho-Moment publishes no Clotho ids, but its queries are captions of Clotho, which identify the source clips.
     Raises DataError for moments of a missing clip, and as read_moments does.
@@ -327,7 +327,7 @@ def with_queries(clips: Sequence[Clip], files: Iterable[Path]) -> Sequence[Clip]
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb; return the exit status: 1 if a training clip is forbidden or overlaps with a test split."""
+    """Run the verb `audit`; return the exit status: 1 if a training clip is forbidden or overlaps with a test split."""
     audited = [clip for path in arguments.manifests for clip in read_manifest(path)]
     against = [clip for path in arguments.against for clip in read_manifest(path)]
     everything = with_queries([*audited, *against], arguments.moments)

@@ -90,10 +90,10 @@ def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
     """Check clips; return all problems and overlaps, sorted as KINDS.
 
     A split is a source's split: clotho's evaluation, audiocaps' test.
-    quick: Read audio headers only, and compare no content; otherwise every file is decoded and hashed. Published frames
-    in place of audio are always read completely.
-    All findings except DUPLICATE_ID use one clip per id. Content is the file's bytes: the same sound in two encodings
-    is not found. Clips of a blind split have no captions, which is no finding.
+    quick: Whether to read audio headers only, and compare no content; otherwise every file is decoded and hashed.
+    Published frames in place of audio are always read completely. All findings except DUPLICATE_ID use one clip per id.
+    Content is the file's bytes: the same sound in two encodings is not found. Clips of a blind split have no captions,
+    which is no finding.
     """
     unique = _OnePerId(clips)
     audio = _read_all(unique, quick)
@@ -135,7 +135,7 @@ class _OnePerId:
 
 
 def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
-    """Check every audio file once with `_read`; return its results by the hash of the file's path."""
+    """Check every audio file once with `_read`; return a dict from the hash of a file's path to its results."""
     results: dict[int, Result] = {}
     paths = sorted({clip.path for clip in clips})
     with ThreadPool() as pool, progress("reading", len(paths), "file") as bar:
@@ -148,10 +148,10 @@ def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
 
 
 def _read(path: str, quick: bool) -> Result:
-    """Check one audio file; return its problem ("" for none), its hash or the reason, and why it has no sound.
+    """Check one audio file; return three values: its problem, its hash, and the reason why it has no sound.
 
-    (MISSING, "", None); (CORRUPT, the reason, None); or ("", the file's hash, the reason why it has no sound, or None).
-    quick: ("", "", None) for a readable file.
+    They are (MISSING, "", None); (CORRUPT, description of the damage, None); or ("", the file's hash, the reason; None
+    for a file with sound). With `quick`: ("", "", None) for a readable file.
     """
     silent = None
     try:
@@ -217,7 +217,7 @@ def _report(findings: Sequence[Finding], faults: Sequence[MomentFault], clips: i
 
 
 def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) -> str:
-    """Return the last line of the report: the faults to fix before training, and those the published data may have.
+    """Return the last line of the report: faults to fix before training, and faults that published data may have.
 
     >>> _verdict([])
     'nothing to fix'
@@ -236,7 +236,7 @@ def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) ->
 
 
 def _format(finding: Finding) -> str:
-    """Format a finding: its key and the ids of its clips."""
+    """Return a finding as text: its key, such as a file name, and the ids of its clips."""
     names = " | ".join(clip.id for clip in finding.clips)
     return f"{finding.key}: {names}" if finding.key not in ("", names) else names
 
@@ -247,7 +247,7 @@ def _format_fault(fault: MomentFault) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `check` to its parser."""
     add = parser.add_argument
     add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="manifests to check together")
     moments = "files of moments too, the kit's of these manifests or as published (_release.jsonl, json/en/*.json)"
@@ -258,7 +258,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb; return the exit status: 1 for bad audio, duplicate ids, and moments of missing clips.
+    """Run the verb `check`; return the exit status: 1 for bad audio, duplicate ids, and moments of missing clips.
 
     Overlaps, and faults in published files of moments, are only reported. A clip with moments needs no captions.
     """

@@ -90,7 +90,7 @@ class Fingerprint:
 
     @property
     def sure(self) -> bool:
-        """Whether a copy of the recording under noise is recognised with a margin.
+        """Whether a copy of the recording with added noise would be recognised, and not only just.
 
         For that, the recording must be neither too short nor too steady.
         """
@@ -132,7 +132,7 @@ def fingerprint(path: Path | str) -> Fingerprint | None:
 
 
 def near_duplicates(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> list[Match]:
-    """Return all pairs (one of a, one of b) that are the same sound, sorted, with their best alignment.
+    """Return all pairs of a fingerprint of `a` and one of `b` with the same sound, sorted, with the best alignment.
 
     The pairs of peaks of the larger side, one recording at a time, are searched in those of the smaller side. If an
     alignment has MIN_VOTES common pairs, the peaks of both recordings are compared. The smaller side is loaded in
@@ -189,9 +189,9 @@ class _Index:
         self.sizes = np.append(0, np.where(sizes <= MAX_OCCURRENCES, sizes, 0))
 
     def alignments(self, other: Fingerprint) -> list[tuple[int, int]]:
-        """Find alignments of the indexed recordings with another one that have MIN_VOTES common pairs.
+        """Find alignments of the indexed recordings with the recording `other` that have MIN_VOTES common pairs.
 
-        Returns (recording, its later start in other in frames) for each.
+        Returns for each: the recording, and how many frames later it starts in `other`.
         """
         slots = self.slots[other.codes]
         sizes = self.sizes[slots]
@@ -234,7 +234,7 @@ def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
 def _agreeing(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tuple[Flags, int]:
     """Return which peaks match a peak of the other recording, at most one frame and one bin away.
 
-    Also return how many more there are than at the best wrong alignment.
+    Also return how many more peaks match than at the best wrong alignment.
     """
     late, high = np.max(WRONG_SHIFTS, axis=0) + 1
     first = min(frames[0], others[0]) - late
@@ -285,7 +285,7 @@ def _from_peaks(frames: Whole, bins: Whole, power: Floats, outstanding: Floats) 
 
 
 def _best_of_each(groups: Whole, values: Floats, count: int) -> Flags:
-    """Decide which values are among the `count` highest in their group."""
+    """Return whether each value is among the `count` highest of its group."""
     order = np.lexsort((-values, groups))
     ranked = groups[order]
     chosen = np.zeros(len(groups), bool)

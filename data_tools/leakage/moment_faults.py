@@ -50,7 +50,10 @@ def moment_faults(paths: Iterable[Path], clips: Collection[Clip]) -> tuple[list[
 
 
 def _of_moment(moment: Moment, seconds: Mapping[str, float | None], where: str) -> Iterator[MomentFault]:
-    """Yield the faults of one moment: an unknown clip, and windows that end after it. seconds: Length of each clip."""
+    """Yield the faults of one moment: an unknown clip, or windows after the clip's end.
+
+    seconds: Length of each clip.
+    """
     if moment.clip not in seconds:
         yield MomentFault(where=where, finding=NO_CLIP, text=f"{moment.id}: no clip {moment.clip}", done=None)
         return

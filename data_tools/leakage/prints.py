@@ -31,7 +31,7 @@ class StoredPrints:
         return clip_id in self._begins
 
     def store(self, clip_id: str, one: Fingerprint) -> None:
-        """Store a fingerprint. Raises OSError, naming the folder of temporary files, if it is full."""
+        """Store a fingerprint. Raises OSError, which names the folder of temporary files, if the disk is full."""
         try:
             begin = self._file.seek(0, os.SEEK_END)
             pickle.dump(one, self._file)

@@ -72,7 +72,7 @@ class Answers:
         self.requests = 0
 
     def search(self, parameters: Mapping[str, str], site: str) -> Reply:
-        """Answer a search with a page of sounds. The query is ignored: every text matches. Raises PoisonError."""
+        """Answer a search with a page of sounds. The query text is ignored; its filter counts. Raises PoisonError."""
         self.requests += 1
         while self._changes and self._changes[0].request <= self.requests:
             change = self._changes.pop(0)
@@ -100,7 +100,7 @@ class Answers:
         return Reply(200, content)
 
     def sound(self, number: int, fields: str | None, site: str) -> dict[str, Any]:
-        """Return the requested fields of a sound; all of them without fields or with `*` among them."""
+        """Return the requested fields of a sound; all fields if none is requested, or if `*` is."""
         sound = dict(self.corpus.sound(number, site, self.cdn))
         names = (fields or "*").split(",")
         return sound if "*" in names else {name: sound[name] for name in names if name in sound}
@@ -115,7 +115,7 @@ class Answers:
         return encoded(self._samples(number), PREVIEW_RATE, *_FORMATS[suffix], **_QUALITY.get(suffix, {}))
 
     def _samples(self, number: int) -> Samples:
-        """Synthesise the audio of the sound with a number, at the sample rate of previews."""
+        """Synthesise the audio of the sound number `number`, at the sample rate of previews."""
         import soxr
 
         scene = self.corpus.scene(number)
@@ -133,7 +133,7 @@ class Answers:
         return self.corpus.one_uniform("poison", number) < self._poison
 
     def _listed(self, text: str | None) -> Numbers:
-        """Return the numbers of the sounds in the search index that match the filter `text`; None: of all."""
+        """Return the indices of the sounds in the search index that match the filter `text`; None: of all sounds."""
         numbers = found(self.corpus, text)
         numbers = numbers[numbers < self.seen * self.corpus.size]
         return numbers[~np.isin(numbers, list(self._hidden))]

@@ -116,7 +116,7 @@ class Catalogue:
         return int(FIRST_MS + round((LAST_MS - FIRST_MS) * ((number + 0.5) / self.size) ** 0.6))
 
     def from_time(self, milliseconds: float) -> int:
-        """Return the number of the first sound uploaded at `milliseconds` since 1970 or later; `size` without one."""
+        """Return the number of the first sound uploaded at `milliseconds` since 1970 or later; `size` if none was."""
         return bisect.bisect_left(range(self.size), milliseconds, key=self.created)
 
     def id(self, number: int) -> int:
@@ -140,7 +140,7 @@ class Catalogue:
     def _drawn(self, purpose: str, number: Any) -> Any:
         """Turn numbers into random values by splitmix64 (Steele, Lea, Flood, OOPSLA 2014), seeded for each purpose.
 
-        number: One, or an array of unsigned 64-bit integers.
+        number: One number, or an array of unsigned 64-bit integers.
         """
         start = int.from_bytes(purpose.encode().ljust(8, b"\0")[:8], "little") ^ (self.seed * _GOLDEN & _BITS)
         mixed = (start + (number + 1) * _GOLDEN) & _BITS
@@ -173,7 +173,7 @@ class Catalogue:
     def sound(self, number: int, site: str, cdn: str = "") -> Mapping[str, Any]:
         """Return all fields of a sound.
 
-        md5 is random, because no file is made here. cdn: Address of the previews, if not the site.
+        The field md5 is random, because no file is made. cdn: Address of the previews' host, if it is not the site.
         """
         sound, user, previews = _invented(self.size, self.seed, number)
         return sound | {
@@ -189,9 +189,9 @@ class Catalogue:
 
 @lru_cache(maxsize=1 << 14)
 def _invented(size: int, seed: int, number: int) -> tuple[dict[str, Any], str, str]:
-    """Invent a sound: its fields that depend on neither site nor time, its user, and the path of its previews.
+    """Invent a sound; return its fields that depend on neither site nor time, its user, and the path of its previews.
 
-    A crawl requests the sounds at the edges of its windows several times, an update requests all of them again.
+    Results are cached: a crawl requests sounds at the edges of its windows several times, an update all sounds again.
     """
     corpus, one = Catalogue(size, seed), np.array([number])
     rng = np.random.default_rng((seed, number, 1))
@@ -231,13 +231,13 @@ def _name(rng: np.random.Generator, scene: Scene, sound_id: int) -> str:
 
 
 def _pick(values: np.ndarray, shares: Mapping[str, float]) -> np.ndarray:
-    """Return a name for each of `values` in [0, 1). shares: Each name's share of the interval."""
+    """Return a name for each of `values`, in [0, 1). shares: Dict from name to its share of that interval."""
     edges = np.cumsum(list(shares.values()))[:-1]
     return np.array(list(shares))[np.searchsorted(edges, values, side="right")]
 
 
 def dress(rng: np.random.Generator, text: str, plain: bool) -> str:
-    """Rewrite a text in the style of Freesound's descriptions. plain: The text is like a caption; change it rarely."""
+    """Rewrite a text in the style of Freesound's descriptions. plain: Change the text less often."""
     if rng.random() < 0.04:
         return "" if rng.random() < 0.3 else _one(rng, _OTHER)
     if rng.random() < (0.1 if plain else 0.4):
@@ -246,5 +246,5 @@ def dress(rng: np.random.Generator, text: str, plain: bool) -> str:
 
 
 def _one(rng: np.random.Generator, options: tuple[str, ...]) -> str:
-    """Choose one of the options at random."""
+    """Return one of the options, chosen at random."""
     return options[int(rng.integers(len(options)))]

@@ -33,7 +33,7 @@ class Faults:
         self.rng = random.Random(seed)
 
     def draw(self) -> str | None:
-        """Draw the fault of one request; None for no fault."""
+        """Return the kind of fault to simulate for one request, drawn at random; None for no fault."""
         value = self.rng.random()
         for kind, rate in self._rates.items():
             if (value := value - rate) < 0:
@@ -49,7 +49,7 @@ class Faults:
         return [None if self.rng.random() < 0.1 else item for item in results]
 
     def cut(self, body: bytes) -> bytes:
-        """Cut a body at a random byte; return its beginning."""
+        """Return the beginning of an answer's body, cut at a random byte."""
         return body[: self.rng.randrange(len(body))]
 
 
@@ -66,7 +66,7 @@ class Throttle:
         self._times: deque[float] = deque(maxlen=max((limit for limit, _, _ in self._limits), default=1))
 
     def refusal(self) -> str | None:
-        """Return the text of a 429 answer if a limit is reached; otherwise count the request and return None."""
+        """Return the text of a 429 answer if a limit of requests is reached; else count the request and return None."""
         now = self._clock.now()
         for limit, seconds, name in self._limits:
             if len(self._times) >= limit and self._times[-limit] > now - seconds:
@@ -76,5 +76,5 @@ class Throttle:
 
 
 def _throttled(limit: str) -> str:
-    """Return the API's text for too many requests. limit: Such as `60/minute`."""
+    """Return the API's message about too many requests. limit: The exceeded limit, such as `60/minute`."""
     return f"Request was throttled because of exceeding a request limit rate ({limit})"

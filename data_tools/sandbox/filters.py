@@ -104,12 +104,12 @@ class _Parser:
         return group
 
     def _taken(self, *signs: str) -> str:
-        """Remove and return the next token if it is one of `signs`; otherwise return ""."""
+        """Return the filter's next token and remove it if it is one of `signs`; otherwise return ""."""
         is_next = self._tokens and self._tokens[0][0] == "sign" and self._tokens[0][1] in signs
         return self._tokens.pop(0)[1] if is_next else ""
 
     def _clause(self, name: str | None) -> Matches:
-        """Parse one clause of a filter. name: Field name before the parentheses around it."""
+        """Parse one clause of a filter. name: Field name before the parentheses around the clause."""
         if not self._tokens:
             raise self._wrong()
         kind, value = self._tokens.pop(0)
@@ -167,7 +167,7 @@ class _Parser:
         return lambda numbers: np.array([matches(one) for one in values(numbers)], bool)
 
     def _values(self, name: str) -> Callable[[Numbers], Sequence[Any] | np.ndarray]:
-        """Return a function that maps numbers of sounds to the values of the field `name`."""
+        """Return a function that maps the indices of sounds to their values in the field `name`."""
         corpus, key = self._corpus, "tags" if name == "tag" else name
         quick: dict[str, Callable[[Numbers], Sequence[Any] | np.ndarray]] = {
             "duration": corpus.seconds,

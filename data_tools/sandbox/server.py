@@ -90,7 +90,7 @@ class Sandbox:
         return response
 
     def _unauthorised(self, request: web.Request) -> str | None:
-        """Return the reason for refusing a request: originals need a Bearer token, all others the key or a token."""
+        """Return why a request is refused: original files need a Bearer token, other requests the key or a token."""
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
         if (scheme, secret) == ("Bearer", self.token):
             return None

@@ -75,7 +75,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _rates(arguments: argparse.Namespace) -> dict[str, float]:
-    """Return the probability of each kind of fault from the options."""
+    """Return a dict from kind of fault to its probability, as the options set it."""
     rates = dict.fromkeys(KINDS, arguments.storm)
     for text in arguments.fault:
         kind, _, rate = text.partition("=")
@@ -87,7 +87,7 @@ def _rates(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 async def _run_all(commands: list[str], settings: dict[str, str]) -> int:
-    """Run commands of data_tools in sequence against the sandbox; return the first status that is not 0, or 0."""
+    """Run commands of data_tools in sequence against the sandbox; return the first exit status except 0, or 0."""
     home = str(Path(__file__).parents[2])  # the package may only be importable from the working folder
     settings = settings | {"PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
     for command in commands:
@@ -114,7 +114,7 @@ async def _stopped() -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `sandbox` to its parser."""
     add = parser.add_argument
     add("--sounds", type=int, default=2000, help="number of invented sounds (default: %(default)s)")
     add("--seed", type=int, default=1, help="random seed of the invented sounds (default: %(default)s)")
@@ -158,7 +158,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `sandbox` with its parsed arguments; return the exit status."""
     check_bounds(
         arguments,
         sounds=(1, MAX_SOUNDS),

@@ -98,7 +98,7 @@ def _plan_split(settings: Settings, split: Split, count: int, pool: Pool) -> lis
 
 
 def _plan(settings: Settings, split: Split, number: int, pool: Pool, taken: Collection[str]) -> Scene:
-    """Plan one clip: its kind of scene, its events, and its captions. taken: Captions of other clips."""
+    """Plan one clip: its kind of scene, its events, and its captions. taken: Captions that it must not get."""
     seed = (settings.seed, CLOTHO_SPLITS.index(split), number)
     kind = list(KINDS)[(number - 1) % len(KINDS)]
     events = draw_events(np.random.default_rng((*seed, 0)), kind, pool)
@@ -125,7 +125,7 @@ def _write_tables(out: Path, scenes: Mapping[Split, list[Scene]]) -> None:
 
 
 def _metadata(scene: Scene) -> list[str]:
-    """Return a clip's row of Clotho's metadata; uploaders, licences and pages of several recordings are joined."""
+    """Return a clip's row for Clotho's metadata table; uploaders, licences and pages of its recordings are joined."""
     links, authors, licences = credit(event.recording for event in scene.events)
     events = ";".join(event.name for event in scene.events)
     # A scene is not a Freesound sound, even if its parts are.
@@ -133,7 +133,7 @@ def _metadata(scene: Scene) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `scenes` to its parser."""
     add = parser.add_argument
     add("out", type=Path, help="output folder; run again with the same arguments to complete it")
     add("--seed", type=int, required=True, help="seed of the random choices; the same seed gives the same scenes")
@@ -155,7 +155,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `scenes` with its parsed arguments; return the exit status."""
     defaults = MOMENT_COUNTS if arguments.moments else DEFAULT_COUNTS
     given = {split: getattr(arguments, split) for split in CLOTHO_SPLITS}
     asked = {split: defaults[split] if count is None else count for split, count in given.items()}
@@ -183,7 +183,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """Make scenes. common: Values for the fields of FolderSettings."""
+    """Make scenes by the options of the verb. common: Values for the fields of FolderSettings."""
     if arguments.length is not None or arguments.whole_seconds:
         raise DataError("--length and --whole-seconds only work with --moments; add that, or leave them out")
     settings = Settings(**common, captions=arguments.captions or "5")
@@ -194,7 +194,7 @@ def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
 
 
 def _run_moments(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """Make recordings with moments. common: Values for the fields of FolderSettings."""
+    """Make recordings with moments by the options of the verb. common: Values for the fields of FolderSettings."""
     if arguments.captions:
         raise DataError("--captions only works with short scenes; leave it out with --moments")
     settings = MomentSettings(

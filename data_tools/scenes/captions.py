@@ -19,7 +19,7 @@ Option = TypeVar("Option")
 
 
 def phrasings(name: str) -> tuple[Phrasing, ...]:
-    """Return the phrasings of a sound class: its own, or generic ones made from its name."""
+    """Return the phrasings of a sound class: those written for it, or else generic ones made from its name."""
     words = name.replace("_", " ")
     return PHRASINGS.get(name) or tuple((clause.format(n=words), noun.format(n=words)) for clause, noun in GENERIC)
 
@@ -27,7 +27,7 @@ def phrasings(name: str) -> tuple[Phrasing, ...]:
 def not_held_out(options: Sequence[Option], share: float) -> Sequence[Option]:
     """Return the options without the last ones, which are held out.
 
-    share: Part to leave out, 0 to MAX_HELD_OUT; at least one option if share > 0.
+    share: Share of the options to leave out, 0 to MAX_HELD_OUT; above 0, at least one option is left out.
     """
     return options[: len(options) - max(1, round(share * len(options)))] if share else options
 
@@ -35,7 +35,7 @@ def not_held_out(options: Sequence[Option], share: float) -> Sequence[Option]:
 def describe(
     rng: np.random.Generator, kind: str, events: Sequence[str], count: int, held_out: float, taken: Collection[str] = ()
 ) -> list[str]:
-    """Return different captions of a scene; each names its kind and the order of its events.
+    """Return several different captions of a scene; each describes the kind of scene and the order of the events.
 
     Args:
         events: Class names in the template's order.
@@ -87,7 +87,7 @@ def describe_noisily(rng: np.random.Generator, events: Sequence[str]) -> str:
 
 
 def _pick(rng: np.random.Generator, options: Sequence[Option]) -> Option:
-    """Choose one of the options at random."""
+    """Return one of the options, chosen at random."""
     return options[int(rng.integers(len(options)))]
 
 

@@ -29,7 +29,7 @@ def ceiling(folder: Path, split: str) -> float:
     """Return the mAP@10, in (0, 1], of an error-free labeller that orders ties at random.
 
     folder: A folder of composed scenes. A caption's own clip is tied with all clips of the split with the same label.
-    With g such clips its rank is uniform in 1 .. g, so the expected AP@10 is (1/g) * sum_{r=1..min(g,10)} 1/r.
+    With g such clips, ranks 1 .. g are equally likely, so the expected AP@10 is (1/g) * sum_{r=1..min(g,10)} 1/r.
     The label is the kind and the events: in any order for an overlap, otherwise in order, the background separate.
     Raises DataError for a folder without labels.csv, bad rows, and a split without clips.
     """
@@ -55,14 +55,14 @@ def label_groups(folder: Path, split: str) -> Counter[tuple[str, ...]]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `ceiling` to its parser."""
     parser.add_argument("folder", type=Path, help="folder of composed scenes")
     parser.add_argument("--split", default="evaluation", help="split of the scenes (default: evaluation)")
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `ceiling` with its parsed arguments; return the exit status."""
     groups = label_groups(arguments.folder, arguments.split)
     value = ceiling(arguments.folder, arguments.split)
     report = CeilingReport(split=arguments.split, clips=groups.total(), labels=len(groups), ceiling=value)

@@ -46,7 +46,7 @@ def draw_events(rng: Rng, kind: str, pool: Pool) -> list[Event]:
 def render(rng: Rng, kind: str, events: Sequence[Event]) -> Samples:
     """Mix the events of a scene: return its samples, (SECONDS * SAMPLE_RATE,), peak at most 0.95.
 
-    events: As draw_events returns them; in the kind background the last one is under the sequence of the others.
+    events: As draw_events returns them; in scenes of the kind background, the last one sounds during all others.
     """
     n = round(SECONDS * SAMPLE_RATE)
     under = kind == "background"
@@ -69,7 +69,7 @@ def _sound(rng: Rng, event: Event, n: int, fill: bool = False) -> Samples:
 
 
 def levelled(sound: Samples) -> Samples:
-    """Return a sound with faded ends and its loudest quarter at an RMS of 0.1."""
+    """Return a sound with faded ends, scaled so that its loudest quarter has an RMS of 0.1."""
     power = np.sort(frame_powers(sound, SAMPLE_RATE // 20))
     loudest = power[-max(1, len(power) // 4) :]
     fade = np.minimum(1, (np.arange(len(sound)) + 0.5) / (_FADE * SAMPLE_RATE))
@@ -102,5 +102,5 @@ def _samples(rng: Rng, seconds: tuple[float, float]) -> int:
 
 
 def gain(rng: Rng, decibels: tuple[float, float]) -> float:
-    """Return a factor for samples, drawn uniformly in decibels."""
+    """Return a random factor to multiply samples by, drawn uniformly in decibels."""
     return float(10 ** (rng.uniform(*decibels) / 20))

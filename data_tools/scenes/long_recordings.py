@@ -66,7 +66,7 @@ def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = 
     events.csv (every event, in unrounded seconds, with the id of its query), <split>_release.jsonl (the queries in
     CASTELLA's format, for submission score), moments.jsonl, and manifest.jsonl last.
     Only one process may write to a folder.
-    Returns (queries, new audio files), (0, 0) for a complete folder.
+    Returns the numbers of queries and of new audio files; (0, 0) if the folder was complete.
     Raises DataError for settings out of range, unusable recordings, a split without queries, and a folder with other
     content.
     """
@@ -96,7 +96,7 @@ def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = 
 
 
 def _check(settings: MomentSettings) -> None:
-    """Raise DataError for settings out of range."""
+    """Raise DataError if a setting of the composed recordings is out of range."""
     settings.check("recording")
     low, high = _SECONDS
     if not low <= settings.seconds <= high:
@@ -137,11 +137,11 @@ Windows = list[tuple[float, float]]
 def ask(
     rng: np.random.Generator, settings: MomentSettings, split: Split, vid: str, events: Sequence[TimedEvent]
 ) -> Mapping[str, tuple[str, str, Windows]]:
-    """Draw the queries of a recording, and return them by query id ("<vid>_<n>" from 1).
+    """Draw the queries of a recording; return a dict from query id ("<vid>_<n>", n from 1) to query.
 
-    Each has a text, its sound class, and all windows of that class.
-    Classes are taken in the order of their first event. Each gets a query with the probability in settings.shape; at
-    least one does. A test split has all phrasings, the others omit the held-out ones.
+    A query has a text, a sound class, and all windows of that class.
+    Classes are taken in the order of their first event. Each class gets a query with the probability in settings.shape;
+    at least one gets it. A test split has all phrasings, other splits omit the held-out ones.
     """
     names = list(dict.fromkeys(event.name for event in events))
     is_queried = rng.random(len(names)) < settings.shape.asked
@@ -160,7 +160,7 @@ def ask(
 
 
 def window_of(event: TimedEvent, settings: MomentSettings) -> tuple[float, float]:
-    """Return the window of an event in seconds: rounded, or extended to full seconds."""
+    """Return the start and end of an event in seconds: rounded, or extended to full seconds."""
     start, end = event.start / SAMPLE_RATE, event.end / SAMPLE_RATE
     if settings.whole_seconds:
         return float(floor(start)), float(ceil(end))

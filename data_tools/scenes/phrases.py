@@ -11,7 +11,7 @@ Phrasing = tuple[str, str]  # clause and noun phrase: "a dog barks", "a barking 
 
 
 def _lists(text: str) -> dict[str, tuple[str, ...]]:
-    """Read a text of names, each followed by indented lines; return the lines by name."""
+    """Read a text of names, each followed by indented lines; return a dict from name to its lines."""
     lists: dict[str, list[str]] = {}
     name = ""
     for line in text.strip().splitlines():

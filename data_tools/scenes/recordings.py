@@ -49,7 +49,7 @@ def table_path(folder: Path) -> Path:
 
 
 def read_recordings(folder: Path, folds: Iterable[str]) -> dict[str, list[Recording]]:
-    """Return the recordings of some folds by sound category, both sorted.
+    """Return a dict from sound category to its recordings in the given folds; categories and recordings are sorted.
 
     The table has filename or file_name, fold and category; author, clip_license and freesound_url are optional.
     Raises DataError for a missing table or file, wrong columns, and a fold without recordings.
@@ -75,7 +75,7 @@ def read_recordings(folder: Path, folds: Iterable[str]) -> dict[str, list[Record
 
 
 def credit(recordings: Iterable[Recording | None]) -> tuple[str, str, str]:
-    """Return the pages, authors and licences of the recordings in a clip, each joined by "; "; "" if unknown."""
+    """Return three texts: pages, authors and licences of the recordings in a clip, joined by "; "; "" if unknown."""
     known = [one for one in recordings if one]
     facts = ([one.url for one in known], [one.author for one in known], [one.licence for one in known])
     links, authors, licences = ("; ".join(dict.fromkeys(filter(None, values))) for values in facts)
@@ -103,7 +103,7 @@ def cut(recording: Recording, rng: Rng, n: int, fill: bool = False) -> Samples:
 
 @lru_cache(maxsize=512)
 def _trimmed(path: Path) -> tuple[Samples, list[int]]:
-    """Read a recording without its silent ends; return it, and the first sample of each loud frame."""
+    """Read a recording without its silent ends; return it, and the number of the first sample of each loud frame."""
     sound = read_audio(path, SAMPLE_RATE).astype(np.float64)
     power = frame_powers(sound, _FRAME)
     if not power.any():
@@ -120,12 +120,12 @@ def without_silent_ends(sound: Samples) -> Samples:
 
 
 def frame_powers(sound: Samples, length: int) -> Samples:
-    """Return the mean power of every frame of `length` samples; zeros fill the last one."""
+    """Return the mean power of every frame of `length` samples; the last frame is filled up with zeros."""
     result: Samples = np.mean(np.pad(sound, (0, -len(sound) % length)).reshape(-1, length) ** 2, axis=1)
     return result
 
 
 def _audible(power: Samples) -> tuple[int, int]:
-    """Return the first sample of the first audible frame and the end of the last one. power: Of each frame."""
+    """Return the numbers of the first audible sample and of the first one after the sound. power: Of each frame."""
     audible = np.flatnonzero(power >= power.max() * 10 ** (SILENCE_DB / 10))
     return int(audible[0]) * _FRAME, (int(audible[-1]) + 1) * _FRAME

@@ -44,7 +44,7 @@ class FolderSettings:
     format: int = FORMAT
 
     def check(self, clip: str) -> None:
-        """Raise DataError for settings out of range. clip: The word for a clip in the messages."""
+        """Raise DataError if a setting of the scenes is out of range. clip: The word for a clip in the messages."""
         if self.seed < 0:
             raise DataError(f"the seed {self.seed} is negative; use 0 or more")
         if not self.counts:
@@ -56,9 +56,9 @@ class FolderSettings:
             raise DataError(f"the held-out share {self.held_out} is out of range; use 0 to {MAX_HELD_OUT}")
 
     def pools(self, folder: Path | None, least: int, requirement: str) -> dict[Split, Pool]:
-        """Return the sound sources for the events of each split.
+        """Return a dict from split to the sound sources for its events.
 
-        folder: Folder of the recordings. least: Number of categories that a split needs. requirement: Its reason.
+        folder: Folder of the recordings. least: Minimum number of categories per split. requirement: Its reason.
         """
         if folder is None:
             return {split: {name: [] for name in CLASSES} for split in self.counts}
@@ -75,7 +75,7 @@ class FolderSettings:
 def claim(out: Path, wanted: Mapping[str, Any]) -> None:
     """Record the settings of a new data folder, or check that an existing one was made with the same settings.
 
-    wanted: All settings that determine the files. Raises DataError for a folder with other content.
+    wanted: The settings that determine all files of the folder. Raises DataError for a folder with other content.
     """
     path = out / "scenes.json"
     wanted = json.loads(json.dumps(wanted))
@@ -93,7 +93,10 @@ def claim(out: Path, wanted: Mapping[str, Any]) -> None:
 
 
 def parse_folds(values: list[str] | None) -> dict[str, list[str]]:
-    """Return the folds by split from "development=1,2,3" and so on. Raises DataError for a repeated fold or split."""
+    """Parse texts like "development=1,2,3"; return a dict from split to folds.
+
+    Raises DataError for a repeated fold or split.
+    """
     if values is None:
         return DEFAULT_FOLDS
     folds: dict[str, list[str]] = {}

@@ -259,7 +259,7 @@ def _decay(n: int, seconds: float) -> Samples:
 
 
 def _ring(frequencies: Samples, strengths: Samples, decays: Samples | float, seconds: float) -> Samples:
-    """Return the sum of damped sine waves that start together. frequencies: Hz. decays: Seconds to 1/e."""
+    """Return the sum of damped sine waves that start together. frequencies: In Hz. decays: Seconds to fall to 1/e."""
     time = _seconds(int(seconds * SAMPLE_RATE))
     decays = np.broadcast_to(decays, frequencies.shape)
     modes = strengths[:, None] * np.exp(-time / decays[:, None]) * np.sin(2 * np.pi * frequencies[:, None] * time)
@@ -268,7 +268,7 @@ def _ring(frequencies: Samples, strengths: Samples, decays: Samples | float, sec
 
 
 def _knock(rng: Rng, modes: Samples, decay: float, noise: float) -> Samples:
-    """Return the sound of a strike on something hard: its modes (Hz), each varied a little, and a click."""
+    """Return the sound of a strike on something hard: tones at `modes` (Hz), each varied a little, and a click."""
     hit = _ring(modes * rng.uniform(0.98, 1.02, len(modes)), rng.uniform(0.4, 1, len(modes)), decay, 8 * decay)
     return hit + noise * rng.standard_normal(len(hit)) * _decay(len(hit), decay / 6)
 
@@ -323,7 +323,7 @@ def _laid_at(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples:
 def _repeat(
     rng: Rng, n: int, gap: tuple[float, float], sound: Callable[[float], Samples], jitter: float = 0.05
 ) -> Samples:
-    """Return a sequence of sounds of varied strength. gap: Seconds between them, a range. jitter: Its variation."""
+    """Repeat a sound with varied strength. gap: Range of seconds between two sounds. jitter: Variation of the gap."""
     mean = rng.uniform(*gap)
     count = int(n / SAMPLE_RATE / (mean * (1 - jitter))) + 1
     onsets = rng.uniform(0, 0.1) + np.cumsum(mean * rng.uniform(1 - jitter, 1 + jitter, count)) - mean

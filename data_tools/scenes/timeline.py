@@ -74,7 +74,7 @@ def draw_timeline(rng: Rng, shape: Shape, pool: Pool, n: int) -> list[TimedEvent
     Args:
         pool: At least two classes, all equally likely, as are the recordings of a class.
 
-    A class follows itself only after AGAIN_SECONDS, and only if the shape repeats classes.
+    A class is repeated only after AGAIN_SECONDS, and only if `shape` allows repeated classes.
     """
     events: list[TimedEvent] = []
     end = 0
@@ -105,7 +105,7 @@ def mixed(rng: Rng, shape: Shape, events: Sequence[TimedEvent], n: int) -> Sampl
 
 
 def _sound(rng: Rng, shape: Shape, name: str, recording: Recording | None) -> Samples:
-    """Return an event before levelling, with a length from shape.event_seconds, or shorter if no cut is long enough."""
+    """Return an event's sound before levelling, with a length in shape.event_seconds; shorter if no cut is so long."""
     if recording and shape.whole:
         return loud_seconds(cut(recording, rng, round(shape.event_seconds[1] * SAMPLE_RATE)))
     for _ in range(_TRIES):
@@ -118,7 +118,7 @@ def _sound(rng: Rng, shape: Shape, name: str, recording: Recording | None) -> Sa
 
 
 def loud_seconds(sound: Samples) -> Samples:
-    """Cut a sound to its loud part: from the first to the last whole second above the mean power minus 5 dB.
+    """Cut a sound to its loud part: from the first to the last second whose power is above the sound's mean minus 5 dB.
 
     A sound shorter than a second is unchanged.
     """

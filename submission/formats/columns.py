@@ -37,7 +37,7 @@ class QueryColumn:
         self._line_of: dict[str, int] = {}
 
     def faults(self, line: int, query: str) -> Iterator[Fault]:
-        """Yield the faults of the query on line `line`: empty, unknown to the truth, or already on an earlier line."""
+        """Yield the faults of the query in line number `line`: empty, not in the truth, or also in an earlier line."""
         if not query.strip():
             yield f"{self._name} is empty", "an empty query"
             return
@@ -70,7 +70,7 @@ class QueryColumn:
 
 
 def _without_kinds(problems: list[Problem], *kinds: str) -> list[Problem]:
-    """Return the problems without those whose kind is in `kinds`."""
+    """Return the problems whose kind is not in `kinds`."""
     return [problem for problem in problems if problem.kind not in kinds]
 
 
@@ -86,7 +86,10 @@ def _note_on_differing(unknown: list[str], truth: Truth) -> str:
 
 
 def unknown_name_fault(name: str, where: str, truth: Truth) -> Fault:
-    """Return the fault of a file name that is not in the truth's pool. where: Its place in the row, for the message."""
+    """Return the fault of a file name that is not in the truth's pool.
+
+    where: The name's place in the row, for the message.
+    """
     return f"unknown file name {shown(name)} in {where}{suggestion(truth.similar_file_names, name)}", UNKNOWN_NAME
 
 
@@ -118,7 +121,7 @@ def is_ranked(header: list[str]) -> bool:
 
 
 def matrix_edition(header: list[str]) -> Edition | None:
-    """Return the edition whose matrix CSV has this header: its query column, then file names; None for any other."""
+    """Return the edition whose matrix CSV has this header: its query column, then file names; None if none has."""
     if is_ranked(header):
         return None
     matrix = (edition for edition in EDITIONS.values() if edition.output == "matrix")

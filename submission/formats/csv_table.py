@@ -48,8 +48,8 @@ def parse_rows(data: bytes) -> Iterator[Row | Problem]:
 
     Cells are verbatim, with blanks, entities and case. Lines end with \\n or \\r\\n; the last one may lack it. A line
     break inside a quoted cell belongs to the cell. A row that cannot be read is a Problem instead, and reading
-    continues with the line after its first one. A file that is wrong throughout (empty, UTF-16, another separator or
-    line end) is one Problem on line 1.
+    continues with the line after the row's first line. A file that is wrong throughout (empty, UTF-16, another
+    separator or line end) is one Problem on line 1.
     """
     if fault := _fault_of_file(data):
         yield Problem(1, *fault)
@@ -119,7 +119,7 @@ def format_problems(problems: Sequence[Problem], shown: int | None = SHOWN_PROBL
 
 
 def _whole_row(line: bytes, file: io.BytesIO) -> list[bytes]:
-    """Return all lines of the CSV row that begins with `line`, the others read from `file`; [] if the row never ends.
+    """Return all lines of the CSV row that begins with `line`; the next ones are read from `file`. [] if it never ends.
 
     A row has an even number of quotes.
     """
@@ -173,7 +173,7 @@ def _quote_cell(cell: str) -> str:
 
 
 def _format_line_ranges(lines: Sequence[int]) -> str:
-    """Format increasing line numbers, consecutive ones as first-last: 3-5, 9."""
+    """Format increasing line numbers, and consecutive ones as a range, e.g. `3-5, 9`."""
     spans: list[list[int]] = []
     for line in lines:
         if spans and line == spans[-1][1] + 1:

@@ -37,7 +37,7 @@ def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
 
 
 def read_frame_scores(path: Path) -> dict[str, FrameScores]:
-    """Read the scores of each query's frames from an .npz file; return them by query id, in the order of the file.
+    """Read the scores of each query's frames from an .npz file; return a dict from query id to scores, in file order.
 
     Raises SubmissionError for files of other origin or damaged ones.
     """

@@ -64,8 +64,8 @@ def read_matrix_csv(path: Path, edition: Edition, truth: Truth | None = None) ->
     """Read the scores of a matrix CSV. Raises SubmissionError if check_matrix_csv finds a problem in it.
 
     Rows and columns keep the order of the file. Scores are rounded to float32: text with more digits changes by at most
-    6e-8 of its size (7e-46 near 0). Ids of queries and clips are those of the truth, if it has any, else the texts and
-    file names; relevant clips are those of the truth.
+    6e-8 of its size (7e-46 near 0). Ids and relevant clips are those of the truth, if one is given; without
+    it, the ids are the texts and file names.
     """
     matrix, problems = check_matrix_csv(path.read_bytes(), edition, truth)
     raise_first_problem(str(path), problems)
@@ -82,9 +82,8 @@ def check_matrix_csv(
     names, none of them empty or repeated. Every row has a finite decimal number in the range of float32 in every
     column. There is at least one row, and no query is empty or repeated. Further checks with a truth: exactly its file
     names and its queries, byte for byte, in any order.
-    Some faults hide the rest: row numbers in the first column, a comma at the end of lines, a missing header. They are
-    reported, and the rest is checked as intended. For a ranked CSV, and for a file with another separator, this is the
-    only problem reported.
+    Row numbers in the first column, a comma at the end of lines, and a missing header are reported, and the rest is
+    checked without regard to them. For a ranked CSV, or a file with another separator, only that is reported.
     """
     problems = Problems()
     queries = QueryColumn(edition, truth)
@@ -166,7 +165,7 @@ def _parse_scores(cells: Sequence[str]) -> Scores | None:
 
 
 def _is_score(cell: str) -> bool:
-    """Return whether _parse_scores accepts a cell as a score; much faster than it for a single cell."""
+    """Return whether _parse_scores accepts a cell as a score; for a single cell, this function is much faster."""
     try:
         return not cell.encode("ascii").translate(None, _NUMBER_CHARACTERS) and abs(float(cell)) < _TOO_LARGE
     except ValueError:
@@ -192,7 +191,7 @@ def _score_faults(cells: list[str], names: list[str]) -> Iterator[Fault]:
 
 
 def _is_data_row(header: list[str], edition: Edition) -> bool:
-    """Return whether the first line of a matrix CSV already has scores, because the header is missing."""
+    """Return whether the first line of a matrix CSV contains scores, so that the header is missing."""
     return len(header) > 1 and header[0] != edition.query_column and _parse_scores(header[1:]) is not None
 
 

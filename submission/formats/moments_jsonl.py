@@ -54,7 +54,7 @@ class Moments:
 
 
 def windows_by_query(answers: Iterable[Moments]) -> dict[str, list[Window]]:
-    """Return the windows of every answer, by query id."""
+    """Return a dict from query id to the windows that were found for it."""
     return {answer.qid: answer.windows for answer in answers}
 
 
@@ -64,7 +64,7 @@ def is_scored(answers: Sequence[Moments]) -> bool:
 
 
 def best_windows(answer: Moments, edition: MomentsEdition) -> list[Window]:
-    """Return the windows of an answer that the edition counts: the best by score; without scores, the first ones."""
+    """Return the windows for a query that the edition counts: the best by score or, without scores, the first ones."""
     windows = sorted(answer.windows, key=lambda window: -window[2]) if is_scored([answer]) else answer.windows
     return windows[: edition.max_windows]
 
@@ -105,7 +105,7 @@ def write_scored_moments(path: Path, answers: Sequence[Moments], edition: Moment
 
 
 def _write_lines(path: Path, answers: Sequence[tuple[object, ...]], edition: MomentsEdition) -> None:
-    """Write one JSON object per answer, with the edition's keys in their order; None is left out."""
+    """Write one JSON object per answer, with the keys in the edition's order; a key with the value None is left out."""
     lines = []
     for values in answers:
         line = {key: value for key, value in zip(edition.line, values, strict=True) if value is not None}
@@ -183,7 +183,7 @@ def _blind_list_problem(data: bytes) -> Problem | None:
 
 
 def _line_faults(content: dict[str, Any]) -> Iterator[Fault]:
-    """Yield the faults of one line with an answer: its query id, and its windows."""
+    """Yield the faults of the query id and of the windows in one line of a file of moments."""
     if fault := fault_of_text(content, "qid"):
         yield fault
     windows = content.get(WINDOWS)
@@ -213,7 +213,7 @@ def _score_form_faults(windows: list[Window], width: int, line: int) -> Iterator
 
 
 def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: MomentTruth | None) -> Iterator[Fault]:
-    """Yield the oddities of one answer, such as windows without length or outside the recording."""
+    """Yield the oddities of the windows for one query, such as windows without length or outside the recording."""
     query = truth.queries.get(answer.qid) if truth else None
     length = query.seconds if query else parsed.content.get("duration")
     end_of = float(length) if is_number(length) else math.inf  # type: ignore[arg-type]
@@ -249,7 +249,7 @@ def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: M
 
 
 def _oddities_of_file(answers: Sequence[Moments], truth: MomentTruth | None) -> Iterator[Problem]:
-    """Yield the oddities of a whole file of answers: scores in it, and queries in another order than in the truth."""
+    """Yield the oddities of a whole file of moments: scores in it, and queries in another order than in the truth."""
     if is_scored(answers):
         hint = "the public scorer needs them; a submission must not have them (`write` removes them)"
         yield Problem(None, f"windows have scores: {hint}", "scores")
@@ -258,7 +258,7 @@ def _oddities_of_file(answers: Sequence[Moments], truth: MomentTruth | None) -> 
 
 
 def _add_missing(problems: Problems, line_of: dict[str, int], truth: MomentTruth) -> Problems:
-    """Return `problems` and one for each query of the truth without a line; only one if the file has no known query."""
+    """Return `problems` and one more per query of the truth without a line; only one if no line has a known query."""
     if line_of and not line_of.keys() & truth.queries.keys():
         hint = "it belongs to another split or data set; give the queries that it answers"
         others = [problem for problem in problems if problem.kind != UNKNOWN_QUERY]

@@ -65,7 +65,7 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
 
 
 def write_best(labels: ScoreMatrix | Labels, columns: Ints, path: Path, edition: Edition) -> None:
-    """Write a ranked CSV. columns: (Q, ranking length), the columns of each query's best clips, best first.
+    """Write a ranked CSV. columns: (Q, ranking length) column numbers of each query's best clips, best first.
 
     Raises as write_ranked_csv does.
     """
@@ -77,7 +77,7 @@ def write_ranked_lists(ranked: list[RankedList], path: Path, edition: Edition) -
     """Write ranked lists, such as those of another edition, as a ranked CSV of `edition`, cut to its ranking length.
 
     `custom` accepts shorter lists, such as those of a small pool, if all are as long as the longest.
-    Raises SubmissionError for a list shorter than the ranking length (the names that follow are unknown), and for
+    Raises SubmissionError for a list shorter than the ranking length (its other names are unknown), and for
     anything that check_ranked_csv would report; OSError when writing fails.
     """
     edition = edition.for_pool(max(len(answer.file_names) for answer in ranked))
@@ -111,9 +111,8 @@ def check_ranked_csv(
 
     Further checks with a truth: only its file names and queries, byte for byte, and a row for each of its queries
     (reported last, for the whole file).
-    Some faults hide the rest: row numbers in the first column, a comma at the end of lines, a missing header. They are
-    reported, and the rest is checked as intended. For a score matrix, and for a file with another separator, this is
-    the only problem reported.
+    Row numbers in the first column, a comma at the end of lines, and a missing header are reported, and the rest is
+    checked without regard to them. For a score matrix, or a file with another separator, only that is reported.
     Lists of `custom` have the whole pool if it is smaller than their usual length; without a truth, the header gives
     its size.
     Stricter than the official 2022 script, which skips empty lines, uses a repeated query's last row, counts a repeated
@@ -154,7 +153,7 @@ def _write_lists(lists: Iterable[tuple[str, list[str]]], path: Path, edition: Ed
 
 
 def _is_data_row(cells: list[str], edition: Edition, truth: Truth | None) -> bool:
-    """Return whether the first line of a ranked CSV is already an answer, because the header is missing."""
+    """Return whether the first line of a ranked CSV is a ranked list, so that the header is missing."""
     known = bool(truth and cells and cells[0] in truth.queries)
     return known or (
         len(cells) == len(edition.columns) and all(cell.lower().endswith(AUDIO_SUFFIXES) for cell in cells[1:])

@@ -128,7 +128,7 @@ class ScoreMatrix:
 
     @property
     def labels(self) -> Labels:
-        """Everything in the score matrix except the values."""
+        """Everything in the score matrix except the scores: ids, texts and names, relevant clips, and facts."""
         names = (self.query_ids, self.query_texts, self.clip_ids, self.file_names)
         return Labels(*names, self.relevant, self.facts)
 
@@ -255,7 +255,7 @@ def _require_unique(kind: str, ids: Sequence[str]) -> None:
 
 
 def first_repeat(texts: Iterable[str]) -> tuple[int, int] | None:
-    """Return the two positions of the first repeated text; None if all are different."""
+    """Return the positions of the first text that is repeated, and of its repetition; None if all are different."""
     first_index: dict[str, int] = {}
     for index, text in enumerate(texts):
         if first_index.setdefault(text, index) != index:

@@ -157,10 +157,10 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
 def read_annotations(path: Path, pool: Truth) -> Truth:
     """Read the queries of the 2025 annotations, with several relevant clips each. pool: The truth with all clips.
 
-    path: A file query,audio_filenames, the second column a Python list of file names. The pool must have every query
-    and every file name of this file, byte for byte. The pool's relevant clips are ignored (46 of the 1,037 queries of
-    the real file do not list the clip that they were written for).
-    Returns the queries of the file, in its order, and the whole pool.
+    path: A CSV file with the columns query and audio_filenames, which is a Python list of file names. The pool must
+    have every query and every file name of this file, byte for byte. The pool's relevant clips are ignored (46 of the
+    1,037 queries of the real file do not list the clip that they were written for). Returns the queries of the file, in
+    its order, and the whole pool.
     Source: DCASE 2025 baseline, resources/metadata_eval.csv and retrieval_module.py. Deviations: none for that file; a
     repeated query or name, which the baseline accepts, is refused.
     Raises SubmissionError, with file and line, for this and for anything that is not such a table.
@@ -203,14 +203,17 @@ def _read_rows(path: Path) -> list[Row]:
 
 
 def _refuse_repeated(path: Path, line: int, kind: str, text: str, line_of_text: dict[str, int]) -> None:
-    """Raises SubmissionError if `text` has an earlier line in line_of_text; otherwise adds it there with this line."""
+    """Raises SubmissionError if `text` is in line_of_text, from an earlier line; otherwise adds it with this line."""
     if line_of_text.setdefault(text, line) != line:
         first = f"is already on line {line_of_text[text]}"
         raise SubmissionError(f"{path}: line {line}: {kind} {text!r} {first}; keep one of them")
 
 
 def _parse_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
-    """Parse `listed`, a Python list of file names. Raises SubmissionError for a name that is repeated or unknown."""
+    """Return the file names in the Python list `listed`, a text.
+
+    Raises SubmissionError for a name that is repeated or unknown.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # an invalid backslash escape: Python did not write this list

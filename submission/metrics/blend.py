@@ -28,7 +28,7 @@ PICKS = 20  # of the search: weights are multiples of 1/20
 def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None) -> ScoreMatrix:
     """Return the weighted mean of score matrices that have the same queries and clips in the same order.
 
-    parts: The matrices by name. how: One of these.
+    parts: Dict from name to matrix. how: One of the following.
 
     * `raw`: scores unchanged.
     * `standardised`: each query's scores minus their mean, divided by their standard deviation (zeros if all are
@@ -45,7 +45,7 @@ def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[
 def blended(
     parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None
 ) -> tuple[Labels, Iterator[Scores]]:
-    """Return the weighted mean of score matrices as its labels, and its scores in blocks of queries. parts: By name."""
+    """Return the weighted mean of the score matrices `parts`: its labels, and its scores in blocks of queries."""
     _require_same_labels(parts)
     factors = weight_factors(weights, len(parts))
     first = next(iter(parts.values()))
@@ -87,8 +87,8 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
 def ensemble_selection(parts: Sequence[Values], score: Callable[[Values], float]) -> tuple[list[float], float]:
     """Search for the weights whose weighted mean of `parts` has the best `score`; return the weights and that score.
 
-    score: Function that scores a sum of parts, higher is better. It must give a sum and the mean of the same parts the
-    same score, as metrics of rankings do.
+    score: Function that scores a sum of parts, higher is better. It must give the sum and the mean of parts the same
+    score, as metrics of rankings do.
     The search begins with the best single part. PICKS - 1 times it adds the part that scores best when added. It
     returns the best of all these means; the weight of a part is its share of the picks.
 
@@ -117,7 +117,7 @@ def contributing_models(facts: Mapping[str, Any]) -> list[tuple[Any, Any]]:
 
 
 def facts_of_parts(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the facts of every unblended matrix that contributed to the matrix with the given facts.
+    """Return the facts of all matrices, except blends, that contributed to the matrix with the given facts.
 
     For a blend, these are the facts of its parts at any depth; for any other matrix, its facts.
     """
@@ -162,7 +162,7 @@ def _require_same_labels(parts: Mapping[str, ScoreMatrix]) -> None:
 
 
 def weight_factors(weights: Sequence[float] | None, n_parts: int) -> Values:
-    """Return the given weights, (n_parts,), or equal ones. Raises SubmissionError for invalid weights."""
+    """Return the given weights as an array (n_parts,); None: equal ones. Raises SubmissionError for invalid weights."""
     factors = np.ones(n_parts) if weights is None else np.array(weights, dtype=np.float64)
     if len(factors) != n_parts:
         raise SubmissionError(f"{len(factors)} weights are given for {n_parts} files; give one for each")

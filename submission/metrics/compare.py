@@ -16,10 +16,11 @@ Comparable = Summary | MomentSummary
 
 
 def compare(system: Comparable, others: Sequence[Comparable], metric: str | None = None) -> Difference:
-    """Return the difference between a system and the mean of others in a metric (None: the primary one).
+    """Return the difference in a metric between a system and the mean of other systems.
 
-    With several others, such as seeds, each query's values are averaged: the system is compared with the expected one,
-    not with the best. The systems may have the queries in different orders if every text occurs once. Raises
+    metric: None for the primary one.
+    With several other systems, such as seeds, each query's values are averaged: the system is compared with their mean,
+    not with the best of them. The systems may have the queries in different orders if every text occurs once. Raises
     SubmissionError for systems with different queries, pools, or numbers of relevant clips.
     """
     values_of_others = []
@@ -38,7 +39,7 @@ def compare(system: Comparable, others: Sequence[Comparable], metric: str | None
 
 
 def _row_order(system: Comparable, other: Comparable) -> list[int]:
-    """Return the rows of `other` that have the queries of `system`, in the order of `system`."""
+    """Return the row numbers in `other` of the queries of `system`, in the order of `system`."""
     texts, others = system.queries.texts, other.queries.texts
     if texts == others:
         return list(range(len(texts)))

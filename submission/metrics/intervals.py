@@ -102,8 +102,8 @@ def paired_difference(
     difference at least as large in either direction.
     Raises SubmissionError for no queries and for lengths that differ.
     Source: Fisher's randomisation test as Smucker, Allan and Carterette compare retrieval systems (CIKM 2007).
-    Deviations: theirs flips single queries, which treats five captions of a clip as independent. If the captions of a
-    clip agree completely, 41 % of comparisons between equal systems then come out below 0.05, and 4 % with groups (of
+    Deviations: their test flips single queries, which treats five captions of a clip as independent. If the captions of
+    a clip agree completely, 41 % of comparisons between equal systems then come out below 0.05, and 4 % with groups (of
     400 drawn ones).
     """
     one, other = _require_samples(first), _require_samples(second)
@@ -131,7 +131,7 @@ def paired_difference(
 
 
 def group_numbers(keys: Iterable[Hashable]) -> Groups:
-    """Number the groups of queries, (Q,) from 0: queries with equal keys get the same number."""
+    """Return the number of each query's group, (Q,), from 0: queries with equal keys get the same number."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
@@ -145,13 +145,13 @@ def _require_samples(per_query: npt.ArrayLike) -> Values:
 
 
 def _group_sums(samples: Values, groups: Groups | None) -> tuple[Values, Ints]:
-    """Return the sum and the number of the samples of every group."""
+    """Return two arrays: for every group, the sum of its values, and the number of its values."""
     if groups is None:
         return samples, np.ones(len(samples), dtype=np.int64)
     return np.bincount(groups, weights=samples).astype(np.float64), np.bincount(groups).astype(np.int64)
 
 
 def _split(total: int, width: int) -> Iterable[int]:
-    """Split a number of rows into parts, so that an array of (part, width) fits into memory; yield their sizes."""
+    """Split `total` rows into parts, so that an array (rows of a part, width) fits into memory; yield their sizes."""
     size = max(1, _MAX_DRAWN // width)
     return (min(size, total - start) for start in range(0, total, size))

@@ -54,11 +54,11 @@ class MomentScores(NamedTuple):
         return (self.ious >= threshold).astype(np.float64)
 
     def precisions_at(self, threshold: float | None = None) -> Values:
-        """Return (Q,) average precision of each query at `threshold`; for None the mean over all THRESHOLDS."""
+        """Return the average precision of each query at `threshold`, (Q,); for None the mean over all THRESHOLDS."""
         return self.precisions.mean(axis=1) if threshold is None else self.precisions[:, THRESHOLDS.index(threshold)]
 
     def recall(self, threshold: float) -> float:
-        """Return R1@threshold: the share of queries, in [0, 1], whose first window reaches that IoU with a true one."""
+        """Return R1@threshold: the share of queries whose first window reaches this IoU with a true one, in [0, 1]."""
         return float(self.hits(threshold).mean())
 
     def mean_precision(self, threshold: float | None = None) -> float:
@@ -88,21 +88,21 @@ def score_moments(
 ) -> MomentScores:
     """Score the windows of every query against its true ones.
 
-    predictions: By query id, windows [start, end] or all [start, end, score], in seconds, in the order of the file.
-    truth: By query id, windows [start, end].
-    lengths: Seconds; only true windows longer than the first value and not longer than the second count, and queries
-    without any are in no mean. See LENGTHS for the published ranges. With a range, the other true windows are dropped,
-    and predicted windows that match only dropped ones count as wrong. The figures of ranges therefore do not average to
-    that of all windows.
+    predictions: Dict from query id to windows, all [start, end] or all [start, end, score], in seconds, in file order.
+    truth: Dict from query id to true windows [start, end].
+    lengths: A range in seconds: only true windows longer than its first value and not longer than its second count, and
+    queries without such windows are in no mean. See LENGTHS for the published ranges. With a range, the other true
+    windows are dropped, and predicted windows that match only dropped ones count as wrong. The figures of ranges
+    therefore do not average to that of all windows.
     undefined_hits: Whether an IoU of 0 / 0 is right in AP, as in the official script.
 
     R1@t is the share of queries whose first window in the file has an IoU of at least t with some true window; scores
     do not matter. AP@t uses the first MAX_WINDOWS windows in the file, by descending score (windows with equal scores,
-    and all without scores, keep their order). Each takes the true window of highest IoU that is not yet taken, and is
-    right if that IoU is at least t. Of two true windows of equal IoU, the later one is taken. AP is the sum, over the
-    right windows, of the best precision from there on, divided by the number of true windows (VOC 2011).
-    Raises SubmissionError for other query ids than those of the truth, a query without windows, windows of both forms,
-    no query, and if no true window is left.
+    and all without scores, keep their order). Each window takes the true window of highest IoU that is not yet taken,
+    and is right if that IoU is at least t. Of two true windows of equal IoU, the later one is taken. AP is the sum,
+    over the right windows, of the best precision at this window or later, divided by the number of true windows (VOC
+    2011). Raises SubmissionError for other query ids than those of the truth, a query without windows, windows of both
+    forms, no query, and if no true window is left.
     Source: DCASE 2026 baseline, src/standalone_eval/eval.py and utils.py at 45ef471 (github.com/awkrail).
 
     Deviations:
@@ -186,7 +186,7 @@ def padded(windows: Sequence[Windows], width: int) -> Values:
 
 
 def _batches(n_true: Ints) -> Iterable[Ints]:
-    """Yield row numbers of queries in batches, ordered by number of true windows; this limits padding and memory."""
+    """Yield the row numbers of queries in batches, by rising number of true windows, to save padding and memory."""
     order = np.argsort(n_true, kind="stable")
     start = 0
     while start < len(order):
@@ -198,7 +198,7 @@ def _batches(n_true: Ints) -> Iterable[Ints]:
 
 
 def ious_of(submitted: Values, truths: Values, undefined: float = 0.0) -> Values:
-    """Return the (Q, W, G) IoU of every window with every true one; `undefined` for 0 / 0, NaN if either is padding."""
+    """Return the IoU of each found window with each true one, (Q, W, G): NaN for padding, `undefined` for 0 / 0."""
     with np.errstate(all="ignore"):
         starts = np.maximum(submitted[:, :, None, 0], truths[:, None, :, 0])
         shared = np.maximum(np.minimum(submitted[:, :, None, 1], truths[:, None, :, 1]) - starts, 0)
@@ -208,10 +208,10 @@ def ious_of(submitted: Values, truths: Values, undefined: float = 0.0) -> Values
 
 
 def _ious_of_first(first: Values, truths: Values) -> Values:
-    """Return (Q,) the IoU of each query's first window with the true one that fits best, the first of equal ones.
+    """Return (Q,) the IoU of each query's first window with the true window that fits best.
 
-    As in the official script, this IoU divides by the hull, from the first start to the last end. It can differ in the
-    last bit from the IoU that AP uses.
+    If several true windows fit equally well, it is the first of them. As in the official script, this IoU divides by
+    the hull, from the first start to the last end. It can differ in the last bit from the IoU that AP uses.
     """
     best = np.nanargmax(ious_of(first[:, None], truths)[:, 0], axis=1)
     truth = truths[np.arange(len(best)), best]
@@ -222,7 +222,7 @@ def _ious_of_first(first: Values, truths: Values) -> Values:
 
 
 def _hits(ious: Values) -> Flags:
-    """Decide from IoUs which windows are right at each threshold: return (Q, T, W), windows in their order.
+    """Return which windows are right at each threshold, (Q, T, W), by their IoUs with the true windows.
 
     Each true window is matched at most once.
     """
@@ -241,9 +241,9 @@ def _hits(ious: Values) -> Flags:
 
 
 def _average_precisions(hits: Flags, n_true: Ints) -> Values:
-    """Return the average precision of each query at each threshold, (Q, T). hits: (Q, T, W) right windows.
+    """Return the average precision of each query at each threshold, (Q, T). hits: (Q, T, W), true for right windows.
 
-    Equal to the official script to the last bit, so that means which end in 5 are rounded in the same way. Shares of
+    Equal to the official script to the last bit, so that means ending in 5 are rounded in the same way. Shares of
     recall are differences of quotients. The sum is numpy's, which adds eight or more numbers in pairs.
     """
     n_found = np.cumsum(hits, axis=2)

@@ -46,8 +46,8 @@ def blend_moments(
     1/2 for its second and so on, which also works for windows without scores.
     weights: Not negative, one per part; None: equal.
     Source: ours; score x IoU is the vote of boxes in object detection (Gidaris and Komodakis, ICCV 2015, section 4).
-    Raises SubmissionError for files of other queries or recordings, for raw scores that are missing, below 0, or too
-    large for their sum, and for invalid weights.
+    Raises SubmissionError if the files differ in queries or recordings, for raw scores that are missing, below 0, or
+    too large for their sum, and for invalid weights.
     """
     candidates = _candidates(parts, how, edition)
     return candidates.blended(weight_factors(weights, len(parts)), edition)
@@ -73,7 +73,7 @@ def search_moment_weights(
 
 
 def require_disjoint(tested: Parts, validation: Parts, truth: MomentTruth) -> None:
-    """Raises SubmissionError if the files to test share queries or recordings with the files for the weight search.
+    """Raises SubmissionError if the files of the test share queries or recordings with those of the weight search.
 
     This compares the tested files with the validation files and with their truth.
     """
@@ -103,8 +103,9 @@ class _Candidates(NamedTuple):
     votes: list[Values]
 
     def blended(self, factors: Values, edition: MomentsEdition) -> list[Moments]:
-        """Return the answer to each of Q queries, by the weighted sum of the files' votes. factors: (files,) weights.
+        """Return the best windows of each of Q queries, by the weighted sum of the files' votes.
 
+        factors: Weights, (files,).
         The votes are sorted before their sum, so that it is the same in any order of the files.
         """
         with np.errstate(over="ignore"):  # `best` refuses such sums
@@ -112,9 +113,10 @@ class _Candidates(NamedTuple):
             return self.best(np.sort(weighted, axis=0).sum(axis=0) / np.sort(factors).sum(), edition)
 
     def best(self, total: Values, edition: MomentsEdition) -> list[Moments]:
-        """Return the best windows of each of Q queries. total: (2, Q, M), the summed votes for M candidate windows.
+        """Return the best windows of each of Q queries.
 
-        total: (2, Q, M) a sum of votes. Raises SubmissionError if it is not finite.
+        total: (2, Q, M), for M candidate windows: the sum of the votes; and a number above 0 if any file has the
+        window. Raises SubmissionError if a number is not finite.
         """
         if not np.isfinite(total).all():
             largest = self.names[int(np.argmax([votes.max() for votes in self.votes]))]
@@ -137,7 +139,7 @@ class _Candidates(NamedTuple):
 
 
 def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
-    """Collect the different windows of every query in all files, and each file's votes for them."""
+    """Collect for every query the different windows in all files, and the votes of each file for these windows."""
     answers = _require_same_queries(parts)
     by_part: list[list[list[Window]]] = []
     for name, part in parts.items():
@@ -156,9 +158,9 @@ def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
 
 
 def _require_same_queries(parts: Parts) -> list[Moments]:
-    """Check that all files answer the same queries; return the first file's answers.
+    """Return the answers of the first file. Raises SubmissionError unless all files answer the same queries.
 
-    Each has its query's text and recording if any file has them.
+    An answer gets the text and the recording of the query if any file has them.
     """
     (first_name, first), *others = parts.items()
     known = {answer.qid: answer for answer in first}
@@ -180,7 +182,7 @@ def _require_same_queries(parts: Parts) -> list[Moments]:
 
 
 def _scaled_windows(name: str, answer: Moments, how: How, edition: MomentsEdition) -> list[Window]:
-    """Return an answer's windows that the edition counts, as [start, end, score for the blend], best first."""
+    """Return the windows of an answer that the edition counts, best first, as [start, end, score for the blend]."""
     if how == "raw" and not is_scored([answer]):
         raise SubmissionError(f"{name}: its windows have no scores; add --how rank, or give the file with scores")
     best = best_windows(answer, edition)

@@ -97,7 +97,7 @@ class MomentSummary:
         return [f"{name:12}{text}" for name, text in table]
 
     def figures_by_length(self) -> dict[str, float]:
-        """Return metrics in [0, 1] by names such as `mAP short`, for each range of window lengths that has a query."""
+        """Return a dict from names such as `mAP short` to metrics in [0, 1], for each range of lengths with a query."""
         return {
             f"{metric} {name}": value
             for name, scores in self.by_length.items()
@@ -131,7 +131,7 @@ class MomentSummary:
 
 
 def metric_values(scores: MomentScores, metrics: Sequence[str] | Mapping[str, float]) -> dict[str, float]:
-    """Return the means over queries, in [0, 1], by metric as published (`R1@0.7`, `mAP`, `mAP@0.75`)."""
+    """Return a dict from metric (`R1@0.7`, `mAP`, `mAP@0.75`) to its mean over queries, in [0, 1]."""
     return {metric: metric_value(scores, metric) for metric in metrics}
 
 
@@ -144,7 +144,7 @@ def metric_value(scores: MomentScores, metric: str) -> float:
 def summarise_moments(
     predictions: Mapping[str, Windows], truth: MomentTruth, edition: MomentsEdition, notes: Sequence[str] = ()
 ) -> MomentSummary:
-    """Score predicted windows (by query id) by an edition's metrics; return the metrics with intervals.
+    """Score predicted windows (a dict by query id) by an edition's metrics; return the metrics with intervals.
 
     notes: Sentences to add to the notes of the summary.
     The bootstrap draws whole recordings, not queries. With 177 queries of 100 recordings, one query is 0.56 percentage
@@ -194,12 +194,12 @@ def summarise_moments_file(path: Path, truth: MomentTruth, edition: MomentsEditi
 
 
 def truth_notes(truth: MomentTruth) -> list[str]:
-    """Return notes on the oddities of a truth, counted by kind."""
+    """Return notes on the oddities of a truth: one line per kind, with the number of oddities."""
     return _count_kinds(truth.notes, truth.name)
 
 
 def _split_metric(metric: str) -> tuple[str, float | None]:
-    """Return ("R1", 0.7) for R1@0.7, ("mAP", None) for mAP."""
+    """Split a metric into its name and its threshold: ("R1", 0.7) for `R1@0.7`, ("mAP", None) for `mAP`."""
     name, _, threshold = metric.partition("@")
     return name, float(threshold) if threshold else None
 
@@ -226,5 +226,5 @@ def _omission_notes(scores: MomentScores, edition: MomentsEdition) -> list[str]:
 
 
 def _count_kinds(notes: Sequence[Problem], name: str) -> list[str]:
-    """Return one line per kind of note on a file, with the number of notes. name: Name of the file."""
+    """Return one line per kind of note on a file, with the number of its notes. name: Name of the file."""
     return [f"{name}: {count} x {kind} (`check` names each)" for kind, count in Counter(n.kind for n in notes).items()]

@@ -34,12 +34,13 @@ def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | 
 def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | None = 10) -> Values | float:
     """Return AP@k of one query or of several; the mean over queries is mAP@k.
 
-    ranks: Of relevant clips; those beyond k, or never found, may be left out.
+    ranks: Ranks of the relevant clips; ranks beyond k may be left out.
     n_relevant: Number of relevant clips in the pool, found or not; the divisor. k: None counts every rank (mAP without
     a cut).
     Returns sum_i i / ranks[i] over ranks[i] <= k, divided by n_relevant; in [0, 1]. With more than k relevant clips it
     stays below 1 (of 12 relevant ones at most 10 / 12 for k = 10).
-    Raises SubmissionError for ranks that do not increase or start below 1, and for n_relevant below 1 or below R.
+    Raises SubmissionError for ranks that do not increase or start below 1, and for n_relevant below 1 or below the
+    number of ranks.
     Source: DCASE 2022 eval_script.py (one relevant clip), DCASE 2023 postprocessing/xmodal_retrieval.py and DCASE 2025
     retrieval_module.py (several; the divisor is the number of all relevant clips, not min(k, R)). Deviations: none for
     clips listed once. The 2022 script counts a clip again each time a row repeats it, so its AP can exceed 1 (10 for
@@ -69,7 +70,7 @@ def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values:
 def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values | float:
     """Return R@k of one query or of several: the relevant clips among the first k, divided by n_relevant; in [0, 1].
 
-    ranks, n_relevant: As for average_precision, and the same SubmissionError.
+    ranks, n_relevant: See average_precision, which raises the same SubmissionError.
     Source: DCASE 2022 eval_script.py (one relevant clip: 0 or 1), DCASE 2023 and "On Negative Sampling for Contrastive
     Audio-Text Retrieval", github.com/xieh97 (several). From audio to text, with five captions per clip, its R@1 is at
     most 0.2: see hit_rate for the other definition. Deviations: none.
@@ -155,5 +156,5 @@ def _require_ranks(
 
 
 def _number_or_array(values: npt.NDArray[np.float64]) -> Values | float:
-    """Return an array without dimensions as a number, and other arrays unchanged."""
+    """Return an array without dimensions as a number, and any other array unchanged."""
     return float(values) if values.ndim == 0 else values

@@ -25,8 +25,8 @@ from submission.ordering import concatenate_ranks, ranks_from_lists, relevant_ra
 def ranks_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth | None = None) -> RelevantRanks:
     """Return the ranks of every query's relevant clips in a ranked CSV of an edition.
 
-    truth: The queries that the file must answer, and the pool. annotations: If given, score only its queries, by its
-    relevant clips.
+    truth: The queries that the file must answer, and the pool. annotations: If given, only the queries in it are
+    scored, with the relevant clips in it.
     Source: DCASE 2022 eval_script.py. Deviations: none in the figures. Files with a problem are refused (see
     ranked_csv.check_ranked_csv and truth.read_clotho_truth), where the script scores them or fails. Cells are read as
     text; pandas turns a caption such as NA into a missing value.
@@ -72,8 +72,8 @@ def ranks_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
 def ranks_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
     """Return the ranks of each clip's captions among all captions (audio to text); clips without captions are omitted.
 
-    Equal scores are ordered by the queries' texts, the only name of a query in all file formats. Raises SubmissionError
-    if relevance is not known.
+    Captions with equal scores are ordered by their texts, because only texts identify queries in all file formats.
+    Raises SubmissionError if relevance is not known.
     """
     _require_relevance(matrix.query_ids, matrix.relevant)
     rows_of: Mapping[str, list[int]] = {clip_id: [] for clip_id in matrix.clip_ids}
@@ -101,7 +101,7 @@ def summarise_matrix(matrix: ScoreMatrix, edition: Edition) -> Summary:
 
 
 def with_annotations(matrix: ScoreMatrix, annotations: Truth) -> ScoreMatrix:
-    """Return the rows of a score matrix whose queries are in `annotations`, with the relevant clips given there.
+    """Return the score matrix with only the queries in `annotations`, and the relevant clips that `annotations` give.
 
     A query is identified by its text and a clip by its file name, as in the 2025 baseline's retrieval_module.py.
     """

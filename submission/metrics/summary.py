@@ -106,7 +106,7 @@ def summarise(queries: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map
 
     The primary metric is AP@k for the first k of map_ks.
 
-    A k beyond the depth of ranked lists gives a lower bound, a k beyond the pool is over all of it; notes report both.
+    A k beyond the depth of ranked lists gives a lower bound, a k beyond the pool means all clips; notes report both.
     """
     per_query = {f"R@{k}": recall(queries.ranks, queries.n_relevant, k) for k in recall_ks}
     per_query |= {f"mAP@{k}": average_precision(queries.ranks, queries.n_relevant, k) for k in map_ks}
@@ -123,8 +123,8 @@ def summarise(queries: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map
 def summarise_audio_to_text(queries: RelevantRanks, ks: Sequence[int] = (1, 5, 10)) -> Summary:
     """Return the means, over clips that search for their captions, of three kinds of recall and of mAP.
 
-    HR@k: hit_rate (R@k of Mei et al., WavCaps, LAION-CLAP). R@k: recall. pooled R@k: pooled_recall. mAP@10 divides by
-    all captions of a clip; mAP has no cut.
+    HR@k: see hit_rate (called R@k by Mei et al., WavCaps, LAION-CLAP). R@k: see recall. pooled R@k: see pooled_recall.
+    mAP@10 divides by the number of all captions of a clip; mAP has no cut.
     """
     per_query = {f"HR@{k}": hit_rate(queries.ranks, k) for k in ks}
     per_query |= {f"R@{k}": recall(queries.ranks, queries.n_relevant, k) for k in ks}
@@ -137,7 +137,7 @@ def summarise_audio_to_text(queries: RelevantRanks, ks: Sequence[int] = (1, 5, 1
 
 
 def _summary(queries: RelevantRanks, per_query: dict[str, Values], k: int, notes: list[str]) -> Summary:
-    """Build the summary of some queries from each query's metrics. k: That of the primary metric, mAP@k."""
+    """Build a summary from the metrics of each query. k: The k of the primary metric, mAP@k."""
     primary = f"mAP@{k}"
     return Summary(
         values={name: float(values.mean()) for name, values in per_query.items()},

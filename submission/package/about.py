@@ -32,7 +32,7 @@ FILL_IN = "FILL IN"  # placeholder in a template for facts that only the partici
 
 
 def _require_visible(text: str) -> str:
-    """Return the text; raises an error if it is empty, not filled in, or has invisible characters."""
+    """Return `text` unchanged; raises an error if it is empty, not filled in, or has invisible characters."""
     if FILL_IN in text:
         raise ValueError(f"is not filled in yet; replace {FILL_IN!r}")
     if not text.strip() or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
@@ -41,7 +41,7 @@ def _require_visible(text: str) -> str:
 
 
 def _require_email(text: str) -> str:
-    """Return the text; raises an error if it is not an e-mail address."""
+    """Return `text` unchanged; raises an error if it is not an e-mail address."""
     if not re.fullmatch(r"[^@\s]+@[^@\s]+\.[^@\s.]+", text):
         raise ValueError("is not an e-mail address such as name@place.org; correct it")
     return text
@@ -102,7 +102,7 @@ class About(Strict):
 def about_template(systems: Sequence[tuple[str, Sequence[str]]], sources: Iterable[str], of_moments: bool) -> str:
     """Return a template of the participant's facts for a package (YAML text), with FILL_IN for every missing fact.
 
-    systems: For each, the names of its runs, and which of `output` and `scored` it needs.
+    systems: For each system, the names of its runs, and which of the keys `output` and `scored` it needs.
     sources: Data sets and models without an address in the runs.
     """
     files = "file of windows (.jsonl)" if of_moments else "scores (.npy) or CSV"

@@ -63,7 +63,7 @@ class PackedSystem(NamedTuple):
 
 
 def file_names(names: Names, label: str, edition: AnyEdition) -> Names:
-    """Return the edition's name patterns for a system's files with the parts of `label` filled in."""
+    """Return the names of a system's files: the edition's name patterns, filled with the parts of `label`."""
     author, institute, _, index = label.split("_")
     filled = {"label": label, "author": author, "institute": institute, "task": edition.task, "index": index}
     return Names(*(name.format(**filled) for name in names))
@@ -106,9 +106,8 @@ def check_archive(
 ) -> Iterator[str]:
     """Yield everything that the official validator would refuse, and problems that it does not check, one message each.
 
-    truth_of: Returns the truth for the output of a label. require_report: A technical report must exist. shown: As for
-    format_problems.
-    Raises OSError for a file that cannot be opened.
+    truth_of: Function from a label to the truth of its output. require_report: Whether a technical report must exist.
+    shown: See format_problems. Raises OSError for a file that cannot be opened.
     """
     with path.open("rb") as file:
         try:
@@ -131,7 +130,7 @@ def check_archive(
 
 
 def _container_problems(file: BinaryIO, archive: zipfile.ZipFile) -> Iterator[str]:
-    """Find bytes before or after an archive, which some programs run or show, and files that some cannot unpack."""
+    """Return problems: bytes around an archive, which some programs run or show, and files that some cannot unpack."""
     file.seek(0)
     if file.read(4) not in (b"PK\x03\x04", b"PK\x05\x06"):
         yield "other data comes before the archive, such as a script; pack it again"
@@ -148,7 +147,7 @@ def _container_problems(file: BinaryIO, archive: zipfile.ZipFile) -> Iterator[st
 
 
 def _size_problems(archive: zipfile.ZipFile, edition: AnyEdition) -> Iterator[str]:
-    """Find files in a package whose unpacked size is larger than any such file needs to be."""
+    """Return a problem for each file in a package whose unpacked size is larger than such a file needs to be."""
     limits = {".yaml": MAX_META_BYTES, ".pdf": MAX_REPORT_BYTES}
     for info in archive.infolist():
         largest = limits.get(PurePosixPath(info.filename).suffix, MAX_OUTPUT_BYTES)

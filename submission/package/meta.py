@@ -19,7 +19,7 @@ from submission.runs.record import LossSettings, SetFacts, StageSettings
 
 
 def system_label(about: About, edition: AnyEdition, index: int) -> str:
-    """Return the label: last name and institute of the corresponding author, task, and index.
+    """Return a system's label: last name and institute of the corresponding author, task, and index.
 
     Blanks, dots and underscores, which separate the parts of file names, become hyphens.
     """
@@ -57,7 +57,7 @@ def make_meta(
 
     Source: see Edition.sources.
 
-    runs: One, or those that were blended. scored: The matrix for the results. Parameters are those of all members of an
+    runs: One run, or those that were blended. scored: Matrix for the results. Parameters are those of all members of an
     ensemble, frozen experts counted once. Lengths are minutes, as in DCASE's templates.
     """
     members = count_members(runs)
@@ -132,12 +132,12 @@ def _description(runs: Sequence[FinishedRun]) -> dict[str, Any]:
 
 
 def _join_unique(values: Iterable[str]) -> str | None:
-    """Return the different values in their order, joined by ", "; None without values."""
+    """Join the values with ", ", each once and in their order; None without values."""
     return ", ".join(dict.fromkeys(values)) or None
 
 
 def _value_or_list(values: list[Any]) -> Any:
-    """Return the value if all are equal, otherwise the list of all different ones."""
+    """Return one value if all of `values` are equal, otherwise the list of the different values."""
     unique = list(dict.fromkeys(values))
     return unique[0] if len(unique) == 1 else unique
 
@@ -201,7 +201,7 @@ def _external_sources(runs: Sequence[FinishedRun], about: About) -> Iterator[dic
 
 
 def external_addresses(runs: Sequence[Finished]) -> dict[str, str | None]:
-    """Return all external data sets and pre-trained models by name, with the address if a run has it."""
+    """Return a dict from each external data set and pre-trained model, by name, to its address (None if unknown)."""
     addresses: dict[str, str | None] = {}
     for run in runs:
         for source in run.result.data.values():

@@ -37,7 +37,7 @@ class Part(BaseModel):
 
 
 def _require_value(value: Any) -> Any:
-    """Return the value of a key in meta.yaml; raises an error if it is empty."""
+    """Return the value of a key in meta.yaml unchanged; raises an error if it is empty."""
     if value in (None, ""):
         raise ValueError("this value is missing")
     return value
@@ -62,7 +62,7 @@ class Author(Part):
 
 
 def _with_one_corresponding(authors: list[Author]) -> list[Author]:
-    """Return the authors; raises an error unless exactly one is the corresponding author."""
+    """Return the list of authors unchanged; raises an error unless exactly one is the corresponding author."""
     if (count := sum(author.corresponding is True for author in authors)) != 1:
         raise ValueError(f"{count} are corresponding authors, exactly one must be")
     return authors
@@ -99,7 +99,7 @@ class MomentsData(Part):
 
 
 def figure_keys(edition: AnyEdition) -> dict[str, str]:
-    """Map metrics to their keys in meta.yaml: R@1 to R1, or for moments R1@0.7 to Recall1@0.7."""
+    """Return a dict from metric to its key in meta.yaml: R@1 to R1, or for moments R1@0.7 to Recall1@0.7."""
     if isinstance(edition, Edition):
         metrics = [*(f"R@{k}" for k in edition.recall_ks), *(f"mAP@{k}" for k in edition.map_ks)]
         return {metric: metric.replace("@", "") for metric in metrics}

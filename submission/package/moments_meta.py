@@ -37,9 +37,9 @@ def make_moments_meta(
 ) -> dict[str, Any]:
     """Return the content of meta.yaml for a system of moments, with results in per cent.
 
-    runs: One, or those of an ensemble. figures: By metric, in [0, 1]. audio_captions counts the moments of all training
-    sources; for sources without moments, their captions. External data sets and pre-trained models have their
-    addresses.
+    runs: One run, or those of an ensemble. figures: Dict from metric to value, in [0, 1]. The key audio_captions counts
+    the moments of all training sources; for sources without moments, their captions. External data sets and pre-trained
+    models have their addresses.
     """
     trained, frozen = count_parameters(runs)
     names = [_audio_models(run) for run in runs]
@@ -67,7 +67,7 @@ def make_moments_meta(
 
 
 def results_block(figures: Mapping[str, float], edition: MomentsEdition) -> dict[str, dict[str, float]]:
-    """Return the block `results`: figures in per cent with two digits, by the template's keys."""
+    """Return the block `results`: a dict from the template's keys to figures in per cent with two decimals."""
     return {edition.result: {key: round(100 * figures[metric], 2) for metric, key in figure_keys(edition).items()}}
 
 

@@ -24,7 +24,7 @@ def pack_moments(
 ) -> PackedSystem:
     """Pack one system that finds moments: return its output, in order of queries and without scores, and its meta.yaml.
 
-    runs: One, or those of an ensemble, whose windows are `output` and `scored`. folder: Folder of these files.
+    runs: One run, or those of an ensemble, whose windows are `output` and `scored`. folder: Folder of these files.
     Raises SubmissionError for files that do not fit the queries, and for figures of a blind list.
     """
     first = runs[0]
@@ -64,7 +64,10 @@ def _entry_with_answers(answers: Sequence[Moments], runs: Sequence[FinishedMomen
 
 
 def require_figures(run: FinishedMoments) -> Mapping[str, float]:
-    """Return the figures by metric, in [0, 1]. Raises SubmissionError for an entry of a blind list, which has none."""
+    """Return a dict from metric to value in [0, 1].
+
+    Raises SubmissionError for an entry of a blind list, which has none.
+    """
     if run.ranked.figures is None:
         scored_entries = [name for name, entry in run.result.moments.items() if entry.figures is not None]
         hint = (

@@ -122,7 +122,7 @@ def _answers_known(data: bytes, matrix: ScoreMatrix) -> bool:
 
 
 def _describe_entry(run: FinishedRun) -> str:
-    """Return the note that a system submits an entry with known answers, not one of the blind set."""
+    """Return the note that a system submits an entry of queries with known answers, not of the blind set."""
     ranked = f"{run.entry!r} ({counted(len(run.matrix.clip_ids), 'clip')})"
     return f"submits the ranked entry {ranked}; to submit the blind set, give this system an `output`"
 

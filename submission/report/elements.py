@@ -70,7 +70,7 @@ class Span(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Start and end as times, e.g. `0:05.0 – 0:12.0`."""
+        """Start and end of the window as times, e.g. `0:05.0 – 0:12.0`."""
         return f"{_clock(self.start)} – {_clock(self.end)}"
 
 
@@ -171,8 +171,7 @@ def without_folders(value: Any) -> Any:
     """Shorten the paths in a JSON value, so that it shows no folder of this machine.
 
     An absolute path, as the whole text or within it, is cut to its last part. A path within a text ends at a blank
-    after its last slash. Unless the path is quoted, a folder name with one of `,;:(){}[]=` and a blank is read as the
-    end of a path there.
+    after its last slash. Unless the path is quoted, it also ends in a folder name at one of `,;:(){}[]=` with a blank.
     """
     if isinstance(value, dict):
         return {name: without_folders(part) for name, part in value.items()}
@@ -188,11 +187,11 @@ def without_folders(value: Any) -> Any:
 
 
 def _last_part(match: re.Match[str]) -> str:
-    """Return the replacement of a matched path in a text: `…/` and its last part, in its quotes if it has any."""
+    """Return the text that replaces a matched path: `…/` and the last part of the path, in quotes if the path was."""
     quote = match["quote"] or ""
     return f"{quote}…/{_name(match['quoted'] or match['url'] or match['windows'] or match['posix'])}{quote}"
 
 
 def _name(path: str) -> str:
-    """Return the last part of a path of Windows or of another system."""
+    """Return the last part of a path, which may have the form of Windows or of another system."""
     return PureWindowsPath(path).name if PureWindowsPath(path).is_absolute() else PurePosixPath(path).name

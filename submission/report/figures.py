@@ -30,7 +30,7 @@ def draw_systems(
 ) -> None:
     """Draw a dot and two intervals for each system, the first one highlighted.
 
-    Levels without an interval are below them.
+    Reference scores without an interval are drawn below the systems.
     """
     rows = len(systems) + len(levels)
     figure = new_figure(1.1 + 0.45 * rows)
@@ -57,7 +57,7 @@ def draw_systems(
 
 
 def draw_ranks(path: Path, labels: Sequence[str], counts: Sequence[int], random: Sequence[float]) -> None:
-    """Draw the share of queries in each bin of ranks, and that expected for a random order."""
+    """Draw the share of queries in each bin of ranks, and the share that a random order would have."""
     total = sum(counts)
     figure = new_figure()
     axes = figure.add_subplot(xlabel="rank of the first relevant clip", ylabel=f"% of {total:,} queries")

@@ -42,7 +42,7 @@ class AudioStore:
         return self._known[path]
 
     def _encoded(self, path: Path) -> tuple[int | None, str]:
-        """Encode a file and store it for the page; return its number, or None and the reason why not."""
+        """Encode an audio file and store it for the page; return its number, or None and the reason for the failure."""
         if not path.is_file():
             return None, f"no audio: {path.name} no longer exists"
         if holds_frames(path):
@@ -97,7 +97,10 @@ def listening_section(
 def _player(
     matrix: ScoreMatrix, clips: Clips, store: AudioStore, row: int, column: int, rank: int, relevant: set[int]
 ) -> Player:
-    """Return the player of the clip in `column` for the query in `row`: its audio, rank, score and relevance."""
+    """Return the player of a clip for a query: audio, rank, score, relevance.
+
+    row, column: Row of the query, and column of the clip, in the score matrix.
+    """
     number, why = store.add(clips.paths[column])
     return Player(
         name=matrix.file_names[column],

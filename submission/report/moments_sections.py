@@ -133,7 +133,7 @@ def _axis(run: FinishedMoments, answer: Moments, iou: float, paths: Mapping[str,
 
 
 def _recordings(run: FinishedMoments) -> Iterator[tuple[str, Path]]:
-    """Yield the recordings that a run ranked, by file name without suffix; none if their manifest is missing."""
+    """Yield the file name (without suffix) and path of each recording that a run ranked; none without a manifest."""
     sources = (run.recipe.model_extra or {}).get("data", {})
     manifest = sources.get(run.ranked.data, {}).get("manifest")
     if not isinstance(manifest, str) or not Path(manifest).is_file():

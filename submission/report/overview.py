@@ -99,7 +99,7 @@ def _other_uses(run: Finished, source: str) -> Iterator[str]:
 
 
 def _licences(counts: Mapping[str, int]) -> str:
-    """Format the most frequent licences with their numbers of clips; the others as one sum."""
+    """Format the most frequent licences with their numbers of clips, and one number for all other licences."""
     by_count = sorted(counts.items(), key=lambda item: -item[1])
     named = ", ".join(f"{name} ({count:,})" for name, count in by_count[:LICENCES])
     rest = sum(count for _, count in by_count[LICENCES:])
@@ -145,7 +145,7 @@ def curves_section(run: Finished) -> Section:
 
 
 def _curve(file: Path, title: str, labels: Mapping[str, str], lines: list[EpochLine]) -> Drawing:
-    """Return a drawing of metrics by epoch, with its table and its text alternative. labels: Metric -> its label."""
+    """Return a drawing of metrics by epoch, with its table and its text alternative. labels: Label of each metric."""
     known = {label: [line.value(key) for line in lines] for key, label in labels.items()}
     columns = {label: [math.nan if v is None else v for v in values] for label, values in known.items()}
     columns = {label: values for label, values in columns.items() if not all(map(math.isnan, values))}
@@ -170,7 +170,7 @@ def _describe_curve(label: str, values: list[float]) -> str:
 
 
 def _relevance(file: Path, settings: RelevanceSettings) -> Drawing:
-    """Return the drawing of the captions' similarity (CIDEr-D), and of its effect on the loss's margin."""
+    """Return the drawing of how similar captions are (CIDEr-D), and how that changes the margin of the loss."""
     points = [(f"{point.percentile:g}", f"{point.factor:g}") for point in settings.relax]
     text = ", ".join(f"{factor} at percentile {percentile}" for percentile, factor in points)
     return Drawing(
@@ -199,7 +199,7 @@ def caveats_section(run: Finished, gaps: ScoreGaps | None) -> Section:
 
 
 def _strip_folders(message: str) -> str:
-    """Remove the folders from a message on a file, which begins with its path."""
+    """Remove the folders from a message about a file, which begins with the file's path."""
     path, colon, rest = message.partition(": ")
     return f"{without_folders(path)}{colon}{without_folders(rest)}"
 
@@ -233,7 +233,7 @@ def _caveats_of_data(run: Finished) -> Iterator[str]:
 
 
 def _ties(count: int, n: int) -> str:
-    """Return a sentence on the queries whose relevant clip has the same score as another clip. n: Number of queries."""
+    """Return a sentence on `count` of `n` queries, whose relevant clip has the same score as another clip."""
     if not count:
         return "No relevant clip has the same score as a clip that is not relevant."
     return (

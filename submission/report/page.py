@@ -54,7 +54,7 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
 def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[FinishedMoments]) -> list[Drawing]:
     """Write the page of an entry of moments, like write_report. Raises SubmissionError for a blind list.
 
-    others: Entries with the same queries.
+    others: Other entries to compare with, which have the same queries.
     """
     names, store = _names(others), AudioStore(moments_sections.LONGEST)
     this, summaries = (
@@ -77,8 +77,8 @@ def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[Finis
 def figures_folder(out: Path, run: Path) -> Path:
     """Return the folder for the figure files of a page.
 
-    out: The page. run: Folder of the run. It is RUN/figures for a page in the run's folder, else PAGE_figures next to
-    the page, so that a read-only run can have its report elsewhere.
+    out: The page. run: Folder of the run. The result is RUN/figures for a page in the run's folder, else PAGE_figures
+    next to the page, so that a read-only run can have its report elsewhere.
     """
     if out.absolute().parent.resolve() == run.resolve():
         return run / "figures"

@@ -74,7 +74,7 @@ def result_section(
 
 
 def _intervals(summary: Summary) -> list[str]:
-    """Return both intervals of the primary metric as text."""
+    """Return both intervals of the primary metric, jackknife and bootstrap, as texts."""
     return [interval_text(summary.interval), interval_text(summary.bootstrap)]
 
 
@@ -94,7 +94,7 @@ def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]
 
 
 def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str]]:
-    """Return the reference scores for a system, such as chance, and notes on them."""
+    """Return a dict from name to reference score for a system, such as chance, and notes on these scores."""
     ranked = run.ranked
     levels, notes = {"chance": this.chance}, []
     if ranked.untrained is None:
@@ -110,7 +110,7 @@ def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str
 
 
 def differences_table(this: Comparable, others: Mapping[str, Comparable], subject: str) -> Table:
-    """Return a table of the primary metric of this system minus that of each of the others."""
+    """Return a table of differences in the primary metric: this system minus each other system."""
     rows = []
     for name, summary in others.items():
         try:
@@ -210,7 +210,7 @@ def _bins_table(unit: str, edges: Values, counts: Mapping[str, Ints]) -> Table:
 
 
 def loss_margins(run: FinishedRun) -> dict[float, str]:
-    """Return the margins of the ranking losses of the ranked checkpoints' training, with their descriptions."""
+    """Return a dict from each margin of the ranking losses that trained the ranked checkpoints to its description."""
     margins: dict[float, str] = {}
     stages = [run.recipe.stages[member.stage] for member in run.members if member.stage is not None]
     for term in (term for stage in stages for term in stage.losses):
@@ -221,7 +221,7 @@ def loss_margins(run: FinishedRun) -> dict[float, str]:
 
 
 def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> Section | None:
-    """Return the section with each expert's share of a clip's embedding; None for a run of one expert.
+    """Return the section on how much each expert contributes to clips' embeddings; None for a run of one expert.
 
     A clip's embedding is the mean of its experts' embeddings.
 
@@ -254,7 +254,7 @@ def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Pa
 
 
 def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:
-    """Format the share of each expert in the embeddings. shares: (experts, C)."""
+    """Yield a text per expert about its share in the clips' embeddings. shares: (experts, C), for C clips."""
     largest = shares.argmax(axis=0)
     for number, (name, share) in enumerate(zip(names, shares, strict=True)):
         yield (
@@ -264,7 +264,7 @@ def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:
 
 
 def _norms_table(norms: Mapping[str, Values], shares: Values) -> Table:
-    """Return a table of each expert: percentiles of its embeddings' L2 norms, and its mean share of their sum."""
+    """Return a table with a row per expert: percentiles of the L2 norms of its embeddings, and its mean share."""
     rows = [
         [name, *(f"{value:.3f}" for value in np.percentile(norm, (5, 25, 50, 75, 95))), percent(float(share.mean()))]
         for (name, norm), share in zip(norms.items(), shares, strict=True)

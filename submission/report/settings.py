@@ -20,7 +20,7 @@ def read_settings(run: Finished) -> Any:
 
 
 def dotted_values(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value of a document with its dotted key; items of a list by their number from 0, as in --set.
+    """Yield every value of a document with its dotted key; items of a list have their index as key, as in --set.
 
     >>> dict(dotted_values({"a": {"b": [1, {"c": 2}]}, "d": []}))
     {'a.b.0': 1, 'a.b.1.c': 2, 'd': []}
@@ -33,9 +33,9 @@ def dotted_values(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def differing_settings_section(run: Finished, others: Mapping[str, Finished]) -> Section | None:
-    """Return a table for each other run, by name: keys with different values, and keys that only one of the two has.
+    """Return the section with a table per other run: keys with different values, and keys that one of both runs lacks.
 
-    None if there are no others.
+    Returns None if there is no other run.
     """
     if not others:
         return None

@@ -113,7 +113,8 @@ class Bar(NamedTuple):
 def mean_bars(values: Values, keys: Sequence[object], labels: Mapping[object, str], groups: Groups) -> list[Bar]:
     """Return a bar for each key in `labels` that a query has: the mean of the key's values, with its interval.
 
-    values: (Q,) in [0, 1]. keys: (Q,) key of each query. labels: Key -> label of its bar, in the order of the bars.
+    values: (Q,) in [0, 1]. keys: (Q,) key of each query. labels: Dict from key to the label of its bar, in the order of
+    the bars.
     groups: (Q,) group of each query, as for share_interval.
     """
     bars = []
@@ -149,15 +150,15 @@ def share_interval(values: Values, groups: Groups) -> Interval:
 
 
 def bin_number(value: float, starts: Sequence[float]) -> int | None:
-    """Return the number of the bin that contains `value`. starts: First value of each bin; the last one is open.
+    """Return the index of the bin that contains `value`; None for NaN.
 
-    None for NaN.
+    starts: First value of each bin; the last bin has no end.
     """
     return None if math.isnan(value) else int(np.searchsorted(starts, value, side="right")) - 1
 
 
 def bin_labels(starts: Sequence[int], whole: bool) -> dict[object, str]:
-    """Return the label of each bin by its number, e.g. `1–4`, ..., `20+`.
+    """Return a dict from the number of each bin to its label, e.g. `1–4`, ..., `20+`.
 
     starts: First value of each bin. whole: Values are whole numbers; if not, a bin ends where the next begins: `0–5`.
     """

@@ -32,7 +32,7 @@ class Clips(NamedTuple):
 
 
 def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, Floats]) -> None:
-    """Write the table of a run's ranked clips, one line per clip. norms: L2 norms of each expert's embeddings, (C,)."""
+    """Write the table of a run's ranked clips, one line per clip. norms: L2 norms of embeddings, (C,), by expert."""
     rows = []
     for row, clip in enumerate(clips):
         seconds = "" if clip.seconds is None else f"{clip.seconds:.3f}"
@@ -43,7 +43,7 @@ def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, Floats]) 
 def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
     """Read the table of a run's ranked clips.
 
-    Raises SubmissionError for a table that cannot be read or lacks a clip, and for a cell that is no number.
+    Raises SubmissionError for a table that cannot be read or lacks a ranked clip, and for a cell that must be a number.
     """
     try:
         by_clip = {row["clip"]: (line, row) for line, row in read_table(path, ["clip", "path", "seconds"])}

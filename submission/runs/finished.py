@@ -49,7 +49,7 @@ class Finished(ABC):
 
     @cached_property
     def epochs(self) -> list[record.EpochLine]:
-        """Lines of metrics.jsonl: the epochs of all stages in turn."""
+        """The lines of metrics.jsonl: one per epoch, first those of the first stage, then of the next ones."""
         path = self.file("metrics.jsonl")
         return read_metrics(path, repair_hint(self.folder, path))
 
@@ -91,7 +91,7 @@ class FinishedRun(Finished):
     def blind_scores(self) -> Path | None:
         """The score matrix of the blind set, ranked with the checkpoints of this entry.
 
-        None for no such set, or several.
+        None if the run has no blind set for them, or several.
         """
         mine = [(member.stage, member.checkpoint) for member in self.members]
         same = [
@@ -126,7 +126,7 @@ class FinishedMoments(Finished):
 
     @cached_property
     def blind(self) -> "FinishedMoments | None":
-        """The blind list whose windows the run found with this entry's settings; None for no such list, or several."""
+        """The blind list whose windows the run found with this entry's settings; None if there is not exactly one."""
         mine = self._settings(self.entry).model_copy(update={"data": ""})
         same = [
             name
@@ -210,7 +210,7 @@ def open_finished_moments(text: str) -> FinishedMoments:
 
 
 def open_any_finished(text: str) -> FinishedRun | FinishedMoments:
-    """Open an entry that ranks clips; one that finds moments if the run has no others or if the text names it."""
+    """Open an entry that ranks clips; if an entry of moments is named, or the run has no others, open that one."""
     return open_finished_moments(text) if has_moments(text) else open_finished(text)
 
 
@@ -224,7 +224,7 @@ def has_moments(text: str) -> bool:
 
 
 def _open_run(text: str) -> tuple[Path, record.RunResult, record.ResolvedRecipe, str]:
-    """Open a finished run, RUN or RUN:ENTRY; return its folder, its result, its recipe, and the entry's name or ""."""
+    """Open a finished run, RUN or RUN:ENTRY; return its folder, result, recipe, and the name ENTRY ("" for RUN)."""
     name, _, entry = text.rpartition(":") if ":" in text and not Path(text).exists() else (text, "", "")
     folder = Path(name)
     require_folder(folder, "give the folder of a finished run")
@@ -238,7 +238,7 @@ def _open_run(text: str) -> tuple[Path, record.RunResult, record.ResolvedRecipe,
 
 
 def broken_references(result: record.RunResult, recipe: record.ResolvedRecipe) -> Iterator[str]:
-    """Yield a message for each name that the files of a run refer to and that does not exist."""
+    """Yield a message for each name that a file of a run mentions, such as a rank entry, and that does not exist."""
     for name in result.parameters.frozen:
         if name not in ("audio", "text") and name not in result.experts:
             yield f"parameters.frozen.{name}: no such expert"

@@ -87,7 +87,7 @@ def _read_overview(folder: Path) -> RunOverview:
 
 
 def _test_figure(result: RunResult) -> Figure | None:
-    """Return the primary metric of the first ranked entry.
+    """Return the value of the primary metric of the first ranked entry.
 
     If there are only moments, it is that of the first entry with figures.
     """
@@ -99,7 +99,7 @@ def _test_figure(result: RunResult) -> Figure | None:
 
 
 def _best_epoch(epochs: list[EpochLine]) -> Figure | None:
-    """Return the best epoch of the last training stage, by the first metric of CHOSEN_BY in its lines."""
+    """Return the best epoch of the last training stage, by the first metric of CHOSEN_BY that was computed there."""
     last = [line for line in epochs if line.stage == epochs[-1].stage]
     for metric in CHOSEN_BY:
         if measured := [line for line in last if metric in line.validation]:

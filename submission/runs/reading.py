@@ -41,7 +41,7 @@ def read_metrics(path: Path, hint: str) -> list[EpochLine]:
 
     Raises DataError, with the line, if it is missing or damaged.
 
-    A last line without an end is skipped: a killed process may have left it.
+    A last line without a line end is skipped: a killed process may have left it.
     """
     lines = read_json_lines(path, hint, unfinished=True)
     return [require_shape(line, EpochLine, f"{path}, line {number},", hint) for number, line in enumerate(lines, 1)]

@@ -15,7 +15,7 @@ FORMAT = 1  # of result.json; a release that changes the meaning of a key increm
 
 
 def _require_relative(name: str) -> str:
-    """Return a path; raises ValueError if it is outside the run's folder."""
+    """Return a path unchanged; raises ValueError if it is outside the run's folder."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ValueError(f"{name!r} is outside the run's folder; use a relative path without ..")
     return name
@@ -33,7 +33,7 @@ class Record(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="allow", populate_by_name=True)
 
     def document(self) -> dict[str, Any]:
-        """Return the content as plain JSON values under the file's keys; values that were not given are left out."""
+        """Return the record as a dict for JSON, with the keys of the file; values that were not given are left out."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
@@ -123,7 +123,7 @@ class RankedResult(Record):
 
     @model_validator(mode="after")
     def _has_its_figure(self) -> Self:
-        """Check that the figures include the primary metric."""
+        """Raise an error if the figures of a result lack its primary metric."""
         if self.metric not in self.figures:
             raise ValueError(f"its figures lack its metric {self.metric}")
         return self

@@ -16,7 +16,7 @@ from submission.verbs.options import chosen_edition, edition_in_facts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `blend` to its parser."""
     parts = "two or more score matrices (.npy) or files of moments (.jsonl)"
     parser.add_argument("scores", nargs="+", type=Path, metavar="SCORES", help=parts)
     out = "the score matrix, or the file of moments, to write"
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `blend` with its parsed arguments; return the exit status."""
     named = [*arguments.scores, *(arguments.validation or ())]
     require_other(arguments.out, [*named, arguments.truth])
     if len(arguments.scores) < 2:

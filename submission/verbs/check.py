@@ -38,7 +38,7 @@ MOMENTS_NOT_COMPARED = "note: its queries were not compared; add --truth, or --q
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `check` to its parser."""
     parser.add_argument("file", metavar="FILE", type=Path, help="submission or package (.zip) to check")
     parser.add_argument("--all", action="store_true", help=f"print all problems, not {SHOWN_PROBLEMS} of each kind")
     add_ranked(parser)
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `check` with its parsed arguments; return the exit status."""
     path = arguments.file
     require_file(path)
     require_csv(path)
@@ -109,7 +109,7 @@ def _format_lines(problems: Sequence[Problem], shown: int | None) -> Iterable[st
 
 
 def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) -> _CheckResult:
-    """Check a ranked or matrix CSV of an edition."""
+    """Check a ranked or matrix CSV of an edition, and return the result."""
     queries = columns = 0
     if ranked or edition.output == "ranked":
         rows, problems = check_ranked_csv(path.read_bytes(), edition, truth)
@@ -127,7 +127,7 @@ def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) 
 
 
 def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Namespace) -> _CheckResult:
-    """Check a file of moments: answers to queries, or a truth."""
+    """Check a file of moments, which has found windows or is a truth, and return the result."""
     refuse_options(arguments, scores=None, audio=None, ranked=False)
     data = path.read_bytes()
     if is_truth(data):
@@ -148,7 +148,7 @@ def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Name
 
 
 def _matrix_edition(arguments: argparse.Namespace) -> dict[str, str | None]:
-    """Return {file name: edition} of the matrix of --scores, as its facts name it; {} without --scores."""
+    """Return a dict from the file of --scores to the edition that its facts name; {} without --scores."""
     return {str(arguments.scores): edition_in_facts(read_scores(arguments.scores))} if arguments.scores else {}
 
 
@@ -166,7 +166,7 @@ def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
 
 
 def _check_package(path: Path, edition: AnyEdition, arguments: argparse.Namespace, shown: int | None) -> _CheckResult:
-    """Check a package against the rules of its edition."""
+    """Check a package against the rules of its edition, and return the result."""
     from submission.package.archive import check_archive, output_notes
 
     truth: Truth | MomentTruth | None

@@ -13,7 +13,7 @@ from submission.verbs.options import SYSTEM_HELP, add_truth_arguments, read_summ
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `compare` to its parser."""
     parser.add_argument("system", metavar="SYSTEM", help=SYSTEM_HELP)
     parser.add_argument("others", metavar="OTHER", nargs="+", help=f"{SYSTEM_HELP}; of several, their mean")
     add_truth_arguments(parser)
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `compare` with its parsed arguments; return the exit status."""
     names = [arguments.system, *arguments.others]
     system, *others = read_summaries(names, arguments)
     differences = {metric: compare(system, others, metric) for metric in system.compared_metrics}

@@ -29,7 +29,7 @@ from submission.verbs.options import (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `convert` to its parser."""
     parser.add_argument("file", metavar="FILE.csv", type=Path, help="CSV to convert, ranked or matrix, of any edition")
     parser.add_argument(
         "--out", metavar="FILE", type=Path, required=True, help="output file: the .csv of --edition, or scores as .npy"
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `convert` with its parsed arguments; return the exit status."""
     out = arguments.out
     require_other(out, [arguments.file, arguments.truth, arguments.scores, arguments.queries])
     truth = chosen_truth(arguments)

@@ -19,12 +19,12 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `facts` to its parser."""
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `facts` with its parsed arguments; return the exit status."""
     if arguments.json:
         from data_tools.documents.strict import print_report
         from submission.verbs.json_output import FactsReport, edition_report
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _format(value: object) -> str:
-    """Format the value of a fact on one line."""
+    """Format the value of a fact about an edition or a file on one line."""
     if isinstance(value, Mapping):
         return "; ".join(f"{key}: {', '.join(map(str, names))}" for key, names in value.items())
     if isinstance(value, tuple):

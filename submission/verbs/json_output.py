@@ -112,7 +112,7 @@ class CheckReport(Report):
 
 
 def edition_report(edition: Edition | MomentsEdition, whole: bool) -> EditionReport:
-    """Return the JSON report of an edition. whole: Include all facts and their sources."""
+    """Return the JSON report of an edition. whole: Whether to include all facts and their sources."""
     facts = {
         name: Fact(value=_json_value(getattr(edition, name)), sure=sure, source=where)
         for name, (sure, where) in edition.sources.items()
@@ -152,7 +152,7 @@ def score_report(
 
 
 def compare_report(systems: list[ScoreReport], difference: Difference) -> CompareReport:
-    """Return the JSON report of a comparison: the first of `systems` with the mean of the others."""
+    """Return the JSON report of a comparison of the first of `systems` with the mean of the others."""
     return CompareReport(
         systems=systems,
         primary=systems[0].primary,
@@ -167,11 +167,11 @@ def compare_report(systems: list[ScoreReport], difference: Difference) -> Compar
 
 
 def file_problems(problems: Sequence[Problem]) -> list[FileProblem]:
-    """Convert the problems of a file for a JSON report."""
+    """Return the problems of a file in the form of a JSON report."""
     return [FileProblem(**problem._asdict()) for problem in problems]
 
 
 def _interval(bounds: Interval) -> Interval | None:
-    """Convert an interval for JSON; None if a bound is NaN or infinite."""
+    """Return a confidence interval for JSON; None if a bound is NaN or infinite."""
     low, high = map(number, bounds)
     return None if low is None or high is None else (low, high)

@@ -77,7 +77,10 @@ def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -
 
 
 def _require_same_windows(truths: Mapping[str, MomentTruth], edition: MomentsEdition) -> None:
-    """Raises SubmissionError if two truths have different true windows for a query. truths: By run or file name."""
+    """Raises SubmissionError if two truths have different true windows for a query.
+
+    truths: Dict from the name of a run or file to its truth.
+    """
 
     def counted_windows(truth: MomentTruth, qid: str) -> list[Window]:
         """Return the true windows of a query that count in the metrics, sorted."""
@@ -129,7 +132,7 @@ def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -
 
 
 def _overwrite_problem(path: Path, edition: MomentsEdition, scores: bool) -> str:
-    """Return why a file must not be overwritten; "" if it may be. scores: Refuse files with scores, too."""
+    """Return why a file must not be overwritten; "" if it may be. scores: Whether a file with scores is refused too."""
     answers, _, _ = check_moments(path.read_bytes(), edition)
     if not answers:
         return "is not a file of moments"
@@ -169,7 +172,10 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
 
 
 def refuse_options(arguments: argparse.Namespace, **usual: object) -> None:
-    """Raises SubmissionError if an option that moments do not have was given. usual: Option -> its default."""
+    """Raises SubmissionError if an option that moments do not have was given.
+
+    usual: Dict from option to its default.
+    """
     for option, value in usual.items():
         if getattr(arguments, option) != value:
             raise SubmissionError(f"--{option} does not work with moments ({SUFFIX}); leave it out")

@@ -40,7 +40,10 @@ def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_truth(arguments: argparse.Namespace) -> Truth | None:
-    """Read the truth that the options name; None without any. Raises SubmissionError for half of a blind set."""
+    """Read the truth that the options name; None without such options.
+
+    Raises SubmissionError for half of a blind set.
+    """
     if (arguments.queries is None) != (arguments.audio is None):
         raise SubmissionError("a blind set needs --queries FILE.csv and --audio FOLDER; give both")
     if arguments.queries:
@@ -119,8 +122,8 @@ def chosen_edition(
 ) -> Edition:
     """Return the edition of clips that --edition names, or else the one edition of all files.
 
-    editions: File name -> edition, None if unknown. file: The file being read, for the message. hint: Option to add.
-    Raises SubmissionError if --edition is missing and the files have no edition or several.
+    editions: Dict from file name to edition, None if unknown. file: The file being read, for the message. hint: Option
+    to add. Raises SubmissionError if --edition is missing and the files have no edition or several.
     """
     return get_edition(
         _edition_name(arguments, editions, file, hint or f"--edition YEAR, one of {', '.join(EDITIONS)}")
@@ -138,7 +141,10 @@ def chosen_any_edition(
 def _edition_name(
     arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None, option: str
 ) -> str:
-    """Return --edition, or else the common edition of the files in `noted`. Raises SubmissionError without any."""
+    """Return the edition of --edition, or else the common one of the files in `noted`.
+
+    Raises SubmissionError if none.
+    """
     if arguments.edition is not None:
         return str(arguments.edition)
     editions = set(noted.values())
@@ -179,7 +185,7 @@ def _common_edition(systems: Sequence[System], arguments: argparse.Namespace) ->
 def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str]]], wanted: Edition | None) -> str:
     """Return the error message for CSVs that have no edition in common.
 
-    It names the first CSV that differs from --edition or the shortest lists.
+    The message names the first CSV whose edition is not that of --edition or of the shortest lists.
 
     Ranked lists can be shortened and get another header; they cannot be converted to scores.
     """

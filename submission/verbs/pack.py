@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `pack` to its parser."""
     runs = "one system each: a finished run (and one of its ranked entries), or the runs of a blend"
     parser.add_argument("runs", nargs="+", metavar="RUN[:ENTRY][,RUN...]", help=runs)
     needed = "(default: none; required without --template)"
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `pack` with its parsed arguments; return the exit status."""
     systems = [[open_any_finished(name) for name in text.split(",")] for text in arguments.runs]
     if arguments.template:
         _write_template(arguments.template, arguments.runs, systems)

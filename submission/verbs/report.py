@@ -13,7 +13,7 @@ from submission.verbs.options import chosen_edition
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `report` to its parser."""
     parser.add_argument("run_folder", metavar="RUN[:ENTRY]", help="finished run, or one of its ranked entries")
     parser.add_argument(
         "--beside", nargs="+", metavar="RUN[:ENTRY]", default=[], help="other runs to compare with, query by query"
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `report` with its parsed arguments; return the exit status."""
     from submission.report.page import figures_folder, write_moments_report, write_report
 
     run = open_any_finished(arguments.run_folder)

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `score` to its parser."""
     parser.add_argument("system", metavar="SYSTEM", help=SYSTEM_HELP)
     add_truth_arguments(parser)
     add_json(parser)
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `score` with its parsed arguments; return the exit status."""
     if arguments.per_query:
         require_other(arguments.per_query, [Path(arguments.system), arguments.truth, arguments.annotations])
     (summary,) = read_summaries([arguments.system], arguments)

@@ -13,7 +13,7 @@ from submission.verbs.options import add_force, add_ranked, chosen_edition, open
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb to its parser."""
+    """Add the arguments of the verb `write` to its parser."""
     what = "score matrix, next to its .json; a finished run, as RUN or RUN:ENTRY; or moments (.jsonl)"
     parser.add_argument("scores", metavar="SCORES.npy", help=what)
     parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="submission to write, a .csv or .jsonl")
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `write` with its parsed arguments; return the exit status."""
     if is_moments(arguments.scores):
         print(write_moments_file(Path(arguments.scores), arguments.out, arguments))
         return 0

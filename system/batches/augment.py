@@ -90,7 +90,7 @@ class Augmentation:
         return [*(text for texts in self._alternatives.values() for text in texts), *merged]
 
     def words(self) -> list[str]:
-        """Return all texts whose words may be added to captions: synonyms, and the text between joined captions."""
+        """Return all texts whose words may be added to captions: synonyms, and the text that joins two captions."""
         mix = self.settings.mix
         found = [text for texts in (self._synonyms or {}).values() for text in texts]
         return [*found, *([mix.joined_by] if mix and mix.joined_by else [])]

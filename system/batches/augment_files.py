@@ -21,8 +21,8 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
     """Read the file of alternative captions.
 
     Its columns are clip (id, or file name), caption (index from 0) and alternative.
-    Returns: The alternatives in the file's order, by clip id and index of the caption; and a text that states how many
-        lines fit no clip.
+    Returns: A dict from clip id and caption index to the alternatives, in the order of the file; and a text that states
+        how many lines fit no clip.
     Raises: DataError for a missing or damaged file, for an index without a caption, for a file name that several clips
         have, and if no line fits a clip.
     """
@@ -53,8 +53,8 @@ def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str
     """Read the file of synonyms for words of the training captions.
 
     Its columns are word and synonym (one word or several). words: The words of the training captions.
-    Returns: The synonyms in the file's order, in lower case without punctuation, by lower-case word; and a text that
-        states how many lines have a word that is not in the training captions.
+    Returns: A dict from lower-case word to synonyms; and a text that states how many lines have a word that is not in
+        the training captions. Synonyms are in the file's order, in lower case without punctuation.
     Raises: DataError for a missing or damaged file, and if no line has a word of the training captions.
     """
     synonyms: dict[str, list[str]] = {}
@@ -126,7 +126,7 @@ class _Clips:
 
 
 def _fit(path: Path, lines: int, fitting: int, training_item: str, cure: str) -> str:
-    """Describe how many of a file's lines fit the training data. Raises DataError if no line fits.
+    """Return a text on how many lines of a file fit the training data. Raises DataError if no line fits.
 
     lines, fitting: Numbers of all lines and of fitting lines. training_item: The kind of item that a line must name,
     such as a training clip. cure: End of the error message.

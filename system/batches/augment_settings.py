@@ -69,7 +69,7 @@ class Mix(Strict):
 
     @model_validator(mode="after")
     def _fits(self) -> "Mix":
-        """Check that the settings of mixing fit each other."""
+        """Raise an error if the settings for mixing clips do not fit each other."""
         found = []
         if self.low_db > self.high_db:
             found.append((("low_db",), f"is greater than high_db, {self.high_db:g}; exchange them"))

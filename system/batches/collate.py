@@ -96,7 +96,7 @@ def _labels(items: Sequence[Item], features: Features) -> torch.Tensor:
 
 
 def _key(features: Features, item: Item) -> str:
-    """Return the content key of an item's clip, or of a mixture of two clips.
+    """Return the content key of an item's audio: of its clip, or of its mixture of two clips.
 
     The key of a mixture has the sorted keys of both clips. It thus differs from the key of each clip, and all mixtures
     of the same two clips count as one clip in losses. A mixture of two clips with the same content has the key of that
@@ -107,7 +107,7 @@ def _key(features: Features, item: Item) -> str:
 
 
 def _frames(features: Features, expert: str, items: Sequence[Item], index: int, crops: Crops | None) -> np.ndarray:
-    """Return an expert's frames (T, D) of item `index`: those of its clip or mixture, cut by `crops`."""
+    """Return an expert's frames (T, D) of item `index`: of the item's clip or mixture, cut by `crops`."""
     bank, added = features.banks[expert], items[index].added
 
     def cropped(clip: Clip, is_added: bool) -> np.ndarray:
@@ -148,7 +148,7 @@ class Resident:
 
     @staticmethod
     def size(keys: Iterable[str], features: Features) -> int:
-        """Return the bytes of memory that the frames of the clips with the content keys `keys` need."""
+        """Return how many bytes of memory the frames of clips need. keys: Content keys of the clips."""
         unique = set(keys)
         banks = features.banks.values()
         return sum(bank.dtype.itemsize * bank.dim * bank.rows_of(key) for bank in banks for key in unique)
@@ -174,7 +174,7 @@ class Resident:
         return frames, first.to(device), lengths.to(device)
 
     def audio(self, keys: Sequence[str], crops: Crops | None = None, among: Sequence[str] = ()) -> dict[str, Series]:
-        """Return, by expert, the padded frames of the clips with the content keys `keys`, gathered on the device.
+        """Return a dict from expert to padded frames of clips, gathered on the device. keys: Content keys of the clips.
 
         The values equal those that `collate` makes. They are padded to the longest clip of `keys` and `among`.
         """
@@ -282,7 +282,7 @@ class Feed:
         return self._workers.submit(self._made, self.sampler.batch(step), self._crops(step))
 
     def _made(self, items: Sequence[Item], crops: Crops | None) -> Batch:
-        """Make the batch of `items`, with only the audio that this process embeds."""
+        """Make the batch of the training items `items`, with only the audio that this process embeds."""
         share = None
         if process_count() > 1:
             lengths = lengths_of(items, self.features, next(iter(self.features.banks)), self.longest)

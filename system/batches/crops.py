@@ -18,7 +18,7 @@ class Crops(NamedTuple):
     offsets: np.ndarray
 
     def range(self, length: int, item: int, added: bool = False) -> tuple[int, int]:
-        """Return the first frame of the random crop of an item's clip, and the number of frames, at most `longest`.
+        """Return the first frame and the number of frames (at most `longest`) of the random crop of an item's clip.
 
         length: Number of frames of the clip. item: Index of the item. added: Whether the clip is the one that is mixed
         into the item.

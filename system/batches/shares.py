@@ -11,7 +11,7 @@ import numpy as np
 
 
 def chunks_of(lengths: Sequence[int], size: int | None, count: int) -> list[list[int]]:
-    """Divide the clips of a batch into chunks that are embedded one at a time. Returns: The clips' indexes per chunk.
+    """Divide a batch into chunks that are embedded one at a time. Returns: For each chunk, the indexes of its clips.
 
     lengths: (B,) lengths of the clips. size: Number of clips per chunk, of similar length; the last chunk may have
     fewer. None: make `count` chunks, of equal sizes if possible. count: Number of processes.

@@ -47,7 +47,7 @@ class Teachers:
         self.banks = banks
 
     def cosines(self, items: Sequence[Item], keys: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return every teacher's cosines between the clips and the captions of a batch.
+        """Return a dict from teacher to its cosines between the clips and the captions of a batch.
 
         Each teacher gives (B, N) float32 in [-1, 1] for B clips and N captions. keys: Content keys of the items' clips.
         """

@@ -60,7 +60,7 @@ def gpu_of(device: torch.device) -> str | None:
 
 
 def suited_to(device: torch.device, sizes: Mapping[str, int]) -> int:
-    """Return the value in `sizes`, which has the keys "cpu" and "cuda", for the kind of a device.
+    """Return the value of `sizes`, a dict with the keys "cpu" and "cuda", that belongs to a device.
 
     A device of another kind gets the value of "cpu".
     """

@@ -139,7 +139,7 @@ def raise_once(error: Exception) -> NoReturn:
 
 
 def _should_report(reason: str) -> bool:
-    """Return whether this process should report the reason of its end.
+    """Return whether this process should print the reason for its end.
 
     It should if no other process has reported the same reason. The reason "" means that it only ends because another
     process has ended; it should then report this if no other process has reported anything.
@@ -260,7 +260,7 @@ def on_first(function: Callable[[], T]) -> T:
 
 @contextmanager
 def first_before_others() -> Iterator[None]:
-    """Context manager whose block the first process runs first; the others run it later and find its stored results."""
+    """Context manager: the first process runs the block; then all other processes run it, and find stored results."""
     if process_count() == 1:
         yield
         return
@@ -316,7 +316,7 @@ def gather_objects(value: T) -> list[T]:
 
 
 def gather_dealt(items: Sequence[T]) -> list[T]:
-    """Collect items that were dealt out to the processes in turn; every process gets all in their original order.
+    """Collect items that were divided among the processes in turn; every process gets all in their original order.
 
     Item i comes from process i % n, for n processes.
     """
@@ -365,7 +365,7 @@ def sum_gradients(parameters: "Sequence[torch.nn.Parameter]") -> None:
 
 
 def _sum(gradients: "Sequence[torch.Tensor]") -> None:
-    """Replace gradients by their sums over all processes, in one exchange."""
+    """Replace each gradient by its sum over all processes, with one exchange for all gradients."""
     import torch
     import torch.distributed as dist
 

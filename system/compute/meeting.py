@@ -53,7 +53,7 @@ class _Meeting:
 
 
 def meet() -> "tuple[Store, int, int]":
-    """Wait for all processes of a command. Returns: Their shared store, this process's rank, and their number.
+    """Wait for all processes of a command. Returns: Their shared store, this process's rank, the number of processes.
 
     torch blocks signals while it waits for the other processes. A thread waits instead, so that Ctrl-C and SIGTERM end
     the wait.
@@ -81,7 +81,7 @@ def meet() -> "tuple[Store, int, int]":
 
 
 def this_start(store: "Store", rank: int, n: int) -> "Store":
-    """Return a part of torchrun's store that is new for this start or restart of the processes.
+    """Return a new part of torchrun's key-value store, for this start or restart of the processes.
 
     Only the processes of this start read and write it.
     torchrun keeps one store over its restarts, and in torch 2.11 all starts use the same keys. A process could thus

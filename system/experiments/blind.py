@@ -49,7 +49,7 @@ def _of_blind_sets(recipe: schema.Recipe) -> list[str]:
 
 
 def absent_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[str]:
-    """Return one line of text per blind set that cannot be ranked yet because files are missing.
+    """Return a list with one text per blind set that cannot be ranked yet because files are missing.
 
     ranked: Names of the entries that were ranked before.
     """
@@ -62,7 +62,7 @@ def absent_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[st
 
 
 def _missing_files(recipe: schema.Recipe, name: str) -> list[str]:
-    """Return the missing files of a rank entry of a blind set; empty for other entries."""
+    """Return the missing files of a rank entry's blind set; an empty list for an entry without a blind set."""
     ranked = recipe.ranked(name)
     return ranked.absent if isinstance(ranked, RankBlind) else []
 
@@ -70,8 +70,8 @@ def _missing_files(recipe: schema.Recipe, name: str) -> list[str]:
 def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) -> list[str]:
     """Return the names of rank entries whose blind sets exist and must be ranked, because they are new or changed.
 
-    ranked: Earlier results by entry. A set has changed if its clips or queries have. A file with the same name, size
-    and modification time is not read again. Raises the errors of reading the set.
+    ranked: Dict from entry to its earlier result. A set has changed if its clips or queries have changed. A file with
+    the same name, size and modification time is not read again. Raises the errors of reading the set.
     """
     from system.features.contents import ContentKeys
 
@@ -99,7 +99,7 @@ def _read(entry: RankBlind) -> tuple[Sequence[Clip], list[Query]]:
 
 
 def _sha256(clips: Sequence[Clip], queries: Sequence[Query], keys: Mapping[str, str]) -> str:
-    """Return the checksum of all clips and queries of a blind set."""
+    """Return the sha256 of all clips and queries of a blind set."""
     lines = "".join(f"{query.id}\0{query.text}\n" for query in queries)
     return hashlib.sha256(f"{contents_of(clips, keys)}\n{lines}".encode()).hexdigest()
 

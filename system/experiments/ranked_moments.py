@@ -49,7 +49,7 @@ class Files(NamedTuple):
 
     @classmethod
     def of(cls, run: Path, name: str) -> "Files":
-        """Return the paths of the files that the rank entry `name` writes to a run's folder."""
+        """Return the paths of the files that the rank entry `name` writes into the folder of a run."""
         scores = run / "scores"
         windows, truth = scores / f"{name}.windows.jsonl", scores / f"{name}.truth.jsonl"
         return cls(windows, run / "submission" / f"{name}.jsonl", truth, scores / f"{name}.frames.npz")
@@ -84,7 +84,7 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
 def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
     """Find the windows of the queries of every rank entry of moments, and score them.
 
-    Files with the windows, the queries and a submission are written. Returns: The metrics, by rank entry.
+    Files with the windows, the queries and a submission are written. Returns: Dict from rank entry to its metrics.
     """
     from system.ranking.frame_series import fitted_score, windows_of
     from system.ranking.locate import series_of_moments
@@ -160,8 +160,8 @@ def _metrics(
 ) -> dict[str, object]:
     """Compute the metrics of the windows that a rank entry found; None for a blind list, without known windows.
 
-    The metrics of random windows and of true frames (the ceiling) are added for comparison. located, grids: Found
-    windows and times of frames of each query.
+    For comparison, the metrics of random windows, and of windows made from the true frames (the ceiling), are added.
+    located: Found windows of each query. grids: Times of the frames, for each query.
     """
     if truth.is_blind:
         return dict.fromkeys(("figures", "bootstrap", "random", "ceiling"))
@@ -200,7 +200,7 @@ def _metrics_of_true_frames(
 ) -> dict[str, float]:
     """Return the metrics of windows that are made from the true labels of frames; no model can exceed this ceiling.
 
-    edges, grids: Times of the frames, by query id.
+    edges, grids: Dicts from query id to the times of the frames.
     """
     known = {}
     for qid, windows in truth.windows().items():

@@ -88,7 +88,7 @@ class RunModels:
 def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[str, RankedResult]:
     """Rank every entry that has known answers, and compare it with the untrained model and with chance.
 
-    kept: Earlier results, by entry; these entries are not ranked again.
+    kept: Dict from entry to its earlier result; entries that it has are not ranked again.
     """
     recipe, data = models.recipe, models.data
     new = [name for name in recipe.scored if name not in kept]
@@ -110,7 +110,7 @@ def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[st
 def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str, BlindResult]:
     """Rank blind sets and write their submissions.
 
-    sets: The blind sets, by the name of their rank entry. Returns: The results, by the same names.
+    sets: Dict from the name of a rank entry to its blind set. Returns: Dict from the same names to results.
     """
     results = {}
     for name, blind in sets.items():
@@ -134,7 +134,7 @@ def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str
 def _rank_entry(
     name: str, models: RunModels, clips: Sequence[Clip], queries: Sequence[Query], has_csv: bool
 ) -> tuple[ScoreMatrix, Pool, str] | None:
-    """Rank the clips for the queries by the rank entry `name`, and write its score matrix and CSV.
+    """Rank clips for queries as the rank entry `name` requests, and write the score matrix and CSV of this entry.
 
     Returns: The matrix, the pool and the ranker's origin. With several processes, only the first one writes, and the
     other processes get None.
@@ -167,7 +167,7 @@ def _is_trained(entry: RankEntry) -> bool:
 
 
 def _rank_by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, ScoreMatrix | None]:
-    """Return the untrained model's score matrices of the data sources that the rank entries `names` rank, by source."""
+    """Return a dict from each data source that the rank entries `names` rank to the untrained model's score matrix."""
     matrices = {}
     ranker = models.model(None, None)
     for source in dict.fromkeys(map(models.recipe.ranked_source, names)):
@@ -219,5 +219,5 @@ def _interval(bounds: tuple[float, float]) -> list[float] | None:
 
 
 def size_of(queries: Sequence[Query], clips: Sequence[Clip]) -> str:
-    """Format the numbers of captions and clips as text."""
+    """Return the numbers of captions and clips of a data source as text."""
     return f"{counted(len(queries), 'caption', ',')} against {counted(len(clips), 'clip', ',')}"

@@ -81,7 +81,7 @@ def run_recipe(
 
 
 def _is_finished(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> bool:
-    """Return whether a run has no remaining step, and log its result."""
+    """Return whether a run is finished; if so, log its result."""
     log.info("run folder: %s", run.folder)
     if run.ranks_anew:
         log.info("only the rank entries of the recipe have changed: ranking again, without training")
@@ -175,7 +175,7 @@ def _rank_zeros(
 
 
 def _zeros(clips: Sequence[Clip], queries: Sequence[Query]) -> ScoreMatrix:
-    """Return a score matrix of zeros for these clips and queries."""
+    """Return a score matrix of zeros for the given clips and queries."""
     return matrix_from_blocks(labels_of(clips, queries, {}), [np.zeros((len(queries), len(clips)), np.float32)])
 
 
@@ -260,7 +260,7 @@ def hardware_of(device: "Device") -> str:
 
 
 def _checksums(run: Run) -> dict[str, str]:
-    """Return the sha256 of the result files of a finished run, by path in its folder.
+    """Return a dict from each result file of a finished run, by its path in the run's folder, to its sha256.
 
     The result files are those that `report` and `package` of submission read.
     """
@@ -288,7 +288,7 @@ def _results_to_keep(
 ) -> tuple[dict[str, RankedResult], dict[str, BlindResult]]:
     """Return the earlier results of rank entries that need not be ranked again.
 
-    Returns: Two tables of results by entry, the first of entries with metrics, the second of blind sets.
+    Returns: Two dicts from entry to result: one of entries with metrics, one of entries of blind sets.
     blind: The existing blind sets. The result of a deleted blind set is kept. Raises KitError if files of a result to
     keep are damaged.
     """

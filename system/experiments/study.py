@@ -141,7 +141,7 @@ def _named_cells(value: Any) -> set[str]:
 
 
 def _with_runs(value: Any, folders: Mapping[str, str]) -> Any:
-    """Replace names of cells in a setting, as in "{cell}", by the folders of their runs."""
+    """Replace names of cells in a setting, as in "{cell}", by the folders of the cells' runs."""
     if isinstance(value, str):
         return _CELL.sub(lambda found: folders[found[1]], value)
     if isinstance(value, dict):
@@ -167,7 +167,7 @@ def run_folder(study: Study, cell: str, seed: int, runs: Path) -> Path:
 def seconds_of(folder: Path) -> float | None:
     """Return the duration of a run in seconds; None if it is not finished.
 
-    After a resume this is the larger of two times: that of the last process, and that of the training.
+    For a resumed run, it is the duration of its last process or of its training, whichever is longer.
     """
     if not (folder / "result.json").exists():
         return None
@@ -184,9 +184,9 @@ def progress_of_runs(folders: Sequence[Path]) -> str:
 
 
 def validation_of(ranked: RankEntry, lines: Sequence[EpochLine]) -> Mapping[str, float]:
-    """Return the validation values, by metric, of the checkpoint that a rank entry uses.
+    """Return a dict from validation metric to its value at the checkpoint that a rank entry uses.
 
-    Returns: An empty table if the entry has no single checkpoint. lines: Lines of the run's metrics.jsonl.
+    Returns: An empty dict if the entry has no single checkpoint. lines: Lines of the run's metrics.jsonl.
     """
     if not isinstance(ranked, ByOneModel) or not ranked.stage:
         return {}
@@ -198,9 +198,10 @@ def validation_of(ranked: RankEntry, lines: Sequence[EpochLine]) -> Mapping[str,
 
 
 def _chosen_by(ranked: RankEntry, validation: Sequence[Mapping[str, float]]) -> str | None:
-    """Return the name of the validation metric that chose a rank entry's checkpoint.
+    """Return the name of the validation metric that chose the checkpoint of a rank entry.
 
-    For the last checkpoint, this is the first metric of CHOSEN_BY that `validation` has. validation: Values by metric.
+    For the checkpoint `last`, it is the first metric of CHOSEN_BY that `validation` has. validation: Dict from metric
+    to value.
     """
     best = ranked.checkpoint if isinstance(ranked, ByOneModel) else None
     metrics: Sequence[str] = CHOSEN_BY if best is None or best == "last" else (best,)
@@ -216,7 +217,7 @@ def run_study(
 ) -> StudyTable:
     """Run all unfinished runs of a study. Returns: Its table, with one row per cell and ranked source.
 
-    cells: The recipes by cell and seed. runs: Folder of all runs. device, track: See run_recipe.
+    cells: The recipe of each cell and seed. runs: Folder of all runs. device, track: See run_recipe.
     """
     finished = {}
     for (cell, seed), loaded in cells.items():

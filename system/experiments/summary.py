@@ -105,7 +105,7 @@ def _moment_lines(name: str, entry: MomentsResult) -> Iterator[str]:
 
 
 def _to_compare(entry: MomentsResult) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield metrics to compare with those of an entry: of random windows, and of windows made from the true labels."""
+    """Yield metrics for comparison with an entry: of random windows, and of windows made from the true labels."""
     for called, figures in (("random windows", entry.random), ("true frames", entry.ceiling)):
         if figures is not None:
             yield called, figures

@@ -67,7 +67,7 @@ class Figures:
 
 
 def figures_of_run(scores: Path) -> Figures:
-    """Compute, for each query, the metrics of the study's table from a saved score matrix."""
+    """Compute the metrics of the study's table for each query, from a saved score matrix."""
     matrix = read_scores(scores)
     ranks, back = ranks_in_matrix(matrix), summarise_audio_to_text(ranks_from_audio(matrix))
     values = {f"T2A {name}": figures for name, figures in summarise(ranks).per_query.items()}
@@ -79,7 +79,7 @@ def figures_of_run(scores: Path) -> Figures:
 
 
 def figures_of_moments(windows: Path, truth: Path, edition: str) -> Figures:
-    """Compute, for each query, the metrics of the study's table from a file of found windows.
+    """Compute the metrics of the study's table for each query, from a file of found windows.
 
     Queries of one recording form a group, since their values are not independent.
     """
@@ -171,7 +171,7 @@ class StudyTable:
         return mean if len(values) < 2 else f"{mean} ± {self.format(statistics.stdev(values))}"
 
     def best(self, data: str, column: str) -> StudyRow:
-        """Return the row of the ranked data source `data` with the highest mean in a column.
+        """Return the table row with the highest mean in a column, among the rows of the ranked data source `data`.
 
         If several rows are equal, it is the first of them.
         """
@@ -198,9 +198,9 @@ class StudyTable:
         return f"{statistics.mean(values):.4f}{spread}" if values else ""
 
     def _lines(self, bold: str) -> list[list[str]]:
-        """Return the table's cells as text, row by row.
+        """Return the cells of the study's table as text, row by row.
 
-        bold: Format string for bold text; the text replaces its {}.
+        bold: Format string for bold text; the text replaces {}.
         """
         lines = []
         for row in self.rows:

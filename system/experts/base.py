@@ -73,7 +73,7 @@ class Resampled(Strict):
 
     @model_serializer(mode="wrap")
     def _without_default_resampling(self, values: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave the default resampling out of the settings' JSON.
+        """Leave the key of the resampling out of the JSON of an expert's settings if it has the default value.
 
         Banks and runs are found by their settings, and banks and runs of older versions lack this key.
         """
@@ -138,18 +138,18 @@ class ExpertSettings(Resampled):
         return None
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict of the weight files: the name of the setting that holds a path, and the path.
+        """Return a dict from the name of the setting that holds the path of a weight file to this path.
 
         The table is empty for an expert without weights.
         """
         return {}
 
     def published_addresses(self) -> dict[str, str]:
-        """Return a dict of addresses: the name of the setting that holds a file's path, and where it is published."""
+        """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
         return {}
 
     def known_sha256(self) -> dict[str, str]:
-        """First digits of the sha256 of the published weight files, by the name of the setting of each file.
+        """Dict from the setting that holds a weight file's path to the first digits of the published file's sha256.
 
         Files whose sha256 is not known have no entry.
         """
@@ -207,7 +207,7 @@ class ExpertSettings(Resampled):
         return [name for name in there if not file_sha256(files[name]).startswith(known[name])]
 
     def identity(self) -> dict[str, object]:
-        """Return everything that determines the frames: settings, version, checksums of the weights.
+        """Return everything that determines the expert's frames: settings, version, checksums of the weights.
 
         Paths of files are left out.
         """
@@ -231,9 +231,9 @@ class PublishedWeights(ExpertSettings):
     address: ClassVar[str]  # where the file is published
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict of the weight files: the name of the setting that holds a path, and the path."""
+        """Return a dict from the name of the setting that holds the path of a weight file to this path."""
         return {"weights": Path(self.weights)}
 
     def published_addresses(self) -> dict[str, str]:
-        """Return a dict of addresses: the name of the setting that holds a file's path, and where it is published."""
+        """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
         return {"weights": self.address}

@@ -49,11 +49,11 @@ class EfficientATExpert(SegmentExpert):
         return RATE / HOP / STRIDE
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict of the weight files: the name of the setting that holds a path, and the path."""
+        """Return a dict from the name of the setting that holds the path of a weight file to this path."""
         return {"weights": Path(self.weights)}
 
     def published_addresses(self) -> dict[str, str]:
-        """Return a dict of addresses: the name of the setting that holds a file's path, and where it is published."""
+        """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
         return {"weights": VARIANTS[self.network].address}
 
     def load_network(self) -> Network:

@@ -61,7 +61,7 @@ class HuggingFaceExpert(SegmentExpert):
         return TOKENS_PER_SECOND[self.type]
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict of the weight files: the name of the setting that holds a path, and the path."""
+        """Return a dict from the name of the setting that holds the path of a weight file to this path."""
         try:
             folder = local_folder(self.model, "audio model") or Path(self.model)
         except DataError:

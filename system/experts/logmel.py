@@ -138,7 +138,7 @@ class LogMelSlaney(MelSettings):
 
     @model_validator(mode="after")
     def _frequencies_rise(self) -> "LogMelSlaney":
-        """Check that `lowest` is below `highest`, and `highest` at most half of the sample rate."""
+        """Raise an error unless `lowest` is below `highest`, and `highest` at most half of the sample rate."""
         if not self.lowest < self.highest <= self.sample_rate / 2:
             raise ValueError(
                 f"lowest is {self.lowest:g} Hz and highest {self.highest:g} Hz: lowest must be below highest, and "

@@ -31,7 +31,7 @@ def exact() -> Iterator[None]:
 
 
 def placed(network: nn.Module, device: torch.device) -> Network:
-    """Move a network to a device in its fastest memory layout. Returns: The network as a function of dense tensors.
+    """Move a network to a device, in the memory layout that is fastest there. Returns: A function of dense tensors.
 
     On a CPU, weights and activations keep oneDNN's blocked layout from the first layer to the last. This is 1.1 to 1.3
     times as fast as channels_last. On other devices, weights and activations are channels_last.
@@ -50,8 +50,8 @@ def by_rows(series: Sequence[np.ndarray], size: int, compute: Callable[[np.ndarr
     """Apply the function `compute` to the rows of several arrays, a batch of `size` rows at a time.
 
     A batch may have rows of several arrays.
-    series: One or more arrays (n, ...), n >= 1; rows of views are copied batch by batch. Returns: One array of results
-    per array of `series`.
+    series: One or more arrays (n, ...), n >= 1; if an array is a view, only the rows of a batch are copied at a time.
+    Returns: One array of results per array of `series`.
     """
     rows = itertools.chain.from_iterable(series)
     results = []

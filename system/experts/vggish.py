@@ -62,7 +62,7 @@ class Vggish(PublishedWeights):
 
     @model_validator(mode="after")
     def _pca_as_needed(self) -> "Vggish":
-        """Check that pca_weights is set exactly if the output needs it."""
+        """Raise an error if pca_weights is missing but needed for the setting `output`, or set but not needed."""
         if self.output == "raw" and self.pca_weights is not None:
             raise _pca_error("output raw does not use pca_weights; remove the key")
         if self.output != "raw" and self.pca_weights is None:
@@ -75,7 +75,7 @@ class Vggish(PublishedWeights):
         return 72_141_184 + (0 if self.output == "raw" else 16_512)
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict of the weight files: the name of the setting that holds a path, and the path."""
+        """Return a dict from the name of the setting that holds the path of a weight file to this path."""
         return super().weight_files() | ({} if self.pca_weights is None else {"pca_weights": Path(self.pca_weights)})
 
     def known_sha256(self) -> dict[str, str]:
@@ -83,7 +83,7 @@ class Vggish(PublishedWeights):
         return {"weights": "10086976", "pca_weights": "970ea276"}  # from the file names, by torch.hub's convention
 
     def published_addresses(self) -> dict[str, str]:
-        """Return a dict of addresses: the name of the setting that holds a file's path, and where it is published."""
+        """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
         return {name: f"{RELEASE}/{self.usual[name]}" for name in self.weight_files()}
 
     def load(self, device: "torch.device") -> Frames:

@@ -53,7 +53,7 @@ class Yamnet(ExpertSettings):
     parameters: ClassVar[int] = 3_729_481  # of the 28 layers after the front-end, batch norm folded
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict of the weight files: the name of the setting that holds a path, and the path."""
+        """Return a dict from the name of the setting that holds the path of a weight file to this path."""
         return {"weights": Path(self.weights)}
 
     def weight_source(self) -> str:

@@ -102,7 +102,7 @@ class BatchScores:
         return self.temperature.abs()
 
     def taught(self, names: "Sequence[str]") -> Tensor:
-        """Return the scores that the teachers `names` give, averaged over these teachers: (B, B) of clip i and item j.
+        """Return the mean scores of the teachers `names`: (B, B) for clip i and the captions of item j.
 
         The scores of item j are the mean over its captions.
         """

@@ -48,7 +48,7 @@ def hardest(batch: BatchScores) -> Indices:
 
 @choice
 def semi_hard(batch: BatchScores) -> Indices:
-    """Choose as negatives of each item the captions and the clip whose scores are closest to its matching pair's score.
+    """Choose as negatives of each item the captions and the clip whose scores are closest to that of the matching pair.
 
     For item i, these are the captions j with the smallest |s_ij - s_ii|, and the clip k with the smallest |s_ki -
     s_ii|. Unlike in face recognition, where the name comes from, their scores may exceed the matching pair's.
@@ -98,7 +98,7 @@ def random_apart(batch: BatchScores) -> Indices:
 
 
 def _alike(batch: BatchScores, scores: "Callable[[], Tensor]", sign: int) -> Indices:
-    """Choose, for each item, clip and captions of the other item that is most similar (sign 1) or least similar (-1).
+    """Choose for each item the clip and captions of the most similar (sign 1) or least similar (-1) other item.
 
     scores: Function that returns the similarity (B, B) of the items, by their clips or by their captions.
     """

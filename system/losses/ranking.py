@@ -67,7 +67,7 @@ class Ranking(Term):
 
 
 def gaps(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tensor]:
-    """Return the values to which the loss applies its hinges, for captions and for clips as negatives.
+    """Return two tables to which the loss applies its hinges: for captions as negatives, and for clips as negatives.
 
     Both are (B, B). At (i, j): m r_ij + s_ij - s_ii for captions, m r_ij + s_ji - s_ii for clips, with the margin m.
     r_ij is the margin factor if `relaxed`, else 1. Values at two items of the same clip have no meaning, since these

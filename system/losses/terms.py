@@ -25,7 +25,7 @@ def total(batch: BatchScores, terms: Sequence[Term]) -> torch.Tensor:
 
 @torch.no_grad()
 def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tensor]:
-    """Compute diagnostics of a batch, by name: scores of positives and negatives, violations.
+    """Return a dict from name to diagnostic of a batch: scores of positives and negatives, violations.
 
     Items of the same clip are no negatives of each other.
     positive: Mean score of the matching pairs.

@@ -15,7 +15,7 @@ from data_tools.documents.strict import Size, Strict
 
 
 def _check_head_count(heads: int, info: ValidationInfo) -> int:
-    """Check that the number of attention heads divides the width."""
+    """Raise an error unless the width is a multiple of the number of attention heads."""
     for size in ("width", "dim"):
         if info.data.get(size, heads) % heads:
             raise ValueError(f"{size} {info.data[size]} is not a multiple of heads {heads}; change one of them")
@@ -33,8 +33,8 @@ Facts: TypeAlias = tuple[str, list[tuple[str, str]]]  # a description; missing f
 def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Facts:
     """Describe a Hugging Face model for `check`, and list it as missing if it is not on this machine.
 
-    title, fact: Name and description of the model. folder: Its folder on this machine, or None. hint:
-    What to do if it is missing; by default, to run `download`.
+    title, fact: Name and description of the model. folder: Its folder on this machine, or None. hint: Cure if
+    the model is missing; by default, to run the verb `download`.
     """
     if folder is None:
         cure = hint or "; python -m system download RECIPE fetches it"
@@ -87,7 +87,7 @@ class EncoderKind(Strict):
         return False
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict of the published weight files: the name of the setting that holds a path, and the path.
+        """Return a dict from the name of the setting that holds the path of a published weight file to this path.
 
         An exported model does not hold these files.
         """
@@ -98,7 +98,7 @@ class EncoderKind(Strict):
         return ""
 
     def file_checksums(self) -> dict[str, str]:
-        """Return the sha256 of files that determine the encoder's output, by name.
+        """Return a dict from each file that determines the encoder's output, by name, to its sha256.
 
         Files in a run's checkpoints are left out.
         """
@@ -124,5 +124,5 @@ class EncoderKind(Strict):
         return [(path, cure) for path, cure in cures if cure]
 
     def plan_facts(self) -> Facts:
-        """Describe the encoder for `check`, and list its missing files."""
+        """Return a description of the encoder for the verb `check`, and a list of its missing files."""
         return self.kind, []

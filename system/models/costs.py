@@ -56,7 +56,7 @@ class Cost:
     widest: float = 0.0
 
     def times(self, count: float) -> "Cost":
-        """Multiply the cost of one clip or caption by their number, `count`."""
+        """Return the cost of `count` clips or captions, from the cost of one."""
         return Cost(self.flops * count, self.kept * count, self.widest * count)
 
 
@@ -98,8 +98,8 @@ def count_once(key: Hashable, network: "nn.Module", run: "Callable[[], torch.Ten
 def count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
     """Count operations and memory of a forward and a backward pass of a network.
 
-    run: Function that computes the network's output. half: Count under autocast to 16 bits, without the operations of
-    the backward pass.
+    run: Function that computes the network's output. half: Whether to count for 16-bit training (autocast);
+    the operations of the backward pass are then left out.
     No values are computed, unless shapes depend on values, as in packed series. Then the forward pass is computed in
     float32, and the backward pass is assumed to have twice its operations. Weights and their copies in 16 bits are not
     counted, since they are the same for any number of clips.

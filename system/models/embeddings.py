@@ -97,7 +97,7 @@ class Units(Embedded):
 
 
 def prepared(clips: Embeddings) -> Embeddings:
-    """Prepare the embeddings of clips for many scores.
+    """Return the embeddings of clips in the form that is fastest for computing many scores.
 
     Pooled vectors are scaled to length 1; series stay unchanged.
     """

@@ -32,11 +32,11 @@ class _Words(NamedTuple):
 
     @property
     def wide(self) -> int:
-        """Largest number of values in memory at a time, for scoring one frame."""
+        """Largest number of values in memory at a time while one frame is scored."""
         return max(len(self.vectors), len(self.indices))
 
     def largest(self, longest: int) -> int:
-        """Return the largest number of values in memory at a time, for scoring one clip.
+        """Return how many values are in memory at a time, at most, while one clip is scored.
 
         longest: Number of frames of the clip.
         """

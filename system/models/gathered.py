@@ -47,7 +47,7 @@ def gather_embeddings(local: Sequence[Embedded], sizes: Sequence[int], device: t
 
 
 def _shape(local: Sequence[Embedded]) -> tuple[int, int, bool]:
-    """Return the shape of the embeddings of all processes: the vector size D, the largest length L, and whether series.
+    """Return three facts about all processes' embeddings: vector size D, largest length L, whether they are series.
 
     Every process gets all three, even a process without chunks.
     """

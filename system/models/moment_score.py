@@ -49,7 +49,7 @@ class MomentScore(nn.Module):
         return torch.cat(columns, 1)
 
     def numbers(self) -> dict[str, float]:
-        """Return the trained numbers by name: scale, offset, enter and leave."""
+        """Return a dict from the names scale, offset, enter and leave to the trained values."""
         return {name: value.item() for name, value in self.named_parameters()}
 
     def affine(self, cosines: torch.Tensor) -> torch.Tensor:
@@ -99,7 +99,7 @@ def cosines_of_queries(
 ) -> list[torch.Tensor]:
     """Compute the cosines of each query with the frames of its one clip, on the CPU.
 
-    Returns: (T,) per query. clip_of: Index of each query's clip. at_once: Number of queries per computation.
+    Returns: One array (T,) per query. clip_of: Index of each query's clip. at_once: Number of queries per computation.
     """
     lengths = _lengths(clips).tolist()
     order = sorted(range(len(clip_of)), key=lambda query: lengths[clip_of[query]])

@@ -67,9 +67,9 @@ class RetrievalModel(nn.Module):
                 yield self.score_matrix(captions.rows(slice(begin, begin + size)), clips)
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return the parts of the model that may have their own learning rate, by name.
+        """Return a dict from name to each part of the model that may have a separate learning rate.
 
-        They are the audio encoder's parts, the whole audio encoder (`audio`), and the text encoder (`text`).
+        The parts are the audio encoder's parts, the whole audio encoder (`audio`), and the text encoder (`text`).
         """
         return {"audio": self.audio, **self.audio.parts(), "text": self.text}
 

@@ -23,7 +23,7 @@ class Model(Strict):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Model":
-        """Check that the encoders fit each other and the score."""
+        """Raise an error if the encoders do not fit each other or the score."""
         if error := mistakes(self._setting_errors()):
             raise error
         return self
@@ -45,7 +45,10 @@ class Model(Strict):
 
     @property
     def _encoders(self) -> list[tuple[str, EncoderKind, str]]:
-        """Return (name, settings, elements) of both encoders. elements: Of a series of vectors, such as frames."""
+        """Return name, settings and elements of both encoders.
+
+        elements: Word for the vectors of a series, such as "frames".
+        """
         return [("audio", self.audio, "frames"), ("text", self.text, "words")]
 
     @property
@@ -67,7 +70,7 @@ class Model(Strict):
 
     @property
     def trains(self) -> dict[str, bool]:
-        """Whether each part of the model has trainable parameters, by the name of the part.
+        """Dict from the name of each part of the model to whether it has trainable parameters.
 
         The parts are those of RetrievalModel.parts.
         """

@@ -107,7 +107,7 @@ def moment_posteriors(
 def _forward_and_backward(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute, for each frame, the log weights of all labellings of the frames up to it, and of those from it on.
+    """Compute two log weights per frame: of all labellings of the frames up to it, and of the frames from it on.
 
     Both are (B, T, 2): with frame t in state 0 (no moment), and in state 1 (in a moment).
     """

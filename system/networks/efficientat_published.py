@@ -58,7 +58,7 @@ class Variant:
     width: float
 
     def channels(self, number: int) -> int:
-        """Return a number of channels, scaled to the width of this variant."""
+        """Return the number of channels `number`, scaled to the width of this variant of the network."""
         return rounded(number * self.width)
 
     def rows(self) -> list[Row]:
@@ -84,6 +84,6 @@ VARIANTS: dict[Name, Variant] = {
 
 
 def rounded(number: float) -> int:
-    """Return the multiple of 8 nearest to the number, or the next higher one if the nearest is below 90 % of it."""
+    """Return the multiple of 8 nearest to `number`, or the next higher multiple if that is below 90 % of `number`."""
     nearest = max(8, int(number + 4) // 8 * 8)
     return nearest + 8 if nearest < 0.9 * number else nearest

@@ -36,7 +36,7 @@ class MelPower(nn.Module):
 
     @classmethod
     def of_kernels(cls, real: torch.Tensor, imaginary: torch.Tensor, basis: torch.Tensor, hop: int) -> "MelPower":
-        """Build a mel spectrogram with the float32 kernels of a published checkpoint.
+        """Build the layer that computes mel spectrograms with the float32 kernels of a published checkpoint.
 
         real, imaginary: (K, 1, size), cosines and sines times the window. basis: Mel filters. hop: Samples between
         columns. It is computed as an FFT plus a product with the rounding errors of the kernels. In empty bands of a

@@ -96,7 +96,7 @@ class HubAudio(SegmentNetwork):
     def _tokens(
         self, inputs: dict[str, torch.Tensor], output: Any, lengths: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the tokens (S, L, D) of segments, and how many tokens of each segment begin before the clip's end."""
+        """Return the tokens (S, L, D) of segments, and for each segment how many tokens begin before the clip ends."""
         tokens: torch.Tensor = output.last_hidden_state
         lengths = lengths.clamp(min=round(SHORTEST * self.row.rate))
         if self.model_type == "audio-spectrogram-transformer":

@@ -71,7 +71,7 @@ def pooled_over_time(
 
 
 def head(inputs: int, hidden: int | None, outputs: int) -> nn.Module:
-    """Build the layers after an encoder: one linear layer, or, with `hidden`, those of `mlp`."""
+    """Build the layers after an encoder: one linear layer, or, with `hidden`, the two layers of `mlp`."""
     return nn.Linear(inputs, outputs) if hidden is None else mlp(inputs, hidden, outputs)
 
 

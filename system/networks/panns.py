@@ -74,7 +74,7 @@ def convolution(inputs: int, outputs: int, size: int = 3) -> nn.Conv2d:
 
 
 def take_published(network: nn.Module, weights: Weights) -> None:
-    """Load the published tensors `weights` into a network by key. Raises KitError for tensors that do not fit.
+    """Load the published tensors `weights`, a dict by key, into a network. Raises KitError for tensors that do not fit.
 
     Tensors do not fit if a key is missing, a shape differs, or values are not finite. Keys that the network does not
     have are ignored.

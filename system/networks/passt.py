@@ -58,7 +58,7 @@ class Passt(nn.Module):
         self.norm = nn.LayerNorm(DIM, EPS)
 
     def _positions(self) -> list[nn.Parameter]:
-        """Return the trained position embeddings: of the tokens, along frequency, and along time."""
+        """Return the three tensors of trained position embeddings: for the tokens, along frequency, and along time."""
         return [self.new_pos_embed, self.freq_new_pos_embed, self.time_new_pos_embed]
 
     def forward(self, columns: torch.Tensor) -> torch.Tensor:

@@ -40,7 +40,7 @@ class SegmentNetwork(nn.Module, ABC):
 
 
 def begun(lengths: torch.Tensor, size: int, frames: int) -> torch.Tensor:
-    """Return how many frames of each segment begin before the end of its clip, which may be shorter than the segment.
+    """Return how many frames of each segment begin before the end of the clip, which may end within the segment.
 
     lengths: (S,) samples of the clip in each segment. size, frames: Samples and frames of a segment. Returns: (S,) >=
     1.

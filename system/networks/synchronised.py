@@ -75,7 +75,7 @@ _OF = {nn.BatchNorm1d: _Synchronised1d, nn.BatchNorm2d: _Synchronised2d}
 def synchronise(model: nn.Module, wanted: bool) -> None:
     """Make all batch norms of a model use statistics over all processes if `wanted`, else over this process only.
 
-    Names and weights do not change.
+    Names and weights of the layers do not change.
     """
     pairs: dict[type[nn.Module], type[nn.Module]] = {}
     for plain, kind in _OF.items():

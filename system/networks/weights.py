@@ -59,7 +59,7 @@ class Weights:
         return layer
 
     def affine(self, key: str, channels: int, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a batch norm that is applied before a convolution, as scale and shift, each (channels,).
+        """Return the scale and the shift, each (channels,), of a batch norm that is applied before a convolution.
 
         Such a batch norm cannot be folded into the convolution, because the convolution pads its output with zeros.
         """
@@ -78,7 +78,7 @@ class Weights:
     def folded(self, convolution: nn.Conv2d, norm: str, eps: float) -> nn.Conv2d:
         """Fold the batch norm after a convolution into the convolution, and return the convolution.
 
-        norm: Key of the batch norm. The result is exact to float rounding.
+        norm: Key of the batch norm in the checkpoint. The result is exact to float rounding.
         """
         return fuse_conv_bn_eval(convolution, self.batch_norm(norm, convolution.out_channels, eps))
 
@@ -114,7 +114,7 @@ def read_weights(path: Path, inside: str | None = None) -> Weights:
 
 
 def _numpy_globals() -> list[Any]:
-    """Return the classes and functions that pickled numpy arrays and numbers need, by their names in numpy 1 and 2."""
+    """Return the classes and functions that pickled numpy arrays and numbers need, with the names in numpy 1 and 2."""
     from numpy._core import multiarray
 
     makers = [

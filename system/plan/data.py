@@ -22,7 +22,7 @@ CHECKED_FILES = 1000  # most audio files of a source that are checked
 
 
 def find_data(recipe: schema.Recipe) -> dict[str, Content]:
-    """Read the manifests and moments whose files exist, by data source."""
+    """Return a dict from data source to its clips and moments, as far as their files exist."""
     paths = {source.manifest for source in recipe.data.values() if Path(source.manifest).exists()}
     manifests = {path: read_manifest(path) for path in paths}
     moment_paths = {source.moments for source in recipe.data.values() if source.moments}
@@ -38,7 +38,7 @@ def find_data(recipe: schema.Recipe) -> dict[str, Content]:
 
 
 def data_lines(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterator[Row | Problem]:
-    """Yield a plan's row per data source, and its missing or wrong files."""
+    """Yield one row of a plan per data source, and a problem for each missing or wrong file."""
     for name, source in recipe.data.items():
         content, file = contents[name], f"{source.manifest} [{source.split}]"
         if content.clips:
@@ -52,7 +52,7 @@ def data_lines(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterator[
 
 
 def _sizes(source: schema.Source, content: Content) -> str:
-    """Describe a source's numbers of clips, captions, hours and moments."""
+    """Describe a data source in words: its numbers of clips, captions, hours and moments."""
     clips, captions = len(content.clips), content.captions
     sizes = f"{counted(clips, 'clip', ',')}, {counted(captions, 'caption', ',')}, {content.hours:.2f} h"
     if content.moments:
@@ -64,7 +64,7 @@ def _sizes(source: schema.Source, content: Content) -> str:
 
 
 def _problems_of_clips(name: str, source: schema.Source, content: Content) -> Iterator[Problem]:
-    """Yield the problems of a source's clips: missing clips, audio or moments."""
+    """Yield the problems of a data source: missing clips, audio or moments."""
     where = f"data {name}"
     if few := few_clips(source, len(content.clips)):
         yield Problem(MISSING, where, f"only {few}")
@@ -99,7 +99,7 @@ def _absent_audio(clips: Sequence[Clip]) -> str:
 
 
 def _absent_manifest(name: str, file: str, source: schema.Source) -> Iterator[Row | Problem]:
-    """Yield the row and the problems of a source whose manifest is missing."""
+    """Yield the plan's row on a data source whose manifest is missing, and its problems."""
     problems = list(_missing_inputs(source))
     if source.make and not problems:
         yield Row("data", name, f"{file}  not made yet; `run` makes it with: {source.make}")
@@ -126,7 +126,7 @@ def _missing_inputs(source: schema.Source) -> Iterator[Problem]:
 
 
 def feature_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row | Problem]:
-    """Yield a plan's rows on experts and their frames, and problems of their weights."""
+    """Yield a plan's rows on the experts and their frames, and problems of the experts' weight files."""
     seconds = estimates.audio_seconds()
     experts = recipe.model.audio.experts
     disk = {name: size / GIB for name, size in estimates.bank_bytes.items()}

@@ -42,7 +42,7 @@ def decoding_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Iter
 
 
 def _speed_text(stage: schema.Stage, estimates: Estimates, speed: float | None, threads: int) -> str:
-    """Describe how many crops per second are decoded and needed, and where training waits for them."""
+    """Describe how many crops per second are decoded and needed; name the GPUs that would wait for crops."""
     flops = estimates.step_flops(stage)
     needed = {f"this CPU's {os.cpu_count() or 1} cores": (os.cpu_count() or 1) * CORE_FLOPS}
     if stage.precision != "float32":
@@ -59,7 +59,7 @@ def _speed_text(stage: schema.Stage, estimates: Estimates, speed: float | None, 
 
 
 def crops_per_second(paths: Sequence[str], expert: Waveform, samples: int, threads: int) -> float | None:
-    """Measure for a second how many crops of these files are decoded per second; None without readable files.
+    """Measure, for about a second, how many crops of audio files are decoded per second; None without readable files.
 
     samples: Length of a crop at the expert's rate.
     """

@@ -69,7 +69,7 @@ class Content:
 
     @cached_property
     def _facts(self) -> tuple["array[float]", "array[int]"]:
-        """Seconds and number of captions of every clip.
+        """Length in seconds, and number of captions, of every clip.
 
         Seconds are NaN if they are not known.
         """
@@ -78,7 +78,7 @@ class Content:
 
     @cached_property
     def _lengths(self) -> np.ndarray:
-        """Known lengths of clips in seconds, ascending, without those of 0 s."""
+        """Known lengths of clips in seconds, ascending, without lengths of 0 s."""
         seconds = np.array(self._facts[0])
         return np.sort(seconds[seconds > 0])
 
@@ -125,7 +125,7 @@ class Content:
     def expected_items(self, unit: str) -> int:
         """Return the number of training items of the source, found or expected.
 
-        It is 0 if neither is known.
+        Returns 0 if neither number is known.
         """
         if self.clips or not self.expected or unit == "moment":
             return self.items(unit)
@@ -173,7 +173,7 @@ class Estimates:
 
     @cached_property
     def unknown(self) -> str | None:
-        """Reason why the encoders cannot be counted; None if they can."""
+        """Reason why the costs of the encoders cannot be computed; None if they can."""
         try:
             _ = [self.run_bytes, *(self.memory(stage, stage.precision) for stage in self.recipe.stages.values())]
         except (UnknownSizeError, ModuleNotFoundError) as error:
@@ -183,14 +183,14 @@ class Estimates:
     def text_cost(self, half: bool = False) -> Cost:
         """Return the cost of the text encoder in a training step, for one caption.
 
-        half: For 16-bit training; then only memory is counted, not operations.
+        half: Whether training is in 16 bits; then only memory is counted, not operations.
         """
         return count_once(self.recipe.model.text.model_dump_json(), *self._text, half)
 
     def audio_cost(self, load: Load, half: bool = False) -> Cost:
         """Return the cost of the audio encoder in a training step, for one clip of a batch.
 
-        half: For 16-bit training; then only memory is counted, not operations.
+        half: Whether training is in 16 bits; then only memory is counted, not operations.
         """
         return self.recipe.model.audio.cost(self._audio, load.seconds, load.longest, half)
 
@@ -201,16 +201,16 @@ class Estimates:
 
     @cached_property
     def parameters_by_part(self) -> dict[str, int]:
-        """Numbers of trainable parameters, by part of the model.
+        """Dict from part of the model to its number of trainable parameters.
 
-        The parts are those of the audio encoder, and the text encoder.
+        The parts are the parts of the audio encoder, and the text encoder.
         """
         parts = {name: count_parameters(part, trainable=True) for name, part in self._audio.parts().items()}
         return parts | {"text": count_parameters(self._text[0], trainable=True)}
 
     @cached_property
     def _vocabulary(self) -> list[str]:
-        """Words of the training captions that exist."""
+        """Words of the training captions and moments, as far as their files exist."""
         found = [self.found[name] for name in self.recipe.trained_on]
         captions = (caption for each in found for clip in each.clips for caption in clip.captions)
         return vocabulary_of(chain(captions, *(each.moments or () for each in found)))
@@ -242,7 +242,7 @@ class Estimates:
     def memory(self, stage: schema.Stage, precision: str) -> float:
         """Estimate the bytes of memory of a stage's training step.
 
-        With cached gradients, they are those of one part of the batch.
+        With cached gradients, it is the memory for one part of the batch.
         """
         return self.memory_of(self.load(stage), stage.grad_cache_chunk, precision)
 
@@ -280,7 +280,7 @@ class Estimates:
 
     @property
     def bank_bytes(self) -> dict[str, float]:
-        """Bytes of all frames in the banks, by expert; 0 if the length of the audio is not known."""
+        """Dict from expert to the bytes of all its frames in the banks; 0 if the length of the audio is not known."""
         seconds = self.audio_seconds()
         experts = self.recipe.model.audio.experts.items()
         return {name: seconds * expert.frames_per_second * frame_bytes(expert) for name, expert in experts}
@@ -301,7 +301,7 @@ class Estimates:
     def run_bytes(self) -> float:
         """Bytes of the checkpoints of all stages.
 
-        No two metrics are assumed to share one. The last checkpoint has AdamW's two moments.
+        Each metric is assumed to be best at another checkpoint. The last checkpoint has AdamW's two moments.
         """
         trainable = sum(self.parameters_by_part.values())
         weights = trainable + count_parameters(self._audio, trainable=False)
@@ -333,12 +333,12 @@ class Estimates:
     def frame_bytes(self, stage: schema.Stage) -> float:
         """Return the bytes of all frames of a stage's clips.
 
-        They stay on a GPU if they fit.
+        The frames stay on a GPU if they fit.
         """
         return 3600 * sum(self.found[name].hours for name in stage.train.data) * self._bytes_a_second
 
     def audio_seconds(self) -> float:
-        """Return the seconds of audio of all sources, counting each clip once."""
+        """Return the seconds of audio of all data sources, counting each clip once."""
         return self._found_seconds + self.absent_seconds()
 
     def clips(self) -> Iterator[Clip]:
@@ -354,7 +354,7 @@ class Estimates:
 
     @cached_property
     def _found_seconds(self) -> float:
-        """Seconds of audio of the existing manifests."""
+        """Seconds of audio in the manifests that exist."""
         return math.fsum(clip.seconds or 0.0 for clip in self.clips())
 
     def absent_seconds(self) -> float:

@@ -50,9 +50,9 @@ def section_lines(rows: list[Row]) -> Iterator[str]:
 
 
 def problem_lines(problems: list[Problem]) -> list[tuple[str, str]]:
-    """Return each problem as its kind and one line of text, ordered by kind.
+    """Return pairs of a problem's kind and a text of one line, ordered by kind.
 
-    Problems with one message are together.
+    Problems with the same message share a text.
     """
     where_by_message: dict[tuple[str, str], list[str]] = {}
     for kind, where, message in problems:
@@ -64,7 +64,7 @@ def problem_lines(problems: list[Problem]) -> list[tuple[str, str]]:
 
 
 def ending(problems: list[Problem]) -> Iterator[str]:
-    """Yield the last lines of a plan: the problems, and their number."""
+    """Yield the last lines of a plan: the problems, and how many there are."""
     lines = problem_lines(problems)
     if lines:
         yield "to fix"

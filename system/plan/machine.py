@@ -36,7 +36,7 @@ def gpu_memory() -> float | None:
 
 
 def _names_gpu(named: str, uuid: str) -> bool:
-    """Return whether a name in CUDA_VISIBLE_DEVICES, which may be shortened, is that of a GPU."""
+    """Return whether `named`, a GPU's name or its beginning in CUDA_VISIBLE_DEVICES, means the GPU `uuid`."""
     return named.startswith("GPU-") and uuid.startswith(named)
 
 
@@ -59,7 +59,7 @@ def machine_memory() -> float | None:
 def _limit_files() -> Iterator[Path]:
     """Yield the files that may hold a limit of this process's memory.
 
-    They are those of its control groups, both versions, and all above them.
+    The files belong to the process's control groups (versions 1 and 2), and to all groups above these.
     In a container the groups may have the names of the host. The container's own group is then the uppermost one.
     """
     try:
@@ -77,7 +77,7 @@ def _limit_files() -> Iterator[Path]:
 def full_disks(needs: Mapping[Path, float]) -> Iterator[tuple[str, str]]:
     """Yield the folders of every disk with too little free space, and an error message.
 
-    needs: Bytes by folder.
+    needs: Dict from folder to the bytes that it needs.
     """
     on_disk: dict[int, list[Path]] = {}
     for folder in needs:

@@ -35,7 +35,7 @@ def plan(
         memory_bytes: Memory of the machine, for stages without a GPU; None: not known.
         runs: Folder of the run; None: do not check the disk.
         copies: Number of such runs that are not finished.
-        made_before: Folders of runs that come before this one.
+        made_before: Folders of the runs of a study that finish before this one.
         processes: Number of processes of torchrun.
         gpu: Name of the GPU of each process; None: all known ones.
     """

@@ -28,9 +28,9 @@ class Exchange(NamedTuple):
 def rows_of_share(rows: float, chunk: int | None, processes: int) -> int:
     """Return how many rows of a batch the process with the largest share has.
 
-    It is the first process.
-    It is ceil(rows / n). With parts of `chunk` rows that are dealt out, it is ceil(parts / n) x chunk, minus the
-    missing rows of the last part if the share includes it.
+    That is the first process.
+    The result is ceil(rows / n). With parts of `chunk` rows that are dealt out, it is ceil(parts / n) x chunk, minus
+    the missing rows of the last part if the share includes it.
     """
     whole = math.ceil(rows)
     if chunk is None:
@@ -43,9 +43,10 @@ def rows_of_share(rows: float, chunk: int | None, processes: int) -> int:
 def exchange(stage: schema.Stage, estimates: Estimates, processes: int) -> Exchange:
     """Estimate the bytes that processes exchange in one training step.
 
-    Embeddings: 4 n D (b L + c W) + 48 n, with b and c the clips and captions of the largest share. Every process
-    receives those of all, with each share padded to the largest. L = W = 1 for vectors. For series, L is the frames of
-    the longest clip, W = 20 words, and 8 n (b + c) is added for the lengths. Gradients: 4 P.
+    Embeddings: 4 n D (b L + c W) + 48 n, for n processes, embeddings of D values, and b clips and c captions in the
+    largest share. Every process receives the embeddings of all processes, with each share padded to the largest. L = W
+    = 1 for vectors. For series, L is the frames of the longest clip, W = 20 words, and 8 n (b + c) is added for the
+    lengths. Gradients: 4 P, for P parameters.
     """
     load, model = estimates.load(stage), estimates.recipe.model
     chunk = stage.grad_cache_chunk
@@ -73,7 +74,7 @@ def process_lines(
 ) -> Iterator[Row | Problem]:
     """Yield a plan's row on a stage with several processes, and problems of memory.
 
-    It has the memory of a process, the time of its part of a step, and the exchanged bytes.
+    The row has the memory of a process, the time of its part of a step, and the exchanged bytes.
     Memory: that of a step with the largest share in place of the batch (every process has all weights, gradients and
     AdamW's moments), and twice the gathered embeddings, for their gradients. Time: that share's operations. The time of
     the exchange is additional, and depends on the machine's network.

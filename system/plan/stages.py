@@ -38,7 +38,7 @@ def updates_of(stage: schema.Stage, contents: dict[str, Content]) -> int | None:
 def trained_model(where: str, folder: Path, made_before: Collection[Path]) -> Iterator[Problem]:
     """Yield a problem if a trained model of the recipe is missing.
 
-    It is not missing if an earlier run of a study makes it.
+    A model that an earlier run of a study makes is not missing.
     """
     if folder in made_before:
         return
@@ -54,7 +54,7 @@ def stage_lines(
 ) -> Iterator[Row | Problem]:
     """Yield the plan's rows about a stage, and the stage's problems.
 
-    They are updates, data, initial model and augmentation.
+    The rows are on updates, data, initial model and augmentation.
     """
     yield Row("stages", name, _updates_text(stage, contents))
     yield Row("stages", f"{name} data", _data_text(stage, contents))
@@ -97,7 +97,7 @@ def _augment_lines(
 ) -> Iterator[Row | Problem]:
     """Yield a plan's row on random changes of training data, and its problems.
 
-    If the clips are known, there are notes on the files' fit.
+    If the clips are known, the row also states how well the files fit the clips.
     """
     notes = ""
     if missing := [file for file in settings.files() if not Path(file).exists()]:
@@ -114,7 +114,7 @@ def _augment_lines(
 def rate_lines(name: str, settings: schema.AdamW, parts: dict[str, int], updates: int | None) -> Iterator[Row]:
     """Yield a plan's rows on learning rates of parts, and on parts frozen at the start.
 
-    parts: Their numbers of trainable parameters. updates: Number of the stage's updates.
+    parts: Dict from part to its number of trainable parameters. updates: Number of the stage's updates.
     """
     counts = {"audio": sum(parts.values()) - parts["text"], **parts}
     rest = sum(parts.values()) - sum(counts[part] for part in settings.lr_by_part)
@@ -132,7 +132,7 @@ def cost_lines(
 ) -> Iterator[Row | Problem]:
     """Yield a plan's rows on memory and time of a training step.
 
-    Times on GPUs are only for 16 bits, like the GPUs' speeds.
+    Times on GPUs are only given for 16-bit training, because only these speeds of GPUs are known.
     """
     cpu, gpu = (estimates.memory(stage, precision) for precision in ("float32", stage.precision))
     on_gpu = f", {gpu / GIB:.1f} GiB on a GPU in {stage.precision}" if stage.precision != "float32" else ""

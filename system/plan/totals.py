@@ -18,7 +18,7 @@ from system.recipe import schema
 
 
 def missing_seconds(recipe: schema.Recipe, estimates: Estimates) -> dict[str, float]:
-    """Return how many seconds of audio have no stored frames yet, by expert; 0 for waveforms that are not stored."""
+    """Return a dict from expert to the seconds of audio without stored frames; 0 for waveforms that are not stored."""
     if estimates.from_files:
         return dict.fromkeys(recipe.model.audio.experts, 0.0)
     missing = seconds_missing(estimates.clips(), recipe.model.audio.experts, Path(recipe.banks))
@@ -35,7 +35,7 @@ def hour_lines(
 ) -> Iterator[Row]:
     """Yield a plan's rows on the time for missing frames and for training.
 
-    missing: Seconds of audio, by expert.
+    missing: Dict from expert to the seconds of audio without frames.
     """
     updates = {name: updates_of(stage, contents) for name, stage in recipe.stages.items()}
     if not estimates.audio_seconds() or None in updates.values():
@@ -63,9 +63,10 @@ def hour_lines(
 
 
 def _row_of_processes(frames: float, flops: float, processes: int, gpu: str | None) -> Row:
-    """Return the row on the time with several processes.
+    """Return the plan's row on the time of frames and training with several processes.
 
-    frames: Seconds of one process on two cores. flops: Of all updates, of the process with the largest share.
+    frames: Seconds that one process on two cores needs for frames. flops: Operations of all updates in the process with
+    the largest share.
     """
     speeds = ", ".join(f"{name}s {about(flops / GPUS[name].flops)}" for name in ([gpu] if gpu else GPUS))
     each = f"{about(frames / processes)} for missing frames, on two cores each; updates on {speeds}"
@@ -73,7 +74,7 @@ def _row_of_processes(frames: float, flops: float, processes: int, gpu: str | No
 
 
 def _time_on_gpus(recipe: schema.Recipe, flops: float) -> str:
-    """Describe the time of so many operations on known GPUs; "" for a recipe in float32."""
+    """Describe how long `flops` operations take on known GPUs; "" for a recipe in float32."""
     if all(stage.precision == "float32" for stage in recipe.stages.values()):
         return ""
     speeds = ", ".join(f"{name} {about(flops / gpu.flops)}" for name, gpu in GPUS.items())

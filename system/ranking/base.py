@@ -57,7 +57,7 @@ class Pool:
 
     @cached_property
     def order(self) -> ClipOrder:
-        """Order of the clips by file name, which decides between clips with equal scores."""
+        """Positions of the clips in the order of file names, which decides between clips with equal scores."""
         return ClipOrder([clip.file_name for clip in self.clips])
 
 
@@ -72,7 +72,7 @@ class Ranker(ABC):
 
     @property
     def meanings(self) -> dict[str, str]:
-        """Explanations of the numbers on the search page, by name: of `score`, and, for moments, of others."""
+        """Dict from each kind of number on the search page, such as `score`, to its explanation."""
         return {"score": "a number, higher is better"}
 
     def open(self, listed: Listed, strict: bool = False) -> Pool:

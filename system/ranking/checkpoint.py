@@ -24,7 +24,7 @@ class ByOneModel(RankEntry):
 
     @model_validator(mode="after")
     def _both_or_none(self) -> Self:
-        """Check that stage and checkpoint are both set, or both null."""
+        """Raise an error unless `stage` and `checkpoint` are both set, or both null."""
         if (self.stage is None) != (self.checkpoint is None):
             missing = "stage" if self.stage is None else "checkpoint"
             raise cast(ValidationError, mistakes([((missing,), "set both stage and checkpoint, or set both to null")]))

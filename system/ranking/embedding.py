@@ -139,8 +139,8 @@ def embed_in_blocks(
 def _in_order(batches: list[Embedded], order: torch.Tensor) -> Embeddings:
     """Join the embeddings of several batches in the order of the clips.
 
-    batches: This list is emptied to save memory, since series of frames are large. order: For every row of the batches,
-    the index of its clip.
+    batches: The embeddings of each batch; this list is emptied to save memory, since series of frames are large. order:
+    For every row of the batches, the index of its clip.
     """
     if batches[0].lengths is None:
         return joined(batches).rows(order.argsort())

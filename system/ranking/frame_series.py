@@ -61,7 +61,7 @@ class FrameSeries:
 
     @property
     def sizes(self) -> tuple[list[int], list[str]]:
-        """Two lists, one value per query: the number of frames of its recording, and a description of the recording."""
+        """Two lists with a value per query: the number of frames of its recording, and a text for this recording."""
         return [len(one) for one in self.values], [f"a recording of {edges[-1]:,.0f} s" for edges in self.edges]
 
 
@@ -158,10 +158,10 @@ def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decod
 
 
 def _posteriors(score: MomentScore, series: FrameSeries) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield, for each query in any order, its index and the probabilities of its windows and frames.
+    """Yield three values for each query, in any order: its index, and probabilities of its windows and of its frames.
 
-    The first are the (T, T) log probabilities that a window is one whole moment, the second the (T,) probabilities that
-    a frame is in a moment.
+    Of windows: (T, T) log probabilities that a window is one whole moment. Of frames: (T,) probabilities that a frame
+    is in a moment.
     """
     transitions = score.enter.detach().double().cpu(), score.leave.detach().double().cpu()
     for queries, scores, lengths in _batches(score, series):
@@ -206,7 +206,8 @@ def require_short(moments: Sequence[Moment], features: Features) -> None:
 def _batches(score: MomentScore, series: FrameSeries) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
     """Yield groups of queries with recordings of similar length, small enough for memory.
 
-    Each group is the indexes of its queries, (B, T) scores of their frames in float64, and (B,) lengths.
+    A group has three values: the indexes of its queries, the scores (B, T) of their frames in float64, and the lengths
+    (B,) in frames.
     """
     lengths = [len(values) for values in series.values]
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
@@ -264,7 +265,7 @@ def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Mome
 def unreadable_recordings(broken: Mapping[str, str], recordings: Collection[str]) -> str:
     """Format the number of recordings that cannot be read, and the first of them with its reason.
 
-    broken: The reasons, by the id of the recording. recordings: Ids of all recordings.
+    broken: Dict from the id of a recording to the reason. recordings: Ids of all recordings.
     """
     clip, reason = next(iter(broken.items()))
     size = f"{len(broken):,} of {counted(len(recordings), 'recording', ',')}"

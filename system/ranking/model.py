@@ -199,7 +199,7 @@ class ModelRanker(Ranker):
 
 
 def _of_model(pool: Pool) -> ModelPool:
-    """Return the pool. Raises TypeError if it was not opened by a ModelRanker."""
+    """Return `pool` unchanged. Raises TypeError if it was not opened by a ModelRanker."""
     if not isinstance(pool, ModelPool):
         raise TypeError("this pool was opened by another kind of ranker; pass the result of ModelRanker.open")
     return pool

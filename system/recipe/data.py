@@ -53,11 +53,11 @@ class Data:
         return self.features.keys[clip.id] if self.features.waveforms == "files" else quick_sha256(clip.path)
 
     def shared(self, some: list[str], others: list[str]) -> int:
-        """Count the clips that both groups of data sources have.
+        """Count the clips of the data sources `others` that are also in the data sources `some`.
 
-        It is the number of clips of the second group that are in the first too.
         Clips are the same if they have the same audio file, or the same Freesound recording, since data sets have
-        different excerpts of it."""
+        different excerpts of it.
+        """
         known = [clip for name in some for clip in self.readable_clips(name)]
         contents = {self.features.keys[clip.id] for clip in known}
         recordings = {clip.freesound_id for clip in known} - {None}
@@ -70,8 +70,8 @@ class Data:
 def read_clips(recipe: schema.Recipe) -> dict[str, Sequence[Clip]]:
     """Read the clips of each data source from its manifest.
 
-    Returns: Those of the source's split, by source. Raises KitError for a split that a manifest does not have, and for
-    an id that two files share.
+    Returns: Dict from data source to the clips of its split. Raises KitError for a split that a manifest does not have,
+    and for an id that two files share.
     """
     read = {path: read_manifest(path) for path in {source.manifest: None for source in recipe.data.values()}}
     clips: dict[str, Sequence[Clip]] = {}
@@ -97,8 +97,8 @@ def load_data(
 ) -> Data:
     """Read every data source, and compute the missing frames.
 
-    strict, verify, device, workers: See build_features. waveforms: Their source
-    in a run that has begun; None: the recipe's setting.
+    strict, verify, device, workers: See build_features. waveforms: Source of the waveforms in a run that has begun;
+    None: the recipe's setting.
     Raises KitError for a source without readable audio. Before any computation, it raises KitError for a source without
     any existing file, and for augmentation files that do not fit.
     """
@@ -145,9 +145,10 @@ def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip]) -> list
 
 
 def read_augmentations(recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]]) -> dict[str, Augmentation]:
-    """Read the files of random changes of training data, for each stage that has them.
+    """Read the augmentation files of each stage that changes its training data at random.
 
-    clips: By source. Returns: By stage. Raises KitError for files that do not fit.
+    clips: Dict from data source to clips. Returns: Dict from stage to its augmentation. Raises KitError for files that
+    do not fit the clips.
     """
     return {
         name: Augmentation(stage.augment, [clip for source in stage.train.data for clip in clips[source]])

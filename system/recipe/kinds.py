@@ -44,7 +44,7 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """Check that only stages with unit `moment` have losses and metrics for moments."""
+    """Yield keys and error messages for losses and metrics of a stage that do not fit its unit, such as `moment`."""
     of_moments = stage.unit == "moment"
     for i, term in enumerate(stage.losses):
         if term.of_moments and not of_moments:
@@ -72,13 +72,13 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
 
 
 def _check_has_moments(at: Keys, name: str, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """Check that a data source has moments."""
+    """Yield the key and an error message if the data source `name` has no moments."""
     if name in recipe.data and recipe.data[name].moments is None:
         yield at, f"data source {name} has no moments; name their file in data.{name}.moments"
 
 
 def _check_mix(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """Check that a stage that mixes the audio of clips trains on waveforms, and has no teachers."""
+    """Yield keys and error messages if a stage mixes clips, but trains on stored frames or learns from teachers."""
     if stage.augment is None or stage.augment.mix is None:
         return
     stored = [name for name, expert in recipe.model.audio.experts.items() if not isinstance(expert, Waveform)]
@@ -90,7 +90,7 @@ def _check_mix(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator
 
 
 def _check_teacher(at: Keys, name: str, stage: str, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """Check that a teacher of a loss exists, and is trained earlier than `stage`, which learns from it."""
+    """Yield a key and an error message if a loss of `stage` names a teacher that is missing or not trained earlier."""
     teacher = recipe.teachers.get(name)
     if teacher is None:
         yield at, f"no teacher {name!r}; teachers: {', '.join(recipe.teachers) or 'none'}"
@@ -101,9 +101,9 @@ def _check_teacher(at: Keys, name: str, stage: str, recipe: schema.Recipe) -> It
 
 
 def _check_model_parts(at: Keys, names: list[str], trains: dict[str, bool]) -> Iterator[tuple[Keys, str]]:
-    """Check that the parts of the model that a setting names exist and are trained.
+    """Yield the key and an error message for each name that is no part of the model, or a part without training.
 
-    trains: Whether a part has trainable parameters, by its name.
+    names: The parts that a setting names. trains: Dict from part to whether it has trainable parameters.
     """
     for name in names:
         if name not in trains:

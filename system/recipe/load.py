@@ -176,7 +176,7 @@ def _validate(value: Any) -> tuple[schema.Recipe | None, list[tuple[Keys, str]]]
 
 
 def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
-    """Convert a location in an error of pydantic to the keys of the document.
+    """Convert the location that an error of pydantic names to the keys of the document.
 
     Where a value may have several types, pydantic adds the name of the chosen type; the document does not have it.
     """

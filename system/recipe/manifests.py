@@ -87,8 +87,8 @@ def input_paths(command: str) -> list[Path]:
 def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
     """Return whether the manifest of a data source must be made, because it is missing or outdated.
 
-    Outdated means that it was made from other audio files than now exist; it is made again only if `again` is true.
-    A manifest that was written or edited by hand is kept.
+    A manifest is outdated if it was made from other audio files than now exist; it then must be made if `again` is
+    true. A manifest that was written or edited by hand is kept.
     """
     manifest = Path(source.manifest)
     note = _note_of(manifest)

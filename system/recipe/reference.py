@@ -46,9 +46,9 @@ def sections() -> list[Section]:
 
 
 def at_path(found: list[Section], dotted: str) -> list[Section]:
-    """Return the sections at a path of keys such as `stages.optimizer`, and the sections below it.
+    """Return the sections of the reference whose path is `dotted`, such as `stages.optimizer`, or begins with it.
 
-    If the path names a single key of a section, this section is returned with only this key.
+    If `dotted` is the path of a single key, the section of this key is returned with only this key.
     Names and positions in a recipe may be given or left out: `stages.optimizer`, `stages.finetune.optimizer`,
     `stages.train.losses.0`.
     """
@@ -59,9 +59,9 @@ def at_path(found: list[Section], dotted: str) -> list[Section]:
 
 
 def _at(found: list[Section], path_for: Callable[[Section], tuple[str, ...]]) -> list[Section]:
-    """Return the sections at a path of keys and below it.
+    """Return the sections of `found` whose path begins with the requested path.
 
-    path_for: Function that gives this path for a section, without names and positions.
+    path_for: Function that returns the requested path for a section, without names and positions.
     """
     inside = [section for section in found if _plain(section.path)[: len(path_for(section))] == path_for(section)]
     holders = [
@@ -93,7 +93,7 @@ def _without_names(path: str, given: tuple[str, ...], found: list[Section]) -> t
 
 
 def paths(found: list[Section]) -> list[str]:
-    """Return the dotted path of every key in the sections `found`, without the user's names and list positions."""
+    """Return the dotted path of every key in the sections `found`, without names of the user and positions in lists."""
     plain = [(".".join(_plain(section.path)), section) for section in found]
     keys = [f"{path}.{key.name}".lstrip(".") for path, section in plain for key in section.keys]
     return list(dict.fromkeys([*(path for path, _ in plain if path), *keys]))
@@ -105,7 +105,7 @@ def _plain(path: str) -> tuple[str, ...]:
 
 
 def _sections(node: Node, defs: Node, path: str) -> Iterator[Section]:
-    """Yield the section of the settings class with the schema `node`, and the sections of its keys' values."""
+    """Yield the section of the settings class with the schema `node`, and those of settings classes inside."""
     properties = node["properties"]
     kinds = _words(properties["kind"]) if "kind" in properties else None
     meanings = _meanings(_classes()[node["title"]])
@@ -125,7 +125,10 @@ def _sections(node: Node, defs: Node, path: str) -> Iterator[Section]:
 
 
 def _below(node: Node, defs: Node, path: str) -> Iterator[Section]:
-    """Yield the section of every settings class that a value may have by its JSON schema, and of those inside."""
+    """Yield a section for each settings class that the value at `path` may have, and for classes inside these.
+
+    node: JSON schema of the value.
+    """
     if "$ref" in node:
         yield from _sections(defs[node["$ref"].rpartition("/")[2]], defs, path)
     for choice in [*node.get("anyOf", ()), *node.get("oneOf", ())]:
@@ -183,7 +186,7 @@ def _yaml(value: Any) -> str:
 
 @cache
 def _classes() -> dict[str, type[Strict]]:
-    """Return all classes of settings, by name."""
+    """Return a dict of all classes of settings, from name to class."""
     found = [Strict]
     for kind in found:
         found += kind.__subclasses__()
@@ -192,9 +195,9 @@ def _classes() -> dict[str, type[Strict]]:
 
 @cache
 def _meanings(kind: type[Strict]) -> dict[str, str]:
-    """Return the meaning of every key of a settings class, by key.
+    """Return a dict from each key of a settings class to its meaning.
 
-    It is the comment after the key in the source, or its text in the class's docstring.
+    The meaning is the comment after the key in the source, or the key's text in the docstring of the class.
     """
     meanings = {}
     for base in reversed([base for base in kind.__mro__ if issubclass(base, Strict)]):

@@ -72,7 +72,7 @@ def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Check the corpus and the percentiles of `relevance`."""
+    """Yield keys and error messages for mistakes in the corpus and the percentiles of the setting `relevance`."""
     yield from _check_sources(("relevance", "corpus"), child(relevance, "corpus"), data, "count another split")
     curve = child(relevance, "relax")
     points = [(child(p, "percentile"), child(p, "factor")) for p in (curve if isinstance(curve, list) else [])]
@@ -84,7 +84,7 @@ def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Key
 
 
 def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
-    """Check that no name occurs twice in a list."""
+    """Yield the key and an error message for each name that is repeated in a list."""
     names_before: set[str] = set()
     for i, name in _names(names):
         if name in names_before:
@@ -93,7 +93,7 @@ def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_parts_of_mean(at: Keys, of: Any, earlier: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Check that a mean only combines rank entries that come before it and rank the same data source."""
+    """Yield keys and error messages if a mean combines later rank entries, or entries of several data sources."""
     ranked = {
         name: [entry.get(key) for key in ("data", "audio", "queries")]
         for name, entry in earlier.items()
@@ -109,7 +109,7 @@ def _check_parts_of_mean(at: Keys, of: Any, earlier: dict[str, Any]) -> Iterator
 
 
 def _check_named_teachers(at: Keys, of: Any, teachers: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Check that the teachers that a rank entry names exist, and that each is named once."""
+    """Yield the key and an error message for each teacher that a rank entry names, if it is missing or repeated."""
     yield from _check_once(at, of)
     for i, name in _names(of):
         if name not in teachers:
@@ -125,13 +125,13 @@ def _is_made_by_tools(command: str) -> bool:
 
 
 def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Check that a data source exists."""
+    """Yield the key and an error message if there is no data source called `name`."""
     if isinstance(name, str) and name not in data:
         yield at, f"no data source {name!r}; sources: {', '.join(data) or 'none'}"
 
 
 def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None) -> Iterator[tuple[Keys, str]]:
-    """Check that the data sources that a setting names exist, each once, and are no test splits.
+    """Yield keys and error messages if data sources that a setting names are missing, repeated or test splits.
 
     hint: Cure for a test split; None if a test split is allowed.
     """
@@ -146,7 +146,7 @@ def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None)
 def _check_stage(
     at: Keys, stage: dict[str, Any], data: dict[str, Any], earlier: list[str], stages: dict[str, Any]
 ) -> Iterator[tuple[Keys, str]]:
-    """Check the rules between the settings of a stage."""
+    """Yield keys and error messages for settings of a stage that do not fit each other."""
     train, monitor = stage.get("train"), stage.get("monitor")
     yield from _check_sources((*at, "train", "data"), child(train, "data"), data, "train on another split")
     acknowledged = child(monitor, "test_split") == "acknowledged"
@@ -174,7 +174,7 @@ def _check_stage(
 
 
 def _check_checkpoint(at: Keys, stage: Any, checkpoint: Any, stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Check that the stage `stage` exists, and that it has the checkpoint `checkpoint`."""
+    """Yield a key and an error message if the stage `stage` is missing, or does not save `checkpoint`."""
     if not isinstance(stage, str):
         return
     if stage not in stages:

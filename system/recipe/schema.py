@@ -164,7 +164,7 @@ class EpochSchedule(Strict):
     @field_validator("until_epoch")
     @classmethod
     def _falls(cls, until: float, info: ValidationInfo) -> float:
-        """Check that the learning rate falls after the warm-up."""
+        """Raise an error unless the learning rate falls after the warm-up."""
         if until <= info.data.get("warmup_epochs", 0):
             raise ValueError("must be more than warmup_epochs, so that the learning rate can fall")
         return until
@@ -253,7 +253,7 @@ class Recipe(Strict):
 
     @property
     def data_files(self) -> dict[str, Path]:
-        """Paths of the manifest and of the moments file of each data source.
+        """Dict of the paths of the manifest and the moments file of each data source.
 
         The manifest of a source NAME has the key NAME, its moments file the key NAME.moments.
         """
@@ -268,7 +268,7 @@ class Recipe(Strict):
 
     @property
     def scored(self) -> dict[str, RankEntry]:
-        """Rank entries that have metrics: those of a data source, not of a blind set."""
+        """Rank entries that have metrics: entries of data sources, not of blind sets."""
         return {
             name: entry
             for name, entry in self.rank.items()
@@ -281,7 +281,7 @@ class Recipe(Strict):
         return {name: entry for name, entry in self.rank.items() if isinstance(entry, RankMoments)}
 
     def ranked(self, name: str) -> RankEntry:
-        """Return a rank entry; for a mean, the first entry that it combines."""
+        """Return the rank entry `name`; if it is a mean, the first entry that the mean combines."""
         entry = self.rank[name]
         return self.ranked(entry.combined_entries[0]) if entry.combined_entries else entry
 

@@ -17,7 +17,8 @@ MAX_PATHS = 3  # suggestions in a message
 def unknown_path(document: Any, keys: Keys) -> str:
     """Format the error message for a key that a recipe does not have, with a suggestion.
 
-    The suggestion is the most similar path, or the keys at the last part of the path that exists.
+    The suggestion is the most similar path; without one, it lists the keys of the deepest section of the path that
+    exists.
 
     >>> unknown_path({"stages": {"train": {"epochs": 3}}}, ("stages", "trian", "epochs"))
     'the recipe has no such key; did you mean stages.train.epochs?'
@@ -39,9 +40,9 @@ def unknown_path(document: Any, keys: Keys) -> str:
 
 
 def other_paths(document: Any, keys: Keys) -> str:
-    """Suggest other places for a misplaced key, as the end of an error message.
+    """Suggest other paths for a misplaced key, as the end of an error message.
 
-    The places are those at which the document has a key of the same name; "" if none or more than MAX_PATHS exist.
+    These are the paths at which the document has a key of the same name; "" if none or more than MAX_PATHS exist.
 
     >>> other_paths({"epochs": 5, "stages": {"train": {"epochs": 3}}}, ("epochs",))
     '; did you mean stages.train.epochs?'

@@ -38,7 +38,7 @@ BestEpochs = dict[str, list[list[float]]]
 
 
 def _value_and_epoch(pair: list[float]) -> list[float]:
-    """Check that a pair has a finite value and an epoch."""
+    """Raise an error unless a pair has a finite value and the number of an epoch."""
     if len(pair) != 2 or not all(map(math.isfinite, pair)) or pair[1] < 1 or pair[1] != int(pair[1]):
         raise ValueError("each best epoch must be a pair of a finite value and an epoch of at least 1")
     return pair
@@ -57,7 +57,7 @@ class Done(BaseModel):
 
 
 def updated(table: BestEpochs, values: dict[str, float], epoch: int, keep: int) -> BestEpochs:
-    """Return the table of the best epochs after one more epoch: per metric, the `keep` best values with their epochs.
+    """Return the table of the best epochs after one more epoch: for each metric, the `keep` best values and epochs.
 
     values: The epoch's value of each metric. If values are equal, the earlier epoch is first. Values that are not
     finite are never added.
@@ -72,7 +72,7 @@ def updated(table: BestEpochs, values: dict[str, float], epoch: int, keep: int) 
 
 
 def kept_epochs(table: BestEpochs) -> set[int]:
-    """Return the numbers of all epochs in the table of the best epochs; their weights are stored."""
+    """Return the numbers of all epochs in the table of the best epochs, whose weights are stored."""
     return {int(epoch) for entries in table.values() for _, epoch in entries}
 
 
@@ -137,8 +137,8 @@ def save_state(
     """Write the state of training: the weights `epoch_weights`, if given, and then last.pt.
 
     Afterwards, weights of epochs that are no longer in the table of the best are deleted.
-    sha256: Checksums of the stage's files so far, by name. Returns: The checksums of the remaining files, which last.pt
-    also holds.
+    sha256: Dict from each file of the stage so far to its checksum. Returns: The checksums of the files that remain,
+    which last.pt also holds.
     """
     written = dict(sha256)
     if epoch_weights is not None:

@@ -73,7 +73,7 @@ def _has_training_settings(path: Path, recipe: schema.Recipe) -> bool:
 
 
 def _recipe_of(path: Path, name: str, seed: int) -> Loaded | None:
-    """Read a run's resolved.json; None if it is damaged, or has another name or seed than the given ones."""
+    """Read a run's resolved.json; None if the file is damaged, or its recipe has not the given name and seed."""
     try:
         found = parse_json(path.read_bytes(), str(path))
         same = isinstance(found, dict) and (found.get("name"), found.get("seed")) == (name, seed)
@@ -99,9 +99,10 @@ _PART = re.compile(r"\.(?:recipe\.yaml|resolved\.json)\.[0-9]+\.part")
 
 
 def _is_new(folder: Path, recipe: bytes) -> bool:
-    """Return whether a folder can hold a new run: it is missing, empty, or only has the start of a run of this recipe.
+    """Return whether a folder can hold a new run: it is missing, empty, or has only the start of a run of this recipe.
 
-    recipe: Bytes of the recipe. A process that was killed at the start of a run leaves these bytes, complete or not.
+    recipe: Bytes of the recipe file. A process that was killed at the start of a run leaves these bytes, complete or
+    not.
     """
     return not folder.exists() or all(
         (path.name == "recipe.yaml" and path.read_bytes() == recipe) or _PART.fullmatch(path.name)
@@ -110,7 +111,7 @@ def _is_new(folder: Path, recipe: bytes) -> bool:
 
 
 def _had_settings(folder: Path, loaded: Loaded) -> bool:
-    """Return whether a run that lacks its resolved.json had the settings of a recipe, by the recorded checksum."""
+    """Return whether a run without a resolved.json had the settings of a recipe, by the checksum that it recorded."""
     noted = _provenance(folder)
     return noted is not None and noted.sha256.get("resolved.json") == sha256_of_text(loaded.resolved())
 

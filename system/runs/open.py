@@ -173,7 +173,7 @@ def _fitted_in_run(trained: Trained, name: str, source: str) -> FittedScore | No
 
 
 def fitted_text(checkpoint: str, source: str) -> str:
-    """Format the description of a checkpoint whose score was fitted to the data source `source` after training."""
+    """Return the text about a checkpoint whose score was fitted, after training, to the data source `source`."""
     return f"{checkpoint}, fitted to {source}"
 
 
@@ -263,14 +263,15 @@ def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint:
 
 
 def identities(recipe: schema.Recipe) -> dict[str, dict[str, Any]]:
-    """Return, by the name of each expert, everything that determines the expert's frames."""
+    """Return a dict from the name of each expert to everything that determines the expert's frames."""
     return {name: expert.identity() for name, expert in recipe.model.audio.experts.items()}
 
 
 def as_trained(folder: Path, recorded: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of `current`, the identities of experts, with the expert versions of a model's training.
+    """Return a copy of `current`, the identities of experts, with the versions that the experts had in training.
 
-    recorded: The identities at that time. A warning is logged for each expert whose version has changed since.
+    recorded: The identities of the experts at that time. A warning is logged for each expert whose version has changed
+    since.
     """
     taken: dict[str, Any] = json.loads(json.dumps(current))
     for name in recorded.keys() & taken.keys():

@@ -45,7 +45,7 @@ def commit() -> str:
 def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return checksums of everything that a run depends on, except its settings.
 
-    text: Identity of a pre-trained text encoder. contents: Checksum of all audio of a data source, by source. None if
+    text: Identity of a pre-trained text encoder. contents: Dict from data source to the checksum of its audio. None if
     the audio has not been read: then the checksums of audio and of augmentation files are left out.
     """
     teachers = teachers_of(recipe)
@@ -66,7 +66,7 @@ def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, st
 
 
 def teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
-    """Return checksums of the files that determine a teacher's weights, by the teacher's name.
+    """Return a dict from each teacher to the checksums of the files that determine its weights.
 
     Raises KitError if a teacher's folder holds no trained model.
     """
@@ -83,7 +83,7 @@ def teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
 
 
 def _weights_of(folder: Path, part_of_recipe: str) -> dict[str, str]:
-    """Return checksums of the files that determine a trained model's weights, by their names within its folder.
+    """Return a dict from each file that determines a trained model's weights, in the model's folder, to its checksum.
 
     part_of_recipe: The part of the recipe that uses the model, for error messages.
     """
@@ -97,8 +97,8 @@ def _weights_of(folder: Path, part_of_recipe: str) -> dict[str, str]:
 def require_same(run: Run, current: dict[str, Any], others: Collection[str] = ()) -> None:
     """Raise KitError if something that the run depends on has changed.
 
-    current: The checksums of now, compared with the recorded ones. Three things are not compared: keys that `current`
-    leaves out, data sources that only one of the two has, and the data sources `others`.
+    current: The present checksums, which are compared with the recorded ones. Three things are not compared: keys that
+    `current` leaves out, data sources that only one of the two has, and the data sources `others`.
     """
     before = run.read_provenance().document()
     known = {key: before[key] for key in current if key in before}
@@ -161,7 +161,7 @@ def record_provenance(
 
 
 def _other_sources(run: Run, recipe: schema.Recipe) -> list[str]:
-    """Return the data sources whose settings have changed since the last ranking; only the setting `rank` uses them."""
+    """Return the data sources whose settings have changed since the last ranking; only rank entries use them."""
     if not run.ranks_anew:
         return []
     before = load_recipe(run.folder / "resolved.json").recipe.data

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Open a socket at an address for the server. Raises KitError if that is not possible.
+    """Open a socket for the server at an address of this machine. Raises KitError if that is not possible.
 
     For example, the port may be in use, or this machine may not have the address. Early connections wait until the
     server starts.

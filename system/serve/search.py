@@ -65,7 +65,7 @@ class Search:
         return answers
 
     def _located(self, text: str, hits: list[Hit]) -> list[Hit]:
-        """Find the times of the sound that `text` describes in the found clips `hits`, and add them to these clips."""
+        """Find the times of the sound that `text` describes in the found clips `hits`; return these with the times."""
         located = self.ranker.located(text, self.pool, [hit.row for hit in hits]) if hits else None
         if located is None:
             return hits
@@ -86,7 +86,7 @@ def _query(text: str) -> Query:
 
 
 def _below_common_folder(clips: Sequence[Clip]) -> list[str]:
-    """Return the clips' paths relative to the folder that contains all of them.
+    """Return the paths of clips relative to the folder that contains all these clips.
 
     If file names contain folders, the paths keep these folders.
     """

@@ -211,7 +211,7 @@ class _Opened(NamedTuple):
 
     @classmethod
     def of(cls, path: str) -> "_Opened | None":
-        """Record the path and the identity of a clip's file; None if the file is missing."""
+        """Return an object with the path and the identity of a clip's file; None if the file is missing."""
         try:
             resolved = os.path.realpath(path, strict=True)
             return cls(resolved, _identity(Path(resolved).stat()))
@@ -246,7 +246,7 @@ class _File(web.FileResponse):
     """Sends the file itself. aiohttp would prefer a file NAME.gz or NAME.br next to it, which is not the clip."""
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Send the file without compression; if it has already been sent, do nothing."""
+        """Send the audio file of the response without compression; do nothing if it has been sent already."""
         if self.prepared:  # the handler has sent it and closed the file; the server calls this again
             return None
         headers = request.headers.copy()

@@ -30,7 +30,7 @@ def rates(
 
 
 def _at_epoch(schedule: schema.EpochSchedule, base: float, epoch: float) -> float:
-    """Return the learning rate that an epoch schedule has after `epoch` epochs of the stage, which may be a fraction.
+    """Return the learning rate that an epoch schedule has after `epoch` epochs of the stage (a number such as 1.5).
 
     base: The stage's base rate, which the schedule reaches after the warm-up.
     """
@@ -102,5 +102,5 @@ def describe_stop(stop: schema.EarlyStopping | schema.StdPlateau) -> str:
 
 
 def _costs(metric: str, history: History) -> list[float]:
-    """Return the values of a metric, negated if higher is better, so that lower is always better."""
+    """Return a metric's values in all epochs, negated if higher is better, so that lower is always better."""
     return [values[metric] if metric in schema.LOWER_IS_BETTER else -values[metric] for values in history]

@@ -80,7 +80,7 @@ class TensorBoard(Tracker):
         self.writer.flush()
 
     def close(self, status: Status) -> None:
-        """Close the files."""
+        """Close the files that metrics are written to."""
         self.writer.close()
 
 
@@ -176,7 +176,7 @@ def _identity(run: Run) -> str:
 
 
 def figures(lines: Sequence[EpochLine]) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield, for each line of metrics.jsonl, the step and the numbers of the line by name.
+    """Yield, for each line of metrics.jsonl, the step and a dict from names to the numbers of the line.
 
     The step is the number of updates up to the line, counted over all stages. Names are such as `finetune/loss` and
     `finetune/validation/mAP@10`.

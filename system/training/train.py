@@ -72,7 +72,7 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
 
 
 def _additional_texts(names: Iterable[str], data: Data) -> list[str]:
-    """Return the texts of moments in the data sources `names`, and those that augmentation may use as captions."""
+    """Return the texts of the moments in the data sources `names`, and texts that augmentation may use as captions."""
     return [*(moment.text for name in names for moment in data.moments.get(name, ())), *new_texts(data)]
 
 

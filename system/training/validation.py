@@ -88,7 +88,7 @@ class Validation:
     def _metrics_of_batches(
         self, model: RetrievalModel, clips: Embeddings, captions: Embedded
     ) -> tuple[dict[str, float], float]:
-        """Compute the loss, both accuracies, and the share of captions with equal scores: means over batches.
+        """Compute the loss, the accuracies m1 and m2, and the share of captions with equal scores: means over batches.
 
         A caption has equal scores if its scores are the same for all clips of the batch.
         """

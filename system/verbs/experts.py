@@ -19,7 +19,7 @@ FILES = ("weights of", "file", "", "source")
 
 
 def usual(folder: Path) -> dict[str, ExpertSettings]:
-    """Return one expert of every kind with its usual settings, by kind.
+    """Return a dict from each kind of expert to an expert of this kind with its usual settings.
 
     The weight files are expected in `folder`, with their published names.
     """

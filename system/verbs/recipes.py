@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _shipped() -> dict[str, Path]:
-    """Return the shipped recipes by name, such as take_it_easy/honest.
+    """Return a dict from the name of each shipped recipe, such as take_it_easy/honest, to its file.
 
     Raises KitError if the folder recipes/ is not next to the package.
     """

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _row(entry: RunOverview, runs: Path) -> tuple[str, ...]:
     """Return the cells of a run's row in the table of runs.
 
-    Its name is its path from the folder of all runs, such as STUDY/CELL_s1.
+    The name of the run is its path in the folder of all runs, such as STUDY/CELL_s1.
     """
     return (
         Path(entry.run).name if Path(entry.run) == runs else Path(entry.run).relative_to(runs).as_posix(),

@@ -14,9 +14,9 @@ from system.models.text.vector_file import write_word_vectors
 
 
 def embedded_words(tokenizer: Any, model: Any) -> dict[str, np.ndarray]:
-    """Return a transformer's input embeddings of the tokens that are whole words, by word.
+    """Return a dict from each token of a transformer that is a whole word to its input embedding, (D,).
 
-    They are rows (D,) for words of letters and digits. Special tokens and pieces that continue a word ("##ing") are
+    Words consist of letters and digits. Special tokens and pieces that continue a word ("##ing") are
     left out.
     """
     table = model.get_input_embeddings().weight.detach().float().cpu().numpy()

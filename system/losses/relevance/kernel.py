@@ -122,7 +122,7 @@ def score(
 
 @_compiled
 def count_high(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
-    """Count float32 numbers by their upper bits, and add the results to `counts`.
+    """Count how many float32 numbers have each value of the upper bits, and add this to `counts`.
 
     bits: (X,) the numbers as whole numbers. shift: Number of lowest bits that are ignored.
     """
@@ -132,7 +132,7 @@ def count_high(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
 
 @_compiled
 def count_low(bits: np.ndarray, shift: int, row: np.ndarray, counts: np.ndarray) -> None:
-    """Count float32 numbers by their lowest `shift` bits, and add the results to `counts`.
+    """Count how many float32 numbers have each value of the lowest `shift` bits, and add this to `counts`.
 
     bits: (X,) the numbers as whole numbers. counts: (K, 2**shift).
     row: For every value of the upper bits, the row of `counts` for it; -1: numbers with these upper bits do not count.

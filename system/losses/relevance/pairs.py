@@ -127,7 +127,7 @@ class _Scores:
     def _blocks(self, start: int) -> Iterator[np.ndarray]:
         """Yield blocks of rows of the scores, (R, M), for the candidates from `start` to the end of their part.
 
-        Scores of left-out pairs are -0: this adds nothing to sums, and its bits exceed those of all other scores.
+        Left-out pairs have the score -0: it adds nothing to sums, and its bits exceed those of all other scores.
         """
         stop = min(start + _PART_ROWS, len(self._among))
         rows = max(1, _BLOCK_SCORES // len(self._among))
@@ -140,7 +140,7 @@ class _Scores:
 
 
 def _high_counts(blocks: Iterator[np.ndarray]) -> tuple[np.ndarray, float]:
-    """Count scores by their upper bits. Returns: The (2 x _BINS,) counts, and the sum of scores."""
+    """Count the scores with each value of the upper bits. Returns: The counts, (2 x _BINS,), and the sum of scores."""
     from system.losses.relevance import kernel
 
     counts, total = np.zeros(2 * _BINS, np.int64), 0.0
@@ -152,7 +152,7 @@ def _high_counts(blocks: Iterator[np.ndarray]) -> tuple[np.ndarray, float]:
 
 
 def _low_counts(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
-    """Count the scores in some bins of the upper bits by their lower 15 bits. Returns: (K, 2^15) counts of K bins.
+    """Count the scores in K bins of the upper bits, for each value of the lower 15 bits. Returns: (K, 2^15) counts.
 
     row: (2 x _BINS,) for every value of the upper bits, the row of the counts; -1: scores with these upper bits do not
     count.

@@ -81,7 +81,7 @@ class Corpus:
     def distribution(self, percents: Sequence[float], pairs: str) -> Distribution:
         """Compute mean and percentiles of the CIDEr-D between the corpus's captions.
 
-        percents: See pairs.distribution. pairs: Which pairs count, see Cider.
+        percents: See pairs.distribution. pairs: Which pairs of captions count, see Cider.
         """
         clip_of = self._clip_of if pairs == "other_clips" else None
         return distribution(self._cider.corpus_features(), percents, clip_of)
@@ -186,7 +186,7 @@ class Relevance:
                 self._rows.update(zip(new, range(first, first + len(new)), strict=True))
 
     def cider_between(self, captions: Sequence[str]) -> np.ndarray:
-        """Compute CIDEr-D between captions: (N, N) float32 in [0, 10].
+        """Compute CIDEr-D between any two of N captions: (N, N) float32 in [0, 10].
 
         Rows are candidates, columns references. The matrix is not symmetric.
         """

@@ -40,11 +40,11 @@ class _NgramNumbers:
         return len(self._grams) + 1
 
     def words(self, words: Iterable[str]) -> np.ndarray:
-        """Return a number for every word, the same for equal words."""
+        """Return an index for every word, the same for equal words."""
         return np.array([self._words.setdefault(word, len(self._words)) for word in words], np.int64)
 
     def grams(self, beginnings: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Return a number for every n-gram, given the number of its beginning and the number of its last word."""
+        """Return an index for every n-gram, from the index of the n-gram without its last word, and of that word."""
         keys, inverse = np.unique(beginnings << 32 | last, return_inverse=True)
         numbers = [self._grams.setdefault(key, len(self._grams) + 1) for key in keys.tolist()]
         return np.array(numbers, np.int64)[inverse]
@@ -75,7 +75,7 @@ class _Counts(NamedTuple):
 
 
 def _count(captions: Sequence[Tokens], numbers: _NgramNumbers) -> _Counts:
-    """Count, for each caption, its n-grams, by the numbers that `numbers` gives them."""
+    """Count the n-grams of each caption. numbers: Function that gives every n-gram an index."""
     lengths = np.array([len(tokens) for tokens in captions], np.int64)
     words = numbers.words(chain.from_iterable(captions))
     caption = np.repeat(np.arange(len(captions)), lengths)
@@ -151,7 +151,7 @@ class CiderD:
     def features(self, captions: Sequence[Tokens]) -> NgramFeatures:
         """Return the features of captions, in float64.
 
-        They can only be scored against other features of this object.
+        They can only be compared with features that the same object has computed.
         """
         return self._weighed(_count(captions, self._numbers))
 

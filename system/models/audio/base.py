@@ -55,9 +55,10 @@ class AudioSettings(EncoderKind):
         return self.build(out)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
-        """Count operations and memory of a training step on a clip of `seconds`.
+        """Count operations and memory of a training step on a clip of `seconds` seconds.
 
-        longest: Duration of the longest clip of the batch, in seconds. half: Count in 16 bits, see costs.count.
+        longest: Duration of the longest clip of the batch, in seconds. half: Whether to count for 16-bit training, see
+        costs.count.
         """
         import torch
 
@@ -88,7 +89,7 @@ class AudioSettings(EncoderKind):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Dict of the encoder's parts: the name of a part, and whether it has trainable parameters.
+        """Dict from the name of each part of the encoder to whether the part has trainable parameters.
 
         Each part may have a separate learning rate.
         """

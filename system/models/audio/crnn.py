@@ -40,7 +40,7 @@ class WideLogMel(LogMelSlaney):
     @field_validator("bands")
     @classmethod
     def _enough(cls, bands: int) -> int:
-        """Check that there are enough bands for the convolutions."""
+        """Raise an error if the spectrogram has too few mel bands for the convolutions."""
         if bands < MIN_BANDS:
             raise ValueError(f"crnn needs at least {MIN_BANDS} bands, not {bands}")
         return bands
@@ -63,7 +63,7 @@ class Crnn(GruSettings):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Dict of the encoder's parts: the name of a part, and whether it has trainable parameters."""
+        """Dict from the name of each part of the encoder to whether the part has trainable parameters."""
         return {"convolutions": True, "gru": True}
 
     def build(self, out: int) -> Encoder:
@@ -90,7 +90,7 @@ class Gru(GruSettings):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Dict of the encoder's parts: the name of a part, and whether it has trainable parameters."""
+        """Dict from the name of each part of the encoder to whether the part has trainable parameters."""
         return {"linear": True, "gru": True}
 
     def build(self, out: int) -> Encoder:

@@ -74,7 +74,7 @@ class CrnnEncoder(AudioEncoder):
         return x.transpose(1, 2).flatten(2), lengths
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return a dict of the encoder's parts, by name."""
+        """Return a dict from the name of each part of the encoder to the part (a module)."""
         return {"convolutions": self.cnn, "gru": self.gru}
 
 
@@ -95,7 +95,7 @@ class GruEncoder(AudioEncoder):
         return _embedded(series, lengths, self.embedding)
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return a dict of the encoder's parts, by name."""
+        """Return a dict from the name of each part of the encoder to the part (a module)."""
         return {"linear": self.linear, "gru": self.gru}
 
 

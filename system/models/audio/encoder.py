@@ -24,7 +24,10 @@ class AudioEncoder(nn.Module, ABC):
 
     @abstractmethod
     def parts(self) -> dict[str, nn.Module]:
-        """Return a dict of the encoder's parts, by name. Parameters are counted per part."""
+        """Return a dict from the name of each part of the encoder to the part (a module).
+
+        Parameters are counted per part.
+        """
 
     def load_pretrained(self) -> None:
         """Load the published weights into a new encoder.
@@ -41,6 +44,6 @@ class AudioEncoder(nn.Module, ABC):
     def embed_with_experts(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
         """Embed the clips, and also return the embedding by each expert if several experts are averaged.
 
-        The embeddings by expert are (B, E); this table is empty if the encoder has only one expert.
+        The embeddings by expert are a dict from expert to (B, E); it is empty if the encoder has only one expert.
         """
         return self(audio), {}

@@ -37,7 +37,7 @@ class ExpertHeads(AudioSettings):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Dict of the encoder's parts: the name of a part, and whether it has trainable parameters."""
+        """Dict from the name of each part of the encoder to whether the part has trainable parameters."""
         return dict.fromkeys(self.experts, True)
 
     def part_name(self, part: str) -> str:

@@ -80,7 +80,7 @@ class ExpertHeadsEncoder(AudioEncoder):
         return self.embed_with_experts(audio)[0]
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return a dict of the encoder's parts, by name."""
+        """Return a dict from the name of each part of the encoder to the part (a module)."""
         return {name.removeprefix("expert_"): head for name, head in self.heads.items()}
 
     def embed_with_experts(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:

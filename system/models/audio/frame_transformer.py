@@ -33,7 +33,7 @@ class FrameTransformer(AudioSettings):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Dict of the encoder's parts: the name of a part, and whether it has trainable parameters."""
+        """Dict from the name of each part of the encoder to whether the part has trainable parameters."""
         return {"transformer": True}
 
     def build(self, out: int) -> Encoder:

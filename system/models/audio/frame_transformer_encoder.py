@@ -42,5 +42,5 @@ class FrameTransformerEncoder(AudioEncoder):
         return Embedded(torch.cat(windows, 1), lengths)
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return a dict of the encoder's parts, by name."""
+        """Return a dict from the name of each part of the encoder to the part (a module)."""
         return {"transformer": self.transformer}

@@ -148,7 +148,7 @@ class HuggingFace(Segmented):
         return self.model
 
     def plan_facts(self) -> Facts:
-        """Describe the encoder for `check`, and list its missing files."""
+        """Return a description of the encoder for the verb `check`, and a list of its missing files."""
         try:
             folder = local_folder(self.model, "audio model")
         except DataError:

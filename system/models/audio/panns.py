@@ -40,7 +40,7 @@ class Panns(AudioSettings, Resampled):
     @field_validator("trainable")
     @classmethod
     def _require_weights_or_training(cls, trainable: bool, info: ValidationInfo) -> bool:
-        """Check that a frozen network has published weights."""
+        """Raise an error for a frozen network without published weights, which would stay random."""
         if not trainable and info.data.get("weights", "") is None:
             raise ValueError(
                 "trainable is false, but weights is null: a network without published weights must be trained; "
@@ -65,7 +65,7 @@ class Panns(AudioSettings, Resampled):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Dict of the encoder's parts: the name of a part, and whether it has trainable parameters."""
+        """Dict from the name of each part of the encoder to whether the part has trainable parameters."""
         return {"network": self.trainable, "mlp": True}
 
     def pretrained(self) -> Path | None:
@@ -73,7 +73,7 @@ class Panns(AudioSettings, Resampled):
         return None if self.weights is None else Path(self.weights)
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict of the published weight files: the name of the setting that holds a path, and the path."""
+        """Return a dict from the name of the setting that holds the path of a published weight file to this path."""
         return {} if self.weights is None else {"weights": Path(self.weights)}
 
     def published_address(self) -> str:
@@ -100,6 +100,6 @@ class Panns(AudioSettings, Resampled):
         )
 
     def plan_facts(self) -> Facts:
-        """Describe the encoder for `check`, and list its missing files."""
+        """Return a description of the encoder for the verb `check`, and a list of its missing files."""
         source = "from scratch" if self.weights is None else f"from {self.weights}"
         return f"{self.network}, {'trained' if self.trainable else 'frozen'}, {source}", self.file_problems()

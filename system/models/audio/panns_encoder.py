@@ -120,7 +120,7 @@ class PannsEncoder(AudioEncoder):
         return in_pieces(self.network, columns, 2, STRIDE, self.network.reach, PIECE)
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return a dict of the encoder's parts, by name."""
+        """Return a dict from the name of each part of the encoder to the part (a module)."""
         return {"network": self.network, "mlp": self.mlp}
 
 

@@ -26,7 +26,7 @@ class PooledMlp(AudioSettings):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Dict of the encoder's parts: the name of a part, and whether it has trainable parameters."""
+        """Dict from the name of each part of the encoder to whether the part has trainable parameters."""
         return {"mlp": True}
 
     def build(self, out: int) -> Encoder:
@@ -52,7 +52,7 @@ class PooledMlp(AudioSettings):
                 return Embedded(self.mlp(self.dropout(pooled_over_time(*audio[name], pooling))))
 
             def parts(self) -> dict[str, nn.Module]:
-                """Return a dict of the encoder's parts, by name."""
+                """Return a dict from the name of each part of the encoder to the part (a module)."""
                 return {"mlp": self.mlp}
 
         return PooledMlpEncoder()

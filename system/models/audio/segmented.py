@@ -99,7 +99,7 @@ class Segmented(AudioSettings, Resampled):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Dict of the encoder's parts: the name of a part, and whether it has trainable parameters."""
+        """Dict from the name of each part of the encoder to whether the part has trainable parameters."""
         return {"network": self.trainable, "head": self.head == "linear" or self.segment_pooling == "attention"}
 
     @property
@@ -145,7 +145,7 @@ class Segmented(AudioSettings, Resampled):
         return super().cost(encoder, self.segment_seconds, self.segment_seconds, half).times(segments)
 
     def _encoder(self, network: Network, out: int, pretrained: Path | None) -> Encoder:
-        """Build the encoder around a network."""
+        """Build the audio encoder that uses a network for its segments."""
         from system.models.audio.segmented_encoder import SegmentedEncoder
 
         ((name, _),) = self.experts.items()
@@ -175,7 +175,7 @@ class FromPublished(Segmented):
 
     @model_validator(mode="after")
     def _require_weights_or_training(self) -> Self:
-        """Check that a frozen network has published weights."""
+        """Raise an error for a frozen network without published weights, which would stay random."""
         if not self.trainable and self.weights is None:
             said = "a network without published weights must be trained"
             raise cast(ValidationError, mistakes([(("trainable",), said)]))
@@ -196,10 +196,10 @@ class FromPublished(Segmented):
         return None if self.weights is None else Path(self.weights)
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict of the published weight files: the name of the setting that holds a path, and the path."""
+        """Return a dict from the name of the setting that holds the path of a published weight file to this path."""
         return {} if self.weights is None else {"weights": Path(self.weights)}
 
     def plan_facts(self) -> Facts:
-        """Describe the encoder for `check`, and list its missing files."""
+        """Return a description of the encoder for the verb `check`, and a list of its missing files."""
         source = "from scratch" if self.weights is None else f"from {self.weights}"
         return f"{self.title}, {'trained' if self.trainable else 'frozen'}, {source}", self.file_problems()

@@ -86,7 +86,7 @@ class SegmentedEncoder(AudioEncoder):
         return Embedded(self.head(self.pooling(vectors, segments.clips, len(waves.lengths))))
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return a dict of the encoder's parts, by name."""
+        """Return a dict from the name of each part of the encoder to the part (a module)."""
         return {"network": self.network, "head": nn.ModuleList([self.pooling, self.head])}
 
 

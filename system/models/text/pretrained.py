@@ -89,7 +89,7 @@ class PreTrained(TextSettings):
         return self.model
 
     def plan_facts(self) -> Facts:
-        """Describe the encoder for `check`, and list its missing files."""
+        """Return a description of the encoder for the verb `check`, and a list of its missing files."""
         return hub_facts(f"text model {self.model}", self.model, local_folder(self.model), installed_as(self.model))
 
 

@@ -44,7 +44,7 @@ class PreTrainedEncoder(TextEncoder):
     """
 
     def take(self, model: Any, name: str, after: nn.Module, trainable: bool, bank: Bank, size: int) -> None:
-        """Set the pre-trained model, and open the bank of its vectors.
+        """Give the encoder its pre-trained model, and open the bank of the model's vectors.
 
         Args:
             model: The pre-trained network.
@@ -126,7 +126,7 @@ class TransformerEncoder(PreTrainedEncoder):
     prompt = ""
 
     def take_tokenizer(self, tokenizer: Any) -> None:
-        """Set the tokenizer."""
+        """Give the encoder its tokenizer."""
         tokenizer.deprecation_warnings["Asking-to-pad-a-fast-tokenizer"] = True  # texts are tokenised only once
         self.tokenizer = tokenizer
         self._known_tokens: dict[str, list[int]] = {}
@@ -157,7 +157,7 @@ class TransformerEncoder(PreTrainedEncoder):
         return [known[text] for text in texts]
 
     def _inputs(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return the model's inputs for cleaned texts: padded tokens, after the prompt, and their mask."""
+        """Return the model's inputs for cleaned texts: padded tokens, which begin with the prompt, and the mask."""
         tokens = self._tokens([self.prompt + text for text in texts])
         inputs = self.tokenizer.pad({"input_ids": tokens}, return_tensors="pt")
         return {name: inputs[name].to(self.device) for name in ("input_ids", "attention_mask")}

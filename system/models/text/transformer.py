@@ -54,7 +54,7 @@ class Transformer(TextSettings):
                 self.out = nn.Linear(dim, dim)
 
             def numbers(self, text: str) -> list[int]:
-                """Return the indexes, in the vocabulary, of the known words of a text."""
+                """Return the vocabulary indexes of the words of a text, without unknown words."""
                 known = self._known if self.caches_texts else {}
                 if text not in known:
                     known[text] = [number[word] for word in words_of(text) if word in number][: settings.max_words]

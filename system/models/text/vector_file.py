@@ -154,9 +154,9 @@ class WordVectorFile:
 
 
 def write_word_vectors(path: Path, words: dict[str, np.ndarray]) -> None:
-    """Write vectors (D,) by word in word2vec's binary format.
+    """Write word vectors to a file in word2vec's binary format.
 
-    words: At least one word; no word has blanks or line ends.
+    words: Dict from word to vector (D,), with at least one word; no word has blanks or line ends.
     """
     dim = len(next(iter(words.values())))
     with replacing(path) as temporary, temporary.open("wb") as file:

@@ -75,5 +75,5 @@ class WordVectors(TextSettings):
         return torch.nn.Identity(), lambda: torch.zeros(1, TOKENS, self.dim)
 
     def plan_facts(self) -> Facts:
-        """Describe the encoder for `check`, and list its missing files."""
+        """Return a description of the encoder for the verb `check`, and a list of its missing files."""
         return f"word vectors {self.vectors}", self.file_problems()
