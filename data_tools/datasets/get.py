@@ -148,7 +148,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `get` with its parsed arguments; return the exit status."""
     published = SETS[arguments.name]
     folder = arguments.folder or Path("data") / arguments.name
     manifest = arguments.out or Path("data") / f"{arguments.name}.jsonl"

@@ -243,7 +243,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run this verb with its parsed arguments; return the exit status."""
+    """Run the verb `transcode` with its parsed arguments; return the exit status."""
     encoding = encoding_of(arguments.rate, arguments.format, arguments.bitrate)
     if arguments.workers < 1:
         raise DataError(f"--workers {arguments.workers}: give at least 1")
