@@ -129,7 +129,7 @@ def _padded_rows(ranks: Ranks, counts: Ints) -> Ranks:
 
 
 def _require_columns(columns: Ints, rows: Ints, n_clips: int) -> None:
-    """Raises SubmissionError if a relevant column is outside the matrix, or comes twice in a row."""
+    """Raise SubmissionError if a query's relevant column is outside the matrix, or is listed twice for the query."""
     if np.any((columns < 0) | (columns >= n_clips)):
         raise SubmissionError(f"the column of a relevant clip is outside 0 to {n_clips - 1}; correct it")
     cells, times = np.unique(rows * n_clips + columns, return_counts=True)

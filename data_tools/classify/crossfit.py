@@ -99,7 +99,7 @@ def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
         of_label = np.flatnonzero(texts.labels == label)
         count = len(np.unique(texts.groups[of_label]))
         if count < fitting.folds:
-            origin = counted(count, "clip") if label else f"{count} uploaders or distinct texts"
+            origin = counted(count, "clip") if label else f"{count} groups of equal uploader or text"
             raise DataError(
                 f"the {name} come from only {origin}, too few for {fitting.folds} folds; give more, or lower --folds"
             )

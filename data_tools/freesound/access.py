@@ -80,7 +80,12 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     add("--per-minute", type=int, default=PER_MINUTE, help="maximum requests per minute (default: %(default)s)")
     add("--per-day", type=int, default=PER_DAY, help="maximum requests in 24 hours (default: %(default)s)")
     add("--workers", type=int, default=4, help="maximum requests at the same time (default: %(default)s)")
-    add("--timeout", type=float, default=60.0, help="seconds to wait for the rest of an answer (default: %(default)s)")
+    add(
+        "--timeout",
+        type=float,
+        default=60.0,
+        help="seconds to wait for more bytes of an answer (default: %(default)s)",
+    )
     contact = f"your e-mail or web address, sent with every request (default: {CONTACT} of the environment)"
     add("--contact", metavar="ADDRESS", help=contact)
     speed = "speed up waits by this factor (only for a sandbox on this machine)"

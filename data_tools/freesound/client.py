@@ -43,6 +43,8 @@ _FINAL = re.compile(r"HTTP 4\d\d|Invalid filter|Malformed", re.IGNORECASE)
 _ANY = Window(0, 2**32 - 1)  # all sounds
 _SMALLEST = Window(0, 0)  # cannot be split: a server that is up can always answer so small a search
 
+REQUEST_TOKEN = "request a new token as data_tools/FREESOUND.md describes"
+
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
@@ -254,7 +256,7 @@ class Client:
             if token.access != refused:
                 return
             if token.is_renewed:
-                raise DataError(f"{self.site} refuses even the renewed access token; request one by hand again")
+                raise DataError(f"{self.site} refuses even the renewed access token; {REQUEST_TOKEN}")
             form = {
                 "client_id": token.client,
                 "client_secret": self._key.get_secret_value(),
@@ -267,7 +269,7 @@ class Client:
             content = parse_json(answer.body, "the answer") if answer.status == 200 else None
             if not isinstance(content, dict):
                 problem = f"{self.site} gives no new access token ({answer.status})"
-                raise DataError(f"{problem}; request one by hand again, and write it to {token.file}")
+                raise DataError(f"{problem}; {REQUEST_TOKEN}, and write it to {token.file}")
             token.renew(content)
 
     async def _counted(self, url: str, *asked: Any) -> Response:

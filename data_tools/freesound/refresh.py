@@ -22,7 +22,7 @@ NAMES = {
 
 
 async def refresh(client: Client, store: Store) -> Counter[str]:
-    """Read again all sounds whose uploaders object to generative training, and those of periods with other counts.
+    """Read again sounds whose uploaders object to generative training, and those of periods whose count has changed.
 
     For every other preference and every licence, the API's counts are compared with the store's. So no objection is
     missed. Another change is missed if one sound replaces another uploaded at the same time. A change of only the

@@ -242,7 +242,7 @@ def _format(finding: Finding) -> str:
 
 
 def _format_fault(fault: MomentFault) -> str:
-    """Format a fault of moments on one line."""
+    """Format a fault of a moment, such as a window after the recording's end, on one line."""
     return f"{fault.where}: {fault.text}" + (f": {fault.done}" if fault.done else "")
 
 

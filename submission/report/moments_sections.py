@@ -94,7 +94,7 @@ def lengths_section(run: FinishedMoments, this: MomentSummary) -> Section:
 
 
 def timelines_section(run: FinishedMoments, this: MomentSummary, store: AudioStore) -> Section:
-    """Return the section with time axes of the worst, middle and best queries; their recordings go into the store."""
+    """Return the section with time axes of the worst, middle and best queries; add their recordings to `store`."""
     answers, paths = {answer.qid: answer for answer in run.answers}, dict(_recordings(run))
     chosen = choose_queries(np.ones(len(this.scores.qids), np.int64), this.scores.ious + this.scores.precisions_at())
     axes = {}

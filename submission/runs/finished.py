@@ -210,7 +210,7 @@ def open_finished_moments(text: str) -> FinishedMoments:
 
 
 def open_any_finished(text: str) -> FinishedRun | FinishedMoments:
-    """Open an entry that ranks clips; if an entry of moments is named, or the run has no others, open that one."""
+    """Open the entry that `text` names; if it only names a run, one that ranks clips, else one that finds moments."""
     return open_finished_moments(text) if has_moments(text) else open_finished(text)
 
 

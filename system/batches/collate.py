@@ -12,13 +12,12 @@ import numpy as np
 import torch
 
 from data_tools.manifest import Clip
-from system.batches.crops import Crops
+from system.batches.crops import BATCHES_AHEAD, Crops
 from system.batches.mixing import mixed
 from system.batches.sampler import Item, Sampler
 from system.batches.shares import chunks_of
 from system.batches.teachers import Teachers
 from system.compute.distributed import process_count, process_index
-from system.features.audio_files import BATCHES_AHEAD
 from system.features.build import Features
 from system.losses.relevance.relax import Relevance
 from system.models.batch import Batch, Series, Share

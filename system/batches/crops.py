@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+BATCHES_AHEAD = 3  # that are read or decoded during the current step
+
 # B items of a batch, T frames of a clip, D values in a frame
 
 

@@ -17,8 +17,6 @@ from data_tools.errors import KitError
 from system.experts.waveform import Waveform, as_stored
 from system.features.sounds import note_broken
 
-BATCHES_AHEAD = 3  # that are decoded during the current step
-
 
 def decode_threads() -> int:
     """Return the number of threads that decode in this process: the machine's usable cores, shared by its processes."""

@@ -12,26 +12,27 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from data_tools.audio.excerpts import Sound
 from data_tools.audio.read import AudioError
 from data_tools.cli import SHOWN, counted, each, progress, ranks
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.experts.base import Device, ExpertSettings, Frames
 from system.experts.waveform import Waveform
-from system.features.audio_files import AudioFiles, decode_threads
 from system.features.bank import Bank, open_bank
 from system.features.contents import ContentKeys
 from system.features.decode import GROUP_CLIPS, GROUP_SECONDS, Decoders, decoders, groups
-from system.features.piece_bank import PieceBank
 from system.features.shared_work import SharedWork, shared_work
-from system.features.sounds import find_sounds
 from system.features.stored import waveforms_fit
 from system.moments.windows import Grid
+
+if TYPE_CHECKING:
+    from data_tools.audio.excerpts import Sound
+    from system.features.audio_files import AudioFiles
+    from system.features.piece_bank import PieceBank
 
 LENGTH_TOLERANCE = 2.0  # seconds, the error of published lengths, see the faults that `castella` reports
 BYTES_A_SECOND = 88_200  # of audio of unknown length: one channel of 16 bits at 44.1 kHz
@@ -50,7 +51,7 @@ class Features:
     the expert's name.
     """
 
-    banks: Mapping[str, Bank | AudioFiles | PieceBank]
+    banks: Mapping[str, "Bank | AudioFiles | PieceBank"]
     keys: dict[str, str] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
     grids: dict[str, Grid] = field(default_factory=dict)
@@ -62,7 +63,7 @@ class Features:
     @property
     def waveforms(self) -> Literal["bank", "files"]:
         """Whether frames are stored in banks, or waveforms are decoded from audio files whenever they are read."""
-        return "files" if any(isinstance(bank, AudioFiles) for bank in self.banks.values()) else "bank"
+        return "bank" if all(bank.threads is None for bank in self.banks.values()) else "files"
 
 
 def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
@@ -92,6 +93,9 @@ def _from_files(
     experts: One, of kind waveform. verify: Read all bytes of all files now, and warn of those that changed without
     another size or time. content: Content keys of the files; None: their quick checksums.
     """
+    from system.features.audio_files import AudioFiles, decode_threads
+    from system.features.sounds import find_sounds
+
     ((name, expert),) = experts.items()
     assert isinstance(expert, Waveform)
     files = AudioFiles(expert, banks, ThreadPoolExecutor(threads or decode_threads(), "decoding"))

@@ -23,7 +23,7 @@ class Model(Strict):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Model":
-        """Raise an error if the encoders do not fit each other or the score."""
+        """Raise an error unless the two encoders and the `score` setting can be combined."""
         if error := mistakes(self._setting_errors()):
             raise error
         return self
@@ -45,7 +45,7 @@ class Model(Strict):
 
     @property
     def _encoders(self) -> list[tuple[str, EncoderKind, str]]:
-        """Return name, settings and elements of both encoders.
+        """Return the name and settings of both encoders, and what a vector of a series stands for: frames or words.
 
         elements: Word for the vectors of a series, such as "frames".
         """

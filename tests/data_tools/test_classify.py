@@ -262,7 +262,7 @@ def test_folds_keep_groups_and_training_skips_equal_texts() -> None:
 def test_too_few_groups_for_folds_are_refused() -> None:
     labels = [True] * 5 + [False] * 6
     with pytest.raises(
-        DataError, match="the descriptions come from only 2 uploaders or distinct texts, too few for 3 folds"
+        DataError, match="the descriptions come from only 2 groups of equal uploader or text, too few for 3 folds"
     ):
         assign_folds(as_texts(labels, range(11), [*range(5), 5, 5, 5, 6, 6, 6]), Fitting(folds=3))
     with pytest.raises(DataError, match="the captions come from only 1 clip, too few for 2 folds"):

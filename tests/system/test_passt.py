@@ -541,7 +541,7 @@ def test_incompatible_passt_settings_are_reported(changes: dict[str, Any], said:
     assert found == [said]
 
 
-def test_passt_trained_parts_are_those_with_parameters() -> None:
+def test_passt_lists_as_trained_only_parts_with_parameters() -> None:
     for changes in ({}, {"segment_pooling": "attention", "hidden": 7}, {"trainable": False, "weights": "x.pt"}):
         made = Settings.model_validate(settings(**changes))
         with weights_left_out():

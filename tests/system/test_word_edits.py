@@ -203,7 +203,7 @@ def test_word_edits_do_not_alter_the_random_draws_of_alternatives(world: Path, t
             assert before.numbers == after.numbers
 
 
-def test_alternatives_do_not_alter_the_random_draws_of_word_edits(tmp_path: Path) -> None:
+def test_alternative_captions_do_not_alter_the_random_draws_of_word_edits(tmp_path: Path) -> None:
     file = table(tmp_path / "same.csv", augmented.ALTERNATIVES, ("dogs.wav", 0, DOGS.captions[0]))
     captions = {"file": str(file), "probability": 0.5}
     one, other = (Augmentation(part, [DOGS]) for part in (editing(0.5, 0.5), editing(0.5, 0.5, captions=captions)))
