@@ -3,9 +3,7 @@
 Reading audio files: decoded, mixed to mono and resampled, or refused with a reason; and samples as a file's bytes.
 """
 
-import hashlib
 import io
-import os
 import shutil
 import subprocess
 import tempfile
@@ -48,8 +46,6 @@ SHORTEST = 0.01  # seconds: a shorter file is at most a click
 STEPS = 2 / 2**15  # two 16-bit steps: samples of silence are rounded to one of two values
 CANCELS = 0.01  # 40 dB
 PEAK_SAMPLES = 2**13  # read from each part of a file for its peak: a fifth of a second
-ENDS_BYTES = 2**16  # at each end of a file
-VARIED_BYTES = 64  # different values among 4,096 bytes, which sound and compressed sound always have
 _BLOCK = 2**20  # samples x channels per decoded block
 _FFMPEG_SECONDS = 3 * 3600  # maximum to decode
 
@@ -177,24 +173,6 @@ def content_key(path: Path | str) -> str:
     """Return the SHA-256 of the file's bytes, in hexadecimal. Raises AudioError for a missing file."""
     require_file(path)
     return sha256_of(Path(path))
-
-
-def quick_sha256(path: Path | str) -> str:
-    """Return a checksum of a file's size, and of its first and last ENDS_BYTES, without reading the rest.
-
-    If both ends are nearly constant, as digital silence is, the result is the SHA-256 of all bytes, since files of
-    equal length would otherwise have the same quick_sha256. Raises AudioError for a missing file.
-    """
-    require_file(path)
-    with Path(path).open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        first = file.read(ENDS_BYTES)
-        file.seek(max(0, size - ENDS_BYTES))
-        last = file.read(ENDS_BYTES)
-    if all(len(set(part[::16])) < VARIED_BYTES for part in (first, last)):
-        return content_key(path)
-    return hashlib.sha256(f"{size}\n".encode() + first + last).hexdigest()
 
 
 def encoded(samples: np.ndarray, rate: int, format: str, subtype: str, **quality: Any) -> bytes:

@@ -1,13 +1,101 @@
-"""Content keys of audio files.
+"""Content keys and other facts about files.
 
-Content keys of audio files, stored in the folder of the banks.
+Facts about files that take long to find out, such as content keys, stored in SQLite while a file's size and time of
+its last change are the same.
 """
 
 import os
+import sqlite3
+import time as clock
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 from data_tools.audio.read import AudioError, content_key
-from system.features.file_facts import FileFacts, Time
+from data_tools.errors import KitError
+
+Time = Literal["st_mtime_ns", "st_ctime_ns"]
+WRITTEN_TOGETHER = 1000  # files: a transaction each would take longer than reading small files
+WRITTEN_AFTER = 5.0  # seconds: a kill loses the work of at most these
+
+
+class FileFacts:
+    """Facts about files by path, in one table of a SQLite file. New facts are written many files at a time."""
+
+    def __init__(self, path: Path, table: str, columns: Sequence[str], time: Time = "st_mtime_ns") -> None:
+        """Open the table, or create it.
+
+        columns: Names and types of the facts.
+        time: Name of the time that is compared: of the last change of the content, or st_ctime_ns, of the file's
+        inode. The latter cannot be set, so that no change is missed, but a copy of a data set has other times.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path, self._table, self._time = path, table, time
+        self._width, self._flushed = len(columns), clock.monotonic()
+        self._new: dict[str, tuple[object, ...]] = {}  # not written yet
+        self._store: sqlite3.Connection | None = None
+        self._execute("pragma synchronous = off")  # only a cache: after a power cut, lost files are read again
+        listed = ["path text primary key", "size integer", "changed integer", *columns]
+        if len(self._execute(f"pragma table_info({table})")) not in (0, len(listed)):
+            self._execute(f"drop table {table}")  # of other code
+        self._execute(f"create table if not exists {table} ({', '.join(listed)})")
+
+    def _execute(self, command: str, *rows: Sequence[object]) -> list[Any]:
+        """Run an SQL command once per row of values, in one transaction. Returns the rows that one command finds.
+
+        Raises KitError for a full, locked or read-only disk, and for a damaged file.
+        """
+        try:
+            self._store = self._store or sqlite3.connect(self.path, timeout=60)
+            if len(rows) > 1:
+                self._store.executemany(command, rows)
+                found = []
+            else:
+                found = self._store.execute(command, *rows).fetchall()
+            self._store.commit()
+            return found
+        except sqlite3.OperationalError as error:
+            fault = f"{self.path} cannot be used ({error})"
+            raise KitError(f"{fault}; free disk space, or give this user write permission") from error
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: a damaged schema is quoted
+            raise KitError(f"{self.path} is damaged ({error}); delete it, and it is made again") from error
+
+    def get(self, path: str, status: os.stat_result) -> tuple[Any, ...] | None:
+        """Return the stored facts about a file; None if there are none, or if it has changed."""
+        current = status.st_size, getattr(status, self._time)
+        if path in self._new:
+            row: Sequence[Any] | None = self._new[path][1:]
+        else:
+            row = next(iter(self._execute(f"select * from {self._table} where path = ?", (path,))), (None,))[1:]
+        return tuple(row[2:]) if row and tuple(row[:2]) == current else None
+
+    def put(self, path: str, status: os.stat_result, facts: Sequence[object]) -> None:
+        """Store facts about a file. status: Of the file before its facts were read."""
+        self._new[path] = (path, status.st_size, getattr(status, self._time), *facts)
+        if len(self._new) >= WRITTEN_TOGETHER or clock.monotonic() - self._flushed > WRITTEN_AFTER:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write new facts to disk."""
+        self._flushed = clock.monotonic()
+        if self._new:
+            marks = ", ".join("?" * (3 + self._width))
+            rows, self._new = list(self._new.values()), {}
+            self._execute(f"insert or replace into {self._table} values ({marks})", *rows)
+
+    def delete_all(self) -> None:
+        """Delete all stored facts, so that every file is read again."""
+        self._new = {}
+        self._execute(f"delete from {self._table}")
+
+    def close(self) -> None:
+        """Write new facts to disk, and close the file."""
+        try:
+            self.flush()
+        finally:
+            if self._store:
+                self._store.close()
+                self._store = None
 
 
 class ContentKeys:

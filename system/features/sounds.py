@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.audio.excerpts import Sound, sound_of
-from data_tools.audio.read import AudioError, content_key, quick_sha256
+from data_tools.audio.read import AudioError, content_key
 from data_tools.cli import each, ranks
+from data_tools.documents.json_text import quick_sha256
 from data_tools.manifest import Clip
-from system.features.file_facts import FileFacts
+from system.features.contents import FileFacts
 
 COLUMNS = [
     "quick_sha256 text",
@@ -107,7 +108,8 @@ def _store(facts: FileFacts, path: str, state: os.stat_result | None, found: Fou
 def _read(path: str, verify: bool) -> FoundSound:
     """Read the facts about a file."""
     try:
-        return FoundSound(quick_sha256(path), sound_of(path), "", content_key(path) if verify else None)
+        sound = sound_of(path)
+        return FoundSound(quick_sha256(Path(path)), sound, "", content_key(path) if verify else None)
     except AudioError as error:
         return FoundSound(reason=str(error))
 

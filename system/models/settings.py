@@ -45,7 +45,7 @@ class Model(Strict):
 
     @property
     def _encoders(self) -> list[tuple[str, EncoderKind, str]]:
-        """Return the name and settings of both encoders, and what a vector of a series stands for: frames or words.
+        """Return the name and settings of both encoders, and the element that a vector of a series stands for.
 
         elements: Word for the vectors of a series, such as "frames".
         """

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from data_tools.audio.read import quick_sha256
 from data_tools.cli import counted
+from data_tools.documents.json_text import quick_sha256
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Joined, of_split, read_manifest
 from data_tools.moments import Moment, read_moments
@@ -50,7 +50,7 @@ class Data:
 
     def quick_sha256(self, clip: Clip) -> str:
         """Return the quick_sha256 of a readable clip's file. It is the key of waveforms that are read from files."""
-        return self.features.keys[clip.id] if self.features.waveforms == "files" else quick_sha256(clip.path)
+        return self.features.keys[clip.id] if self.features.waveforms == "files" else quick_sha256(Path(clip.path))
 
     def shared(self, some: list[str], others: list[str]) -> int:
         """Count the clips of the data sources `others` that are also in the data sources `some`.

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class TrainedClip(NamedTuple):
-    """One row of the table. freesound_id: Empty if it is not known. quick_sha256: Of the audio file; see read.py."""
+    """One row of the table. freesound_id: Empty if unknown. quick_sha256: Of the audio file; see json_text.py."""
 
     id: str
     freesound_id: str

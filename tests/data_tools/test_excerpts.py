@@ -10,8 +10,9 @@ import soundfile
 from test_ffmpeg import needs_ffmpeg
 
 from data_tools.audio.excerpts import Sound, read_excerpt, sound_of
-from data_tools.audio.read import AudioError, audio_seconds, content_key, quick_sha256, read_audio
+from data_tools.audio.read import AudioError, audio_seconds, content_key, read_audio
 from data_tools.audio.resampling import resampled_samples
+from data_tools.documents.json_text import quick_sha256
 
 RATE = 32_000
 PLACES = 20

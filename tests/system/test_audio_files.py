@@ -28,8 +28,7 @@ from system.batches.sampler import Item
 from system.experts import Waveform
 from system.features.audio_files import AudioFiles
 from system.features.build import build_features
-from system.features.contents import ContentKeys
-from system.features.file_facts import FileFacts
+from system.features.contents import ContentKeys, FileFacts
 from system.features.stored import waveforms_fit
 from system.models.batch import Share
 from system.recipe.load import load_recipe
