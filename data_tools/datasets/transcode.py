@@ -28,7 +28,8 @@ from data_tools.audio.resampling import Wave, resampler
 from data_tools.cli import counted, progress
 from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
-from data_tools.files import MAX_NAME, absolute, replacing, short_name, write_text
+from data_tools.files import MAX_NAME, absolute, remove_parts, replacing, short_name, write_text
+from data_tools.locks import lock
 from data_tools.manifest import Clip, read_manifest, write_manifest
 
 Format = Literal["mp3", "flac", "ogg"]
@@ -186,12 +187,15 @@ def transcode_all(clips: Sequence[Clip], out: Path, encoding: Encoding, workers:
             return error
 
     new, errors = [], []
+    busy = f"{out}: another process is writing to this folder; wait for its end or stop it"
     with (
+        lock(out / "transcode.lock", busy),
         ThreadPoolExecutor(workers) as pool,
         progress("transcode", len(clips), "clip") as bar,
         (out / FINISHED).open("a", encoding="utf-8") as record,
     ):
         try:
+            remove_parts(out)  # of a killed call
             for clip, name, found in zip(clips, names, pool.map(one, range(len(clips))), strict=True):
                 if isinstance(found, AudioError):
                     errors.append(str(found))
