@@ -64,6 +64,15 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(nearest_existing(folder)).free
 
 
+def format_size(count: float) -> str:
+    """Format a number of bytes in MB or GB.
+
+    >>> format_size(1_260_000), format_size(2.5e9)
+    ('1.3 MB', '2.5 GB')
+    """
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
+
+
 def require_other(out: Path, read: Iterable[Path | None]) -> None:
     """Raise DataError if the output file is one of the input files."""
     for path in read:

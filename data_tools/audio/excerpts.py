@@ -1,7 +1,7 @@
 """Excerpts of audio files.
 
 An excerpt equals the same part of the whole file, decoded and resampled, within 1e-6 of full scale (between rates
-without a common factor of 100 Hz or more: 2e-5). Only the excerpt is decoded, with a margin on both sides.
+without a common factor, such as 44,101 and 32,000 Hz: 2e-5). Only the excerpt is decoded, with a margin on both sides.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data_tools.audio.parts import after_tags, read_at
-from data_tools.audio.read import AudioError, decoded_blocks, is_direct, mixed_to_mono, opened
+from data_tools.audio.read import AudioError, mono_blocks, opened, resampled
 from data_tools.audio.resampling import Resampling, Wave, resampled_samples, resampler, turn_of
 
 MARGIN = 400  # samples at the lower rate on each side: more than the reach of every filter of resampling.py
@@ -51,7 +51,7 @@ def sound_of(path: Path | str) -> Sound:
     """
     with opened(path, "quick") as file:
         lead = _mp3_lead(path, file.frames, file.samplerate) if file.format == "MP3" else 0
-        return Sound(file.frames, file.samplerate, is_direct(path), lead)
+        return Sound(file.frames, file.samplerate, file.name == str(path), lead)
 
 
 def _mp3_lead(path: Path | str, samples: int, rate: int) -> int:
@@ -83,28 +83,22 @@ def read_excerpt(
     begin = turns * old
     end = min(sound.samples, (first + count) * old // new + margin + 1)
     resample = resampler(sound.rate, rate, resampling, turns)
-    wave = np.empty((end - begin) * rate // sound.rate + new + 1, np.float32)
-    made = 0
-    for block, is_last in _decoded(path, sound, begin, end):
-        part = resample(block, is_last)
-        wave[made : made + len(part)] = part
-        made += len(part)
+    parts = list(resampled(_decoded(path, sound, begin, end), resample))
     skipped = first - turns * new
-    if made == 0 and sound.samples_at(rate, resampling) == 1:  # too short for one sample: read_audio keeps the first
-        return block[:1]
-    return wave[skipped : skipped + count]
+    wave: Wave = np.concatenate(parts)[skipped : skipped + count]
+    return wave
 
 
 def _decoded(path: Path | str, sound: Sound, begin: int, end: int) -> Iterator[tuple[Wave, bool]]:
     """Yield samples `begin` to `end` of a file as mono blocks, with True for the last block and False for others."""
     with opened(path, "none" if sound.direct else "quick") as file:
         if (file.frames, file.samplerate) != (sound.samples, sound.rate):
-            raise AudioError(f"{path}: changed while it was in use; run the same command again")
+            raise AudioError(f"{path}: changed while it was in use")
         done = max(0, begin - sound.lead)
         if done:
             file.seek(done)
-        for block in decoded_blocks(path, file, end - done):
-            useful = mixed_to_mono(block[max(0, begin - done) :])
+        for block, is_last in mono_blocks(path, file, end - done):
+            useful = block[max(0, begin - done) :]
             done += len(block)
             if len(useful):
-                yield useful, done == end
+                yield useful, is_last

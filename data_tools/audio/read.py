@@ -7,7 +7,7 @@ import io
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -96,16 +96,37 @@ def read_audio(
         except ValueError as error:
             raise AudioError(f"{path}: {_size(file)} cannot be resampled to {sample_rate:,} Hz: {error}") from error
         wave = np.empty(max_frames * sample_rate // file.samplerate + 1, np.float32)
-        read = made = 0
-        for block in decoded_blocks(path, file, max_frames):
-            mixed = mixed_to_mono(block)
-            if not read:
-                first = mixed[:1]
-            read += len(mixed)
-            part = resample(mixed, read == max_frames)
+        made = 0
+        for part in resampled(mono_blocks(path, file, max_frames), resample):
             wave[made : made + len(part)] = part
             made += len(part)
-        return wave[:made] if made else first
+        return wave[:made]
+
+
+def mono_blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -> Iterator[tuple[Wave, bool]]:
+    """Yield the next `length` samples of an open file as mono blocks, each with whether it is the last of them.
+
+    Raises AudioError as decoded_blocks does.
+    """
+    done = 0
+    for block in decoded_blocks(path, file, length):
+        done += len(block)
+        yield mixed_to_mono(block), done == length
+
+
+def resampled(blocks: Iterable[tuple[Wave, bool]], resample: Callable[[Wave, bool], Wave]) -> Iterator[Wave]:
+    """Yield the resampled samples of mono blocks; the first old sample if they are too few for a new one.
+
+    blocks: Each with whether it is the last. resample: A function that `resampler` returns.
+    """
+    made, first = 0, None
+    for block, is_last in blocks:
+        first = block[:1] if first is None else first
+        part = resample(block, is_last)
+        made += len(part)
+        yield part
+    if not made and first is not None:
+        yield first
 
 
 def audio_seconds(path: Path | str) -> float:
@@ -252,7 +273,7 @@ def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.Soun
 
     Raises AudioError if it is missing, empty, damaged or in another format.
     checks: "all" finds cut and joined files. "quick" trusts an MP3 file's tag about its length. "none" is for a file
-    that was opened before and is readable without repair (see `is_direct`).
+    that was opened before and is readable without repair: the name of the open file was its path.
     """
     import soundfile
 
@@ -282,19 +303,6 @@ def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.Soun
         raise located(error, error.filename or path) from error
 
 
-def _readable(path: Path | str, quick: bool) -> Path | Reheaded | None:
-    """Return an audio file, corrected if necessary, for libsndfile; None if only ffmpeg reads it."""
-    return None if str(path).lower().endswith(FFMPEG_SUFFIXES) else whole_sound(Path(path), quick)
-
-
-def is_direct(path: Path | str) -> bool:
-    """Return whether libsndfile reads all sound of a file without repair. Raises AudioError for a cut file."""
-    source = _readable(path, quick=True)
-    if isinstance(source, Reheaded):
-        source.close()
-    return isinstance(source, Path)
-
-
 def _require_bytes(path: Path | str) -> None:
     """Raise OSError if the system cannot read a file to its end; libsndfile would report it as damaged or shorter."""
     sha256_of(Path(path))
@@ -303,7 +311,10 @@ def _require_bytes(path: Path | str) -> None:
 @contextmanager
 def _source(path: Path | str, checks: Checks) -> Iterator[Path | str | Reheaded]:
     """Yield the input for libsndfile: the path, a file object with a corrected header, or ffmpeg's WAV file."""
-    source = Path(path) if checks == "none" else _readable(path, quick=checks == "quick")
+    source: Path | Reheaded | None = Path(path)
+    if checks != "none":
+        is_known = not str(path).lower().endswith(FFMPEG_SUFFIXES)
+        source = whole_sound(Path(path), quick=checks == "quick") if is_known else None
     if source:
         with nullcontext() if isinstance(source, Path) else source:
             yield source

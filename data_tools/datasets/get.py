@@ -15,7 +15,7 @@ from data_tools.cli import counted, ending_in, printable
 from data_tools.datasets.download import download
 from data_tools.datasets.published import SETS, PublishedFile, PublishedSet
 from data_tools.errors import DataError
-from data_tools.files import free_bytes, write_text
+from data_tools.files import format_size, free_bytes, write_text
 
 SEVEN_ZIP = ("7z", "7zz", "7za")  # names of the same program
 WITH_CONTENT = 2.2  # bytes on disk per byte of an archive: itself and its files
@@ -118,7 +118,7 @@ def _print_plan(name: str, published: PublishedSet, folder: Path, mirror: str | 
     sizes = asyncio.run(_sizes(addresses)) if addresses else []
     needed = 0.0
     for file, address, size in zip(published.files, addresses, sizes, strict=True):
-        known = "size unknown" if size is None else _size(size)
+        known = "size unknown" if size is None else format_size(size)
         print(f"  {address}  {known}, {f'md5 {file.md5}' if file.md5 else 'no published checksum'}")
         if not (file.is_archive and is_unpacked(folder, file)):
             present = (folder / file.name).stat().st_size if (folder / file.name).exists() else 0
@@ -126,15 +126,10 @@ def _print_plan(name: str, published: PublishedSet, folder: Path, mirror: str | 
     free = free_bytes(folder)
     if addresses:
         unknown = ", and the files of unknown size" if None in sizes else ""
-        print(f"  into {folder}/: {_size(needed)} still needed{unknown}; {_size(free)} free")
+        print(f"  into {folder}/: {format_size(needed)} still needed{unknown}; {format_size(free)} free")
     if needed > free:
-        fault = f"the disk of {folder}/ has {_size(free)} free, and about {_size(needed)} are needed"
+        fault = f"the disk of {folder}/ has {format_size(free)} free, and about {format_size(needed)} are needed"
         raise DataError(f"{fault}; free disk space, or name another --folder")
-
-
-def _size(count: float) -> str:
-    """Format a number of bytes."""
-    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,19 +149,24 @@ def run(arguments: argparse.Namespace) -> int:
     manifest = arguments.out or Path("data") / f"{arguments.name}.jsonl"
     _print_plan(arguments.name, published, folder, arguments.mirror)
     names = {"folder": shlex.quote(str(folder)), "manifest": shlex.quote(str(manifest))}
+    make = published.make.format(**names)
     steps = [step.format(**names) for step in published.steps]
-    if not arguments.dry_run:
-        if published.make:
+    if arguments.dry_run:
+        steps += [f"python -m data_tools {make}"] if make else []
+    else:
+        if make:
             manifest.parent.mkdir(parents=True, exist_ok=True)  # before an hour of downloads
         get(published, folder, arguments.mirror)
-        if published.make:
-            from data_tools.__main__ import main
-
-            if status := main(shlex.split(published.make.format(**names)), inside=True):
-                return status
-    elif published.make:
-        steps.append(f"python -m data_tools {published.make.format(**names)}")
+        if make and (status := _make(make)):
+            return status
     if steps:
-        print(f"{counted(len(steps), 'step')} by hand:" if not arguments.dry_run else "then:")
+        print("then:" if arguments.dry_run else f"{counted(len(steps), 'step')} by hand:")
         print(*(f"  {number}. {step}" for number, step in enumerate(steps, 1)), sep="\n")
     return 0
+
+
+def _make(command: str) -> int:
+    """Run a command of data_tools that makes a manifest; return its exit status."""
+    from data_tools.__main__ import main
+
+    return main(shlex.split(command), inside=True)

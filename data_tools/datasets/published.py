@@ -89,7 +89,7 @@ SETS = {
         tuple(PublishedFile(f"{_AUDIOCAPS}/{split}.csv") for split in ("train", "val", "test")),
         steps=(
             "audio: get the 10 s from start_time of each youtube_id, and put them at "
-            "{folder}/<split>/<youtube_id>_<start_time>.wav (also .flac or .mp3, and the layout of aac-datasets)",
+            "{folder}/<split>/<youtube_id>_<start_time>.wav (also .flac or .mp3)",
             "python -m data_tools audiocaps {folder} --out {manifest}",
         ),
     ),

@@ -18,17 +18,17 @@ import numpy as np
 from data_tools.audio.read import (
     MIN_RATE,
     AudioError,
-    decoded_blocks,
     encoded,
-    mixed_to_mono,
+    mono_blocks,
     opened,
     require_file,
+    resampled,
 )
 from data_tools.audio.resampling import Wave, resampler
 from data_tools.cli import counted, progress
 from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
-from data_tools.files import MAX_NAME, absolute, remove_parts, replacing, short_name, write_text
+from data_tools.files import MAX_NAME, absolute, format_size, remove_parts, replacing, short_name, write_text
 from data_tools.locks import lock
 from data_tools.manifest import Clip, read_manifest, write_manifest
 
@@ -134,16 +134,9 @@ def transcode(clip: Clip, path: Path, encoding: Encoding) -> float:
 
 
 def _resampled(path: str, rate: int) -> Iterator[Wave]:
-    """Yield the samples of a file as mono blocks at `rate` Hz; at least one sample."""
+    """Yield the samples of a file as mono blocks at `rate` Hz."""
     with opened(path) as file:
-        resample, done, made = resampler(file.samplerate, rate, "soxr_hq"), 0, 0
-        for block in decoded_blocks(path, file, file.frames):
-            done += len(block)
-            part = resample(mixed_to_mono(block), done == file.frames)
-            made += len(part)
-            yield part
-        if not made:
-            yield mixed_to_mono(block)[:1]
+        yield from resampled(mono_blocks(path, file, file.frames), resampler(file.samplerate, rate, "soxr_hq"))
 
 
 class Finished(NamedTuple):
@@ -156,13 +149,15 @@ class Finished(NamedTuple):
 
 
 def _read_finished(record: Path) -> dict[str, Finished]:
-    """Return the finished files of an earlier call, by the path below the new folder."""
-    found = {}
-    for line in record.read_text(encoding="utf-8").splitlines(keepends=True) if record.exists() else ():
-        if line.endswith("\n"):  # a kill may leave a part of the last line
-            values = parse_json(line.encode(), str(record))
-            found[values["new"]] = Finished(*(values[name] for name in Finished._fields))
-    return found
+    """Return the finished files of an earlier call: the path below the new folder, and the state of the source.
+
+    A kill may leave a part of the last line, which is removed.
+    """
+    whole, _, rest = record.read_bytes().rpartition(b"\n") if record.exists() else (b"", b"", b"")
+    if rest:
+        write_text(record, whole.decode() + "\n" * bool(whole))
+    values = [parse_json(line, str(record)) for line in whole.splitlines()]
+    return {one["new"]: Finished(*(one[name] for name in Finished._fields)) for one in values}
 
 
 def transcode_all(clips: Sequence[Clip], out: Path, encoding: Encoding, workers: int) -> tuple[list[Clip], list[str]]:
@@ -228,10 +223,9 @@ def _require_same_settings(out: Path, manifest: Path, encoding: Encoding) -> Non
     write_text(note, json.dumps(current) + "\n")
 
 
-def _size(paths: Sequence[str]) -> str:
-    """Format the size of files."""
-    total = sum(os.stat(path).st_size for path in set(paths) if os.path.isfile(path))  # noqa: PTH113, PTH116
-    return f"{total / 1e9:,.2f} GB" if total >= 1e9 else f"{total / 1e6:,.2f} MB"
+def _size(clips: Sequence[Clip]) -> str:
+    """Format the size of the clips' audio files."""
+    return format_size(sum(path.stat().st_size for path in {Path(clip.path) for clip in clips} if path.is_file()))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -257,7 +251,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not new:
         raise DataError(f"no audio of {arguments.manifest} can be converted, first {errors[0]}")
     write_manifest(arguments.out / "manifest.jsonl", new)
-    print(f"before: {_size([clip.path for clip in clips])}, after: {_size([clip.path for clip in new])}")
+    print(f"before: {_size(clips)}, after: {_size(new)}")
     for error in errors:
         print(f"left out: {error}")
     print(f"wrote {arguments.out / 'manifest.jsonl'}: {counted(len(new), 'clip')}, {len(errors)} left out")

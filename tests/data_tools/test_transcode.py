@@ -57,7 +57,7 @@ def test_audio_is_converted_and_facts_are_kept(
     manifest, out = source(tmp_path, 6, 2.0), tmp_path / "out"
     bits = [] if kbits is None else ["--bitrate", str(kbits)]
     assert main(["transcode", str(manifest), "--rate", "32000", "--format", format, *bits, "--out", str(out)]) == 0
-    assert "before: 1.73 MB, after: 0." in capsys.readouterr().out
+    assert "before: 1.7 MB, after: 0." in capsys.readouterr().out
     before, after = read_manifest(manifest), read_manifest(out / "manifest.jsonl")
     changing = {"path", "seconds"}
     assert [clip.model_dump(exclude=changing) for clip in after] == [
@@ -82,11 +82,14 @@ def test_resumed_transcode_writes_only_missing_files(tmp_path: Path) -> None:
     lost.unlink()
     (out / "manifest.jsonl").unlink()
     changed = kept.stat().st_ctime_ns
+    with (out / "finished.jsonl").open("a") as file:
+        file.write('{"new": "cut by a k')
     soundfile.write(tmp_path / "in/clip 2.wav", np.zeros(9000), 48_000)
     assert main(command) == 0
     assert kept.stat().st_ctime_ns == changed, "not written again"
     assert lost.read_bytes() == whole["audio/mine/train/clip 1.flac"]
     assert soundfile.info(stale).frames == 6000, "its audio file has changed"
+    assert main(command) == 0, "the record is whole again"
 
 
 def test_killed_transcode_ends_with_the_same_files(tmp_path: Path, root: Path) -> None:
